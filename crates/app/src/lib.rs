@@ -1,0 +1,108 @@
+//! The application API: events up, calls down. A service is written once against this crate and runs on the dataplane's own
+//! stack, on kernel sockets, or in a protected process of its own.
+//!
+//! Two halves. Datagrams come as bursts of [`Datagram`] slots, and the answer is written into the slot. Streams come as
+//! events of [`Service`] (`knock`, `recv`, ...) with the calls of [`Streams`] to answer them. The engine owns every byte it
+//! lends; a service keeps nothing of a slice beyond the call. On the serving path a service never opens a file, reads a
+//! clock, draws randomness or allocates: time comes with each event, entropy at construction.
+//!
+//! Left out so far: outgoing connections, `sendv` of shared objects, wake-ups from other threads.
+
+#![forbid(unsafe_code)]
+
+mod datagram;
+mod stream;
+
+pub use datagram::{Datagram, Ecn};
+pub use stream::{CallError, DeadReason, Streams};
+
+use base::Instant;
+use std::net::SocketAddr;
+
+/// Which of the configured listeners an event belongs to: its index in the configuration's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Listener(pub u16);
+
+/// A connection's handle: index and generation, made by the engine and checked by it on every call. A handle that outlived
+/// its connection gives an error, never another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Connection {
+    /// place in the engine's table
+    pub index: u32,
+    /// how often the place was used before
+    pub generation: u32,
+}
+
+/// A service: bytes in, answers out. One instance a thread; instances share read-only tables by
+/// [`base::publish`](base::publish), never a lock.
+///
+/// The stream half has defaults that reject every connection, so a datagram service implements [`Service::datagrams`] alone
+/// and the reverse.
+pub trait Service {
+    /// The start of a cycle, before its first event: the moment to take newly published tables. `now` is the cycle's time.
+    fn cycle(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Datagrams that arrived together at one listener, 1 to 64. For each the service writes the answer over the question and
+    /// calls [`Datagram::reply`], or leaves it unanswered.
+    fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
+        let _ = (now, listener, burst);
+    }
+
+    /// A handshake is complete: answer with [`Streams::accept`] or [`Streams::reject`]; doing neither rejects.
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        listener: Listener,
+        connection: Connection,
+        addresses: Addresses,
+    ) {
+        let _ = (now, listener, addresses);
+        let _ = calls.reject(connection);
+    }
+
+    /// Bytes have arrived. They count against the receive window until [`Streams::recv_done`].
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        let _ = (now, calls, connection, cookie, bytes);
+    }
+
+    /// The peer has finished sending; writing goes on.
+    fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let _ = (now, cookie);
+        let _ = calls.close(connection);
+    }
+
+    /// `bytes` more were taken by the peer (on kernel sockets: by the kernel); `room` bytes may be queued now.
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        room: usize,
+    ) {
+        let _ = (now, calls, connection, cookie, bytes, room);
+    }
+
+    /// The connection is gone, with everything queued released. The last event of a connection that was accepted.
+    fn dead(&mut self, now: Instant, connection: Connection, cookie: u64, reason: DeadReason) {
+        let _ = (now, connection, cookie, reason);
+    }
+
+    /// The time set by [`Streams::timer_set`] has come; never early.
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let _ = (now, calls, connection, cookie);
+    }
+}
+
+/// The two ends of a connection or datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Addresses {
+    /// our end
+    pub local: SocketAddr,
+    /// the other end
+    pub peer: SocketAddr,
+}

@@ -1,0 +1,100 @@
+//! Time as the stack knows it: nanoseconds since an origin that the caller chose, passed in and never read here by the
+//! stack itself. [`Clock`] is the one reader, for the loops that own a thread; tests start at 0 and move time by hand.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
+
+/// A point in time: nanoseconds since the owner's origin. 64 bits last 584 years.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin.
+    pub const ZERO: Instant = Instant(0);
+    /// Later than every other instant.
+    pub const MAX: Instant = Instant(u64::MAX);
+
+    /// The instant `ns` nanoseconds after the origin.
+    pub const fn from_nanos(ns: u64) -> Self {
+        Instant(ns)
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to `self`, zero when `earlier` is later.
+    pub const fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, span: Duration) -> Instant {
+        Instant(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, span: Duration) {
+        *self = *self + span;
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// The machine's monotonic clock, counted from when the `Clock` was made. Copies share the origin.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(std::time::Instant);
+
+impl Clock {
+    /// A clock whose origin is now.
+    pub fn start() -> Self {
+        Clock(std::time::Instant::now())
+    }
+
+    /// The time since the origin.
+    pub fn now(&self) -> Instant {
+        Instant(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_saturate_at_both_ends() {
+        let at = Instant::from_nanos(5);
+        assert_eq!(at - Instant::from_nanos(7), Duration::ZERO);
+        assert_eq!(at + Duration::MAX, Instant::MAX);
+        assert_eq!((at + Duration::from_micros(1)) - at, Duration::from_micros(1));
+    }
+
+    #[test]
+    fn a_clock_never_goes_back_and_copies_agree_on_the_origin() {
+        let clock = Clock::start();
+        let copy = clock;
+        let first = clock.now();
+        assert!(copy.now() >= first);
+    }
+
+    #[test]
+    fn debug_form_keeps_leading_zeros_of_the_fraction() {
+        assert_eq!(format!("{:?}", Instant::from_nanos(1_000_000_007)), "1.000000007s");
+    }
+}

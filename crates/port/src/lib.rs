@@ -1,0 +1,64 @@
+//! Frames in, frames out.
+//!
+//! A [`Port`] is one receive queue and one transmit queue of a network interface, together with the free frames of the
+//! thread that owns it. `pipe` is one in memory; crate `port-xdp` has the AF_XDP one.
+//!
+//! Ownership: [`Port::receive`] gives frames to the caller; each must go out by [`Port::transmit`] or home by
+//! [`Port::give`]. What `transmit` accepts is the port's until the device has sent it, then it is a free frame again.
+
+#![forbid(unsafe_code)]
+
+pub mod pipe;
+
+use base::{Burst, Frame};
+use std::os::fd::BorrowedFd;
+
+/// A hardware address.
+pub type Mac = [u8; 6];
+
+/// What does not change while the port is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// the interface's hardware address
+    pub mac: Mac,
+    /// bytes of the largest packet above the link layer, as the interface has it
+    pub mtu: usize,
+    /// bytes of the largest frame, link header included, that fits a chunk; what is larger is neither received nor sent
+    pub frame_bytes: usize,
+    /// the peer is the same machine (veth, the pipe): its kernel may leave the folded pseudo-header sum where the checksum
+    /// belongs, and such frames are to be accepted
+    pub virtual_link: bool,
+}
+
+/// One receive queue and one transmit queue, owned by one thread.
+pub trait Port {
+    /// What the stack must know of this port.
+    fn facts(&self) -> &Facts;
+
+    /// Appends up to `limit` received frames to `into` (never past its capacity) and returns how many. Does not wait.
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize;
+
+    /// Frames that [`Port::transmit`] would accept now.
+    fn transmit_room(&mut self) -> usize;
+
+    /// Takes frames from the front of `from` until it is empty or the transmit ring is full; what stays in `from` was not
+    /// sent. Returns how many were taken. They may wait in the ring until [`Port::flush`].
+    fn transmit(&mut self, from: &mut Burst) -> usize;
+
+    /// Makes the device start on what was transmitted, takes back what it has finished, and keeps the receive side
+    /// supplied with free frames. Called once a cycle, also when there was nothing to send; true while frames are still on
+    /// their way out, and so the port must be flushed again soon.
+    fn flush(&mut self) -> bool;
+
+    /// A free frame, empty, or None when all are in use.
+    fn take(&mut self) -> Option<Frame>;
+
+    /// Takes a frame home.
+    fn give(&mut self, frame: Frame);
+
+    /// What to poll for readability before sleeping; None for a port that has no descriptor (the owner then does not
+    /// sleep, or sleeps for bounded times).
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

@@ -1,0 +1,232 @@
+//! An in-memory NIC pair: what one end transmits, the other receives.
+//!
+//! For tests and for measuring the stack without a kernel. Each end has its own frames, as each host has its own memory:
+//! [`Port::flush`] of the receiving side copies nothing, but a frame that arrives is the sender's chunk; it travels home
+//! through the receiver's transmit or a return ring, so the receiver may answer in place and the pipe moves handles only.
+//! Rings are bounded; a frame that finds the receive ring full is dropped and counted, as a NIC does.
+
+use crate::{Facts, Mac, Port};
+use base::ring::{Consumer, Producer, ring};
+use base::{Arena, Burst, Counter, Frame, Pool};
+use std::io;
+use std::sync::Arc;
+
+/// How a pair is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// queues of each end, at least one
+    pub queues: usize,
+    /// bytes of the largest packet above the link layer
+    pub mtu: usize,
+    /// frames that wait in one direction of one queue at most; a power of two
+    pub ring_frames: usize,
+    /// free frames each end's queue starts with
+    pub frames: u32,
+    /// hardware addresses of the first and the second end
+    pub macs: [Mac; 2],
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { queues: 1, mtu: 1500, ring_frames: 1024, frames: 4096, macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]] }
+    }
+}
+
+/// What one queue of one end has counted; shared with whoever shows it.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// frames handed to the other end
+    pub sent: Counter,
+    /// frames that found the other end's receive ring full
+    pub dropped: Counter,
+}
+
+/// One queue of one end.
+#[derive(Debug)]
+pub struct Pipe {
+    facts: Facts,
+    out: Producer<Frame>,
+    into: Consumer<Frame>,
+    /// the other end's frames that we are done with, on their way home
+    home_out: Producer<Frame>,
+    home_in: Consumer<Frame>,
+    pool: Pool,
+    stats: Arc<Stats>,
+}
+
+impl Pipe {
+    /// What this queue has counted.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    fn bring_home(&mut self) {
+        while let Some(frame) = self.home_in.pop() {
+            self.pool.give(frame);
+        }
+    }
+}
+
+impl Port for Pipe {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        let n = limit.min(into.remaining_capacity());
+        let before = into.len();
+        while into.len() - before < n {
+            match self.into.pop() {
+                Some(frame) => into.push(frame),
+                None => break,
+            }
+        }
+        into.len() - before
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        usize::MAX // a full ring drops, as a wire does, so there is always room
+    }
+
+    fn transmit(&mut self, from: &mut Burst) -> usize {
+        let n = from.len();
+        let mut frames = from.drain(..);
+        let sent = self.out.push_all(&mut frames);
+        self.stats.sent.add(sent as u64);
+        self.stats.dropped.add((n - sent) as u64);
+        for frame in frames {
+            give(&mut self.pool, &mut self.home_out, frame);
+        }
+        n
+    }
+
+    fn flush(&mut self) -> bool {
+        self.bring_home();
+        false
+    }
+
+    fn take(&mut self) -> Option<Frame> {
+        if self.pool.is_empty() {
+            self.bring_home();
+        }
+        self.pool.take()
+    }
+
+    fn give(&mut self, frame: Frame) {
+        give(&mut self.pool, &mut self.home_out, frame);
+    }
+}
+
+/// A frame goes to the end whose memory it is.
+fn give(pool: &mut Pool, home_out: &mut Producer<Frame>, frame: Frame) {
+    if pool.arena().holds(&frame) {
+        pool.give(frame);
+    } else {
+        // the ring has room for every frame of the other end
+        home_out.push(frame).expect("more frames than the other end has");
+    }
+}
+
+/// Two ends, each a `Vec` of its queues; queue `n` of one end is joined to queue `n` of the other.
+///
+/// # Errors
+/// The kernel's, when there is no memory for the frames.
+///
+/// # Panics
+/// When `ring_frames` is not a power of two.
+pub fn pair(config: &Config) -> io::Result<(Vec<Pipe>, Vec<Pipe>)> {
+    let mut ends = (Vec::new(), Vec::new());
+    for _ in 0..config.queues {
+        let (first_out, second_in) = ring(config.ring_frames);
+        let (second_out, first_in) = ring(config.ring_frames);
+        let home_frames = config.frames.next_power_of_two() as usize;
+        let (first_home_out, second_home_in) = ring(home_frames);
+        let (second_home_out, first_home_in) = ring(home_frames);
+        ends.0.push(end(config, 0, (first_out, first_in), (first_home_out, first_home_in))?);
+        ends.1.push(end(config, 1, (second_out, second_in), (second_home_out, second_home_in))?);
+    }
+    Ok(ends)
+}
+
+type Ends = (Producer<Frame>, Consumer<Frame>);
+
+fn end(config: &Config, side: usize, (out, into): Ends, (home_out, home_in): Ends) -> io::Result<Pipe> {
+    let chunk_bytes = if config.mtu <= 1500 { 2048 } else { 4096 };
+    let (arena, frames) = Arena::new(config.frames, chunk_bytes)?;
+    let room = usize::from(chunk_bytes) - usize::from(base::arena::HEADROOM_BYTES);
+    let facts = Facts { mac: config.macs[side], mtu: config.mtu, frame_bytes: room, virtual_link: true };
+    let pool = Pool::new(arena, frames);
+    Ok(Pipe { facts, out, into, home_out, home_in, pool, stats: Arc::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(port: &mut Pipe, packet: &[u8]) {
+        let mut frame = port.take().expect("a free frame");
+        assert!(frame.fill(packet));
+        let mut burst = Burst::new();
+        burst.push(frame);
+        assert_eq!(port.transmit(&mut burst), 1);
+        port.flush();
+    }
+
+    #[test]
+    fn a_frame_crosses_is_answered_in_place_and_comes_home() {
+        let (mut a, mut b) = pair(&Config { frames: 4, ..Config::default() }).unwrap();
+        let (a, b) = (&mut a[0], &mut b[0]);
+        for _ in 0..20 {
+            send(a, b"question");
+            let mut burst = Burst::new();
+            assert_eq!(b.receive(&mut burst, 64), 1);
+            burst[0].bytes_mut().copy_from_slice(b"answered");
+            b.transmit(&mut burst);
+            assert_eq!(a.receive(&mut burst, 64), 1);
+            assert_eq!(burst[0].bytes(), b"answered");
+            a.give(burst.pop().unwrap());
+        }
+    }
+
+    #[test]
+    fn frames_given_by_the_receiver_return_to_the_sender() {
+        let (mut a, mut b) = pair(&Config { frames: 2, ..Config::default() }).unwrap();
+        for _ in 0..10 {
+            send(&mut a[0], b"one way");
+            let mut burst = Burst::new();
+            assert_eq!(b[0].receive(&mut burst, 1), 1);
+            b[0].give(burst.pop().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_full_ring_drops_and_counts() {
+        let (mut a, mut b) = pair(&Config { ring_frames: 2, frames: 8, ..Config::default() }).unwrap();
+        for _ in 0..5 {
+            send(&mut a[0], b"x");
+        }
+        assert_eq!((a[0].stats().sent.get(), a[0].stats().dropped.get()), (2, 3));
+        let mut burst = Burst::new();
+        assert_eq!(b[0].receive(&mut burst, 64), 2);
+        for frame in burst.drain(..) {
+            b[0].give(frame);
+        }
+        a[0].flush();
+        assert_eq!(a[0].pool.len(), 8);
+    }
+
+    #[test]
+    fn receive_keeps_to_its_limit_and_queues_do_not_mix() {
+        let (mut a, mut b) = pair(&Config { queues: 2, ..Config::default() }).unwrap();
+        for _ in 0..3 {
+            send(&mut a[1], b"second queue");
+        }
+        let mut burst = Burst::new();
+        assert_eq!(b[0].receive(&mut burst, 64), 0);
+        assert_eq!(b[1].receive(&mut burst, 2), 2);
+        assert_eq!(b[1].receive(&mut burst, 2), 1);
+        for frame in burst.drain(..) {
+            b[1].give(frame);
+        }
+    }
+}
