@@ -255,7 +255,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut next = 0..20_000u32;
-                while next.len() > 0 {
+                while !next.is_empty() {
                     if producer.push_all(&mut next.by_ref()) == 0 {
                         std::thread::yield_now();
                     }
