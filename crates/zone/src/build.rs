@@ -117,12 +117,25 @@ impl Builder {
         self.error(self.store.at(record), what);
     }
 
-    pub(crate) fn set_origin_if_none(&mut self, origin: NameRef<'_>) {
+    /// A builder whose first file is `path`.
+    pub(crate) fn for_file(path: &str, origin: Option<Name>) -> Builder {
+        let mut builder = Builder::new(origin);
+        builder.files.push(path.to_owned());
+        builder
+    }
+
+    /// Names the zone where neither the caller nor an SOA does.
+    pub(crate) fn set_fallback_origin(&mut self, origin: NameRef<'_>) {
+        self.settle_origin();
         self.origin.get_or_insert_with(|| origin.to_name());
     }
 
-    pub(crate) fn has_origin(&self) -> bool {
-        self.origin.is_some()
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.problems.is_flooded()
+    }
+
+    pub(crate) fn into_errors(self) -> Vec<Error> {
+        self.problems.into_outcome().err().unwrap_or_default()
     }
 
     /// Checks what was added and makes the zone, or gives every error.

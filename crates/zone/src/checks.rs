@@ -25,7 +25,8 @@ pub(crate) fn run(zone: &Zone, problems: &mut Problems) {
 fn apex(zone: &Zone, problems: &mut Problems) {
     let origin = zone.origin();
     let apex = zone.find(origin);
-    let whole_file = || Place { file: zone.files.last().cloned().unwrap_or_default(), line: 0, column: 0 };
+    let whole_file =
+        || Place { file: zone.files.get(1).or(zone.files.first()).cloned().unwrap_or_default(), line: 0, column: 0 };
     match apex.as_ref().and_then(|node| node.rrset(Rtype::SOA)) {
         None => {
             problems.error(whole_file(), format!("the zone {origin} has no SOA at its apex; add one (RFC 1035 5.2)"))

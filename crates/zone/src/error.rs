@@ -97,3 +97,11 @@ impl Problems {
         }
     }
 }
+
+/// Something wrong in the file that is being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+    pub(crate) what: String,
+}

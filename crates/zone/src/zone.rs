@@ -217,6 +217,17 @@ impl<'z> Rrset<'z> {
         self.zone.store.ttl(self.first())
     }
 
+    /// The TTL of each record, in the order of [`Rrset::rdatas`].
+    pub(crate) fn ttls(&self) -> impl Iterator<Item = u32> + use<'z> {
+        let zone = self.zone;
+        zone.records[self.records.clone()].iter().map(|&record| zone.store.ttl(record))
+    }
+
+    /// The class.
+    pub fn class(&self) -> Class {
+        self.zone.class
+    }
+
     /// How many records there are; at least one.
     pub fn len(&self) -> usize {
         self.records.len()
