@@ -481,4 +481,4 @@ impl<'a> From<&'a Name> for NameRef<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

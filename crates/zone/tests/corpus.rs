@@ -80,3 +80,28 @@ fn every_type_with_a_mnemonic_that_a_zone_can_hold_is_in_the_corpus() {
         .collect();
     assert_eq!(missing, []);
 }
+
+/// Every row with each of its octets changed in turn: what is still accepted is printed such that it is read back.
+#[test]
+fn octets_that_pass_the_check_are_printed_and_read_back() {
+    let (mut accepted, mut refused) = (0, 0);
+    for row in rows().iter().filter(|row| row.rtype != Rtype::SOA) {
+        for at in 0..row.octets.len() {
+            for change in [0x01, 0x80, 0xff, row.octets[at]] {
+                let mut octets = row.octets.clone();
+                octets[at] ^= change;
+                let hex: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+                let rtype = row.rtype.to_string();
+                let Ok(known) = read(&rtype, &format!("\\# {} {hex}", octets.len())) else {
+                    refused += 1;
+                    continue;
+                };
+                assert_eq!(known, octets);
+                let printed = row.rtype.rdata_text(&octets).to_string();
+                assert_eq!(read(&rtype, &printed).as_deref(), Ok(octets.as_slice()), "{rtype} {printed}");
+                accepted += 1;
+            }
+        }
+    }
+    assert!(accepted > 10_000 && refused > 1_000, "{accepted} {refused}");
+}

@@ -90,14 +90,15 @@ fn rfc_3123_address_prefixes() {
 #[test]
 fn rfc_1876_places() {
     // section 3's defaults and appendix A's numbers: 2^31 is the equator, a centimetre the altitude's unit
-    let octets = read("LOC 42 21 43.952 N 71 5 6.344 W -24m 1m 200m").unwrap();
-    assert_eq!(octets, [0, 0x12, 0x24, 0x13, 0x89, 0x17, 0x2d, 0xd0, 0x70, 0xbe, 0x15, 0xf0, 0, 0x98, 0x8d, 0x20]);
+    let octets = read("LOC 42 21 54 N 71 06 18 W -24m 30m").unwrap();
+    assert_eq!(octets, [0, 0x33, 0x16, 0x13, 0x89, 0x17, 0x2d, 0xd0, 0x70, 0xbe, 0x15, 0xf0, 0, 0x98, 0x8d, 0x20]);
     let octets = read("LOC 0 N 0 E 0").unwrap();
     assert_eq!(octets, [0, 0x12, 0x16, 0x13, 0x80, 0, 0, 0, 0x80, 0, 0, 0, 0, 0x98, 0x96, 0x80]);
     for text in [
         "LOC 91 N 0 E 0",
         "LOC 90 0 0.001 N 0 E 0",
         "LOC 1 60 N 0 E 0",
+        "LOC 18446744073709551615 N 0 E 0",
         "LOC 1 N 0 N 0",
         "LOC 1 2 3 4 N 0 E 0",
         "LOC 1 N 0 E",
