@@ -105,3 +105,35 @@ fn octets_that_pass_the_check_are_printed_and_read_back() {
     }
     assert!(accepted > 10_000 && refused > 1_000, "{accepted} {refused}");
 }
+
+/// The octets that `domain` makes of `x.example. RTYPE TEXT`, where it reads it.
+fn read_by_domain(rtype: Rtype, text: &str) -> Option<Vec<u8>> {
+    use domain::base::rdata::ComposeRecordData;
+    use domain::zonefile::inplace::{Entry, Zonefile};
+    let text = format!("$ORIGIN example.\nx.example. 300 IN {rtype} {text}\n");
+    let mut zonefile = Zonefile::load(&mut text.as_bytes()).ok()?;
+    match zonefile.next_entry().ok()?? {
+        Entry::Record(record) => {
+            let mut octets: Vec<u8> = Vec::new();
+            record.data().compose_rdata(&mut octets).ok()?;
+            Some(octets)
+        }
+        Entry::Include { .. } => None,
+    }
+}
+
+#[test]
+fn domain_reads_the_same_where_it_reads() {
+    let (mut alike, mut differ) = (0, Vec::new());
+    for row in rows() {
+        match read_by_domain(row.rtype, row.text) {
+            Some(octets) if octets == row.octets => alike += 1,
+            Some(octets) => differ.push(format!("types.txt:{} {} {} {octets:02x?}", row.line, row.rtype, row.text)),
+            None => {}
+        }
+    }
+    // `@` is the origin in rdata too (RFC 1035 section 5.1); domain 0.12 takes it for a label there
+    differ.retain(|row| !row.contains(" NS @ "));
+    assert!(differ.is_empty(), "{differ:#?}");
+    assert!(alike > 80, "{alike}");
+}
