@@ -260,14 +260,16 @@ fn what_the_zone_must_be() {
 
 #[test]
 fn what_is_only_doubtful_is_a_warning() {
-    let text = "@ MX 1 alias\nalias CNAME ns1\nsub NS ns.sub\nsub NS ns2.sub\nns2.sub AAAA ::1\n@ MX 2 gone\n@ MX 3 any.wild\n*.wild A 192.0.2.1\nd.sub.test.example. SRV 1 1 1 x.sub\n";
+    let text = "@ MX 1 alias\nalias CNAME ns1\nsub NS ns.sub\nsub NS ns2.sub\nns2.sub AAAA ::1\n@ MX 2 gone\n@ MX 3 any.wild\n*.wild A 192.0.2.1\nd.sub.test.example. SRV 1 1 1 x.sub\ns SVCB 0 a. port=1\ns HTTPS 1 a. no-default-alpn\n";
     let zone = read(format!("{HEAD}{text}")).unwrap();
     let mut warnings: Vec<String> = zone.warnings().iter().map(|warning| warning.what.clone()).collect();
     warnings.sort();
     let expected = [
+        "the HTTPS of s.example. has no-default-alpn without alpn (RFC 9460 7.1.1)",
         "the MX of example. points at alias.example., which is a CNAME (RFC 2181 10.3)",
         "the MX of example. points at gone.example., which has no address",
         "the NS of sub.example. points at ns.sub.example., which has no glue",
+        "the SVCB of s.example. has priority 0, AliasMode, which takes no parameters (RFC 9460 2.4.2)",
     ];
     assert_eq!(warnings, expected);
 }
