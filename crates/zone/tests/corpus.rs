@@ -1,6 +1,8 @@
 //! Every row of `types.txt`: text to octets, octets to text and back, and the same octets as generic data. And where
 //! the crate `domain` reads a row too, it reads the same.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use zone::{MemorySource, Name, Rtype, load};
 
 struct Row {
@@ -136,4 +138,30 @@ fn domain_reads_the_same_where_it_reads() {
     differ.retain(|row| !row.contains(" NS @ "));
     assert!(differ.is_empty(), "{differ:#?}");
     assert!(alike > 80, "{alike}");
+}
+
+proptest! {
+    /// A zone of random rows with random octets put in: if it is still a zone, what is printed is the same zone.
+    #[test]
+    fn mangled_zones_are_refused_or_printed_and_read_back(
+        picks in vec(any::<prop::sample::Index>(), 1..8),
+        changes in vec((any::<prop::sample::Index>(), prop_oneof![any::<u8>(), prop::sample::select(br#"\"();$@-0 "#.to_vec())], any::<bool>()), 0..4),
+    ) {
+        let rows = rows();
+        let mut text = HEAD.as_bytes().to_vec();
+        for (at, pick) in picks.iter().enumerate() {
+            let row = &rows[pick.index(rows.len())];
+            text.extend_from_slice(format!("x{at} {} {}\n", row.rtype, row.text).as_bytes());
+        }
+        for (at, octet, insert) in changes {
+            let at = at.index(text.len());
+            if insert { text.insert(at, octet) } else { text[at] = octet }
+        }
+        let origin: Name = "example".parse().unwrap();
+        if let Ok(zone) = load(&MemorySource::new().with("z", text), "z", Some(origin.clone())) {
+            let printed: String = zone.nodes().flat_map(|node| node.rrsets().map(|set| set.to_string())).collect();
+            let again = load(&MemorySource::new().with("z", printed.clone()), "z", Some(origin));
+            prop_assert_eq!(again.as_ref(), Ok(&zone), "{}", printed);
+        }
+    }
 }

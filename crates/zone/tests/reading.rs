@@ -88,6 +88,9 @@ fn the_origin_is_the_callers_the_first_directives_or_the_soas() {
     assert!(zone.find("X.Example.Test".parse::<Name>().unwrap().view()).is_some());
     let zone = read("root.test. 5 SOA a. b. 1 2 3 4 5\nroot.test. 5 NS a.\n").unwrap();
     assert_eq!(zone.origin().to_string(), "root.test.");
+    let zone = read("$ORIGIN blank.test.\n 5 SOA a b 1 2 3 4 5\n 5 NS a\n").unwrap();
+    assert_eq!(zone.origin().to_string(), "blank.test.");
+    assert!(read(" 5 SOA a. b. 1 2 3 4 5\n").unwrap_err()[0].to_string().starts_with("z:1:2: the record has no owner"));
     let errors = read("@ 5 SOA a b 1 2 3 4 5\n").unwrap_err();
     assert!(errors[0].to_string().starts_with("z:1:1: \"@\" is not a domain name: relative"), "{errors:#?}");
     let errors = read("$ORIGIN only.test.\n$TTL 5\nx A 192.0.2.1\n").unwrap_err();
@@ -277,9 +280,9 @@ fn what_is_only_doubtful_is_a_warning() {
 #[test]
 fn every_error_of_a_run_is_kept_up_to_a_bound() {
     let found =
-        errors("a A x\nb A y\n\nc CNAME a\nc A 192.0.2.1\n.. A 192.0.2.1\n  A 192.0.2.2\nd.test. A 192.0.2.1\n");
+        errors("a A x\nb A y\n\nc CNAME a\nc A 192.0.2.1\n.. A 192.0.2.1\n  A 192.0.2.2\n  A z\nd.test. A 192.0.2.1\n");
     let places: Vec<&str> = found.iter().filter_map(|error| error.split(": ").next()).collect();
-    assert_eq!(places, ["z:6:5", "z:7:5", "z:11:1", "z:12:3", "z:13:1", "z:10:1"]);
+    assert_eq!(places, ["z:6:5", "z:7:5", "z:11:1", "z:13:5", "z:14:1", "z:10:1"]);
     let flood = errors(&"a A x\n".repeat(150));
     assert_eq!((flood.len(), flood[100].as_str()), (101, "z: and 50 more errors"));
     assert_eq!(errors(&"a A x\n".repeat(100_000)).len(), 101);
