@@ -117,7 +117,11 @@ pub fn run(host: &Host, subject: Option<Start<'_>>, seeds: &[u64], questions: us
             process = Some(started);
             servers.push(Server { party: Party::Subject, udp: at(5300), tcp: at(5300) });
         }
-        servers.extend(peers.iter().map(|peer| Server { party: Party::Peer(peer.kind), udp: peer.address, tcp: peer.address }));
+        servers.extend(peers.iter().map(|peer| Server {
+            party: Party::Peer(peer.kind),
+            udp: peer.address,
+            tcp: peer.address,
+        }));
         let questions = world.questions(seed, questions);
         let part = host.inside(|| compare(&world, &questions, &servers));
         let part = part.with_context(|| {
@@ -198,7 +202,9 @@ impl Report {
             *self.parts.entry(*part).or_default() += 1;
         }
         let classes: Vec<Class> = case.walk.classes.iter().copied().collect();
-        if self.differences.len() >= SHOWN || self.differences.iter().any(|known| known.parts == parts && known.classes == classes) {
+        if self.differences.len() >= SHOWN
+            || self.differences.iter().any(|known| known.parts == parts && known.classes == classes)
+        {
             return;
         }
         let show = |answer: &Result<Answer>| match answer {
@@ -254,7 +260,11 @@ impl fmt::Display for Report {
                 write!(f, "{party}:\n{answer}")?;
             }
         }
-        writeln!(f, "{} questions, {} pairs of answers, {} unexplained", self.questions, self.compared, self.unexplained)?;
+        writeln!(
+            f,
+            "{} questions, {} pairs of answers, {} unexplained",
+            self.questions, self.compared, self.unexplained
+        )?;
         for (part, count) in &self.parts {
             writeln!(f, "  {count:>7} {part:?}")?;
         }
