@@ -47,9 +47,9 @@ impl Arp {
         Some(Arp {
             operation,
             sender_mac: array(packet, 8),
-            sender: Ipv4Addr::from_octets(array(packet, 14)),
+            sender: Ipv4Addr::from(array(packet, 14)),
             target_mac: array(packet, 18),
-            target: Ipv4Addr::from_octets(array(packet, 24)),
+            target: Ipv4Addr::from(array(packet, 24)),
         })
     }
 

@@ -24,7 +24,6 @@ const TYPE_NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const TYPE_REPORT_V2: u8 = 143;
 const OPTION_SOURCE_MAC: u8 = 1;
 const OPTION_TARGET_MAC: u8 = 2;
-const OPTION_NONCE: u8 = 14;
 
 /// What a message is, as far as an end host cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +103,10 @@ impl<'a> Icmp<'a> {
     pub fn neighbour(&self) -> Option<Neighbour> {
         let fixed = self.bytes.first_chunk::<NEIGHBOUR_BYTES>()?;
         let mut neighbour = Neighbour {
-            target: Ipv6Addr::from_octets(array(fixed, 8)),
+            target: Ipv6Addr::from(array(fixed, 8)),
             solicited: fixed[4] & 0x40 != 0,
             source_mac: None,
             target_mac: None,
-            nonce: None,
         };
         if neighbour.target.is_multicast() {
             return None;
@@ -123,7 +121,6 @@ impl<'a> Icmp<'a> {
             match (rest[0], bytes) {
                 (OPTION_SOURCE_MAC, 8) => neighbour.source_mac = Some(value),
                 (OPTION_TARGET_MAC, 8) => neighbour.target_mac = Some(value),
-                (OPTION_NONCE, 8) => neighbour.nonce = Some(value),
                 _ => {}
             }
             rest = &rest[bytes..];
@@ -143,7 +140,7 @@ impl<'a> Icmp<'a> {
             _ if v2 => u32::from(code & 0xfff | 0x1000) << (((code >> 12) & 7) + 3),
             _ => u32::from(code),
         };
-        Some(Query { group: Ipv6Addr::from_octets(array(fixed, 8)), delay_ms })
+        Some(Query { group: Ipv6Addr::from(array(fixed, 8)), delay_ms })
     }
 }
 
@@ -158,8 +155,6 @@ pub struct Neighbour {
     pub source_mac: Option<Mac>,
     /// the target's hardware address, if told
     pub target_mac: Option<Mac>,
-    /// recognises a solicitation of one's own that came back (RFC 7527)
-    pub nonce: Option<[u8; 6]>,
 }
 
 /// A listener query.
@@ -174,7 +169,7 @@ pub struct Query {
 /// Bytes of an advertisement as [`write_advertisement`] writes it.
 pub const ADVERTISEMENT_BYTES: usize = NEIGHBOUR_BYTES + 8;
 /// Bytes of a solicitation as [`write_probe`] writes it.
-pub const PROBE_BYTES: usize = NEIGHBOUR_BYTES + 8;
+pub const PROBE_BYTES: usize = NEIGHBOUR_BYTES;
 /// Bytes of a report as [`write_report`] writes it.
 pub const REPORT_BYTES: usize = 8 + 20;
 
@@ -194,13 +189,12 @@ pub fn write_advertisement(
     finish(out, src, dst);
 }
 
-/// Writes the solicitation by which duplicates of `target` are looked for (RFC 4862 section 5.4.2), with a nonce.
-pub fn write_probe(out: &mut [u8; PROBE_BYTES], dst: Ipv6Addr, target: Ipv6Addr, nonce: [u8; 6]) {
+/// Writes the solicitation by which duplicates of `target` are looked for (RFC 4862 section 5.4.2).
+/// It has no options: one of our own that comes back is known by its hardware address.
+pub fn write_probe(out: &mut [u8; PROBE_BYTES], dst: Ipv6Addr, target: Ipv6Addr) {
     *out = [0; PROBE_BYTES];
     out[0] = TYPE_NEIGHBOUR_SOLICITATION;
     out[8..24].copy_from_slice(&target.octets());
-    out[24..26].copy_from_slice(&[OPTION_NONCE, 1]);
-    out[26..32].copy_from_slice(&nonce);
     finish(out, Ipv6Addr::UNSPECIFIED, dst);
 }
 
@@ -284,9 +278,10 @@ mod tests {
         assert_eq!((icmp.kind(), neighbour.target, neighbour.solicited), (Kind::Advertisement, A, true));
         assert_eq!(neighbour.target_mac, Some([2, 0, 0, 0, 0, 9]));
         let mut out = [0; PROBE_BYTES];
-        write_probe(&mut out, B, A, [7; 6]);
+        write_probe(&mut out, B, A);
         let icmp = Icmp::parse(&out, Ipv6Addr::UNSPECIFIED, B).unwrap();
-        assert_eq!((icmp.kind(), icmp.neighbour().unwrap().nonce), (Kind::Solicitation, Some([7; 6])));
+        let neighbour = icmp.neighbour().unwrap();
+        assert_eq!((icmp.kind(), neighbour.target, neighbour.source_mac), (Kind::Solicitation, A, None));
     }
 
     #[test]

@@ -78,13 +78,13 @@ impl<'a> Ipv4<'a> {
     /// Source address.
     #[inline]
     pub fn src(&self) -> Ipv4Addr {
-        Ipv4Addr::from_octets(array(self.head, 12))
+        Ipv4Addr::from(array(self.head, 12))
     }
 
     /// Destination address.
     #[inline]
     pub fn dst(&self) -> Ipv4Addr {
-        Ipv4Addr::from_octets(array(self.head, 16))
+        Ipv4Addr::from(array(self.head, 16))
     }
 
     /// What the payload is.
@@ -256,8 +256,8 @@ mod tests {
     fn options_are_walked() {
         for (options, expect) in [
             (&[1, 1, 1, 0][..], Ok(false)),
-            (&[148, 4, 0, 0], Ok(false)),          // router alert
-            (&[1, 131, 3, 4], Ok(true)),           // loose source route
+            (&[148, 4, 0, 0], Ok(false)),            // router alert
+            (&[1, 131, 3, 4], Ok(true)),             // loose source route
             (&[137, 7, 4, 1, 2, 3, 4, 0], Ok(true)), // strict source route
             (&[148, 5, 0, 0], Err(Malformed::Options)),
             (&[148, 1, 0, 0], Err(Malformed::Options)),

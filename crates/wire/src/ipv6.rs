@@ -53,13 +53,13 @@ impl<'a> Ipv6<'a> {
     /// Source address.
     #[inline]
     pub fn src(&self) -> Ipv6Addr {
-        Ipv6Addr::from_octets(array(self.head, 8))
+        Ipv6Addr::from(array(self.head, 8))
     }
 
     /// Destination address.
     #[inline]
     pub fn dst(&self) -> Ipv6Addr {
-        Ipv6Addr::from_octets(array(self.head, 24))
+        Ipv6Addr::from(array(self.head, 24))
     }
 
     /// What the payload begins with.
@@ -246,7 +246,7 @@ impl Header {
 /// The group in which the neighbours of `addr` look for it (RFC 4291 section 2.7.1).
 pub fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = addr.octets();
-    Ipv6Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
+    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
 /// The hardware address of a group (RFC 2464 section 7).
