@@ -38,3 +38,6 @@ pub use reader::{Limits, load, load_within};
 pub use rtype::{Class, Rtype};
 pub use source::{MemorySource, Source};
 pub use zone::{Node, Nodes, Rdatas, Rrset, Rrsets, Zone};
+
+#[cfg(test)]
+mod tests;

@@ -78,9 +78,13 @@ fn wrong(text: &[u8], token: Token, why: &str) -> Wrong {
 
 /// Reads the rdata of a record from the cursor to the end of its entry, appending it to `out`, which is empty.
 pub(crate) fn rdata(rtype: Rtype, cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
+    let fields = layout::fields(rtype);
+    // the one type whose text may be nothing at all (RFC 3123 section 5)
+    if cursor.peek().is_none() && fields == Some(&[Field::Prefixes]) {
+        return Ok(());
+    }
     let first = cursor.next("rdata")?;
     cursor.next -= 1;
-    let fields = layout::fields(rtype);
     if !first.quoted && cursor.text(first) == b"\\#" {
         cursor.skip();
         generic(cursor, out)?;
