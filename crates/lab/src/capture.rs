@@ -66,7 +66,13 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} frames; from the server: {:?}; {} with problems", self.frames, self.from_server, self.problems.len())?;
+        writeln!(
+            f,
+            "{} frames; from the server: {:?}; {} with problems",
+            self.frames,
+            self.from_server,
+            self.problems.len()
+        )?;
         self.problems.iter().try_for_each(|line| writeln!(f, "  {line}"))
     }
 }

@@ -72,7 +72,8 @@ pub fn ethernet_vlan(to: [u8; 6], from: [u8; 6], tci: u16, ethertype: u16, paylo
 /// A UDP datagram with its checksum (zero becomes 0xffff, RFC 768).
 pub fn udp(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).expect("a datagram of less than 64 KiB");
-    let mut datagram = [&from.1.to_be_bytes()[..], &to.1.to_be_bytes(), &length.to_be_bytes(), &[0, 0], payload].concat();
+    let mut datagram =
+        [&from.1.to_be_bytes()[..], &to.1.to_be_bytes(), &length.to_be_bytes(), &[0, 0], payload].concat();
     let sum = match checksum(from.0, to.0, protocol::UDP, &datagram) {
         0 => 0xffff,
         sum => sum,

@@ -222,7 +222,8 @@ impl Host {
         let file = Path::new(NETNS_DIR).join(&self.name);
         move || {
             let namespace = File::open(&file).expect("the namespace exists as long as the host");
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter a namespace");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter a namespace");
         }
     }
 

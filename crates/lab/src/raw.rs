@@ -21,16 +21,19 @@ use std::{
 pub struct Raw {
     // the socket is not Send: it lives on a thread of its own, in the host, which ends with this end of the channel
     out: SyncSender<Vec<u8>>,
-    sent: Receiver<()>,
+    done: Receiver<()>,
+    sent: Vec<Vec<u8>>,
     sniffer: Sniffer,
 }
 
 impl Raw {
     /// Opens the interface of `host`; from now on no incoming frame is missed.
     pub fn open(host: &Host) -> Result<Self> {
-        let sniffer = Sniffer::start(host, &["-f", "inbound"])?;
+        // dumpcap knows no filter for the direction: what this host sends is told by its address, or below by its content
+        let mac = host.mac()?.map(|octet| format!("{octet:02x}")).join(":");
+        let sniffer = Sniffer::start(host, &["-f", &format!("not ether src {mac}")])?;
         let (out, frames) = sync_channel::<Vec<u8>>(0);
-        let (done, sent) = sync_channel(0);
+        let (report, done) = sync_channel(0);
         let interface = host.interface();
         let enter = host.entrance();
         std::thread::spawn(move || {
@@ -39,18 +42,20 @@ impl Raw {
             for frame in frames {
                 let token = socket.transmit(Timestamp::ZERO).expect("a raw socket always has a token");
                 token.consume(frame.len(), |buffer| buffer.copy_from_slice(&frame));
-                if done.send(()).is_err() {
+                if report.send(()).is_err() {
                     return;
                 }
             }
         });
-        Ok(Self { out, sent, sniffer })
+        Ok(Self { out, done, sent: Vec::new(), sniffer })
     }
 
     /// Puts one frame on the wire as it is.
     pub fn send(&mut self, frame: &[u8]) -> Result<()> {
         self.out.send(frame.to_vec()).ok().context("the sending thread has ended")?;
-        self.sent.recv().context("the kernel refused the frame")
+        self.done.recv().context("the kernel refused the frame")?;
+        self.sent.push(frame.to_vec());
+        Ok(())
     }
 
     /// The first incoming frame not yet handed out for which `wanted` holds; frames before it are passed over.
@@ -62,7 +67,7 @@ impl Raw {
                 while found.is_none() && self.sniffer.taken < frames.len() {
                     let frame = &frames[self.sniffer.taken];
                     self.sniffer.taken += 1;
-                    found = wanted(frame).then(|| frame.clone());
+                    found = (!self.sent.contains(frame) && wanted(frame)).then(|| frame.clone());
                 }
                 found.is_some()
             },
@@ -91,7 +96,8 @@ impl Sniffer {
         let file = dir.path().join("frames.pcap");
         let path = file.to_str().context("a temporary path in UTF-8")?;
         // -P: pcap, not pcapng
-        let mut process = host.spawn(&[&["dumpcap", "-q", "-P", "-i", host.interface(), "-w", path], filter].concat())?;
+        let mut process =
+            host.spawn(&[&["dumpcap", "-q", "-P", "-i", host.interface(), "-w", path], filter].concat())?;
         process.wait_until(|| fs::metadata(&file).is_ok_and(|meta| meta.len() >= 24), Duration::from_secs(10))?;
         Ok(Self { process, file, taken: 0, _dir: dir })
     }

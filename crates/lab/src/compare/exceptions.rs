@@ -233,7 +233,8 @@ fn negative_without_soa(view: &mut View<'_, '_>) -> bool {
     let negative = !whole.is_empty() && whole.iter().all(|rr| rr.rtype == rtype::SOA);
     let dropped = negative && view.theirs.sections[1].is_empty() && !view.theirs.truncated();
     // it fits in ours, or ours says that it does not
-    if view.case.transport != Transport::Udp || !dropped || (view.ours.sections[1] != *whole && !view.ours.truncated()) {
+    if view.case.transport != Transport::Udp || !dropped || (view.ours.sections[1] != *whole && !view.ours.truncated())
+    {
         return false;
     }
     view.theirs.sections[1] = view.ours.sections[1].clone();

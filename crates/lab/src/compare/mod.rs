@@ -138,8 +138,11 @@ pub fn compare(world: &World, questions: &[Question], servers: &[Server]) -> Res
     let exceptions = Exceptions::load()?;
     let mut answers = Vec::new();
     for server in servers {
+        let t = std::time::Instant::now();
         let udp = ask(server.udp, Transport::Udp, questions)?;
+        eprintln!("udp {:?}", t.elapsed());
         let tcp = ask(server.tcp, Transport::Tcp, questions)?;
+        eprintln!("tcp {:?}", t.elapsed());
         answers.push([parse(udp), parse(tcp)]);
     }
     let mut report = Report { questions: questions.len(), ..Report::default() };
