@@ -111,10 +111,10 @@ impl Ipv4 {
 
     /// The packet.
     pub fn packet(&self, payload: &[u8]) -> Vec<u8> {
-        assert!(self.options.len() % 4 == 0 && self.options.len() <= 40, "options fill words");
+        assert!(self.options.len().is_multiple_of(4) && self.options.len() <= 40, "options fill words");
         let header = 20 + self.options.len();
         let total = u16::try_from(header + payload.len()).expect("a packet of less than 64 KiB");
-        let fragment = self.offset / 8 | u16::from(self.more) << 13;
+        let fragment = (self.offset / 8) | (u16::from(self.more) << 13);
         let mut packet = vec![0x40 | (header / 4) as u8, 0];
         packet.extend(total.to_be_bytes());
         packet.extend(self.id.to_be_bytes());

@@ -269,6 +269,15 @@ fn any_choice(view: &mut View<'_, '_>) -> bool {
     true
 }
 
+/// True if ours sets TC exactly when in-domain glue is missing (RFC 9471 3.1).
+fn truncates_rightly(view: &View<'_, '_>, cut: &Name) -> bool {
+    let missing = view.whole_ours.sections[2]
+        .iter()
+        .filter(|rr| rr.owner == *cut || below(&rr.owner, cut))
+        .any(|rr| view.ours.sections[2].binary_search(rr).is_err());
+    missing == view.ours.truncated()
+}
+
 fn glue_truncation(view: &mut View<'_, '_>) -> bool {
     let Some(cut) = &view.case.walk.cut else { return false };
     if view.case.transport != Transport::Udp
@@ -277,12 +286,7 @@ fn glue_truncation(view: &mut View<'_, '_>) -> bool {
     {
         return false;
     }
-    // ours must have it right: TC exactly if in-domain glue is missing
-    let missing = view.whole_ours.sections[2]
-        .iter()
-        .filter(|rr| rr.owner == *cut || below(&rr.owner, cut))
-        .any(|rr| view.ours.sections[2].binary_search(rr).is_err());
-    if missing != view.ours.truncated() {
+    if !truncates_rightly(view, cut) {
         return false;
     }
     view.theirs.set_truncated(view.ours.truncated());
@@ -298,7 +302,9 @@ fn partial_data(view: &mut View<'_, '_>) -> bool {
         // names compressed less well: what fits one server's datagram does not fit the other's
         let limit = usize::from(view.case.question.edns.unwrap_or(0).clamp(512, LARGEST));
         let longer = if view.ours.truncated() { view.whole_ours } else { view.whole_theirs };
-        if longer.length <= limit {
+        let delegated = view.ours.sections[1] == view.whole_ours.sections[1];
+        let wrong = view.case.walk.cut.as_ref().is_some_and(|cut| delegated && !truncates_rightly(view, cut));
+        if longer.length <= limit || wrong {
             return false;
         }
         applied = true;
