@@ -204,12 +204,10 @@ impl Host {
     /// Runs `work` on a thread that has entered this host: sockets opened there belong to it for good, and threads started
     /// there live there.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let file = Path::new(NETNS_DIR).join(&self.name);
+        let enter = self.entrance();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let namespace = File::open(&file).expect("the namespace exists as long as the host");
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-                    .expect("root may enter a namespace");
+                enter();
                 work()
             });
             match thread.join() {
@@ -217,6 +215,16 @@ impl Host {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
+    }
+
+    /// Moves the thread that calls it into this host.
+    pub(crate) fn entrance(&self) -> impl FnOnce() + Send + 'static {
+        let file = Path::new(NETNS_DIR).join(&self.name);
+        move || {
+            let namespace = File::open(&file).expect("the namespace exists as long as the host");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter a namespace");
+        }
     }
 
     fn set_up(&self, options: &Options) -> Result<()> {

@@ -109,6 +109,8 @@ pub struct Answer {
     pub length: usize,
 }
 
+type Rdata<'a> = AllRecordData<&'a [u8], ParsedName<&'a [u8]>>;
+
 const AA: u16 = 0x0400;
 const TC: u16 = 0x0200;
 
@@ -171,8 +173,7 @@ impl Answer {
             });
             return Ok(());
         }
-        let record: Record<ParsedName<&[u8]>, AllRecordData<&[u8], ParsedName<&[u8]>>> =
-            record.into_any_record().context("RDATA")?;
+        let record: Record<_, Rdata<'_>> = record.into_any_record().context("RDATA")?;
         let mut owner: Name = record.owner().to_name();
         owner.make_canonical();
         let mut rdata = Vec::new();
