@@ -369,7 +369,8 @@ fn taken_of(name: &str, listeners: &[Listener], own: &[IpAddr], frames: impl Fn(
         send(&mut client.ports[0], frame);
     }
     let expect: Vec<_> = frames.iter().filter(|(ours, _)| *ours).map(|(_, frame)| frame.clone()).collect();
-    let is_ours = |frame: &Vec<u8>| frame.starts_with(&frames[0].1[..0]) && frame[6..12] == [2, 0, 0, 0, 0, 9];
+    // the client's kernel may speak too
+    let is_ours = |frame: &Vec<u8>| frame[6..12] == [2, 0, 0, 0, 0, 9];
     let last = expect.last().unwrap().clone();
     let got = collect(&mut opened.ports[0], |got| got.contains(&last));
     let got: Vec<_> = got.into_iter().filter(is_ours).collect();
@@ -416,7 +417,7 @@ fn only_whole_plain_datagrams_and_errors_about_them_are_taken() {
             (false, six(ipv6(v6, 17, &udp(4000, 54, b"q")))),
             (true, six(ipv6(v6, 58, &quote6(53)))),
             (false, six(ipv6(v6, 58, &quote6(54)))),
-            (false, mac.to_vec().into_iter().chain([2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0]).collect()),
+            (false, mac.into_iter().chain([2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0]).collect()),
             (true, four(ipv4(17, &[], 0, &udp(4000, 53, b"last")))),
         ]
     });
@@ -497,7 +498,7 @@ fn the_longest_prefix_decides_and_only_about_what_is_ours() {
     send(&mut client.ports[0], &from([203, 0, 113, 1], b"denied by /0"));
     send(&mut client.ports[0], &allowed);
     let got = collect(&mut opened.ports[0], |got| !got.is_empty());
-    assert_eq!(got, [allowed.clone()]);
+    assert_eq!(got, [allowed]);
     let dropped = |opened: &port_xdp::Opened, why| opened.handle.counts().get("steering_dropped_total", why).unwrap();
     assert_eq!(dropped(&opened, "denied"), 2);
     // without the /0 what matches nothing is not allowed; without any list everything is
@@ -525,7 +526,8 @@ fn one_listener_then_several_then_one_again() {
     let mut client = lab.raw_client();
     let to = |port: u16| ethernet(mac, None, 0x0800, &ipv4(17, &[], 0, &udp(4000, port, b"q")));
     let second = Listener { port: 5353, ..dns() };
-    let steps: [(&dyn Fn(&mut port_xdp::Handle), &[u16]); 5] = [
+    type Step<'a> = (&'a dyn Fn(&mut port_xdp::Handle), &'a [u16]);
+    let steps: [Step<'_>; 5] = [
         (&|_| (), &[53]),
         (&|handle| handle.listen(second).unwrap(), &[53, 5353]),
         (&|handle| handle.unlisten(&dns()).unwrap(), &[5353]),

@@ -8,18 +8,18 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Ends waiting, for what must happen; far above what it takes.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// IPPROTO_UDP
-pub const UDP: u8 = 17;
+pub(crate) const UDP: u8 = 17;
 
 /// A server's namespace with interface `vs` (198.18.0.1/24, 2001:db8:18::1/64) and a client's with `vc` (.2, ::2).
-pub struct Lab {
-    pub server: String,
-    pub client: String,
+pub(crate) struct Lab {
+    pub(crate) server: String,
+    pub(crate) client: String,
 }
 
 impl Lab {
-    pub fn new(name: &str, queues: u32) -> Lab {
+    pub(crate) fn new(name: &str, queues: u32) -> Lab {
         assert!(
             rustix::process::geteuid().is_root(),
             "these tests make network namespaces and attach programs: run them as root"
@@ -47,7 +47,10 @@ impl Lab {
     }
 
     /// Runs `work` on a thread of the client's.
-    pub fn client<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+    pub(crate) fn client<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
         let space = self.client.clone();
         std::thread::spawn(move || {
             enter(&space);
@@ -56,7 +59,7 @@ impl Lab {
     }
 
     /// Opens the client's interface as a host of its own: 198.18.0.9 and 2001:db8:18::9, which its kernel has not.
-    pub fn raw_client(&self) -> Opened {
+    pub(crate) fn raw_client(&self) -> Opened {
         self.client(|| {
             let mut config = OpenConfig::new("vc");
             config.own = vec!["198.18.0.9".parse().unwrap(), "2001:db8:18::9".parse().unwrap()];
@@ -76,34 +79,34 @@ impl Drop for Lab {
 }
 
 /// Moves the calling thread into a namespace.
-pub fn enter(space: &str) {
+pub(crate) fn enter(space: &str) {
     let file = std::fs::File::open(format!("/run/netns/{space}")).expect("the namespace");
     let kind = rustix::thread::LinkNameSpaceType::Network;
     rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(kind)).expect("setns");
 }
 
-pub fn ip(line: &str) {
+pub(crate) fn ip(line: &str) {
     sh("ip", &line.split(' ').collect::<Vec<_>>());
 }
 
-pub fn sh(program: &str, arguments: &[&str]) {
+pub(crate) fn sh(program: &str, arguments: &[&str]) {
     let done = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// UDP port 53 of the server's IPv4 address.
-pub fn dns() -> Listener {
+pub(crate) fn dns() -> Listener {
     Listener { address: "198.18.0.1".parse().unwrap(), protocol: UDP, port: 53 }
 }
 
 /// The server's interface with `listeners`.
-pub fn config(listeners: &[Listener]) -> OpenConfig {
+pub(crate) fn config(listeners: &[Listener]) -> OpenConfig {
     let mut config = OpenConfig::new("vs");
     config.listeners = listeners.to_vec();
     config
 }
 
-pub fn mac_of(space: &str, interface: &'static str) -> Mac {
+pub(crate) fn mac_of(space: &str, interface: &'static str) -> Mac {
     let space = space.to_owned();
     let find = move || {
         enter(&space);
@@ -113,7 +116,7 @@ pub fn mac_of(space: &str, interface: &'static str) -> Mac {
 }
 
 /// Flushes and receives until `enough` says so of what came, or patience ends; the packets.
-pub fn collect(port: &mut XdpPort, mut enough: impl FnMut(&[Vec<u8>]) -> bool) -> Vec<Vec<u8>> {
+pub(crate) fn collect(port: &mut XdpPort, mut enough: impl FnMut(&[Vec<u8>]) -> bool) -> Vec<Vec<u8>> {
     let until = Instant::now() + PATIENCE;
     let mut burst = Burst::new();
     let mut got = Vec::new();
@@ -131,7 +134,7 @@ pub fn collect(port: &mut XdpPort, mut enough: impl FnMut(&[Vec<u8>]) -> bool) -
 }
 
 /// Waits until `is` holds.
-pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is() {
         assert!(Instant::now() < until, "{what}");
@@ -139,7 +142,7 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-pub fn send(port: &mut XdpPort, packet: &[u8]) {
+pub(crate) fn send(port: &mut XdpPort, packet: &[u8]) {
     let mut frame = port.take().expect("a free frame");
     assert!(frame.fill(packet), "{} bytes do not fit", packet.len());
     let mut burst = Burst::new();
@@ -149,7 +152,7 @@ pub fn send(port: &mut XdpPort, packet: &[u8]) {
 }
 
 /// Swaps the packet's two hosts and clears its UDP checksum, which a kernel on this machine has left partial.
-pub fn answer(packet: &mut [u8]) {
+pub(crate) fn answer(packet: &mut [u8]) {
     for (at, len) in [(0, 6), (26, 4), (34, 2)] {
         let (one, two) = packet[at..at + 2 * len].split_at_mut(len);
         one.swap_with_slice(two);
@@ -158,7 +161,7 @@ pub fn answer(packet: &mut [u8]) {
 }
 
 /// Answers until `stop`; how many.
-pub fn echo(port: &mut XdpPort, mut stop: impl FnMut(usize) -> bool) -> usize {
+pub(crate) fn echo(port: &mut XdpPort, mut stop: impl FnMut(usize) -> bool) -> usize {
     let mut burst = Burst::new();
     let mut answered = 0;
     while !stop(answered) {
@@ -179,7 +182,7 @@ pub fn echo(port: &mut XdpPort, mut stop: impl FnMut(usize) -> bool) -> usize {
 }
 
 /// An Ethernet frame, with a VLAN tag when asked for.
-pub fn ethernet(to: Mac, vlan: Option<u16>, protocol: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ethernet(to: Mac, vlan: Option<u16>, protocol: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend([2, 0, 0, 0, 0, 9]);
     if let Some(tag) = vlan {
@@ -192,7 +195,7 @@ pub fn ethernet(to: Mac, vlan: Option<u16>, protocol: u16, payload: &[u8]) -> Ve
 }
 
 /// An IPv4 packet from 198.18.0.9 to 198.18.0.1; `options` a multiple of four bytes.
-pub fn ipv4(protocol: u8, options: &[u8], fragment: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ipv4(protocol: u8, options: &[u8], fragment: u16, payload: &[u8]) -> Vec<u8> {
     let header = 20 + options.len();
     let mut packet = vec![0x40 | (header / 4) as u8, 0];
     packet.extend(((header + payload.len()) as u16).to_be_bytes());
@@ -208,7 +211,7 @@ pub fn ipv4(protocol: u8, options: &[u8], fragment: u16, payload: &[u8]) -> Vec<
 }
 
 /// An IPv6 packet from 2001:db8:18::9.
-pub fn ipv6(to: IpAddr, next: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ipv6(to: IpAddr, next: u8, payload: &[u8]) -> Vec<u8> {
     let IpAddr::V6(to) = to else { panic!("{to} is not IPv6") };
     let mut packet = vec![0x60, 0, 0, 0];
     packet.extend((payload.len() as u16).to_be_bytes());
@@ -220,7 +223,7 @@ pub fn ipv6(to: IpAddr, next: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A UDP datagram without a checksum.
-pub fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let mut datagram =
         [from.to_be_bytes(), to.to_be_bytes(), (8 + payload.len() as u16).to_be_bytes(), [0, 0]].concat();
     datagram.extend(payload);
@@ -228,7 +231,7 @@ pub fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// One echo request to `to` and its reply, through the kernel (RFC 792, RFC 4443 4.1).
-pub fn ping(to: &str) {
+pub(crate) fn ping(to: &str) {
     use socket2::{Domain, Protocol, Socket, Type};
     let to: IpAddr = to.parse().unwrap();
     let (domain, protocol, request, reply) = match to {
@@ -252,7 +255,7 @@ pub fn ping(to: &str) {
 }
 
 /// Makes the kernel hand what is sent from now on over as one packet of datagrams of `bytes` each (UDP_SEGMENT, udp(7)).
-pub fn segment(socket: &std::net::UdpSocket, bytes: libc::c_int) {
+pub(crate) fn segment(socket: &std::net::UdpSocket, bytes: libc::c_int) {
     use std::os::fd::AsRawFd;
     let (value, len) = ((&raw const bytes).cast(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the pointer and the length describe a live int, which the kernel copies.
