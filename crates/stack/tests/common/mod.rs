@@ -1,5 +1,5 @@
 //! A stack at one end of a pipe and a hand that writes frames at the other.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this module")]
 
 use app::{Datagram, Listener, Service};
 use base::{Burst, Instant};
