@@ -295,7 +295,10 @@ impl Stack {
                     protocol = upper.protocol;
                     at += upper.at;
                 }
-                Err(stopped) => return Ok(self.stopped(stopped, dst, src)),
+                Err(stopped) => {
+                    self.judge_source(Key::v6(src))?;
+                    return Ok(self.stopped(stopped, dst, src));
+                }
             }
         }
         let bytes = ip_at + ipv6::HEADER_BYTES + ip.payload().len() - at;

@@ -56,6 +56,8 @@ pub fn own(addr: IpAddr, prefix_len: u8) -> OwnAddress {
     OwnAddress { addr, prefix_len }
 }
 
+pub type Counts = (Vec<(DropReason, u64)>, Vec<(Handled, u64)>);
+
 pub struct Host {
     pub stack: Stack,
     pub port: Pipe,
@@ -136,7 +138,7 @@ impl Host {
     }
 
     /// All drops and handled frames that are not zero.
-    pub fn counts(&self) -> (Vec<(DropReason, u64)>, Vec<(Handled, u64)>) {
+    pub fn counts(&self) -> Counts {
         let drops = DropReason::ALL.iter().map(|r| (*r, self.counters.dropped(*r))).filter(|(_, n)| *n > 0);
         let handled = Handled::ALL.iter().map(|k| (*k, self.counters.handled(*k))).filter(|(_, n)| *n > 0);
         (drops.collect(), handled.collect())
