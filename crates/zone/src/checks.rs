@@ -1,0 +1,93 @@
+//! What a zone must be before it is served. The rules of the protocol stand in [`run`]'s functions; what is
+//! only this server's policy stands in [`policy`].
+
+use crate::error::{Place, Problems};
+use crate::rtype::Rtype;
+use crate::zone::{Node, Rrset, Zone};
+
+/// Checks the whole zone.
+pub(crate) fn run(zone: &Zone, problems: &mut Problems) {
+    apex(zone, problems);
+    let mut above_dname: Option<Node<'_>> = None;
+    for node in zone.nodes() {
+        // canonical order: whatever is below a name follows it directly
+        let under = above_dname.as_ref().filter(|dname| node.name().is_subdomain_of(dname.name()));
+        match under {
+            Some(dname) => under_dname(&node, dname, problems),
+            None => above_dname = node.has(Rtype::DNAME).then(|| node.clone()),
+        }
+        aliases(&node, problems);
+    }
+    policy(zone, problems);
+}
+
+/// RFC 1035 section 5.2: one SOA, at the apex; RFC 1034 section 4.2.1: NS there.
+fn apex(zone: &Zone, problems: &mut Problems) {
+    let origin = zone.origin();
+    let apex = zone.find(origin);
+    let whole_file =
+        || Place { file: zone.files.get(1).or(zone.files.first()).cloned().unwrap_or_default(), line: 0, column: 0 };
+    match apex.as_ref().and_then(|node| node.rrset(Rtype::SOA)) {
+        None => {
+            problems.error(whole_file(), format!("the zone {origin} has no SOA at its apex; add one (RFC 1035 5.2)"))
+        }
+        Some(soa) if soa.len() > 1 => {
+            let what = format!("the zone {origin} has {} SOA records; keep one (RFC 1035 5.2)", soa.len());
+            problems.error(soa.last_place(), what);
+        }
+        Some(_) => {}
+    }
+    if !apex.is_some_and(|node| node.has(Rtype::NS)) {
+        problems.error(whole_file(), format!("the zone {origin} has no NS at its apex; add one (RFC 1034 4.2.1)"));
+    }
+    for node in zone.nodes().filter(|node| node.name() != origin) {
+        if let Some(soa) = node.rrset(Rtype::SOA) {
+            let what =
+                format!("the SOA of {} is not at the zone's apex {origin}; remove it (RFC 1035 5.2)", node.name());
+            problems.error(soa.place(), what);
+        }
+    }
+}
+
+/// RFC 1034 section 3.6.2 and RFC 2181 section 10.1: an alias stands alone, but for the DNSSEC types that
+/// RFC 4034 section 2.5 and RFC 2535 allow beside it. RFC 6672 section 2.4: one DNAME, and no CNAME with it.
+fn aliases(node: &Node<'_>, problems: &mut Problems) {
+    for rtype in [Rtype::CNAME, Rtype::DNAME] {
+        if let Some(set) = node.rrset(rtype).filter(|set| set.len() > 1) {
+            let what =
+                format!("{} has {} {rtype} records; keep one (RFC 2181 10.1, RFC 6672 2.4)", node.name(), set.len());
+            problems.error(set.last_place(), what);
+        }
+    }
+    if !node.has(Rtype::CNAME) {
+        return;
+    }
+    let beside = |set: &Rrset<'_>| {
+        !matches!(set.rtype(), Rtype::CNAME | Rtype::RRSIG | Rtype::NSEC | Rtype::SIG | Rtype::NXT | Rtype::KEY)
+    };
+    if let Some(other) = node.rrsets().find(beside) {
+        let what =
+            format!("{} has a CNAME and {} beside it; keep one of them (RFC 2181 10.1)", node.name(), other.rtype());
+        problems.error(other.place(), what);
+    }
+}
+
+/// RFC 6672 section 2.4: nothing exists below a DNAME.
+fn under_dname(node: &Node<'_>, dname: &Node<'_>, problems: &mut Problems) {
+    if let Some(set) = node.rrsets().next() {
+        let what = format!("{} is below the DNAME of {}; remove one of them (RFC 6672 2.4)", node.name(), dname.name());
+        problems.error(set.place(), what);
+    }
+}
+
+/// What this server refuses although the protocol does not: a signed zone, until DNSSEC answers exist.
+/// Served without its signatures it would fail at every validating resolver.
+fn policy(zone: &Zone, problems: &mut Problems) {
+    if let Some(keys) = zone.find(zone.origin()).and_then(|node| node.rrset(Rtype::DNSKEY)) {
+        let what = format!(
+            "the zone {} has a DNSKEY at its apex, but DNSSEC answers do not exist yet; serve it unsigned (no DNSKEY, no DS at its parent)",
+            zone.origin()
+        );
+        problems.error(keys.place(), what);
+    }
+}
