@@ -150,6 +150,8 @@ pub struct Settings {
     pub interfaces: Vec<String>,
     /// listeners in the configuration's order: the index is [`app::Listener`]
     pub listen: Vec<SocketAddr>,
+    /// nobody asked for these listeners, so one that the machine cannot have (IPv6 switched off) is left out
+    pub listen_by_default: bool,
     /// addresses that the kernel does not have
     pub own: Vec<Own>,
     /// as asked for, with the default filled in
@@ -251,11 +253,13 @@ pub fn from_command_line(
     dns: &DnsOptions,
     control: &ControlOptions,
 ) -> Result<Settings, Error> {
-    let zones = zones
-        .iter()
-        .map(|zone| ZoneSpec { origin: zone.origin.clone(), file: zone.file.clone(), place: zone.file.clone() })
-        .collect();
-    settle(&Places { file: None }, zones, dataplane, dns, control)
+    settle(&Places { file: None }, zone_specs(zones), dataplane, dns, control)
+}
+
+/// The zones of a command line.
+pub fn zone_specs(zones: &[ZoneArg]) -> Vec<ZoneSpec> {
+    let spec = |zone: &ZoneArg| ZoneSpec { origin: zone.origin.clone(), file: zone.file.clone(), place: zone.file.clone() };
+    zones.iter().map(spec).collect()
 }
 
 /// The settings of a configuration file.
@@ -404,6 +408,7 @@ fn settle(
         file: None,
         interfaces: dataplane.interface.clone(),
         listen,
+        listen_by_default: dataplane.listen.is_empty(),
         own: dataplane.own.iter().map(|placed| placed.value).collect(),
         backend,
         mode: dataplane.mode.unwrap_or(Mode::Auto),
