@@ -10,7 +10,7 @@ use zone::Zone;
 ///
 /// # Errors
 /// Everything that a server would refuse.
-pub fn run(specs: &[ZoneSpec]) -> Result<String, Error> {
+pub(crate) fn run(specs: &[ZoneSpec]) -> Result<String, Error> {
     let loaded = zones::load(specs).map_err(Error::Input)?;
     let mut text = String::new();
     for zone in &loaded.zones {

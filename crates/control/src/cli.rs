@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn options_may_stand_anywhere() {
-        let cli = parse("simoom dns a=b --interface e0 --listen 192.0.2.1:53 --interface e1 c".split(' ').map(Into::into));
+        let cli =
+            parse("simoom dns a=b --interface e0 --listen 192.0.2.1:53 --interface e1 c".split(' ').map(Into::into));
         let Ok(Ok(Cli { command: Command::Dns(dns) })) = cli else { panic!("{cli:?}") };
         assert_eq!(dns.zones.len(), 2);
         assert_eq!(dns.dataplane.interface, ["e0", "e1"]);

@@ -103,6 +103,9 @@ pub struct RrlOptions {
     /// Every Nth limited answer goes out truncated, so that a real client can come back over TCP; 0 is none
     #[arg(long = "rrl-slip", value_name = "N")]
     pub slip: Option<Within<0, 100>>,
+    /// A prefix that is never limited (again for more)
+    #[arg(long = "rrl-exempt", value_name = "PREFIX")]
+    pub exempt: Vec<Prefix>,
 }
 
 /// `[[dns.zone]]`.
@@ -209,6 +212,8 @@ pub struct Dns {
     pub rrl_rate: Option<u32>,
     /// every Nth limited answer is truncated instead of dropped
     pub rrl_slip: u32,
+    /// prefixes that are never limited
+    pub rrl_exempt: Vec<Prefix>,
 }
 
 /// One zone to load.
@@ -258,7 +263,8 @@ pub fn from_command_line(
 
 /// The zones of a command line.
 pub fn zone_specs(zones: &[ZoneArg]) -> Vec<ZoneSpec> {
-    let spec = |zone: &ZoneArg| ZoneSpec { origin: zone.origin.clone(), file: zone.file.clone(), place: zone.file.clone() };
+    let spec =
+        |zone: &ZoneArg| ZoneSpec { origin: zone.origin.clone(), file: zone.file.clone(), place: zone.file.clone() };
     zones.iter().map(spec).collect()
 }
 
@@ -441,6 +447,7 @@ fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
         tcp_idle_s: dns.tcp_idle.map_or(10, |n| n.0),
         rrl_rate: dns.rrl.rate.map(|n| n.0).filter(|&rate| rate > 0),
         rrl_slip: dns.rrl.slip.map_or(2, |n| n.0),
+        rrl_exempt: dns.rrl.exempt.clone(),
     }
 }
 

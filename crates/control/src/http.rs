@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The address is in use or cannot be had.
-pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).map_err(|error| {
         let mend = match error.kind() {
             io::ErrorKind::AddrInUse => "choose another port",
@@ -34,7 +34,7 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 ///
 /// # Errors
 /// The kernel's, when a thread cannot be started.
-pub fn start(listener: TcpListener, registry: Arc<Registry>) -> io::Result<()> {
+pub(crate) fn start(listener: TcpListener, registry: Arc<Registry>) -> io::Result<()> {
     let listener = Arc::new(listener);
     for n in 0..CONNECTIONS {
         let (listener, registry) = (listener.clone(), registry.clone());
@@ -158,6 +158,9 @@ mod tests {
         let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = first.local_addr().unwrap();
         let error = bind(address).unwrap_err();
-        assert_eq!((error.to_string(), error.status()), (format!("metrics {address}: Address already in use; choose another port"), 2));
+        assert_eq!(
+            (error.to_string(), error.status()),
+            (format!("metrics {address}: Address already in use; choose another port"), 2)
+        );
     }
 }

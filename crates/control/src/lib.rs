@@ -19,6 +19,7 @@ mod notify;
 mod privileges;
 mod reload;
 mod serve;
+mod service;
 mod signals;
 pub mod words;
 mod zones;

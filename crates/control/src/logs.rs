@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging; a second call does nothing.
-pub fn start() {
+pub(crate) fn start() {
     let filter = std::env::var("SIMOOM_LOG").unwrap_or_else(|_| "info".into());
     let filter = EnvFilter::try_new(&filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt()

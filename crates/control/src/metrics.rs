@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Everything that can be shown.
 #[derive(Default)]
-pub struct Registry(Mutex<Vec<Arc<dyn Report>>>);
+pub(crate) struct Registry(Mutex<Vec<Arc<dyn Report>>>);
 
 /// Label names and values, in the reporter's order.
 type Labels = Vec<(String, String)>;
 
 /// A name with its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metric {
+pub(crate) struct Metric {
     /// one line
     pub help: String,
     /// a level rather than a count
@@ -28,16 +28,16 @@ pub struct Metric {
 }
 
 /// Metrics by name, without the `simoom_` in front.
-pub type Metrics = BTreeMap<String, Metric>;
+pub(crate) type Metrics = BTreeMap<String, Metric>;
 
 impl Registry {
     /// Adds a block of counters.
-    pub fn add(&self, source: Arc<dyn Report>) {
+    pub(crate) fn add(&self, source: Arc<dyn Report>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
     /// All figures as they are now, added up over the threads.
-    pub fn collect(&self) -> Metrics {
+    pub(crate) fn collect(&self) -> Metrics {
         let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut metrics = Metrics::new();
         for source in &sources {
@@ -68,7 +68,7 @@ fn add(metrics: &mut Metrics, figure: Figure<'_>) {
 }
 
 /// The text form of Prometheus, version 0.0.4.
-pub fn prometheus(metrics: &Metrics) -> String {
+pub(crate) fn prometheus(metrics: &Metrics) -> String {
     let mut text = String::new();
     for (name, metric) in metrics {
         let kind = if metric.gauge { "gauge" } else { "counter" };
@@ -97,7 +97,7 @@ fn escape(text: &str, quotes: bool) -> String {
 }
 
 /// The form of `ctl stats --json`: one object a sample.
-pub fn as_json(metrics: &Metrics) -> Value {
+pub(crate) fn as_json(metrics: &Metrics) -> Value {
     let mut samples = Vec::new();
     for (name, metric) in metrics {
         for (labels, value) in &metric.samples {
@@ -112,7 +112,7 @@ pub fn as_json(metrics: &Metrics) -> Value {
 
 /// A table for people, from the form of [`as_json`]. Counters at zero with labels are left out: they are reasons that never
 /// happened.
-pub fn table(samples: &[Value]) -> String {
+pub(crate) fn table(samples: &[Value]) -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     for sample in samples {
         let value = sample["value"].as_u64().unwrap_or_default();
@@ -173,7 +173,10 @@ mod tests {
     #[test]
     fn json_has_every_sample_and_the_table_what_happened() {
         let json = as_json(&metrics());
-        assert_eq!(json[1], json!({"name": "drops_total", "type": "counter", "labels": {"reason": "never"}, "value": 0}));
+        assert_eq!(
+            json[1],
+            json!({"name": "drops_total", "type": "counter", "labels": {"reason": "never"}, "value": 0})
+        );
         let table = table(json.as_array().unwrap());
         assert_eq!(table.lines().count(), 3, "{table}");
         assert!(table.lines().any(|line| line.starts_with("threads ") && line.ends_with(" 2")), "{table}");

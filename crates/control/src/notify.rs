@@ -10,12 +10,12 @@ fn send(state: &[NotifyState<'_>]) {
 }
 
 /// Serving.
-pub fn ready(status: &str) {
+pub(crate) fn ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// A reload has begun; [`ready`] ends it. `Type=notify-reload` needs the time to tell this reload from an earlier one.
-pub fn reloading() {
+pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),
@@ -23,16 +23,16 @@ pub fn reloading() {
 }
 
 /// On the way out.
-pub fn stopping() {
+pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
 /// Alive.
-pub fn watchdog() {
+pub(crate) fn watchdog() {
     send(&[NotifyState::Watchdog]);
 }
 
 /// How often [`watchdog`] is to be called: twice in the manager's time, as sd_watchdog_enabled(3) advises.
-pub fn watchdog_interval() -> Option<Duration> {
+pub(crate) fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|time| time / 2)
 }

@@ -10,7 +10,7 @@ use std::ffi::CString;
 
 /// A user to become.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub(crate) struct Identity {
     uid: Uid,
     gid: Gid,
     /// for the supplementary groups; a bare number has none
@@ -19,7 +19,7 @@ pub struct Identity {
 
 impl Identity {
     /// The numbers, for ownership of files.
-    pub fn ids(&self) -> (u32, u32) {
+    pub(crate) fn ids(&self) -> (u32, u32) {
         (self.uid.as_raw(), self.gid.as_raw())
     }
 }
@@ -28,7 +28,7 @@ impl Identity {
 ///
 /// # Errors
 /// No such user or group, or not the permission to become them.
-pub fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<Identity>, Error> {
+pub(crate) fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<Identity>, Error> {
     if user.is_none() && group.is_none() {
         return Ok(None);
     }
@@ -71,7 +71,7 @@ fn effective() -> rustix::io::Result<CapabilitySet> {
 ///
 /// # Errors
 /// The kernel refused, or a thread still has capabilities.
-pub fn drop_all(identity: Option<&Identity>) -> Result<(), Error> {
+pub(crate) fn drop_all(identity: Option<&Identity>) -> Result<(), Error> {
     let refused = |what: &str, error: &dyn std::fmt::Display| {
         Error::environment(format!("privileges: {what}: {error}; start without --user, or as root"))
     };

@@ -6,8 +6,8 @@
 
 use crate::config::ZoneSpec;
 use crate::launch::Running;
-use crate::zones::{self, Prints};
 use crate::notify;
+use crate::zones::{self, Prints};
 use base::Counter;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;

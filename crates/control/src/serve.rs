@@ -18,8 +18,8 @@ use dns::Tables;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What the supervising thread is woken for.
@@ -81,7 +81,9 @@ impl World {
         }
         match outcome.recv() {
             Ok(Ok(message)) => json!({ "ok": true, "message": message }),
-            Ok(Err(errors)) => json!({ "ok": false, "error": "not reloaded, the old zones go on serving", "errors": errors }),
+            Ok(Err(errors)) => {
+                json!({ "ok": false, "error": "not reloaded, the old zones go on serving", "errors": errors })
+            }
             Err(_) => failed(gone),
         }
     }
@@ -110,7 +112,8 @@ struct About {
 impl Report for About {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
-        let figure = Figure { name: "build_info", help: "the version that runs", gauge: true, labels: &version, value: 1 };
+        let figure =
+            Figure { name: "build_info", help: "the version that runs", gauge: true, labels: &version, value: 1 };
         show(figure);
         let mut gauge = |name, help, value| show(Figure { name, help, gauge: true, labels: &[], value });
         gauge("start_time_seconds", "when the server started, in seconds since 1970", self.start_unix_s);
@@ -128,7 +131,7 @@ impl Report for About {
 ///
 /// # Errors
 /// What keeps the server from starting; nothing is left behind then.
-pub fn run(settings: &Settings) -> Result<(), Error> {
+pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let identity = privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
     launch::check(settings)?;
     let begun = Instant::now();
@@ -137,11 +140,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
         tracing::warn!("{warning}");
     }
     let tables = crate::reload::build(loaded.zones).map_err(Error::Input)?;
-    tracing::info!(
-        "{} in {:.1} s",
-        crate::reload::describe(&tables),
-        begun.elapsed().as_secs_f64()
-    );
+    tracing::info!("{} in {:.1} s", crate::reload::describe(&tables), begun.elapsed().as_secs_f64());
     let publisher = Arc::new(Publisher::new(Arc::new(tables)));
     let control = open_control(settings, identity.as_ref())?;
     let metrics = settings.metrics.map(http::bind).transpose()?;
@@ -220,7 +219,9 @@ fn open_control(settings: &Settings, identity: Option<&privileges::Identity>) ->
     match default_path() {
         Some(path) => Socket::bind(&path, true, owner).map(Some),
         None => {
-            tracing::warn!("no control socket: /run is not writable and $XDG_RUNTIME_DIR is not set; give --control PATH");
+            tracing::warn!(
+                "no control socket: /run is not writable and $XDG_RUNTIME_DIR is not set; give --control PATH"
+            );
             Ok(None)
         }
     }

@@ -51,11 +51,11 @@ impl Print {
 
 /// The files of a load, by path, so that the next one can tell whether anything changed.
 #[derive(Clone, Debug, Default)]
-pub struct Prints(BTreeMap<String, Print>);
+pub(crate) struct Prints(BTreeMap<String, Print>);
 
 impl Prints {
     /// Whether every file is what it was when it was read.
-    pub fn unchanged(&self) -> bool {
+    pub(crate) fn unchanged(&self) -> bool {
         self.0.iter().all(|(path, print)| {
             let now = File::open(path).and_then(|file| Print::of(&file));
             !print.fresh && now.is_ok_and(|now| Print { fresh: false, ..now } == *print)
@@ -81,7 +81,7 @@ impl Source for FsSource {
 
 /// Zones that were read.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// in the configuration's order
     pub zones: Vec<Zone>,
     /// their files
@@ -92,7 +92,7 @@ pub struct Loaded {
 ///
 /// # Errors
 /// Everything wrong with any of them, a line each.
-pub fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
+pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
     let source = FsSource::default();
     let mut errors = Vec::new();
     let mut zones: Vec<Zone> = Vec::with_capacity(specs.len());

@@ -97,10 +97,7 @@ fn errors_name_their_place_and_the_mend() {
     let cases: &[(&str, &str)] = &[
         ("", "s.toml: no service; add [[dns.zone]] with origin and file"),
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
-        (
-            "[control]\ncolour = 1\n",
-            "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`",
-        ),
+        ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
         ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `control`"),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),

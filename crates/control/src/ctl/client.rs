@@ -114,7 +114,9 @@ impl Connection {
             self.stream.read_line(&mut line).map_err(|error| self.broken(&error))?;
             let Ok(record) = serde_json::from_str::<Value>(&line) else {
                 out.flush().map_err(cannot)?;
-                return Err(Error::environment(format!("{shown}: the server went while capturing; the file is whole up to there")));
+                return Err(Error::environment(format!(
+                    "{shown}: the server went while capturing; the file is whole up to there"
+                )));
             };
             if let Some(frames) = record["captured"].as_u64() {
                 out.flush().map_err(cannot)?;
@@ -122,7 +124,9 @@ impl Connection {
                 return Ok(format!("{frames} frames captured, {missed} missed\n"));
             }
             let Some(packet) = packet(&record) else {
-                return Err(Error::environment("the server sent a frame that cannot be read; use one version of simoom"));
+                return Err(Error::environment(
+                    "the server sent a frame that cannot be read; use one version of simoom",
+                ));
             };
             out.write_all(&packet).map_err(cannot)?;
         }
@@ -163,9 +167,11 @@ fn status(answer: &Value) -> String {
     for (name, value) in answer.as_object().into_iter().flatten().filter(|(name, _)| *name != "ok") {
         let value = match value {
             Value::String(value) => value.clone(),
-            Value::Array(values) => {
-                values.iter().map(|value| value.as_str().map_or(value.to_string(), str::to_owned)).collect::<Vec<_>>().join(", ")
-            }
+            Value::Array(values) => values
+                .iter()
+                .map(|value| value.as_str().map_or(value.to_string(), str::to_owned))
+                .collect::<Vec<_>>()
+                .join(", "),
             other => other.to_string(),
         };
         text.push_str(&format!("{:<12} {value}\n", name.replace('_', " ")));

@@ -111,10 +111,9 @@ fn clear(path: &Path) -> Result<(), Error> {
                 Error::input(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
             })
         }
-        Err(error) => Err(Error::input(format!(
-            "control socket {shown}: {}; give another with --control PATH",
-            reason(&error)
-        ))),
+        Err(error) => {
+            Err(Error::input(format!("control socket {shown}: {}; give another with --control PATH", reason(&error))))
+        }
     }
 }
 
