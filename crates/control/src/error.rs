@@ -8,7 +8,7 @@ pub enum Error {
     /// the caller's input: command line, configuration, zone files, an address in use. Nothing was started.
     Input(Vec<String>),
     /// the machine or another program: AF_XDP cannot be had, no server answers
-    Environment(String),
+    Environment(Vec<String>),
 }
 
 impl Error {
@@ -19,7 +19,7 @@ impl Error {
 
     /// One line about the environment.
     pub fn environment(line: impl Into<String>) -> Error {
-        Error::Environment(line.into())
+        Error::Environment(vec![line.into()])
     }
 
     /// The process's exit status.
@@ -33,8 +33,7 @@ impl Error {
     /// The lines to show.
     pub fn lines(&self) -> &[String] {
         match self {
-            Error::Input(lines) => lines,
-            Error::Environment(line) => std::slice::from_ref(line),
+            Error::Input(lines) | Error::Environment(lines) => lines,
         }
     }
 }

@@ -42,18 +42,20 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Answers every request but a capture.
+    /// Answers the requests that need no connection of their own.
     pub(crate) fn answer(&self, request: &Request) -> Value {
         match request {
             Request::Status {} => self.status(),
             Request::Stats {} => json!({ "ok": true, "metrics": metrics::as_json(&self.registry.collect()) }),
             Request::Reload {} => self.reload(),
-            Request::Stop {} => {
-                let _ = self.events.send(Event::Stop("the control socket"));
-                json!({ "ok": true })
-            }
-            Request::Capture { .. } => failed("a capture is a stream of its own"),
+            Request::Capture { .. } | Request::Stop {} => failed("not here"),
         }
+    }
+
+    /// Ends the server.
+    pub(crate) fn stop(&self) {
+        // nobody listens only when it is ending already
+        let _ = self.events.send(Event::Stop("the control socket"));
     }
 
     fn status(&self) -> Value {

@@ -85,9 +85,9 @@ impl Connection {
         match answer["errors"].as_array() {
             Some(errors) if !errors.is_empty() => {
                 let lines = std::iter::once(text(&answer["error"])).chain(errors.iter().map(text));
-                Err(Error::Environment(lines.collect::<Vec<_>>().join("\n")))
+                Err(Error::Environment(lines.collect()))
             }
-            _ => Err(Error::Environment(text(&answer["error"]))),
+            _ => Err(Error::environment(text(&answer["error"]))),
         }
     }
 

@@ -174,6 +174,11 @@ fn converse(stream: UnixStream, world: &World) -> io::Result<()> {
             Ok(Request::Capture { filter, count, seconds }) => {
                 return world.capture(&filter, count, seconds, answers);
             }
+            Ok(Request::Stop {}) => {
+                // said first: the process may end at once
+                say(&mut answers, &json!({ "ok": true }))?;
+                world.stop();
+            }
             Ok(request) => say(&mut answers, &world.answer(&request))?,
             Err(error) => say(&mut answers, &failed(&format!("not a request: {error}")))?,
         }
