@@ -2,6 +2,7 @@
 //! only this server's policy stands in [`policy`].
 
 use crate::error::{Place, Problems};
+use crate::name::NameRef;
 use crate::rtype::Rtype;
 use crate::zone::{Node, Rrset, Zone};
 
@@ -17,6 +18,7 @@ pub(crate) fn run(zone: &Zone, problems: &mut Problems) {
             None => above_dname = node.has(Rtype::DNAME).then(|| node.clone()),
         }
         aliases(&node, problems);
+        targets(zone, &node, problems);
     }
     policy(zone, problems);
 }
@@ -78,6 +80,49 @@ fn under_dname(node: &Node<'_>, dname: &Node<'_>, problems: &mut Problems) {
         let what = format!("{} is below the DNAME of {}; remove one of them (RFC 6672 2.4)", node.name(), dname.name());
         problems.error(set.place(), what);
     }
+}
+
+/// What NS, MX and SRV point at should have addresses and be no alias (RFC 2181 section 10.3, RFC 2782); a name
+/// server at or below its own delegation needs glue (RFC 9471 section 3). Doubtful, but no reason to refuse.
+fn targets(zone: &Zone, node: &Node<'_>, problems: &mut Problems) {
+    let pointing = |set: &Rrset<'_>| matches!(set.rtype(), Rtype::NS | Rtype::MX | Rtype::SRV);
+    for set in node.rrsets().filter(pointing) {
+        let embedded = set.rdatas().flat_map(|rdata| set.rtype().embedded_names(rdata));
+        for (_, target) in embedded.filter(|(_, target)| !target.is_root() && target.is_subdomain_of(zone.origin())) {
+            let (owner, rtype) = (node.name(), set.rtype());
+            let found = zone.find(target);
+            if found.as_ref().is_some_and(|found| found.has(Rtype::CNAME)) {
+                let what = format!("the {rtype} of {owner} points at {target}, which is a CNAME (RFC 2181 10.3)");
+                problems.warn(set.place(), what);
+            } else if !found.is_some_and(|found| found.has(Rtype::A) || found.has(Rtype::AAAA))
+                && !may_exist_elsewhere(zone, target, owner)
+            {
+                let glue = rtype == Rtype::NS && owner != zone.origin() && target.is_subdomain_of(owner);
+                let missing = if glue { "glue" } else { "address" };
+                problems
+                    .warn(set.place(), format!("the {rtype} of {owner} points at {target}, which has no {missing}"));
+            }
+        }
+    }
+}
+
+/// Whether the name may have addresses that are not seen at the name itself: by a wildcard, a DNAME, or below a
+/// delegation other than that of `owner`.
+fn may_exist_elsewhere(zone: &Zone, name: NameRef<'_>, owner: NameRef<'_>) -> bool {
+    let mut above = name.parent();
+    while let Some(ancestor) = above.filter(|ancestor| ancestor.is_subdomain_of(zone.origin())) {
+        let mut wildcard = b"\x01*".to_vec();
+        wildcard.extend_from_slice(ancestor.as_wire());
+        if NameRef::from_wire(&wildcard).is_ok_and(|wildcard| zone.find(wildcard).is_some()) {
+            return true;
+        }
+        let delegated = |node: &Node<'_>| ancestor != zone.origin() && ancestor != owner && node.has(Rtype::NS);
+        if zone.find(ancestor).is_some_and(|node| node.has(Rtype::DNAME) || delegated(&node)) {
+            return true;
+        }
+        above = ancestor.parent();
+    }
+    false
 }
 
 /// What this server refuses although the protocol does not: a signed zone, until DNSSEC answers exist.

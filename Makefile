@@ -1,0 +1,31 @@
+# Two commands do everything: make demo, make test. The rest is for developers.
+SECONDS ?= 0
+CARGO ?= cargo
+
+.PHONY: build demo test lint loom fuzz soak
+.DEFAULT_GOAL := build
+
+build:
+	scripts/deps.sh build
+	$(CARGO) build --release --locked -p simoom
+
+# a two-host laboratory, the server over AF_XDP, a few queries, live counters; SECONDS=10 ends by itself
+demo:
+	scripts/deps.sh demo
+	$(CARGO) build --release --locked -p simoom
+	scripts/demo.sh target/release/simoom $(SECONDS)
+
+# every test, the laboratory's included; needs root for network namespaces and AF_XDP
+test:
+	scripts/deps.sh test
+	$(CARGO) test --workspace --locked --no-fail-fast
+	$(MAKE) loom
+
+lint:
+	scripts/deps.sh build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# the rings under every interleaving of their threads
+loom:
+	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p base --lib loom
