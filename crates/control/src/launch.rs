@@ -3,13 +3,18 @@
 //! Kernel sockets serve every listener that the kernel has an address for. With an interface, AF_XDP takes the UDP of the
 //! same listeners, and what it leaves to the kernel (fragments, IP options, TCP) finds the sockets there.
 
+mod xdp;
+
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service;
 use crate::words::{Backend, Cpus, Idle};
+use crate::service::Maker;
 use app::Listener;
 use base::publish::Publisher;
+use base::ring::Consumer;
+use dataplane::tap::{Copy, tap};
 use dns::Tables;
 use sockets::{BindError, Endpoint, Engine, Streams, Transport};
 use std::net::SocketAddr;
@@ -38,8 +43,10 @@ fn online() -> Option<Cpus> {
 /// Everything bound, nothing started.
 #[derive(Debug)]
 pub(crate) struct Opened {
+    listeners: Vec<(Listener, SocketAddr)>,
     sockets: Option<Engine>,
     socket_threads: usize,
+    xdp: Option<xdp::Opened>,
     fell_back: bool,
 }
 
@@ -51,28 +58,53 @@ fn listeners(settings: &Settings) -> Vec<(Listener, SocketAddr)> {
     numbered.filter(|(_, address)| wanted(address)).collect()
 }
 
-/// Binds every socket.
+/// Binds every socket, then attaches to the interfaces.
 ///
 /// # Errors
-/// An address that cannot be had, and why.
+/// An address or an interface that cannot be had, and why; nothing stays bound or attached then.
 pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
-    // beside AF_XDP the sockets get what is rare
-    let alone = settings.backend == Backend::Sockets;
-    let socket_threads = match &settings.cpus {
-        _ if !alone => 1,
+    let listeners = listeners(settings);
+    let threads = match &settings.cpus {
         Some(cpus) => cpus.len(),
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let sockets = open_sockets(settings, alone, socket_threads)?;
-    Ok(Opened { sockets, socket_threads, fell_back: false })
+    if settings.backend == Backend::Sockets {
+        if !settings.interfaces.is_empty() {
+            tracing::info!("--backend sockets: --interface has no effect, the listeners say where");
+        }
+        let sockets = open_sockets(settings, &listeners, true, threads)?;
+        return Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: false });
+    }
+    // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
+    let sockets = open_sockets(settings, &listeners, false, 1)?;
+    let why = match xdp::open(settings, &listeners) {
+        Ok(xdp) => {
+            xdp::warn_tcp_missing(settings, &listeners);
+            return Ok(Opened { listeners, sockets, socket_threads: 1, xdp: Some(xdp), fell_back: false });
+        }
+        Err(Error::Environment(why)) if settings.backend == Backend::Auto => why.join(" "),
+        Err(error) => return Err(error),
+    };
+    if !settings.own.is_empty() {
+        return Err(Error::environment(format!("{why}; kernel sockets cannot serve --own addresses")));
+    }
+    drop(sockets);
+    tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
+    let sockets = open_sockets(settings, &listeners, true, threads)?;
+    Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: true })
 }
 
-fn open_sockets(settings: &Settings, alone: bool, threads: usize) -> Result<Option<Engine>, Error> {
+fn open_sockets(
+    settings: &Settings,
+    listeners: &[(Listener, SocketAddr)],
+    alone: bool,
+    threads: usize,
+) -> Result<Option<Engine>, Error> {
     let is_own = |address: &SocketAddr| settings.own.iter().any(|own| own.0.address == address.ip());
-    let endpoints: Vec<_> = listeners(settings)
-        .into_iter()
+    let endpoints: Vec<_> = listeners
+        .iter()
         .filter(|(_, address)| !is_own(address))
-        .flat_map(|(listener, address)| {
+        .flat_map(|&(listener, address)| {
             [Transport::Udp, Transport::Tcp].map(|transport| Endpoint { listener, address, transport })
         })
         .collect();
@@ -115,30 +147,41 @@ impl Opened {
     ) -> Result<Running, Error> {
         let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
         let options = service::options(settings).map_err(no_entropy)?;
-        let mut threads = 0;
-        let mut listen = Vec::new();
-        let sockets = match self.sockets {
-            None => None,
-            Some(engine) => {
-                let services = service::Maker::new(&options, self.socket_threads, true, tables, registry);
-                let running = engine
-                    .start(move |_| services.make())
-                    .map_err(|error| Error::environment(format!("sockets: {}; see --cpus", reason(&error))))?;
-                for counters in running.counters() {
-                    threads += 1;
-                    registry.add(counters.clone());
-                }
-                listen.extend(running.addresses().iter().map(ToString::to_string));
-                Some(running)
-            }
-        };
-        listen.dedup();
-        Ok(Running { engines: Mutex::new(Engines { sockets }), threads, listen, fell_back: self.fell_back })
+        let listen = self.listeners.iter().map(|(_, address)| address.to_string()).collect();
+        let mut running =
+            Running { engines: Mutex::default(), threads: 0, listen, backend: String::new(), fell_back: self.fell_back };
+        let cannot = |what: &str, error| Error::environment(format!("{what}: {}; see --cpus", reason(&error)));
+        let mut engines = Engines::default();
+        if let Some(engine) = self.sockets {
+            let services = Maker::new(&options, self.socket_threads, true, tables, registry);
+            let sockets = engine.start(move |_| services.make()).map_err(|error| cannot("sockets", error))?;
+            sockets.counters().for_each(|counters| registry.add(counters.clone()));
+            running.threads += self.socket_threads;
+            running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));
+            engines.sockets = Some(sockets);
+        }
+        if let Some(xdp) = self.xdp {
+            let threads = xdp.threads();
+            let services = Maker::new(&options, threads, false, tables, registry);
+            let xdp = xdp
+                .start(settings, &self.listeners, services, registry)
+                .map_err(|error| cannot("AF_XDP", error))?;
+            running.threads += threads;
+            running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
+            engines.xdp = Some(xdp);
+        }
+        running.engines = Mutex::new(engines);
+        Ok(running)
     }
 }
 
-#[derive(Debug)]
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[derive(Debug, Default)]
 struct Engines {
+    xdp: Option<xdp::Running>,
     sockets: Option<sockets::Running>,
 }
 
@@ -148,6 +191,7 @@ pub(crate) struct Running {
     engines: Mutex<Engines>,
     threads: usize,
     listen: Vec<String>,
+    backend: String,
     fell_back: bool,
 }
 
@@ -158,9 +202,35 @@ impl Running {
 
     /// Makes sleeping threads begin a cycle.
     pub(crate) fn wake(&self) {
-        if let Some(sockets) = &self.engines().sockets {
+        let engines = self.engines();
+        if let Some(xdp) = &engines.xdp {
+            xdp.dataplane.wake();
+        }
+        if let Some(sockets) = &engines.sockets {
             sockets.wake();
         }
+    }
+
+    /// Begins to copy the frames of every queue, or ends it; None without AF_XDP.
+    pub(crate) fn tap(&self, frames: Option<usize>) -> Option<Vec<Consumer<Copy>>> {
+        let engines = self.engines();
+        let dataplane = &engines.xdp.as_ref()?.dataplane;
+        let mut readers = Vec::new();
+        for thread in 0..dataplane.counters().count() {
+            let tap = frames.map(|frames| {
+                let (tap, reader) = tap(frames);
+                readers.push(reader);
+                tap
+            });
+            dataplane.tap(thread, tap);
+        }
+        Some(readers)
+    }
+
+    /// Frames that passed while the taps' readers had no room.
+    pub(crate) fn tap_missed(&self) -> u64 {
+        let engines = self.engines();
+        engines.xdp.as_ref().map_or(0, |xdp| xdp.dataplane.counters().map(|counters| counters.tap_missed.get()).sum())
     }
 
     /// Serving threads.
@@ -175,7 +245,7 @@ impl Running {
 
     /// In words, what carries the packets.
     pub(crate) fn backend(&self) -> String {
-        format!("sockets, {} threads", self.threads)
+        self.backend.clone()
     }
 
     /// Whether AF_XDP was wanted and could not be had.
@@ -185,7 +255,10 @@ impl Running {
 
     /// Stops every thread.
     pub(crate) fn stop(&self) {
-        let sockets = self.engines().sockets.take();
+        let Engines { xdp, sockets } = std::mem::take(&mut *self.engines());
+        if let Some(xdp) = xdp {
+            xdp.stop();
+        }
         if let Some(sockets) = sockets {
             sockets.stop();
         }

@@ -85,6 +85,11 @@ impl Maker {
         Maker { tables: tables.clone(), registry: registry.clone(), options }
     }
 
+    /// For what else needs unguessable numbers.
+    pub(crate) fn seed(&self) -> u64 {
+        self.options.seed.rotate_left(32)
+    }
+
     /// A server, with its counters in the registry.
     pub(crate) fn make(&self) -> Server {
         let server = Server::new(self.tables.reader(), self.options.clone());
