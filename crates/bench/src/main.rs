@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod load;
 mod procs;
+mod queries;
+mod reflect;
 mod report;
 mod stats;
 

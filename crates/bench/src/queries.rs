@@ -255,7 +255,7 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("hostmaster 8 "));
         assert_eq!(text.matches(" A 10.7.").count(), 8);
-        assert_eq!(Queries::synthetic(&zone(2, Content::Version(0)), None, 1).unwrap().get(0).wire.len(), 7 + 11 + 4 - 1 + 1);
+        assert_eq!(Queries::synthetic(&zone(2, Content::Version(0)), None, 1).unwrap().get(0).wire.len(), 6 + 13 + 4);
     }
 
     #[test]
