@@ -188,7 +188,7 @@ fn versions_go_forward_whole_or_are_faults() {
     let mut count = 0u32;
     let forward = run(Content::Version(0), Some(50_000.0), |question| {
         count += 1;
-        records([(245 + count / 100) as u8 % VERSIONS; 4], question)
+        records([((245 + count / 100) % u32::from(VERSIONS)) as u8; 4], question)
     });
     assert!(forward.faults.is_empty() && count > 100, "{forward}");
     assert_eq!(forward.versions, u64::from(count / 100));
