@@ -41,20 +41,30 @@ fn line_name(cpu: Option<usize>) -> String {
     cpu.map_or_else(|| "cpu".into(), |cpu| format!("cpu{cpu}"))
 }
 
-/// Processor time that a process and its threads have used, in seconds.
-pub(crate) fn process_s(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    parse_process_s(&text).ok_or_else(|| anyhow!("{path} is not as proc(5) says"))
+/// Processor time that the processes of a group have used, in seconds: a server may have forked its workers.
+pub(crate) fn group_s(group: u32) -> Result<f64> {
+    let mut total_s = None;
+    for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
+        // processes come and go while the list is read
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some(process) = Process::parse(&text).filter(|process| process.group == group) else { continue };
+        *total_s.get_or_insert(0.0) += process.used_s;
+    }
+    total_s.ok_or_else(|| anyhow!("no process is in group {group}"))
 }
 
-fn parse_process_s(stat: &str) -> Option<f64> {
-    // the program's name stands in parentheses and may hold spaces and parentheses itself
-    let after = &stat[stat.rfind(')')? + 1..];
-    let mut fields = after.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some((user + system) as f64 / 100.0)
+struct Process {
+    group: u32,
+    used_s: f64,
+}
+
+impl Process {
+    fn parse(stat: &str) -> Option<Process> {
+        // the program's name stands in parentheses and may hold spaces and parentheses itself
+        let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Process { group: number(2)? as u32, used_s: (number(11)? + number(12)?) as f64 / 100.0 })
+    }
 }
 
 /// Resident memory of a process in bytes.
@@ -64,11 +74,6 @@ pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).with_context(|| format!("no VmRSS in {path}"))?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("VmRSS in {path}"))?;
     Ok(kib * 1024)
-}
-
-/// Processors of this machine.
-pub(crate) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Keeps the calling thread, and those it starts later, on one processor.
@@ -99,16 +104,18 @@ mod tests {
 
     #[test]
     fn a_process_with_a_strange_name_is_read() {
-        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 1 0 100 1000 1";
-        assert_eq!(parse_process_s(stat), Some(2.0));
-        assert_eq!(parse_process_s("42 (x) S 1"), None);
+        let stat = "42 (a ) b) S 1 41 42 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 1 0 100 1000 1";
+        let process = Process::parse(stat).unwrap();
+        assert_eq!((process.group, process.used_s), (41, 2.0));
+        assert!(Process::parse("42 (x) S 1").is_none());
     }
 
     #[test]
     fn this_process_is_there() {
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
-        assert!(process_s(std::process::id()).unwrap() >= 0.0);
-        assert!(process_s(u32::MAX).is_err());
+        assert!(group_s(u32::MAX).is_err());
+        let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
+        assert!(group_s(group).unwrap() >= 0.0);
         assert!(pin(1 << 20).is_err());
     }
 }

@@ -145,9 +145,13 @@ impl Served<'_> {
         &self.lab
     }
 
-    /// The server's process.
-    pub(crate) fn process(&mut self) -> &mut Process {
-        &mut self.process
+    /// The server's process, while it runs; its group has the same number.
+    pub(crate) fn server_pid(&mut self) -> Result<u32> {
+        match self.process.ended() {
+            // `ip netns exec` and `taskset` become the command that they start
+            None => Ok(self.process.id()),
+            Some(status) => bail!("the server ended ({status}): {}", self.process.log().trim()),
+        }
     }
 
     /// The command of our generator in the client's host.
