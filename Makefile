@@ -1,0 +1,41 @@
+# Two commands do everything: make demo, make test. The rest is for developers.
+SECONDS ?= 0
+CARGO ?= cargo
+
+.PHONY: build demo test lint loom fuzz soak
+.DEFAULT_GOAL := build
+
+build:
+	scripts/deps.sh build
+	$(CARGO) build --release --locked -p simoom
+
+# a two-host laboratory, the server over AF_XDP, a few queries, live counters; SECONDS=10 ends by itself
+demo:
+	scripts/deps.sh demo
+	$(CARGO) build --release --locked -p simoom
+	scripts/demo.sh target/release/simoom $(SECONDS)
+
+# every test, the laboratory's included; needs root for network namespaces and AF_XDP
+test:
+	scripts/deps.sh test
+	$(CARGO) test --workspace --locked --no-fail-fast
+	$(MAKE) loom
+
+lint:
+	scripts/deps.sh build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# the rings under every interleaving of their threads
+loom:
+	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p base --lib loom
+
+# each fuzz target for FUZZ_SECONDS, from the corpus; what it finds goes to fuzz/artifacts
+FUZZ_SECONDS ?= 60
+fuzz:
+	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	for target in frames question stream zone_file; do \
+	  mkdir -p target/fuzz-corpus/$$target; \
+	  $(CARGO) +nightly fuzz run --features libfuzzer $$target target/fuzz-corpus/$$target fuzz/corpus/$$target \
+	    -- -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=2048 || exit 1; \
+	done

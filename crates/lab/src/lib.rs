@@ -1,0 +1,83 @@
+//! A laboratory for the tests: two hosts made of network namespaces, real DNS servers beside ours, raw frames, captures,
+//! and the comparison of our DNS answers with those of NSD and Knot.
+//!
+//! Nothing here is part of the product. It needs root and Debian's packages (see [`require`]); a test that uses it fails
+//! loudly where they are missing, it never skips. Everything a test starts ends with the value that holds it.
+
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod compare;
+pub mod frame;
+mod namespace;
+pub mod peers;
+mod process;
+pub mod raw;
+pub mod zonegen;
+
+pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, Options, SERVER_V4, SERVER_V6, Side};
+pub use process::{Process, wait_until};
+
+use std::path::PathBuf;
+
+/// The programs that tests may ask for and the Debian package that holds each.
+const PACKAGES: [(&str, &str); 15] = [
+    ("bpftool", "bpftool"),
+    ("curl", "curl"),
+    ("dig", "dnsutils"),
+    ("dnsperf", "dnsperf"),
+    ("drill", "ldnsutils"),
+    ("dumpcap", "tshark"),
+    ("ethtool", "ethtool"),
+    ("ip", "iproute2"),
+    ("kdig", "knot-dnsutils"),
+    ("knotd", "knot"),
+    ("kxdpgun", "knot-dnsutils"),
+    ("nginx", "nginx"),
+    ("nsd", "nsd"),
+    ("ping", "iputils-ping"),
+    ("tshark", "tshark"),
+];
+
+/// Panics, naming the mend, unless this process is root and everything that this crate runs is installed.
+pub fn require() {
+    require_programs(&["ip", "ethtool", "dig", "dumpcap", "tshark", "nsd", "knotd"]);
+}
+
+/// As [`require`], for the named programs only.
+pub fn require_programs(programs: &[&str]) {
+    assert!(rustix::process::geteuid().is_root(), "the laboratory makes network namespaces: run the tests as root");
+    if let Some(line) = missing(programs) {
+        panic!("the laboratory misses programs; run: {line}");
+    }
+}
+
+/// The apt line that installs what is missing of `programs`.
+fn missing(programs: &[&str]) -> Option<String> {
+    let mut packages: Vec<&str> = programs
+        .iter()
+        .filter(|program| find_program(program).is_none())
+        .map(|program| PACKAGES.iter().find(|(name, _)| name == program).map_or(*program, |(_, package)| package))
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    (!packages.is_empty()).then(|| format!("apt-get install -y {}", packages.join(" ")))
+}
+
+/// Where a program lies; daemons stand in directories that a user's PATH may lack.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_the_packages_that_are_missing() {
+        assert_eq!(super::missing(&["sh"]), None);
+        assert_eq!(super::missing(&["sh", "no-such-program"]).unwrap(), "apt-get install -y no-such-program");
+    }
+}

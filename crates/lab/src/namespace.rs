@@ -1,0 +1,274 @@
+//! Two hosts on one machine: a pair of network namespaces joined by one veth pair.
+//!
+//! What makes a veth pair behave like a wire between two hosts: receive processing in NAPI threads (without them veth runs
+//! the receiver's softirq on the sender's processor), which [`Lab::pin`] puts on each side's processor; GRO on, without
+//! which veth has no NAPI and drops what XDP sends or redirects to it; and several queues really in use, since veth starts
+//! with one of them.
+
+use crate::process::{Process, output};
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity},
+};
+use std::{
+    fs::{self, File},
+    net::{Ipv4Addr, Ipv6Addr},
+    os::fd::AsFd as _,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// The server's address on the wire, /24.
+pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The client's address on the wire, /24.
+pub const CLIENT_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// The server's address on the wire, /64.
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, 1);
+/// The client's address on the wire, /64.
+pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, 2);
+
+const PREFIX: &str = "simoom-lab-";
+const NETNS_DIR: &str = "/run/netns";
+
+/// How the wire is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Receive and transmit queues on either side.
+    pub queues: u32,
+    /// Bytes of an IP packet.
+    pub mtu: u32,
+    /// Checksum and segmentation offloads, as a NIC that segments in hardware has them. A kernel sender then leaves its checksums partial.
+    pub offloads: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { queues: 1, mtu: 1500, offloads: true }
+    }
+}
+
+/// Which end of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Interface `vs`.
+    Server,
+    /// Interface `vc`.
+    Client,
+}
+
+/// The two hosts. Dropping it removes both namespaces and with them the wire.
+#[derive(Debug)]
+pub struct Lab {
+    server: Host,
+    client: Host,
+}
+
+impl Lab {
+    /// Makes the hosts with the default [`Options`]. Panics as [`crate::require`] does where the machine lacks something.
+    pub fn new() -> Result<Self> {
+        Self::with(&Options::default())
+    }
+
+    /// Makes the hosts.
+    pub fn with(options: &Options) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        crate::require_programs(&["ip", "ethtool"]);
+        remove_stale();
+        let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // from here on Drop cleans up, also when a step fails
+        let lab = Self { server: Host::new(&name, Side::Server)?, client: Host::new(&name, Side::Client)? };
+        lab.join(options).context("cannot join the two hosts")?;
+        lab.pin();
+        Ok(lab)
+    }
+
+    /// The host at interface `vs`.
+    pub fn server(&self) -> &Host {
+        &self.server
+    }
+
+    /// The host at interface `vc`.
+    pub fn client(&self) -> &Host {
+        &self.client
+    }
+
+    fn join(&self, options: &Options) -> Result<()> {
+        let queues = options.queues.to_string();
+        let (server, client) = (&self.server.name, &self.client.name);
+        let mut command = Command::new("ip");
+        command.args([
+            "-n",
+            server,
+            "link",
+            "add",
+            "vs",
+            "numrxqueues",
+            &queues,
+            "numtxqueues",
+            &queues,
+            "type",
+            "veth",
+        ]);
+        command.args(["peer", "name", "vc", "numrxqueues", &queues, "numtxqueues", &queues, "netns", client]);
+        output(&mut command)?;
+        self.server.set_up(options)?;
+        self.client.set_up(options)
+    }
+
+    /// Puts each side's receive threads on its processor: the server's on 0, the client's on 1. Call it again after a
+    /// program was attached, since that makes the threads anew.
+    pub fn pin(&self) {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        if processors < 2 {
+            return;
+        }
+        let Ok(entries) = fs::read_dir("/proc") else { return };
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
+            else {
+                continue;
+            };
+            let Ok(name) = fs::read_to_string(entry.path().join("comm")) else { continue };
+            let processor = match name.get(..8) {
+                Some("napi/vs-") => 0,
+                Some("napi/vc-") => 1,
+                _ => continue,
+            };
+            let mut set = CpuSet::new();
+            set.set(processor);
+            // the thread may be gone by now
+            let _ = sched_setaffinity(Some(pid), &set);
+        }
+    }
+}
+
+/// One host of the laboratory.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    side: Side,
+}
+
+impl Host {
+    fn new(lab: &str, side: Side) -> Result<Self> {
+        let host = Self { name: format!("{lab}-{}", if side == Side::Server { "s" } else { "c" }), side };
+        output(Command::new("ip").args(["netns", "add", &host.name]))?;
+        Ok(host)
+    }
+
+    /// The namespace's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface at this end of the wire.
+    pub fn interface(&self) -> &'static str {
+        if self.side == Side::Server { "vs" } else { "vc" }
+    }
+
+    /// The hardware address of this end of the wire.
+    pub fn mac(&self) -> Result<[u8; 6]> {
+        let text = self.run(&["cat", &format!("/sys/class/net/{}/address", self.interface())])?;
+        let mut mac = [0; 6];
+        let mut parts = text.trim().split(':');
+        for byte in &mut mac {
+            *byte = u8::from_str_radix(parts.next().unwrap_or_default(), 16)
+                .map_err(|_| anyhow!("no hardware address: {text}"))?;
+        }
+        Ok(mac)
+    }
+
+    /// A command that will run in this host.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Runs a program here to its end and returns its standard output; an error holds both outputs.
+    pub fn run(&self, args: &[&str]) -> Result<String> {
+        let Some((program, rest)) = args.split_first() else { bail!("no program") };
+        output(self.command(program).args(rest))
+    }
+
+    /// Starts a program here that ends with the returned value.
+    pub fn spawn(&self, args: &[&str]) -> Result<Process> {
+        let Some((program, rest)) = args.split_first() else { bail!("no program") };
+        let mut command = self.command(program);
+        command.args(rest);
+        Process::spawn(command)
+    }
+
+    /// Runs `work` on a thread that has entered this host: sockets opened there belong to it for good, and threads started
+    /// there live there.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let enter = self.entrance();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                enter();
+                work()
+            });
+            match thread.join() {
+                Ok(value) => value,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Moves the thread that calls it into this host.
+    pub(crate) fn entrance(&self) -> impl FnOnce() + Send + 'static {
+        let file = Path::new(NETNS_DIR).join(&self.name);
+        move || {
+            let namespace = File::open(&file).expect("the namespace exists as long as the host");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter a namespace");
+        }
+    }
+
+    fn set_up(&self, options: &Options) -> Result<()> {
+        let (interface, last) = (self.interface(), if self.side == Side::Server { 1 } else { 2 });
+        self.run(&["ip", "link", "set", "lo", "up"])?;
+        self.run(&["ip", "link", "set", interface, "mtu", &options.mtu.to_string(), "up"])?;
+        self.run(&["ip", "addr", "add", &format!("198.18.0.{last}/24"), "dev", interface])?;
+        self.run(&["ip", "addr", "add", &format!("2001:db8:18::{last}/64"), "dev", interface, "nodad"])?;
+        if !options.offloads {
+            self.run(&["ethtool", "-K", interface, "tx", "off", "tso", "off", "gso", "off"])?;
+        }
+        if options.queues > 1 {
+            let queues = options.queues.to_string();
+            self.run(&["ethtool", "-L", interface, "rx", &queues, "tx", &queues])?;
+        }
+        self.run(&["ethtool", "-K", interface, "gro", "on"])?;
+        self.run(&["sh", "-c", &format!("echo 1 > /sys/class/net/{interface}/threaded")])?;
+        Ok(())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Err(error) = output(Command::new("ip").args(["netns", "del", &self.name])) {
+            // a panic here would hide the test's own
+            eprintln!("lab: {error:#}");
+        }
+    }
+}
+
+/// Removes the namespaces of test processes that are gone (killed, or the machine's power cut), with what still runs there.
+fn remove_stale() {
+    let Ok(entries) = fs::read_dir(NETNS_DIR) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(pid) = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else { continue };
+        if Path::new("/proc").join(pid).exists() {
+            continue;
+        }
+        let left = output(Command::new("ip").args(["netns", "pids", &name])).unwrap_or_default();
+        for pid in left.lines().filter_map(|line| line.trim().parse().ok()).filter_map(Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        // another test process may have been faster
+        let _ = output(Command::new("ip").args(["netns", "del", &name]));
+    }
+}

@@ -1,0 +1,171 @@
+//! Child processes that do not outlive the test: each in a process group of its own, its output in a file.
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use std::{
+    fs::File,
+    io::Read as _,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// How long a process has between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often a condition is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A running program with everything it started. Dropping it ends the whole process group: SIGTERM, then SIGKILL.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    group: Pid,
+    name: String,
+    // keeps the directory of `log` alive
+    _dir: tempfile::TempDir,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with standard output and error going to a log of its own and nothing to read.
+    pub fn spawn(mut command: Command) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("simoom-lab-").tempdir()?;
+        let log = dir.path().join("log");
+        let out = File::create(&log)?;
+        let name = format!("{command:?}");
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let group = Pid::from_raw(i32::try_from(child.id())?).context("a child has no process id")?;
+        Ok(Self { child, group, name, _dir: dir, log })
+    }
+
+    /// The process's id, which is its group's as well.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the program wrote so far, standard output and error together.
+    pub fn log(&self) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = File::open(&self.log) {
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// The exit status if the program has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Sends one signal to the whole group.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// Waits until `probe` holds; fails with the log when the program ends first or `timeout` passes.
+    pub fn wait_until(&mut self, mut probe: impl FnMut() -> bool, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
+        loop {
+            if probe() {
+                return Ok(());
+            }
+            if let Some(status) = self.ended() {
+                bail!("{} ended ({status}):\n{}", self.name, self.log());
+            }
+            if Instant::now() > end {
+                bail!("{} is not ready after {timeout:?}:\n{}", self.name, self.log());
+            }
+            sleep(POLL);
+        }
+    }
+
+    /// Waits for the program to end by itself.
+    pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(status) = self.ended() {
+                return Ok(status);
+            }
+            if Instant::now() > end {
+                bail!("{} still runs after {timeout:?}:\n{}", self.name, self.log());
+            }
+            sleep(POLL);
+        }
+    }
+
+    /// Ends the group and returns how the program ended: by itself after SIGTERM, or by SIGKILL.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        let end = Instant::now() + GRACE;
+        let mut status = None;
+        while Instant::now() < end {
+            status = status.or_else(|| self.ended());
+            if status.is_some() && test_kill_process_group(self.group).is_err() {
+                break;
+            }
+            sleep(POLL);
+        }
+        self.signal(Signal::KILL);
+        status.or_else(|| self.child.wait().ok()).unwrap_or_else(|| ExitStatus::from_raw(0))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Looks at `probe` until it holds; false if `timeout` passes first.
+pub fn wait_until(mut probe: impl FnMut() -> bool, timeout: Duration) -> bool {
+    let end = Instant::now() + timeout;
+    loop {
+        if probe() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        sleep(POLL);
+    }
+}
+
+/// Runs a program to its end and returns what it wrote to standard output; an error holds both outputs.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    if !done.status.success() {
+        bail!("{command:?} failed ({}): {text}{}", done.status, String::from_utf8_lossy(&done.stderr));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_ends_the_whole_group() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo child $!; wait"]);
+        let mut process = Process::spawn(command).unwrap();
+        process.wait_until(|| true, Duration::from_secs(1)).unwrap();
+        assert!(wait_until(|| process.log().contains("child "), Duration::from_secs(5)), "{}", process.log());
+        let group = process.group;
+        assert!(test_kill_process_group(group).is_ok());
+        drop(process);
+        assert!(wait_until(|| test_kill_process_group(group).is_err(), Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn an_early_end_shows_the_log() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo because >&2; exit 3"]);
+        let mut process = Process::spawn(command).unwrap();
+        let error = process.wait_until(|| false, Duration::from_secs(5)).unwrap_err().to_string();
+        assert!(error.contains("because") && error.contains('3'), "{error}");
+    }
+}

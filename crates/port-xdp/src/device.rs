@@ -1,0 +1,342 @@
+//! What the kernel knows of an interface: by rtnetlink and by the ethtool ioctls, both of which see the network
+//! namespace of the calling thread (sysfs would show that of whoever mounted it).
+//!
+//! Nothing here changes an interface. A multicast membership ([`Membership`]) lasts as long as its socket.
+
+use crate::ethtool;
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use port::Mac;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// An interface, as it was when asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// its name
+    pub name: String,
+    /// its index
+    pub index: u32,
+    /// its hardware address; zeros when it has none
+    pub mac: Mac,
+    /// bytes of the largest packet above the link layer
+    pub mtu: usize,
+    /// an administrator has put it up
+    pub up: bool,
+    /// it has carrier
+    pub running: bool,
+    /// it is the loopback interface
+    pub loopback: bool,
+    /// the id of the XDP program on it
+    pub xdp_program: Option<u32>,
+    /// receive queues in use
+    pub rx_queues: u32,
+    /// transmit queues in use
+    pub tx_queues: u32,
+    /// queues are set in pairs (`ethtool -L IF combined N`), else apart (`rx N tx N`)
+    pub combined: bool,
+    /// the driver's name, empty when it has none
+    pub driver: String,
+    /// the device takes the VLAN tag off before XDP sees the frame
+    pub strips_vlan: bool,
+}
+
+impl Device {
+    /// Asks for interface `name`; None when there is none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn find(name: &str) -> io::Result<Option<Device>> {
+        let mut found = None;
+        dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewLink(link) = message
+                && link.attributes.iter().any(|a| matches!(a, LinkAttribute::IfName(n) if n == name))
+            {
+                found = Some(of(name, &link));
+            }
+        })?;
+        let Some(mut device) = found else { return Ok(None) };
+        if let Ok(channels) = ethtool::channels(name) {
+            device.combined = channels.combined > 0;
+            device.rx_queues = channels.combined + channels.rx;
+            device.tx_queues = channels.combined + channels.tx;
+        } else if let Ok(rings) = ethtool::receive_queues(name) {
+            device.rx_queues = rings;
+            device.tx_queues = device.tx_queues.max(1);
+        }
+        device.driver = ethtool::driver(name).unwrap_or_default();
+        device.strips_vlan = ethtool::strips_vlan(name).unwrap_or(false);
+        Ok(Some(device))
+    }
+
+    /// The device's other end is on this machine, so its frames may carry partial checksums.
+    pub fn is_virtual_link(&self) -> bool {
+        matches!(self.driver.as_str(), "veth" | "tun" | "bridge" | "virtio_net")
+    }
+
+    /// Waits for carrier, which some drivers drop when a program or a socket comes; false when it has not come by then.
+    ///
+    /// # Errors
+    /// The kernel's, and `NotFound` when the interface has gone.
+    pub fn wait_for_carrier(&mut self, at_most: Duration) -> io::Result<bool> {
+        let until = Instant::now() + at_most;
+        loop {
+            *self = Device::find(&self.name)?.ok_or(io::ErrorKind::NotFound)?;
+            if self.running || Instant::now() >= until {
+                return Ok(self.running);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The names of all interfaces.
+///
+/// # Errors
+/// The kernel's.
+pub fn names() -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message {
+            names.extend(link.attributes.into_iter().filter_map(|a| match a {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            }));
+        }
+    })?;
+    Ok(names)
+}
+
+fn of(name: &str, link: &LinkMessage) -> Device {
+    let flags = link.header.flags;
+    let mut device = Device {
+        name: name.to_owned(),
+        index: link.header.index,
+        mac: Mac::default(),
+        mtu: 0,
+        up: flags.contains(LinkFlags::Up),
+        running: flags.contains(LinkFlags::Running),
+        loopback: flags.contains(LinkFlags::Loopback),
+        xdp_program: None,
+        rx_queues: 1,
+        tx_queues: 1,
+        combined: true,
+        driver: String::new(),
+        strips_vlan: false,
+    };
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
+            LinkAttribute::Mtu(mtu) => device.mtu = *mtu as usize,
+            LinkAttribute::NumRxQueues(n) => device.rx_queues = *n,
+            LinkAttribute::NumTxQueues(n) => device.tx_queues = *n,
+            LinkAttribute::Xdp(xdp) => {
+                let ids = xdp.iter().filter_map(|part| match part {
+                    LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) | LinkXdp::HwProgId(id) => {
+                        Some(*id)
+                    }
+                    _ => None,
+                });
+                device.xdp_program = ids.max();
+            }
+            _ => {}
+        }
+    }
+    device
+}
+
+/// An address of the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// the interface that has it
+    pub interface: u32,
+    /// the address
+    pub address: IpAddr,
+    /// bits of its network
+    pub prefix_bits: u8,
+}
+
+fn address_of(message: &AddressMessage) -> Option<Address> {
+    let mut found = None;
+    for attribute in &message.attributes {
+        match attribute {
+            // on a point-to-point link IFA_ADDRESS is the peer's
+            AddressAttribute::Local(local) => found = Some(*local),
+            AddressAttribute::Address(address) if found.is_none() => found = Some(*address),
+            _ => {}
+        }
+    }
+    let header = &message.header;
+    found.map(|address| Address { interface: header.index, address, prefix_bits: header.prefix_len })
+}
+
+/// Every address of the namespace, those of lo included.
+///
+/// # Errors
+/// The kernel's.
+pub fn addresses() -> io::Result<BTreeSet<Address>> {
+    let mut found = BTreeSet::new();
+    dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
+        if let RouteNetlinkMessage::NewAddress(message) = message {
+            found.extend(address_of(&message));
+        }
+    })?;
+    Ok(found)
+}
+
+/// What happened to the namespace's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// there is a new one
+    Added(Address),
+    /// one has gone
+    Removed(Address),
+    /// the kernel lost count of what happened; ask [`addresses`]
+    Missed,
+}
+
+/// Hears of changes to the namespace's addresses.
+#[derive(Debug)]
+pub struct Monitor {
+    socket: Socket,
+}
+
+/// Multicast groups of rtnetlink (linux/rtnetlink.h).
+const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+
+impl Monitor {
+    /// Begins to listen. What was there before is not told.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open() -> io::Result<Monitor> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
+        socket.set_non_blocking(true)?;
+        Ok(Monitor { socket })
+    }
+
+    /// Readable when there is something to hear.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What has happened since the last call; does not wait.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn changes(&mut self) -> io::Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        loop {
+            let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+            match self.socket.recv(&mut buffer, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(changes),
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    changes.push(Change::Missed);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            }
+            each(&buffer, |payload| {
+                match payload {
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(m)) => {
+                        changes.extend(address_of(&m).map(Change::Added));
+                    }
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(m)) => {
+                        changes.extend(address_of(&m).map(Change::Removed));
+                    }
+                    NetlinkPayload::Overrun(_) => changes.push(Change::Missed),
+                    _ => {}
+                }
+                Ok(true)
+            })?;
+        }
+    }
+}
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Sends a dump request and shows what comes back.
+fn dump(request: RouteNetlinkMessage, mut show: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
+    message.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let mut more = true;
+    while more {
+        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        socket.recv(&mut buffer, 0)?;
+        each(&buffer, |payload| {
+            match payload {
+                NetlinkPayload::Done(_) => more = false,
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(message) => show(message),
+                _ => {}
+            }
+            Ok(more)
+        })?;
+    }
+    Ok(())
+}
+
+/// Takes a datagram apart into its messages, until `on` says false.
+fn each(buffer: &[u8], mut on: impl FnMut(NetlinkPayload<RouteNetlinkMessage>) -> io::Result<bool>) -> io::Result<()> {
+    let mut rest = buffer;
+    while !rest.is_empty() {
+        let invalid = |e| io::Error::new(io::ErrorKind::InvalidData, format!("rtnetlink: {e}"));
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(invalid)?;
+        // messages are padded to four bytes (RFC 3549 2.2)
+        let bytes = (message.header.length as usize).next_multiple_of(4);
+        if !on(message.payload)? || bytes == 0 {
+            return Ok(());
+        }
+        rest = rest.get(bytes..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Multicast groups that an interface hears for us, as long as this lives.
+#[derive(Debug)]
+pub struct Membership {
+    /// an AF_PACKET socket of protocol 0: it receives nothing, it only holds the memberships
+    socket: std::os::fd::OwnedFd,
+    interface: u32,
+}
+
+impl Membership {
+    /// A holder of memberships on interface index `interface`.
+    ///
+    /// # Errors
+    /// The kernel's; it needs CAP_NET_RAW.
+    pub fn open(interface: u32) -> io::Result<Membership> {
+        Ok(Membership { socket: ethtool::packet_socket()?, interface })
+    }
+
+    /// Hears the solicited-node group of `address` (RFC 4291 2.7.1), so that neighbours' questions for it arrive. IPv4 needs
+    /// no group: ARP is broadcast.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn join_for(&self, address: IpAddr) -> io::Result<()> {
+        match address {
+            IpAddr::V4(_) => Ok(()),
+            IpAddr::V6(address) => {
+                let o = address.octets();
+                ethtool::add_multicast(self.socket.as_raw_fd(), self.interface, [0x33, 0x33, 0xff, o[13], o[14], o[15]])
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The ethtool ioctls and AF_PACKET options that `device` needs.
+//!
+//! Soundness: each call hands the kernel a pointer to a live local value of the layout that linux/ethtool.h or
+//! linux/if_packet.h gives for that command; the kernel writes at most that value.
+
+#![allow(unsafe_code)]
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GRXRINGS: u32 = 0x2d;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+
+/// `struct ethtool_channels`, without its command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channels {
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+    pub(crate) combined: u32,
+}
+
+/// Queues in use.
+pub(crate) fn channels(interface: &str) -> io::Result<Channels> {
+    // cmd, max rx, tx, other, combined, then the counts in the same order
+    let mut words = [0u32; 9];
+    words[0] = ETHTOOL_GCHANNELS;
+    ask(interface, &mut words)?;
+    Ok(Channels { rx: words[5], tx: words[6], combined: words[8] })
+}
+
+/// Receive queues in use, by the older command.
+pub(crate) fn receive_queues(interface: &str) -> io::Result<u32> {
+    // struct ethtool_rxnfc is 192 bytes; data is its second u64
+    let mut words = [0u64; 24];
+    words[0] = u64::from(ETHTOOL_GRXRINGS.to_le());
+    ask(interface, &mut words)?;
+    u32::try_from(words[1]).map_err(io::Error::other)
+}
+
+/// The driver's name.
+pub(crate) fn driver(interface: &str) -> io::Result<String> {
+    // struct ethtool_drvinfo is 196 bytes: the command, then driver[32]
+    let mut words = [0u32; 49];
+    words[0] = ETHTOOL_GDRVINFO;
+    ask(interface, &mut words)?;
+    let bytes: Vec<u8> = words[1..9].iter().flat_map(|word| word.to_ne_bytes()).take_while(|b| *b != 0).collect();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether the device takes the VLAN tag off received frames.
+pub(crate) fn strips_vlan(interface: &str) -> io::Result<bool> {
+    let mut words = [ETHTOOL_GFLAGS, 0];
+    ask(interface, &mut words)?;
+    Ok(words[1] & ETH_FLAG_RXVLAN != 0)
+}
+
+/// Integers only, so whatever the kernel writes is a value.
+trait Words {}
+impl<const N: usize> Words for [u32; N] {}
+impl<const N: usize> Words for [u64; N] {}
+
+fn ask<T: Words>(interface: &str, value: &mut T) -> io::Result<()> {
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    if interface.len() >= name.len() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    for (to, from) in name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let data = libc::__c_anonymous_ifr_ifru { ifru_data: std::ptr::from_mut(value).cast() };
+    let mut request = libc::ifreq { ifr_name: name, ifr_ifru: data };
+    // SAFETY: the request is a live ifreq whose data points at a live, writable value of the command's size (module doc).
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if asked < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An AF_PACKET socket that receives nothing.
+pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointer is passed.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes the interface hear the group, until the socket is closed (packet(7)).
+pub(crate) fn add_multicast(socket: RawFd, interface: u32, group: [u8; 6]) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&group);
+    let request = libc::packet_mreq {
+        mr_ifindex: interface as libc::c_int,
+        mr_type: libc::PACKET_MR_MULTICAST as u16,
+        mr_alen: 6,
+        mr_address: address,
+    };
+    let bytes = size_of::<libc::packet_mreq>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP);
+    // SAFETY: the pointer and the length describe a live packet_mreq, which the kernel copies.
+    let set = unsafe { libc::setsockopt(socket, level, option, (&raw const request).cast(), bytes) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

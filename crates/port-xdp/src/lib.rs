@@ -1,0 +1,20 @@
+//! Ports on AF_XDP sockets.
+//!
+//! [`open`] puts the steering program on an interface, binds a socket to each of its queues over one UMEM, and returns a
+//! [`XdpPort`] for each thread, a [`Handle`] that says what is ours, and a [`Got`] that says which mode it became and why.
+//! Nothing of it outlives the process: the program hangs on a bpf link, the sockets and the multicast memberships on
+//! descriptors. Left out for now: packets of several buffers, transmission through AF_PACKET super-segments.
+
+#![deny(unsafe_code)]
+
+pub mod device;
+mod ethtool;
+mod open;
+mod port;
+mod ring;
+mod socket;
+mod stats;
+
+pub use open::{BusyPolling, Got, Handle, Listener, Mode, OpenConfig, OpenError, Opened, open};
+pub use port::XdpPort;
+pub use stats::Stats;

@@ -1,0 +1,634 @@
+//! Opening an interface: everything that can be wrong is found here and said in one line with the mend.
+//!
+//! The order matters. The program is attached while it takes nothing, the sockets are bound and supplied with frames,
+//! and only then are addresses taken: no packet finds an empty queue. Modes are tried from the best down, and what made
+//! a better one fail is kept for the report.
+
+use crate::device::{self, Address, Device, Membership, Monitor};
+use crate::port::{Recipe, XdpPort};
+use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
+use base::{Arena, Frame, Pool};
+use bpf::steering::{self, CAP_NET_RAW, Capability, Counts, Prefix, Rule};
+use bpf::{Attach, Config, Steering, SteeringError, Taken};
+use port::Facts;
+use rustix::process::{Resource, Rlimit};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How AF_XDP is to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// the best that works: zero-copy, then copy, then generic
+    #[default]
+    Auto,
+    /// the device reads and writes our memory
+    Zerocopy,
+    /// the program runs in the driver, the kernel copies
+    Copy,
+    /// the program runs in the kernel's receive path, the kernel copies
+    Generic,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Mode::Auto => "auto",
+            Mode::Zerocopy => "zero-copy",
+            Mode::Copy => "copy",
+            Mode::Generic => "generic",
+        })
+    }
+}
+
+/// A destination that a service listens on; a wildcard address means every local address of its family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Listener {
+    /// the address, `0.0.0.0` or `::`
+    pub address: IpAddr,
+    /// [`bpf::steering::UDP`] or [`bpf::steering::TCP`]
+    pub protocol: u8,
+    /// the port
+    pub port: u16,
+}
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct OpenConfig {
+    /// the interface's name
+    pub interface: String,
+    /// queues to serve; None for all of them. Any other number than the interface has is refused.
+    pub queues: Option<u32>,
+    /// the mode
+    pub mode: Mode,
+    /// what to take
+    pub listeners: Vec<Listener>,
+    /// addresses that are wholly ours
+    pub own: Vec<IpAddr>,
+    /// senders to hear, all when empty
+    pub allow: Vec<Prefix>,
+    /// senders not to hear
+    pub deny: Vec<Prefix>,
+    /// slots of a queue's receive ring; a power of two. The fill ring has twice as many.
+    pub rx_slots: u32,
+    /// slots of a queue's transmit and completion rings; a power of two
+    pub tx_slots: u32,
+    /// frames of a queue beyond those that its rings can hold
+    pub spare_frames: u32,
+    /// poll the device from our thread for up to so many microseconds
+    pub busy_poll_us: Option<u32>,
+    /// how long to wait for the carrier after the program and the sockets are in place
+    pub carrier_wait: Duration,
+}
+
+impl OpenConfig {
+    /// The defaults for `interface`: every queue, the best mode, nothing taken.
+    pub fn new(interface: &str) -> OpenConfig {
+        OpenConfig {
+            interface: interface.to_owned(),
+            queues: None,
+            mode: Mode::Auto,
+            listeners: Vec::new(),
+            own: Vec::new(),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            rx_slots: 2048,
+            tx_slots: 2048,
+            spare_frames: 2048,
+            busy_poll_us: None,
+            carrier_wait: Duration::from_secs(10),
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        // drivers stall when the fill ring is only as large as the receive ring
+        let (rx, tx) = (self.rx_slots.next_power_of_two(), self.tx_slots.next_power_of_two());
+        Sizes { rx, tx, fill: 2 * rx, completion: tx }
+    }
+
+    /// Frames of a queue: what waits in the fill ring, what has arrived, what is being sent, and what the thread holds.
+    fn frames(&self) -> u32 {
+        let sizes = self.sizes();
+        sizes.fill + sizes.rx + sizes.tx + self.spare_frames.max(base::BURST_FRAMES as u32)
+    }
+}
+
+/// Why an interface was not opened. Each is one line that names the mend.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such interface.
+    #[error("no interface {name}: there are {there}; give one of them to --interface")]
+    NoInterface {
+        /// the name asked for
+        name: String,
+        /// those there are
+        there: String,
+    },
+    /// It is down.
+    #[error("interface {0} is down: put it up with `ip link set dev {0} up`")]
+    Down(String),
+    /// A capability is missing.
+    #[error(
+        "not permitted to {doing} on {interface}: it needs {needs}; run as root, or grant it with AmbientCapabilities={needs} in the systemd unit"
+    )]
+    NotPermitted {
+        /// the interface
+        interface: String,
+        /// what was tried
+        doing: &'static str,
+        /// the capabilities that are missing
+        needs: String,
+    },
+    /// Another program is attached.
+    #[error("interface {interface} already has an XDP program{id}: see it with `ip link show dev {interface}`, and stop its owner or remove it with `ip link set dev {interface} xdp off`", id = .id.map(|id| format!(" (id {id})")).unwrap_or_default())]
+    OtherProgram {
+        /// the interface
+        interface: String,
+        /// the program's id
+        id: Option<u32>,
+    },
+    /// Another socket has the queue.
+    #[error(
+        "queue {queue} of {interface} is taken by another AF_XDP socket: find its owner with `ss --xdp -p` and stop it"
+    )]
+    QueueTaken {
+        /// the interface
+        interface: String,
+        /// the queue
+        queue: u32,
+    },
+    /// The memory cannot be locked.
+    #[error(
+        "the limit on locked memory is too low: {needed} bytes are needed for frames and RLIMIT_MEMLOCK is {limit}; raise it (LimitMEMLOCK=infinity in the systemd unit, `ulimit -l unlimited`) or grant CAP_IPC_LOCK"
+    )]
+    Memlock {
+        /// bytes of frames
+        needed: usize,
+        /// the limit, in bytes
+        limit: u64,
+    },
+    /// Packets of the interface's MTU do not fit.
+    #[error(
+        "the MTU of {interface}, {mtu}, is too large for {mode} mode, which carries {most}: lower it with `ip link set dev {interface} mtu {most}`{also}"
+    )]
+    Mtu {
+        /// the interface
+        interface: String,
+        /// its MTU
+        mtu: usize,
+        /// the mode
+        mode: Mode,
+        /// the largest that works
+        most: usize,
+        /// another way out, if there is one
+        also: &'static str,
+    },
+    /// A queue would be without a socket.
+    #[error(
+        "{interface} has {rx} receive and {tx} transmit queues, and {wanted} would be served: traffic of the others would be lost; run `{mend}`"
+    )]
+    Queues {
+        /// the interface
+        interface: String,
+        /// receive queues in use
+        rx: u32,
+        /// transmit queues in use
+        tx: u32,
+        /// queues asked for
+        wanted: u32,
+        /// the ethtool line
+        mend: String,
+    },
+    /// None of the modes asked for works.
+    #[error("{interface} has no AF_XDP in {mode} mode ({why}): try --mode auto, or --backend sockets")]
+    Mode {
+        /// the interface
+        interface: String,
+        /// the mode asked for
+        mode: Mode,
+        /// what the kernel said
+        why: String,
+    },
+    /// The kernel is too old.
+    #[error("this kernel is too old ({0}): Linux 6.1 or newer is needed, or --backend sockets")]
+    KernelTooOld(String),
+    /// Something about the entries: a prefix, a listener.
+    #[error(transparent)]
+    Entry(SteeringError),
+    /// Anything else.
+    #[error("{interface}: {doing}: {why}")]
+    Other {
+        /// the interface
+        interface: String,
+        /// what was tried
+        doing: &'static str,
+        /// the kernel's answer
+        why: io::Error,
+    },
+}
+
+/// What became of a wish for busy polling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusyPolling {
+    /// not asked for
+    Off,
+    /// the sockets poll the device
+    On,
+    /// accepted, but the kernel does not know which NAPI instance feeds the sockets: some drivers never say, older kernels
+    /// only with the first packet
+    Unmapped,
+    /// the kernel refused
+    Refused(String),
+}
+
+/// What was got.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// the mode: never [`Mode::Auto`]
+    pub mode: Mode,
+    /// the better modes, and why they were not to be had
+    pub not: Vec<(Mode, String)>,
+    /// the interface
+    pub device: Device,
+    /// bytes of a chunk
+    pub chunk_bytes: u16,
+    /// frames of all queues
+    pub frames: u32,
+    /// whether one call transmits more than 32 frames (Linux 6.17)
+    pub tx_budget: bool,
+    /// about busy polling
+    pub busy_polling: BusyPolling,
+    /// what an operator should know, each in one line
+    pub warnings: Vec<String>,
+}
+
+impl std::fmt::Display for Got {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} in {} mode, {} queues", self.device.name, self.mode, self.device.rx_queues)?;
+        for (mode, why) in &self.not {
+            write!(f, "; not {mode}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An opened interface.
+#[derive(Debug)]
+pub struct Opened {
+    /// a port for each queue, in their order
+    pub ports: Vec<XdpPort>,
+    /// says what is ours; taking it down detaches the program
+    pub handle: Handle,
+    /// what it became
+    pub got: Got,
+}
+
+/// Opens an interface.
+///
+/// # Errors
+/// See [`OpenError`]. Nothing then stays behind.
+pub fn open(config: &OpenConfig) -> Result<Opened, OpenError> {
+    let device = ready(config)?;
+    let _ = raise_memlock();
+    let mut not = Vec::new();
+    let modes: &[Mode] = match &config.mode {
+        Mode::Auto => &[Mode::Zerocopy, Mode::Copy, Mode::Generic],
+        one => std::slice::from_ref(one),
+    };
+    for mode in modes {
+        match attempt(config, &device, *mode) {
+            Ok((steering, made)) => return finish(config, device, *mode, not, steering, made),
+            Err(Failed::Mode(why)) => not.push((*mode, why)),
+            Err(Failed::For(error)) => return Err(error),
+        }
+    }
+    let why = not.iter().map(|(mode, why)| format!("{mode}: {why}")).collect::<Vec<_>>().join("; ");
+    Err(OpenError::Mode { interface: device.name, mode: config.mode, why })
+}
+
+/// Why a mode was not got.
+enum Failed {
+    /// the next one may work
+    Mode(String),
+    /// no mode will
+    For(OpenError),
+}
+
+impl From<OpenError> for Failed {
+    fn from(error: OpenError) -> Failed {
+        Failed::For(error)
+    }
+}
+
+fn other(interface: &str, doing: &'static str) -> impl Fn(io::Error) -> OpenError {
+    move |why| OpenError::Other { interface: interface.to_owned(), doing, why }
+}
+
+/// The interface, if it can serve.
+fn ready(config: &OpenConfig) -> Result<Device, OpenError> {
+    let name = &config.interface;
+    let found = Device::find(name).map_err(other(name, "asking for the interface"))?;
+    let Some(device) = found else {
+        let there = device::names().map_err(other(name, "asking for the interfaces"))?.join(", ");
+        return Err(OpenError::NoInterface { name: name.clone(), there });
+    };
+    if !device.up {
+        return Err(OpenError::Down(name.clone()));
+    }
+    if let Some(id) = device.xdp_program {
+        return Err(OpenError::OtherProgram { interface: name.clone(), id: Some(id) });
+    }
+    let wanted = config.queues.unwrap_or(device.rx_queues);
+    if wanted != device.rx_queues || device.tx_queues < wanted {
+        let wanted = wanted.max(1);
+        let how = if device.combined { format!("combined {wanted}") } else { format!("rx {wanted} tx {wanted}") };
+        let mend = format!("ethtool -L {name} {how}");
+        let (interface, rx, tx) = (name.clone(), device.rx_queues, device.tx_queues);
+        return Err(OpenError::Queues { interface, rx, tx, wanted, mend });
+    }
+    Ok(device)
+}
+
+/// Raises the limit on locked memory as far as may be.
+fn raise_memlock() -> io::Result<()> {
+    let unlimited = Rlimit { current: None, maximum: None };
+    if rustix::process::setrlimit(Resource::Memlock, unlimited).is_ok() {
+        return Ok(());
+    }
+    let has = rustix::process::getrlimit(Resource::Memlock);
+    Ok(rustix::process::setrlimit(Resource::Memlock, Rlimit { current: has.maximum, maximum: has.maximum })?)
+}
+
+/// Bytes of a frame beside the packet: Ethernet header and one VLAN tag.
+const LINK_BYTES: usize = 14 + 4;
+const LARGEST_CHUNK_BYTES: u16 = 4096;
+
+/// The smallest chunk that carries the interface's MTU.
+fn chunk_bytes(device: &Device, mode: Mode) -> Result<u16, OpenError> {
+    let carries = |chunk: u16| usize::from(chunk - base::arena::HEADROOM_BYTES) - LINK_BYTES;
+    let fits = [2048, LARGEST_CHUNK_BYTES].into_iter().find(|chunk| device.mtu <= carries(*chunk));
+    fits.ok_or_else(|| OpenError::Mtu {
+        interface: device.name.clone(),
+        mtu: device.mtu,
+        mode,
+        most: carries(LARGEST_CHUNK_BYTES),
+        also: "",
+    })
+}
+
+/// Sockets, each with its share of the frames, not yet ports.
+struct Made {
+    arena: Arc<Arena>,
+    sockets: Vec<(Socket, Vec<Frame>)>,
+}
+
+fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering, Made), Failed> {
+    let chunk_bytes = chunk_bytes(device, mode)?;
+    let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
+    let maps = Config { queues: device.rx_queues, ..Config::default() };
+    let steering = Steering::load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
+    let mut device = device.clone();
+    let _ = device.wait_for_carrier(config.carrier_wait);
+    let frames = config.frames();
+    let (arena, mut all) =
+        Arena::new(frames * device.rx_queues, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
+    let mut sockets: Vec<(Socket, Vec<Frame>)> = Vec::new();
+    for queue in 0..device.rx_queues {
+        let fd = socket::open().map_err(|why| refused(&device, queue, &arena, Refused { step: Step::Open, why }))?;
+        let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
+        let memory = match sockets.first() {
+            None => Memory::Register(&arena),
+            Some((first, _)) => Memory::Share(first.fd().as_fd()),
+        };
+        let bound = Socket::bind(fd, memory, config.sizes(), binding);
+        let socket = bound.map_err(|e| refused(&device, queue, &arena, e))?;
+        let share = all.split_off(all.len() - frames as usize);
+        sockets.push((socket, share));
+    }
+    Ok((steering, Made { arena, sockets }))
+}
+
+fn steering_failed(device: &Device, error: SteeringError) -> Failed {
+    let interface = device.name.clone();
+    match error {
+        SteeringError::NotPermitted { doing, needs } => OpenError::NotPermitted { interface, doing, needs }.into(),
+        SteeringError::OtherProgram { .. } => {
+            let id = Device::find(&interface).ok().flatten().and_then(|device| device.xdp_program);
+            OpenError::OtherProgram { interface, id }.into()
+        }
+        SteeringError::KernelTooOld { why } => OpenError::KernelTooOld(why).into(),
+        SteeringError::Unsupported(_) | SteeringError::Mtu(_) => Failed::Mode(error.to_string()),
+        error => OpenError::Entry(error).into(),
+    }
+}
+
+fn refused(device: &Device, queue: u32, arena: &Arena, refused: Refused) -> Failed {
+    let interface = device.name.clone();
+    match (refused.step, refused.why.raw_os_error()) {
+        (step, Some(libc::EPERM | libc::EACCES)) => {
+            let doing = if step == Step::Open { "open an AF_XDP socket" } else { "bind an AF_XDP socket" };
+            let wanted: &[Capability] = &[CAP_NET_RAW];
+            let needs = match steering::not_permitted(doing, wanted) {
+                SteeringError::NotPermitted { needs, .. } => needs,
+                _ => CAP_NET_RAW.0.to_owned(),
+            };
+            OpenError::NotPermitted { interface, doing, needs }.into()
+        }
+        (Step::Open, Some(libc::EAFNOSUPPORT)) => OpenError::KernelTooOld("it has no AF_XDP".into()).into(),
+        (Step::Register, Some(libc::ENOBUFS | libc::ENOMEM)) => {
+            let limit = rustix::process::getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
+            OpenError::Memlock { needed: arena.bytes(), limit }.into()
+        }
+        (Step::Bind, Some(libc::EBUSY)) => OpenError::QueueTaken { interface, queue }.into(),
+        (Step::Bind, _) => Failed::Mode(format!("the driver refuses the socket ({})", refused.why)),
+        _ => OpenError::Other { interface, doing: "making the rings", why: refused.why }.into(),
+    }
+}
+
+fn finish(
+    config: &OpenConfig,
+    mut device: Device,
+    mode: Mode,
+    not: Vec<(Mode, String)>,
+    steering: Steering,
+    made: Made,
+) -> Result<Opened, OpenError> {
+    let chunk_bytes = made.arena.chunk_bytes();
+    let facts = Facts {
+        mac: device.mac,
+        mtu: device.mtu,
+        frame_bytes: usize::from(chunk_bytes - base::arena::HEADROOM_BYTES),
+        virtual_link: device.is_virtual_link(),
+    };
+    let mut busy_polling = BusyPolling::Off;
+    let tx_budget = made.sockets.iter().all(|(socket, _)| socket.tx_budget);
+    let mut ports = Vec::new();
+    for (queue, (socket, frames)) in made.sockets.into_iter().enumerate() {
+        let mut busy_poll = config.busy_poll_us.map(|us| (us, base::BURST_FRAMES as u32));
+        if let Some((us, budget)) = busy_poll {
+            busy_polling = match socket.prefer_busy_poll(us, budget) {
+                Ok(()) if socket.napi() == 0 => BusyPolling::Unmapped,
+                Ok(()) => BusyPolling::On,
+                Err(e) => {
+                    busy_poll = None;
+                    BusyPolling::Refused(e.to_string())
+                }
+            };
+        }
+        let queue = queue as u32;
+        steering.sockets().set(queue, socket.fd()).map_err(OpenError::Entry)?;
+        let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
+        let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, slots: steering.sockets() };
+        ports.push(XdpPort::new(facts.clone(), Pool::new(made.arena.clone(), frames), socket, recipe));
+    }
+    let running =
+        device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
+    let warnings = warnings(&device, running, &busy_polling);
+    let handle = Handle::new(config, &device, steering)?;
+    let frames = made.arena.chunks();
+    let got = Got { mode, not, device, chunk_bytes, frames, tx_budget, busy_polling, warnings };
+    Ok(Opened { ports, handle, got })
+}
+
+fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<String> {
+    let name = &device.name;
+    let mut warnings = Vec::new();
+    if !running {
+        warnings.push(format!("{name} has no carrier: nothing arrives until its link is up"));
+    }
+    if device.strips_vlan {
+        warnings.push(format!("{name} takes VLAN tags off, so tagged queries look untagged: run `ethtool -K {name} rxvlan off` if there are any"));
+    }
+    match busy_polling {
+        BusyPolling::Unmapped => warnings.push(format!(
+            "busy polling on {name} has no effect until its driver ({}) says which NAPI instance feeds a queue; veth, i40e and ixgbe never do",
+            device.driver
+        )),
+        BusyPolling::Refused(why) => warnings.push(format!("busy polling on {name} is refused ({why})")),
+        BusyPolling::Off | BusyPolling::On => {}
+    }
+    warnings
+}
+
+/// Says what is ours while the ports run. Control's; dropping it detaches the program, and the kernel has all traffic.
+#[derive(Debug)]
+pub struct Handle {
+    interface: u32,
+    steering: Steering,
+    membership: Option<Membership>,
+    monitor: Monitor,
+    listeners: BTreeSet<Listener>,
+}
+
+impl Handle {
+    fn new(config: &OpenConfig, device: &Device, steering: Steering) -> Result<Handle, OpenError> {
+        let name = &config.interface;
+        // before the addresses are asked for, so that no change is missed
+        let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
+        let listeners = config.listeners.iter().copied().collect();
+        let mut handle = Handle { interface: device.index, steering, membership: None, monitor, listeners };
+        for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
+            for prefix in prefixes {
+                handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
+            }
+        }
+        for address in &config.own {
+            handle.add_own(*address).map_err(|why| other(name, "adding an own address")(why))?;
+        }
+        handle.follow().map_err(other(name, "taking the listeners' addresses"))?;
+        Ok(handle)
+    }
+
+    /// The program, for single entries.
+    pub fn steering(&mut self) -> &mut Steering {
+        &mut self.steering
+    }
+
+    /// What the program has counted.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.steering.counts()
+    }
+
+    /// Makes an address wholly ours.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn add_own(&mut self, address: IpAddr) -> io::Result<()> {
+        if address.is_ipv6() {
+            let membership = match self.membership.take() {
+                Some(membership) => membership,
+                None => Membership::open(self.interface)?,
+            };
+            let joined = membership.join_for(address);
+            self.membership = Some(membership);
+            joined?;
+        }
+        self.steering.add_own(address).map_err(|e| io::Error::other(e.to_string()))
+    }
+
+    /// Listens on one more destination.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        self.listeners.insert(listener);
+        self.follow().map(|_| ())
+    }
+
+    /// Listens on one destination less.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
+        self.listeners.remove(listener);
+        self.follow().map(|_| ())
+    }
+
+    /// Readable when addresses have changed; then [`Handle::follow`] is due.
+    pub fn monitor(&mut self) -> &mut Monitor {
+        &mut self.monitor
+    }
+
+    /// Makes what is taken what the listeners mean with the addresses of now; whether anything changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn follow(&mut self) -> io::Result<bool> {
+        self.monitor.changes()?;
+        let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
+        let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
+        let failed = |e: SteeringError| io::Error::other(e.to_string());
+        for taken in wanted.difference(&has) {
+            self.steering.take(*taken).map_err(failed)?;
+        }
+        for taken in has.difference(&wanted) {
+            self.steering.release(taken).map_err(failed)?;
+        }
+        Ok(wanted != has)
+    }
+}
+
+/// What the listeners mean, with these addresses, on interface index `interface`.
+fn resolve(listeners: &BTreeSet<Listener>, addresses: &BTreeSet<Address>, interface: u32) -> BTreeSet<Taken> {
+    // a link-local address counts on its own link only, and loopback addresses never come over a wire
+    let reachable = |a: &&Address| match a.address {
+        IpAddr::V4(v4) => !v4.is_loopback(),
+        IpAddr::V6(v6) => !v6.is_loopback() && (!v6.is_unicast_link_local() || a.interface == interface),
+    };
+    let mut wanted = BTreeSet::new();
+    for Listener { address, protocol, port } in listeners.iter().copied() {
+        if !address.is_unspecified() {
+            wanted.insert(Taken { address, protocol, port });
+            continue;
+        }
+        let local = addresses.iter().filter(reachable).filter(|a| a.address.is_ipv4() == address.is_ipv4());
+        wanted.extend(local.map(|a| Taken { address: a.address, protocol, port }));
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests;

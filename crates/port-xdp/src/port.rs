@@ -1,0 +1,424 @@
+//! One AF_XDP socket as a [`Port`].
+//!
+//! Who holds a queue's frames: its pool, the kernel (fill ring, receive ring, transmit ring, completion ring and the
+//! device itself), or the caller. [`Ledger`] knows which chunks the kernel has from this port, so an address that comes
+//! out of a ring becomes a frame only when it was given up here and not taken back: the handle is then the only one.
+//!
+//! Left out: packets of several buffers. The socket is bound without XDP_USE_SG, so the kernel drops them; should pieces
+//! arrive all the same, they are counted and their frames go home.
+
+#![allow(unsafe_code)]
+
+use crate::ring::{Address, Descriptor, Drains, Ring};
+use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, is_transient};
+use crate::stats::Stats;
+use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
+use bpf::steering::Sockets;
+use port::{Facts, Port};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The descriptor is one piece of a packet that goes on in the next.
+const XDP_PKT_CONTD: u32 = 1;
+/// The shortest frame the kernel transmits: an Ethernet header.
+const SHORTEST_BYTES: usize = 14;
+/// Calls in one flush at most. At 32 frames a call (kernels before 6.17) that drains a ring of 2048.
+const KICKS: usize = 64;
+/// Frames that the fill ring lacks before it is topped up.
+const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
+/// Flushes without a completion between two looks at the clock.
+const PATIENCE_FLUSHES: u32 = 256;
+/// After this long without any completion the device is taken to have lost the frames.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Which chunks the kernel holds from one port: a bit a chunk.
+#[derive(Debug)]
+struct Ledger {
+    bits: Box<[u64]>,
+    chunk_shift: u32,
+}
+
+impl Ledger {
+    fn new(arena: &Arena) -> Ledger {
+        let words = (arena.chunks() as usize).div_ceil(64);
+        Ledger { bits: vec![0; words].into(), chunk_shift: arena.chunk_bytes().trailing_zeros() }
+    }
+
+    #[inline(always)]
+    fn give_up(&mut self, address: u64) {
+        let chunk = (address >> self.chunk_shift) as usize;
+        self.bits[chunk / 64] |= 1 << (chunk % 64);
+    }
+
+    /// Whether the chunk was held; it no longer is.
+    #[inline(always)]
+    fn take_back(&mut self, address: u64) -> bool {
+        let chunk = (address >> self.chunk_shift) as usize;
+        let Some(word) = self.bits.get_mut(chunk / 64) else { return false };
+        let bit = 1 << (chunk % 64);
+        let held = *word & bit != 0;
+        *word &= !bit;
+        held
+    }
+
+    /// The addresses of all chunks held.
+    fn held(&self) -> Vec<u64> {
+        let chunks = 0..self.bits.len() * 64;
+        let held = chunks.filter(|chunk| self.bits[chunk / 64] & 1 << (chunk % 64) != 0);
+        held.map(|chunk| (chunk as u64) << self.chunk_shift).collect()
+    }
+}
+
+/// How a port was made, and is made again.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    pub(crate) binding: Binding,
+    pub(crate) sizes: Sizes,
+    /// microseconds, and packets a poll
+    pub(crate) busy_poll: Option<(u32, u32)>,
+    pub(crate) slots: Sockets,
+}
+
+/// One receive queue and one transmit queue of an interface, on an AF_XDP socket. For one thread.
+#[derive(Debug)]
+pub struct XdpPort {
+    facts: Facts,
+    arena: Arc<Arena>,
+    pool: Pool,
+    ledger: Ledger,
+    /// None after a rebuild that failed, until one succeeds
+    socket: Option<Socket>,
+    /// frames that the kernel has for transmission
+    outstanding: u32,
+    /// inside a packet of several buffers
+    in_pieces: bool,
+    busy_polling: bool,
+    /// flushes since the last completion while frames were outstanding, and when that was first looked at
+    quiet_flushes: u32,
+    quiet_since: Option<Instant>,
+    recipe: Recipe,
+    /// opened while that was permitted, for a rebuild after privileges are dropped
+    spare: Option<OwnedFd>,
+    stats: Arc<Stats>,
+}
+
+impl XdpPort {
+    pub(crate) fn new(facts: Facts, pool: Pool, socket: Socket, recipe: Recipe) -> XdpPort {
+        let arena = pool.arena().clone();
+        let stats = Arc::new(Stats::new(recipe.binding.queue));
+        stats.watch(socket.fd());
+        let mut port = XdpPort {
+            facts,
+            ledger: Ledger::new(&arena),
+            arena,
+            pool,
+            socket: Some(socket),
+            outstanding: 0,
+            in_pieces: false,
+            busy_polling: recipe.busy_poll.is_some(),
+            quiet_flushes: 0,
+            quiet_since: None,
+            recipe,
+            spare: socket::open().ok(),
+            stats,
+        };
+        port.refill(1);
+        port
+    }
+
+    /// What this queue has counted.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// The interface's queue.
+    pub fn queue(&self) -> u32 {
+        self.recipe.binding.queue
+    }
+
+    /// Frames that the kernel holds for transmission.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding as usize
+    }
+
+    /// Frames in the pool.
+    pub fn free_frames(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Whether the kernel knows which NAPI instance feeds this queue, without which busy polling does nothing. Some drivers
+    /// never tell (veth, i40e, ixgbe), older kernels only with the first packet.
+    pub fn knows_napi(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.napi() != 0)
+    }
+
+    /// Throws the socket away and makes it anew on the same queue, as is needed when a device reset has eaten frames. What
+    /// was in its rings is lost, every frame of it comes home to the pool, and the steering program finds the new socket.
+    /// [`Port::flush`] does this when completions stay away for five seconds.
+    ///
+    /// # Errors
+    /// The kernel's. The port then neither receives nor sends; the next `flush` tries again after a while.
+    pub fn rebuild(&mut self) -> io::Result<()> {
+        self.stats.rebuilds.add(1);
+        self.stats.unwatch();
+        // rings and descriptor go, and with them the kernel's use of our memory
+        self.socket = None;
+        for address in self.ledger.held() {
+            let frame = reclaim(&self.arena, &mut self.ledger, address, 0);
+            self.pool.give(frame);
+        }
+        self.outstanding = 0;
+        self.in_pieces = false;
+        self.quiet_flushes = 0;
+        self.quiet_since = Some(Instant::now());
+        let mut socket = self.bind_again().map_err(|refused| refused.why)?;
+        if let Some((us, budget)) = self.recipe.busy_poll {
+            self.busy_polling = socket.prefer_busy_poll(us, budget).is_ok();
+        }
+        let room = socket.fill.room(u32::MAX);
+        fill_up(&mut socket, &self.arena, &mut self.ledger, &mut self.pool, room);
+        let registered = self.recipe.slots.set(self.recipe.binding.queue, socket.fd());
+        self.stats.watch(socket.fd());
+        self.socket = Some(socket);
+        self.quiet_since = None;
+        if self.spare.is_none() {
+            self.spare = socket::open().ok();
+        }
+        registered.map_err(|e| io::Error::other(e.to_string()))
+    }
+
+    /// A new socket on the old queue. The kernel frees a queue a moment after its socket is closed, so it is asked again
+    /// for a while.
+    fn bind_again(&mut self) -> Result<Socket, Refused> {
+        let mut tries = 0;
+        loop {
+            let fd = match self.spare.take() {
+                Some(fd) => fd,
+                None => socket::open().map_err(|why| Refused { step: Step::Open, why })?,
+            };
+            // its own registration of the same memory: sharing would need the first socket, which may be the broken one
+            let memory = Memory::Register(&self.arena);
+            match Socket::bind(fd, memory, self.recipe.sizes, self.recipe.binding) {
+                Err(refused) if tries < 50 && refused.why.raw_os_error() == Some(libc::EBUSY) => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Tops the fill ring up when it lacks `least` frames.
+    #[inline]
+    fn refill(&mut self, least: u32) {
+        let Some(socket) = &mut self.socket else { return };
+        let room = socket.fill.room(least);
+        if room >= least {
+            fill_up(socket, &self.arena, &mut self.ledger, &mut self.pool, room);
+        }
+    }
+
+    /// Makes the kernel take everything from the transmit ring, in as few calls as it needs.
+    #[inline]
+    fn kick(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
+        if !socket.is_zerocopy() || socket.tx.needs_wakeup() {
+            let mut before = socket.tx.waiting();
+            for _ in 0..KICKS {
+                if before == 0 {
+                    break;
+                }
+                self.stats.kicks.add(1);
+                let sent = socket.send();
+                let after = socket.tx.waiting();
+                if let Err(why) = sent {
+                    if !is_transient(&why) {
+                        self.stats.kick_errors.add(1);
+                        break;
+                    }
+                    if after == before {
+                        break; // the device is busy: the next flush tries again
+                    }
+                }
+                if socket.is_zerocopy() {
+                    break; // the driver goes on by itself
+                }
+                before = after;
+            }
+        }
+        if (self.busy_polling || socket.fill.needs_wakeup()) && socket.wake_receive().is_err_and(|e| !is_transient(&e))
+        {
+            self.stats.kick_errors.add(1);
+        }
+    }
+
+    /// Takes back what the device has sent.
+    #[inline]
+    fn reap(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
+        let done = socket.completion.waiting(u32::MAX);
+        if done == 0 {
+            return;
+        }
+        home(&mut socket.completion, done, &self.arena, &mut self.ledger, &mut self.pool);
+        self.outstanding -= done;
+        self.stats.sent.add(u64::from(done));
+        self.quiet_flushes = 0;
+        self.quiet_since = None;
+    }
+
+    /// Counts flushes that brought nothing back, and rebuilds the socket when that lasts.
+    #[cold]
+    fn stay_patient(&mut self) {
+        self.quiet_flushes = 0;
+        let now = Instant::now();
+        let since = *self.quiet_since.get_or_insert(now);
+        if now.duration_since(since) >= COMPLETION_TIMEOUT && self.rebuild().is_err() {
+            self.stats.kick_errors.add(1);
+        }
+    }
+}
+
+/// Makes a frame of what the kernel gave back.
+///
+/// # Panics
+/// When this port gave the kernel no such chunk: the rings are corrupt and nothing in them can be believed.
+#[inline(always)]
+fn reclaim(arena: &Arena, ledger: &mut Ledger, address: u64, len: u32) -> Frame {
+    assert!(ledger.take_back(address), "the kernel gave back chunk {address:#x}, which it did not have");
+    // SAFETY: the ledger had the chunk as given up by `Arena::give_up` and not taken back since, and no longer has. The kernel
+    // is done with it: it put the address into a ring of ours, or (rebuild) the socket that it served is closed.
+    unsafe { arena.frame_at(address, len) }
+}
+
+#[inline]
+fn home(from: &mut Ring<Address, Drains>, n: u32, arena: &Arena, ledger: &mut Ledger, pool: &mut Pool) {
+    for _ in 0..n {
+        let address = from.get();
+        pool.give(reclaim(arena, ledger, address, 0));
+    }
+    from.publish();
+}
+
+#[inline]
+fn fill_up(socket: &mut Socket, arena: &Arena, ledger: &mut Ledger, pool: &mut Pool, room: u32) {
+    for _ in 0..room {
+        let Some(frame) = pool.take() else { break };
+        let address = arena.give_up(frame);
+        ledger.give_up(address);
+        socket.fill.put(address);
+    }
+    socket.fill.publish();
+}
+
+impl Port for XdpPort {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    #[inline]
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        let Some(socket) = &mut self.socket else { return 0 };
+        let limit = limit.min(into.remaining_capacity()) as u32;
+        let waiting = socket.rx.waiting(limit).min(limit);
+        if waiting == 0 {
+            return 0;
+        }
+        let before = into.len();
+        for _ in 0..waiting {
+            if let Some(next) = socket.rx.ahead(4) {
+                base::prefetch::read(self.arena.as_ptr().wrapping_add(next.address as usize));
+            }
+            let got = socket.rx.get();
+            let frame = reclaim(&self.arena, &mut self.ledger, got.address, got.len);
+            if got.options & XDP_PKT_CONTD != 0 || self.in_pieces {
+                self.in_pieces = got.options & XDP_PKT_CONTD != 0;
+                self.stats.in_pieces.add(1);
+                self.pool.give(frame);
+            } else {
+                into.push(frame);
+            }
+        }
+        socket.rx.publish();
+        let got = into.len() - before;
+        self.stats.received.add(got as u64);
+        got
+    }
+
+    #[inline]
+    fn transmit_room(&mut self) -> usize {
+        // bounded by the completion ring too: a frame needs a slot to come back in
+        let Some(socket) = &mut self.socket else { return 0 };
+        let back = socket.completion.size() - self.outstanding;
+        socket.tx.room(BURST_FRAMES as u32).min(back) as usize
+    }
+
+    #[inline]
+    fn transmit(&mut self, from: &mut Burst) -> usize {
+        let n = from.len().min(self.transmit_room());
+        let Some(socket) = &mut self.socket else { return 0 };
+        let mut queued = 0;
+        for frame in from.drain(..n) {
+            // the kernel skips such a descriptor without completing it, and the frame would be lost
+            if frame.len() < SHORTEST_BYTES || frame.len() > self.facts.frame_bytes {
+                self.stats.unsendable.add(1);
+                self.pool.give(frame);
+                continue;
+            }
+            let len = frame.len() as u32;
+            let address = self.arena.give_up(frame);
+            self.ledger.give_up(address);
+            socket.tx.put(Descriptor { address, len, options: 0 });
+            queued += 1;
+        }
+        socket.tx.publish();
+        self.outstanding += queued;
+        n
+    }
+
+    #[inline]
+    fn flush(&mut self) -> bool {
+        self.kick();
+        self.reap();
+        self.refill(REFILL_FRAMES);
+        if self.outstanding == 0 && self.socket.is_some() {
+            return false;
+        }
+        self.quiet_flushes += 1;
+        if self.quiet_flushes >= PATIENCE_FLUSHES {
+            self.stay_patient();
+        }
+        true
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<Frame> {
+        if self.pool.is_empty() {
+            self.reap();
+        }
+        self.pool.take()
+    }
+
+    #[inline]
+    fn give(&mut self, frame: Frame) {
+        self.pool.give(frame);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(|socket| socket.fd().as_fd())
+    }
+}
+
+impl Drop for XdpPort {
+    fn drop(&mut self) {
+        // the kernel lets go first; then every frame is home, and the arena can be unmapped with the last port
+        self.stats.unwatch();
+        self.socket = None;
+        for address in self.ledger.held() {
+            let frame = reclaim(&self.arena, &mut self.ledger, address, 0);
+            self.pool.give(frame);
+        }
+    }
+}

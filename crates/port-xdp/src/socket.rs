@@ -1,0 +1,262 @@
+//! AF_XDP sockets: made, given memory and rings, bound.
+//!
+//! What this layer leaves out: shared UMEM between devices, unaligned chunks, transmit metadata, multi-buffer frames. A
+//! socket is closed when its descriptor and its four rings are gone; only then does the kernel free its queue.
+
+#![allow(unsafe_code)]
+
+use crate::ring::{Address, AllOffsets, Descriptor, Drains, Fills, Ring};
+use base::Arena;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// SOL_XDP's option for descriptors a sendto() in copy mode (Linux 6.17); 32 without it.
+const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+
+/// Slots of the four rings, each a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+    pub(crate) fill: u32,
+    pub(crate) completion: u32,
+}
+
+/// Where a socket's memory comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory<'a> {
+    /// registered with this socket
+    Register(&'a Arena),
+    /// registered with that bound socket of the same interface
+    Share(BorrowedFd<'a>),
+}
+
+/// How a socket is bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    pub(crate) ifindex: u32,
+    pub(crate) queue: u32,
+    pub(crate) zerocopy: bool,
+}
+
+/// What was asked of the kernel when it refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Open,
+    Register,
+    Rings,
+    Bind,
+}
+
+/// The kernel's answer, and to what.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) step: Step,
+    pub(crate) why: io::Error,
+}
+
+fn at(step: Step) -> impl Fn(io::Error) -> Refused {
+    move |why| Refused { step, why }
+}
+
+/// A bound socket with its rings.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    // the rings go first: they keep the queue as the descriptor does
+    pub(crate) rx: Ring<Descriptor, Drains>,
+    pub(crate) tx: Ring<Descriptor, Fills>,
+    pub(crate) fill: Ring<Address, Fills>,
+    pub(crate) completion: Ring<Address, Drains>,
+    fd: Arc<OwnedFd>,
+    zerocopy: bool,
+    /// what was asked for and took effect
+    pub(crate) tx_budget: bool,
+}
+
+/// A socket that is not yet bound, which needs CAP_NET_RAW; binding it later does not.
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no pointer is passed.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Socket {
+    /// Gives `fd` memory and rings and binds it. The fill ring is empty and must be filled before packets are expected.
+    pub(crate) fn bind(fd: OwnedFd, memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
+        if let Memory::Register(arena) = memory {
+            register(fd.as_fd(), arena).map_err(at(Step::Register))?;
+        }
+        let rings = [
+            (libc::XDP_UMEM_FILL_RING, sizes.fill),
+            (libc::XDP_UMEM_COMPLETION_RING, sizes.completion),
+            (libc::XDP_RX_RING, sizes.rx),
+            (libc::XDP_TX_RING, sizes.tx),
+        ];
+        for (option, size) in rings {
+            set(fd.as_fd(), libc::SOL_XDP, option, &size).map_err(at(Step::Rings))?;
+        }
+        let offsets: AllOffsets = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS).map_err(at(Step::Rings))?;
+        let pages = [
+            libc::XDP_PGOFF_RX_RING as u64,
+            libc::XDP_PGOFF_TX_RING as u64,
+            libc::XDP_UMEM_PGOFF_FILL_RING,
+            libc::XDP_UMEM_PGOFF_COMPLETION_RING,
+        ];
+        let rx = Ring::consuming(fd.as_fd(), pages[0], offsets.rx, sizes.rx).map_err(at(Step::Rings))?;
+        let tx = Ring::producing(fd.as_fd(), pages[1], offsets.tx, sizes.tx).map_err(at(Step::Rings))?;
+        let fill = Ring::producing(fd.as_fd(), pages[2], offsets.fill, sizes.fill).map_err(at(Step::Rings))?;
+        let completion =
+            Ring::consuming(fd.as_fd(), pages[3], offsets.completion, sizes.completion).map_err(at(Step::Rings))?;
+        bind(fd.as_fd(), memory, to).map_err(at(Step::Bind))?;
+        let got: u32 = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS).map_err(at(Step::Bind))?;
+        let zerocopy = got & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        let tx_budget = set(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &sizes.tx).is_ok();
+        let mut socket = Socket { rx, tx, fill, completion, fd: Arc::new(fd), zerocopy, tx_budget };
+        if to.zerocopy {
+            // some drivers accept the bind and refuse the first call
+            match socket.send() {
+                Ok(()) => {}
+                Err(e) if is_transient(&e) => {}
+                Err(why) => return Err(Refused { step: Step::Bind, why }),
+            }
+        }
+        Ok(socket)
+    }
+
+    /// Whether the kernel uses our memory without a copy.
+    pub(crate) fn is_zerocopy(&self) -> bool {
+        self.zerocopy
+    }
+
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// Makes the kernel transmit what is in the transmit ring.
+    #[inline]
+    pub(crate) fn send(&mut self) -> io::Result<()> {
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: null buffer and address with zero lengths: the kernel reads neither.
+        let sent = unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Makes the kernel look at the fill ring, and poll the device when busy polling.
+    pub(crate) fn wake_receive(&mut self) -> io::Result<()> {
+        let (flags, none) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
+        // SAFETY: null buffer with length zero, and no address wanted: the kernel writes nothing.
+        let got =
+            unsafe { libc::recvfrom(self.fd.as_raw_fd(), std::ptr::null_mut(), 0, flags, none, std::ptr::null_mut()) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Asks for preferred busy polling; an error when the kernel refuses it.
+    pub(crate) fn prefer_busy_poll(&self, us: u32, budget: u32) -> io::Result<()> {
+        let fd = self.fd.as_fd();
+        set(fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
+        set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &us)?;
+        set(fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
+    }
+
+    /// The NAPI instance that feeds the socket, 0 while the kernel knows none (a driver that does not map them, or, on older
+    /// kernels, no packet yet).
+    pub(crate) fn napi(&self) -> u32 {
+        get(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
+    }
+}
+
+/// Errors of a send or bind that pass by themselves.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR))
+}
+
+/// `struct xdp_umem_reg`, as kernels up to 6.7 have it; newer ones accept the shorter form.
+#[repr(C)]
+struct UmemReg {
+    address: u64,
+    bytes: u64,
+    chunk_bytes: u32,
+    headroom: u32,
+    flags: u32,
+}
+
+fn register(fd: BorrowedFd<'_>, arena: &Arena) -> io::Result<()> {
+    let region = UmemReg {
+        address: arena.as_ptr() as u64,
+        bytes: arena.bytes() as u64,
+        chunk_bytes: u32::from(arena.chunk_bytes()),
+        headroom: 0,
+        flags: 0,
+    };
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)
+}
+
+fn bind(fd: BorrowedFd<'_>, memory: Memory<'_>, to: Binding) -> io::Result<()> {
+    let (flags, umem) = match memory {
+        // the socket that shares takes wakeup and mode from the first
+        Memory::Share(owner) => (libc::XDP_SHARED_UMEM, owner.as_raw_fd() as u32),
+        Memory::Register(_) if to.zerocopy => (libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP, 0),
+        Memory::Register(_) => (libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP, 0),
+    };
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: to.ifindex,
+        sxdp_queue_id: to.queue,
+        sxdp_shared_umem_fd: umem,
+    };
+    let bytes = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe a live sockaddr_xdp, which the kernel copies.
+    let bound = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), bytes) };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    let bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe a live T, which the kernel copies.
+    let set = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), bytes) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Types of which every bit pattern is a value.
+trait Plain: Copy {}
+impl Plain for u32 {}
+impl Plain for AllOffsets {}
+impl Plain for Statistics {}
+
+fn get<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to the live, writable `value`, and the length back.
+    let got = unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut bytes) };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was zeroed, and zeros and whatever the kernel wrote are both a T (`Plain`).
+    Ok(unsafe { value.assume_init() })
+}
+
+/// `struct xdp_statistics`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Statistics {
+    pub(crate) rx_dropped: u64,
+    pub(crate) rx_invalid: u64,
+    pub(crate) tx_invalid: u64,
+    pub(crate) rx_ring_full: u64,
+    pub(crate) fill_empty: u64,
+    pub(crate) tx_empty: u64,
+}
+
+/// What the kernel counted at the socket `fd` since it was made.
+pub(crate) fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
+    get(fd, libc::SOL_XDP, libc::XDP_STATISTICS)
+}

@@ -1,0 +1,114 @@
+//! What one queue has counted: by its thread, and by the kernel at its socket.
+
+use crate::socket::{Statistics, statistics};
+use base::Counter;
+use base::counter::{Figure, Report};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The counts of one queue; shared with whoever shows them.
+#[derive(Debug)]
+pub struct Stats {
+    queue: String,
+    /// frames handed to the caller
+    pub received: Counter,
+    /// frames that the device has sent
+    pub sent: Counter,
+    /// calls to the kernel to transmit
+    pub kicks: Counter,
+    /// those that failed for a reason that does not pass by itself
+    pub kick_errors: Counter,
+    /// pieces of packets larger than a frame, which were refused
+    pub in_pieces: Counter,
+    /// frames shorter than an Ethernet header or longer than a chunk, which were not sent
+    pub unsendable: Counter,
+    /// times the socket was made anew
+    pub rebuilds: Counter,
+    kernel: Mutex<Kernel>,
+}
+
+/// The kernel's counts die with a socket, so those of sockets gone are kept.
+#[derive(Debug, Default)]
+struct Kernel {
+    /// weak: a reader must not keep a queue from being freed
+    socket: Weak<OwnedFd>,
+    before: Statistics,
+}
+
+impl Kernel {
+    fn now(&self) -> Statistics {
+        let now = self.socket.upgrade().and_then(|socket| statistics(socket.as_fd()).ok()).unwrap_or_default();
+        let old = self.before;
+        Statistics {
+            rx_dropped: old.rx_dropped + now.rx_dropped,
+            rx_invalid: old.rx_invalid + now.rx_invalid,
+            tx_invalid: old.tx_invalid + now.tx_invalid,
+            rx_ring_full: old.rx_ring_full + now.rx_ring_full,
+            fill_empty: old.fill_empty + now.fill_empty,
+            tx_empty: old.tx_empty + now.tx_empty,
+        }
+    }
+}
+
+impl Stats {
+    pub(crate) fn new(queue: u32) -> Stats {
+        Stats {
+            queue: queue.to_string(),
+            received: Counter::new(),
+            sent: Counter::new(),
+            kicks: Counter::new(),
+            kick_errors: Counter::new(),
+            in_pieces: Counter::new(),
+            unsendable: Counter::new(),
+            rebuilds: Counter::new(),
+            kernel: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn watch(&self, socket: &Arc<OwnedFd>) {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket = Arc::downgrade(socket);
+    }
+
+    pub(crate) fn unwatch(&self) {
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        kernel.before = kernel.now();
+        kernel.socket = Weak::new();
+    }
+
+    /// Frames of ours that the kernel dropped at the socket: no free frame or too large, and receive ring full.
+    pub fn dropped_by_kernel(&self) -> (u64, u64) {
+        let now = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).now();
+        (now.rx_dropped, now.rx_ring_full)
+    }
+}
+
+impl Report for Stats {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let queue = ("queue", self.queue.as_str());
+        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).now();
+        let plain = [
+            ("xdp_frames_received_total", "frames taken from the receive ring", self.received.get()),
+            ("xdp_frames_sent_total", "frames that the device has sent", self.sent.get()),
+            ("xdp_kicks_total", "calls to the kernel to transmit", self.kicks.get()),
+            ("xdp_kick_errors_total", "calls to the kernel to transmit that failed", self.kick_errors.get()),
+            ("xdp_socket_rebuilds_total", "sockets made anew after completions stayed away", self.rebuilds.get()),
+            ("xdp_fill_ring_empty_total", "times the kernel found the fill ring empty", kernel.fill_empty),
+        ];
+        for (name, help, value) in plain {
+            show(Figure { name, help, gauge: false, labels: &[queue], value });
+        }
+        let drops = [
+            ("no frame or too large", kernel.rx_dropped),
+            ("receive ring full", kernel.rx_ring_full),
+            ("invalid fill descriptor", kernel.rx_invalid),
+            ("invalid transmit descriptor", kernel.tx_invalid),
+            ("packet in pieces", self.in_pieces.get()),
+            ("unsendable length", self.unsendable.get()),
+        ];
+        for (reason, value) in drops {
+            let labels = &[queue, ("reason", reason)];
+            let help = "frames of ours dropped at the AF_XDP socket";
+            show(Figure { name: "xdp_frames_dropped_total", help, gauge: false, labels, value });
+        }
+    }
+}

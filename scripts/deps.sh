@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Sees to the Debian packages that a task needs: installs what is missing when root, else names it and stops.
+# usage: deps.sh build | demo | test
+set -euo pipefail
+
+build="clang gcc libbpf-dev libc6-dev linux-libc-dev llvm make"
+demo="$build bind9-dnsutils ethtool iproute2"
+test="$demo bpftool curl dnsperf knot knot-dnsutils ldnsutils nsd procps tshark"
+
+case ${1:-} in
+build | demo | test) wanted=${!1} ;;
+*) sed -n '2,3p' "$0"; exit 2 ;;
+esac
+
+missing=
+for package in $wanted; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+  if [ "$(id -u)" != 0 ]; then
+    # without root the demo runs on kernel sockets and needs less: what cannot be had is named, the build decides
+    echo "missing Debian packages; as root run: apt-get update && apt-get install$missing" >&2
+    exit 1
+  fi
+  echo "installing$missing"
+  # name servers that the tests compare with must not start as services of this machine
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e $policy ]; then
+    trap 'rm -f $policy' EXIT
+    printf '#!/bin/sh\nexit 101\n' >$policy
+    chmod +x $policy
+  fi
+  apt-get update -qq
+  # shellcheck disable=SC2086
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+fi
+
+command -v cargo >/dev/null || { echo "missing Rust: install it with rustup (https://rustup.rs) or your distribution's packages, 1.91 or newer" >&2; exit 1; }
