@@ -16,6 +16,7 @@ const ERROR6_BYTES_MAX: usize = 1280;
 
 impl Stack {
     /// An ICMP message to a local address; whether the frame is to be sent.
+    #[inline(never)]
     pub(crate) fn handle_icmp4(&mut self, now: Instant, frame: &mut Frame, place: Place, local: Option<Local>) -> bool {
         let message = &frame.bytes()[place.at..place.at + place.bytes];
         let icmp = match icmpv4::Icmp::parse(message) {
@@ -46,6 +47,7 @@ impl Stack {
     }
 
     /// An ICMPv6 message; whether the frame is to be sent.
+    #[inline(never)]
     pub(crate) fn handle_icmp6(&mut self, now: Instant, frame: &mut Frame, place: Place) -> bool {
         let (src, dst) = pair6(frame.bytes(), place.ip_at);
         let message = &frame.bytes()[place.at..place.at + place.bytes];
@@ -129,6 +131,7 @@ impl Stack {
 
     /// Makes the frame, already counted as dropped, an ICMP error about itself, if the limit has room; whether it is to be
     /// sent. The caller saw that source and destination are unicast and the destination an own address.
+    #[inline(never)]
     pub(crate) fn complain(
         &mut self,
         now: Instant,

@@ -124,12 +124,13 @@ impl Stack {
         }
     }
 
+    #[inline(never)]
     pub(crate) fn drop_frame(&self, reason: DropReason) -> bool {
         self.counters.add_drop(reason);
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn link(&self, frame: &Frame) -> Note {
         let mut note = Note {
             fate: Fate::Free,
@@ -159,7 +160,7 @@ impl Stack {
         note
     }
 
-    #[inline]
+    #[inline(always)]
     fn network(&mut self, now: Instant, ether_type: EtherType, frame: &mut Frame, note: &mut Note) -> Fate {
         let ip_at = usize::from(note.ip_at);
         let v6 = ether_type == EtherType::IPV6;
@@ -205,7 +206,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn network4(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Found {
         match self.try_network4(frame, ip_at, group) {
             Ok(found) => found,
@@ -213,7 +214,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_network4(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Result<Found, DropReason> {
         let ip = Ipv4::parse(&frame[ip_at..])?;
         let (src, dst) = (ip.src(), ip.dst());
@@ -263,7 +264,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn network6(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Found {
         match self.try_network6(frame, ip_at, group) {
             Ok(found) => found,
@@ -271,7 +272,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_network6(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Result<Found, DropReason> {
         let ip = Ipv6::parse(&frame[ip_at..])?;
         let (src, dst) = (ip.src(), ip.dst());
@@ -332,6 +333,7 @@ impl Stack {
     }
 
     /// Where the field is that names what follows the extension headers, counted from the fixed header.
+    #[cold]
     fn next_header_at(&self, ip: &Ipv6<'_>) -> u32 {
         let (mut named_at, mut protocol, mut at) = (6, ip.next_header(), 0);
         while ipv6::is_extension(protocol) && at + 1 < ip.payload().len() {
@@ -343,6 +345,7 @@ impl Stack {
     }
 
     /// What an extension header that cannot be passed means; only an own, usable address complains.
+    #[cold]
     fn stopped(&self, stopped: ipv6::Stopped, dst: Ipv6Addr, src: Ipv6Addr) -> Found {
         use ipv6::Stopped;
         let complains = matches!(self.locals.find(Key::v6(dst)), Some(Local::Own(_))) && !src.is_unspecified();
@@ -366,7 +369,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn judge_udp(&self, udp: &Udp<'_>, pseudo: Sum, v6: bool) -> Result<(), DropReason> {
         if udp.src_port() == 0 {
             return Err(DropReason::UdpSourcePort); // nobody to answer (RFC 768)
@@ -381,7 +384,7 @@ impl Stack {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_listener(&mut self, udp: &Udp<'_>, dst: Key, v6: bool, class: u8, at: usize) -> Result<Found, DropReason> {
         let listener = match self.locals.route(dst, v6, udp.dst_port()) {
             Route::To(listener) => listener,
@@ -451,7 +454,7 @@ impl Stack {
     }
 
     /// The slot of one datagram: the frame's rest after the UDP header, as far as an answer may reach.
-    #[inline]
+    #[inline(always)]
     fn slot<'f>(&self, frame: &'f mut Frame, note: &Note) -> Datagram<'f> {
         let (ip_at, payload_at) = (usize::from(note.ip_at), usize::from(note.payload_at));
         let v6 = matches!(note.fate, Fate::Udp6(_));
@@ -527,7 +530,7 @@ pub(crate) fn set_packet(frame: &mut Frame, shift: usize, bytes: usize) {
 
 /// Makes the frame an answer whose transport bytes are the `bytes` at `at`, over IPv4. The header goes directly in front of
 /// them, so options of the question are left out.
-#[inline]
+#[inline(always)]
 pub(crate) fn turn4(frame: &mut Frame, ip_at: usize, at: usize, bytes: usize, protocol: Protocol) {
     let new_ip_at = at - ipv4::HEADER_BYTES;
     let room = frame.room_mut();
@@ -539,7 +542,7 @@ pub(crate) fn turn4(frame: &mut Frame, ip_at: usize, at: usize, bytes: usize, pr
 }
 
 /// The same over IPv6, without the question's extension headers.
-#[inline]
+#[inline(always)]
 pub(crate) fn turn6(frame: &mut Frame, ip_at: usize, at: usize, bytes: usize, next_header: Protocol) {
     let new_ip_at = at - ipv6::HEADER_BYTES;
     let room = frame.room_mut();
@@ -550,7 +553,7 @@ pub(crate) fn turn6(frame: &mut Frame, ip_at: usize, at: usize, bytes: usize, ne
     set_packet(frame, new_ip_at - ip_at, at - (new_ip_at - ip_at) + bytes);
 }
 
-#[inline]
+#[inline(always)]
 fn answer4(frame: &mut Frame, note: &Note, bytes: usize) {
     let (ip_at, at) = (usize::from(note.ip_at), usize::from(note.payload_at) - udp::HEADER_BYTES);
     let bytes = udp::HEADER_BYTES + bytes;
@@ -560,7 +563,7 @@ fn answer4(frame: &mut Frame, note: &Note, bytes: usize) {
     turn4(frame, ip_at, at, bytes, Protocol::UDP);
 }
 
-#[inline]
+#[inline(always)]
 fn answer6(frame: &mut Frame, note: &Note, bytes: usize) {
     let (ip_at, at) = (usize::from(note.ip_at), usize::from(note.payload_at) - udp::HEADER_BYTES);
     let bytes = udp::HEADER_BYTES + bytes;
@@ -570,7 +573,7 @@ fn answer6(frame: &mut Frame, note: &Note, bytes: usize) {
     turn6(frame, ip_at, at, bytes, Protocol::UDP);
 }
 
-#[inline]
+#[inline(always)]
 fn turn_udp(datagram: &mut [u8], pseudo: Sum) {
     let ports = datagram.first_chunk::<4>().expect("a UDP header was parsed");
     let (src, dst) = (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]));

@@ -276,6 +276,7 @@ impl Stack {
     }
 
     /// An ARP packet; whether the frame is to be sent.
+    #[inline(never)]
     pub(crate) fn handle_arp(&mut self, now: Instant, frame: &mut Frame, at: usize) -> bool {
         let packet = &frame.bytes()[at..];
         if packet.len() < arp::BYTES {
