@@ -1,7 +1,8 @@
 //! ICMP and ICMPv6: echo answered in place, errors made in place and limited, errors received judged by what they quote.
 
-use crate::input::{HOPS, Place, pair4, pair6, set_packet, turn_link, turn4, turn6};
+use crate::input::Place;
 use crate::locals::{Key, Local, Route};
+use crate::turn::{HOPS, pair4, pair6, set_packet, turn_link, turn4, turn6};
 use crate::{DropReason, Handled, Stack};
 use base::{Frame, Instant};
 use std::net::Ipv6Addr;

@@ -8,8 +8,8 @@
 
 use crate::counters::{OwnCounters, Readiness};
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
-use crate::input::pair6;
 use crate::locals::{Key, Local};
+use crate::turn::pair6;
 use crate::{ClaimMode, DropReason, Handled, Stack};
 use base::{Burst, Frame, Instant};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
