@@ -42,7 +42,7 @@ pub struct Endpoint {
 pub enum Idle {
     /// asks again and again: the lowest latency, a whole processor
     Spin,
-    /// yields the processor and asks once more while that has lately paid, then sleeps in the kernel
+    /// asks once more while that has lately paid, then sleeps in the kernel
     #[default]
     Adaptive,
     /// sleeps in the kernel at once

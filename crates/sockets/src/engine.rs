@@ -322,10 +322,8 @@ impl<'a> Loop<'a> {
         self.table.abort_all(service);
     }
 
-    /// Lets others have the processor, the kernel's receive thread perhaps, and looks again; true when there is work, or
-    /// when only trying can tell.
+    /// Looks again without waiting; true when there is work, or when only trying can tell.
     fn ask_again(&mut self) -> bool {
-        rustix::thread::sched_yield();
         match &mut self.thread.udp[..] {
             // one socket is asked itself, several through epoll
             [udp] if self.thread.tcp.is_empty() => udp.readable = true,

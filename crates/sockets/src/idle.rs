@@ -1,9 +1,9 @@
 //! Whether to ask the kernel once more before sleeping.
 //!
-//! Going to sleep and being woken costs several times what a receive that finds nothing costs, and a thread that yields the
-//! processor first lets the kernel's receive thread, if it shares that processor, bring a whole burst. So the adaptive
-//! policy asks again as long as at least half of the recent attempts brought something; otherwise it tries one time in
-//! [`PROBE`], to notice a change. An idle thread asks at most once more and then sleeps.
+//! Going to sleep and being woken costs several times what a receive that finds nothing costs. So the adaptive policy asks
+//! again as long as at least half of the recent attempts brought something; otherwise it tries one time in [`PROBE`], to
+//! notice a change. An idle thread asks at most once more and then sleeps. It does not yield the processor first: on a
+//! machine that is shared, whoever gets it keeps it for milliseconds.
 
 use crate::config::Idle;
 
