@@ -80,6 +80,8 @@ pub struct OpenConfig {
     pub spare_frames: u32,
     /// poll the device from our thread for up to so many microseconds
     pub busy_poll_us: Option<u32>,
+    /// after this long without any of the transmitted frames coming back the socket is made anew
+    pub completion_timeout: Duration,
     /// how long to wait for the carrier after the program and the sockets are in place
     pub carrier_wait: Duration,
 }
@@ -99,6 +101,7 @@ impl OpenConfig {
             tx_slots: 2048,
             spare_frames: 2048,
             busy_poll_us: None,
+            completion_timeout: Duration::from_secs(5),
             carrier_wait: Duration::from_secs(10),
         }
     }
@@ -172,7 +175,7 @@ pub enum OpenError {
     },
     /// Packets of the interface's MTU do not fit.
     #[error(
-        "the MTU of {interface}, {mtu}, is too large for {mode} mode, which carries {most}: lower it with `ip link set dev {interface} mtu {most}`{also}"
+        "the MTU of {interface}, {mtu}, is too large for {mode} mode, which carries {most}: lower it with `ip link set dev {interface} mtu {most}`"
     )]
     Mtu {
         /// the interface
@@ -183,8 +186,6 @@ pub enum OpenError {
         mode: Mode,
         /// the largest that works
         most: usize,
-        /// another way out, if there is one
-        also: &'static str,
     },
     /// A queue would be without a socket.
     #[error(
@@ -375,7 +376,6 @@ fn chunk_bytes(device: &Device, mode: Mode) -> Result<u16, OpenError> {
         mtu: device.mtu,
         mode,
         most: carries(LARGEST_CHUNK_BYTES),
-        also: "",
     })
 }
 
@@ -391,7 +391,10 @@ fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering
     let maps = Config { queues: device.rx_queues, ..Config::default() };
     let steering = Steering::load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
-    let _ = device.wait_for_carrier(config.carrier_wait);
+    if device.running {
+        // some drivers restart the link for a program; a link that was down before is waited for once, at the end
+        device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
+    }
     let frames = config.frames();
     let (arena, mut all) =
         Arena::new(frames * device.rx_queues, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
@@ -481,7 +484,9 @@ fn finish(
         let queue = queue as u32;
         steering.sockets().set(queue, socket.fd()).map_err(OpenError::Entry)?;
         let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
-        let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, slots: steering.sockets() };
+        let completion_timeout = config.completion_timeout;
+        let slots = steering.sockets();
+        let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, completion_timeout, slots };
         ports.push(XdpPort::new(facts.clone(), Pool::new(made.arena.clone(), frames), socket, recipe));
     }
     let running =
@@ -499,7 +504,8 @@ fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<S
     if !running {
         warnings.push(format!("{name} has no carrier: nothing arrives until its link is up"));
     }
-    if device.strips_vlan {
+    // veth claims to strip tags too, but only hands over apart what the sender's kernel had apart
+    if device.strips_vlan && device.driver != "veth" {
         warnings.push(format!("{name} takes VLAN tags off, so tagged queries look untagged: run `ethtool -K {name} rxvlan off` if there are any"));
     }
     match busy_polling {
