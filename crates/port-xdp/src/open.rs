@@ -4,15 +4,16 @@
 //! and only then are addresses taken: no packet finds an empty queue. Modes are tried from the best down, and what made
 //! a better one fail is kept for the report.
 
-use crate::device::{self, Address, Device, Membership, Monitor};
+use crate::device::{self, Device};
+use crate::handle::Handle;
 use crate::port::{Recipe, XdpPort};
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
 use base::{Arena, Frame, Pool};
-use bpf::steering::{self, CAP_NET_RAW, Capability, Counts, Prefix, Rule};
-use bpf::{Attach, Config, Steering, SteeringError, Taken};
+use bpf::capability::{CAP_NET_RAW, missing_of};
+use bpf::steering::Prefix;
+use bpf::{Attach, Config, Steering, SteeringError};
 use port::Facts;
 use rustix::process::{Resource, Rlimit};
-use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -324,7 +325,7 @@ impl From<OpenError> for Failed {
     }
 }
 
-fn other(interface: &str, doing: &'static str) -> impl Fn(io::Error) -> OpenError {
+pub(crate) fn other(interface: &str, doing: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |why| OpenError::Other { interface: interface.to_owned(), doing, why }
 }
 
@@ -433,11 +434,7 @@ fn refused(device: &Device, queue: u32, arena: &Arena, refused: Refused) -> Fail
     match (refused.step, refused.why.raw_os_error()) {
         (step, Some(libc::EPERM | libc::EACCES)) => {
             let doing = if step == Step::Open { "open an AF_XDP socket" } else { "bind an AF_XDP socket" };
-            let wanted: &[Capability] = &[CAP_NET_RAW];
-            let needs = match steering::not_permitted(doing, wanted) {
-                SteeringError::NotPermitted { needs, .. } => needs,
-                _ => CAP_NET_RAW.0.to_owned(),
-            };
+            let needs = missing_of(&[CAP_NET_RAW]);
             OpenError::NotPermitted { interface, doing, needs }.into()
         }
         (Step::Open, Some(libc::EAFNOSUPPORT)) => OpenError::KernelTooOld("it has no AF_XDP".into()).into(),
@@ -518,123 +515,3 @@ fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<S
     }
     warnings
 }
-
-/// Says what is ours while the ports run. Control's; dropping it detaches the program, and the kernel has all traffic.
-#[derive(Debug)]
-pub struct Handle {
-    interface: u32,
-    steering: Steering,
-    membership: Option<Membership>,
-    monitor: Monitor,
-    listeners: BTreeSet<Listener>,
-}
-
-impl Handle {
-    fn new(config: &OpenConfig, device: &Device, steering: Steering) -> Result<Handle, OpenError> {
-        let name = &config.interface;
-        // before the addresses are asked for, so that no change is missed
-        let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
-        let listeners = config.listeners.iter().copied().collect();
-        let mut handle = Handle { interface: device.index, steering, membership: None, monitor, listeners };
-        for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
-            for prefix in prefixes {
-                handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
-            }
-        }
-        for address in &config.own {
-            handle.add_own(*address).map_err(|why| other(name, "adding an own address")(why))?;
-        }
-        handle.follow().map_err(other(name, "taking the listeners' addresses"))?;
-        Ok(handle)
-    }
-
-    /// The program, for single entries.
-    pub fn steering(&mut self) -> &mut Steering {
-        &mut self.steering
-    }
-
-    /// What the program has counted.
-    pub fn counts(&self) -> Arc<Counts> {
-        self.steering.counts()
-    }
-
-    /// Makes an address wholly ours.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn add_own(&mut self, address: IpAddr) -> io::Result<()> {
-        if address.is_ipv6() {
-            let membership = match self.membership.take() {
-                Some(membership) => membership,
-                None => Membership::open(self.interface)?,
-            };
-            let joined = membership.join_for(address);
-            self.membership = Some(membership);
-            joined?;
-        }
-        self.steering.add_own(address).map_err(|e| io::Error::other(e.to_string()))
-    }
-
-    /// Listens on one more destination.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
-        self.listeners.insert(listener);
-        self.follow().map(|_| ())
-    }
-
-    /// Listens on one destination less.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
-        self.listeners.remove(listener);
-        self.follow().map(|_| ())
-    }
-
-    /// Readable when addresses have changed; then [`Handle::follow`] is due.
-    pub fn monitor(&mut self) -> &mut Monitor {
-        &mut self.monitor
-    }
-
-    /// Makes what is taken what the listeners mean with the addresses of now; whether anything changed.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn follow(&mut self) -> io::Result<bool> {
-        self.monitor.changes()?;
-        let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
-        let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
-        let failed = |e: SteeringError| io::Error::other(e.to_string());
-        for taken in wanted.difference(&has) {
-            self.steering.take(*taken).map_err(failed)?;
-        }
-        for taken in has.difference(&wanted) {
-            self.steering.release(taken).map_err(failed)?;
-        }
-        Ok(wanted != has)
-    }
-}
-
-/// What the listeners mean, with these addresses, on interface index `interface`.
-fn resolve(listeners: &BTreeSet<Listener>, addresses: &BTreeSet<Address>, interface: u32) -> BTreeSet<Taken> {
-    // a link-local address counts on its own link only, and loopback addresses never come over a wire
-    let reachable = |a: &&Address| match a.address {
-        IpAddr::V4(v4) => !v4.is_loopback(),
-        IpAddr::V6(v6) => !v6.is_loopback() && (!v6.is_unicast_link_local() || a.interface == interface),
-    };
-    let mut wanted = BTreeSet::new();
-    for Listener { address, protocol, port } in listeners.iter().copied() {
-        if !address.is_unspecified() {
-            wanted.insert(Taken { address, protocol, port });
-            continue;
-        }
-        let local = addresses.iter().filter(reachable).filter(|a| a.address.is_ipv4() == address.is_ipv4());
-        wanted.extend(local.map(|a| Taken { address: a.address, protocol, port }));
-    }
-    wanted
-}
-
-#[cfg(test)]
-mod tests;

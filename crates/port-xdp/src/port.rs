@@ -430,3 +430,24 @@ impl Drop for XdpPort {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_comes_back_once_and_only_if_it_was_given() {
+        let (arena, _frames) = Arena::new(130, 4096).unwrap();
+        let mut ledger = Ledger::new(&arena);
+        for chunk in [0, 63, 64, 129] {
+            ledger.give_up(chunk * 4096 + 256);
+        }
+        assert_eq!(ledger.held(), [0, 63 * 4096, 64 * 4096, 129 * 4096]);
+        // the kernel may name any byte of the chunk
+        assert!(ledger.take_back(64 * 4096 + 4095));
+        assert!(!ledger.take_back(64 * 4096));
+        assert!(!ledger.take_back(65 * 4096));
+        assert!(!ledger.take_back(u64::MAX));
+        assert_eq!(ledger.held(), [0, 63 * 4096, 129 * 4096]);
+    }
+}
