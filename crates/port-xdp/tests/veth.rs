@@ -411,7 +411,8 @@ fn only_whole_plain_datagrams_and_errors_about_them_are_taken() {
         vec![
             (true, four(ipv4(17, &[], 0, &query))),
             (true, four(ipv4(17, &[], 0x4000, &query))), // DF
-            (false, four(ipv4(17, &[1, 1, 1, 0], 0, &query))),
+            // options that would read as port 53
+            (false, four(ipv4(17, &[1, 1, 0, 53], 0, &query))),
             (false, four(ipv4(17, &[], 0x2000, &query))),
             (false, four(ipv4(17, &[], 0x0001, &query))),
             (false, four(ipv4(17, &[], 0, &udp(4000, 54, b"q")))),
@@ -435,16 +436,19 @@ fn only_whole_plain_datagrams_and_errors_about_them_are_taken() {
 fn fragments_of_tcp_to_a_taken_port_are_dropped_and_counted() {
     let lab = Lab::new("tcpfrag", 1);
     let mac = mac_of(&lab.server, "vs");
+    let v6: IpAddr = "2001:db8:18::1".parse().unwrap();
     let tcp = Listener { protocol: 6, ..dns() };
-    let mut opened = open(&config(&[tcp])).unwrap();
+    let mut opened = open(&config(&[tcp, Listener { address: v6, ..tcp }])).unwrap();
     let mut client = lab.raw_client();
     let segment = udp(4000, 53, b"twelve bytes and some");
     send(&mut client.ports[0], &ethernet(mac, None, 0x0800, &ipv4(6, &[], 0x2000, &segment)));
+    let first = [&[6u8, 0, 0, 1, 0, 0, 0, 1][..], &segment].concat();
+    send(&mut client.ports[0], &ethernet(mac, None, 0x86dd, &ipv6(v6, 44, &first)));
     send(&mut client.ports[0], &ethernet(mac, None, 0x0800, &ipv4(6, &[], 0, &segment)));
     let got = collect(&mut opened.ports[0], |got| !got.is_empty());
     assert_eq!(got.len(), 1);
     assert_eq!(got[0][20], 0, "the whole one");
-    assert_eq!(opened.handle.counts().get("steering_dropped_total", "tcp fragment"), Some(1));
+    assert_eq!(opened.handle.counts().get("steering_dropped_total", "tcp fragment"), Some(2));
 }
 
 #[test]
