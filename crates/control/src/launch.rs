@@ -9,8 +9,8 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service;
-use crate::words::{Backend, Cpus, Idle};
 use crate::service::Maker;
+use crate::words::{Backend, Cpus, Idle};
 use app::Listener;
 use base::publish::Publisher;
 use base::ring::Consumer;
@@ -148,8 +148,13 @@ impl Opened {
         let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
         let options = service::options(settings).map_err(no_entropy)?;
         let listen = self.listeners.iter().map(|(_, address)| address.to_string()).collect();
-        let mut running =
-            Running { engines: Mutex::default(), threads: 0, listen, backend: String::new(), fell_back: self.fell_back };
+        let mut running = Running {
+            engines: Mutex::default(),
+            threads: 0,
+            listen,
+            backend: String::new(),
+            fell_back: self.fell_back,
+        };
         let cannot = |what: &str, error| Error::environment(format!("{what}: {}; see --cpus", reason(&error)));
         let mut engines = Engines::default();
         if let Some(engine) = self.sockets {
@@ -163,9 +168,8 @@ impl Opened {
         if let Some(xdp) = self.xdp {
             let threads = xdp.threads();
             let services = Maker::new(&options, threads, false, tables, registry);
-            let xdp = xdp
-                .start(settings, &self.listeners, services, registry)
-                .map_err(|error| cannot("AF_XDP", error))?;
+            let xdp =
+                xdp.start(settings, &self.listeners, services, registry).map_err(|error| cannot("AF_XDP", error))?;
             running.threads += threads;
             running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
             engines.xdp = Some(xdp);

@@ -31,7 +31,9 @@ pub(crate) struct Opened {
 /// One line that names the mend; nothing stays attached then.
 pub(crate) fn open(settings: &Settings, listeners: &[(Listener, SocketAddr)]) -> Result<Opened, Error> {
     if settings.interfaces.len() > 1 && !settings.own.is_empty() {
-        return Err(Error::input("--own: with several interfaces it is not clear whose it is; start one server for each"));
+        return Err(Error::input(
+            "--own: with several interfaces it is not clear whose it is; start one server for each",
+        ));
     }
     let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new() };
     for interface in &settings.interfaces {
@@ -85,11 +87,7 @@ fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAd
 /// What each stack is told; the first claims the own addresses, since the answers to its probes come to one queue.
 fn stack_config(settings: &Settings, listeners: &[(Listener, SocketAddr)], seed: u64) -> stack::Config {
     stack::Config {
-        own: settings
-            .own
-            .iter()
-            .map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits })
-            .collect(),
+        own: settings.own.iter().map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits }).collect(),
         listeners: listeners.iter().map(|&(listener, local)| UdpListener { listener, local }).collect(),
         seed,
         ..stack::Config::default()
