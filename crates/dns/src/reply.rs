@@ -149,7 +149,7 @@ impl Frame<'_> {
         buffer: &mut [u8],
         block: Block<'_>,
         delta: u16,
-        rcode: Option<u8>,
+        rcode: u8,
         authoritative: bool,
     ) -> Option<Sent> {
         let room = self.room(buffer)?;
@@ -169,7 +169,7 @@ impl Frame<'_> {
         if authoritative && block.is_authoritative() {
             flags |= 4;
         }
-        let bytes = self.close(buffer, begin + len, u16::from(rcode.unwrap_or(block.rcode())), flags, counts);
+        let bytes = self.close(buffer, begin + len, u16::from(rcode), flags, counts);
         Some(Sent { bytes, truncated })
     }
 }

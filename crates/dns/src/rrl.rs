@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn allowed_networks_and_divided_rates() {
-        let allow = vec![(peer("192.0.2.0"), 24), (peer("2001:db8::"), 32), (peer("0.0.0.0"), 0)];
+        let allow = [(peer("192.0.2.0"), 24), (peer("2001:db8::"), 32), (peer("0.0.0.0"), 0)];
         let mut limiter = Limiter::new(&Config { allow: allow[..2].to_vec(), ..config(8) }, 4, 1);
         assert_eq!(sent(&mut limiter, at(0), peer("192.0.2.77"), Kind::Data, 1, 50), 50);
         assert_eq!(sent(&mut limiter, at(0), peer("2001:db8:ffff::"), Kind::Data, 1, 50), 50);
