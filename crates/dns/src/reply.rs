@@ -87,6 +87,34 @@ pub(crate) fn header(buffer: &mut [u8], rcode: u8) -> usize {
     12
 }
 
+/// The usual answer at once: one small set, an OPT record without options or none. Such an answer fits every limit. None
+/// where it is not of this kind or the buffer is too short for copies of fixed size.
+#[inline(always)]
+pub(crate) fn small(buffer: &mut [u8], name_bytes: usize, block: Block<'_>, opt: Option<&Opt<'_>>) -> Option<usize> {
+    let len = block.body_bytes();
+    if len > SMALL_BYTES || !block.is_short() {
+        return None;
+    }
+    let begin = NAME_AT + name_bytes + 4;
+    let buffer = buffer.get_mut(..begin + SMALL_BYTES + OPT_BYTES)?;
+    buffer[begin..begin + SMALL_BYTES].copy_from_slice(block.body_onwards().first_chunk::<SMALL_BYTES>()?);
+    let mut end = begin + len;
+    let records = if let Some(opt) = opt {
+        let [size_high, size_low] = opt.size.to_be_bytes();
+        let flags = if opt.dnssec_ok { 0x80 } else { 0 };
+        buffer[end..end + OPT_BYTES].copy_from_slice(&[0, 0, 41, size_high, size_low, 0, 0, flags, 0, 0, 0]);
+        end += OPT_BYTES;
+        1
+    } else {
+        0
+    };
+    let [an_high, an_low] = block.counts().answer.to_be_bytes();
+    let authoritative = if block.is_authoritative() { 4 } else { 0 };
+    let first = 0x80 | authoritative | (buffer[2] & 1);
+    buffer[2..12].copy_from_slice(&[first, block.rcode(), 0, 1, an_high, an_low, 0, 0, 0, records]);
+    Some(end)
+}
+
 impl Frame<'_> {
     /// Writes the header and OPT around a body that ends at `body_end`.
     #[inline(always)]
