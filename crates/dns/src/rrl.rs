@@ -1,9 +1,9 @@
 //! Response rate limiting: what goes to one network is bounded by kind and source of the answer, so that a forged source
 //! address gains nothing from us.
 //!
-//! An account is a network (/24 or /56), a kind of answer, and what answered: the node for data (all names under one wildcard
-//! share it), the closest encloser for NXDOMAIN and NODATA, so that floods of random names meet one account; errors have one
-//! account a network. Each account is one time: when it would be even again if nothing more came (the generic cell rate
+//! An account is a network (/24 or /56), a kind of answer, and what answered: the name for data and NODATA (all names under
+//! one wildcard share the wildcard's), the cut for referrals, the closest existing name above for NXDOMAIN, so that floods of
+//! random names meet one account; errors have one account a network. Each account is one time: when it would be even again if nothing more came (the generic cell rate
 //! algorithm). The table has a fixed size and belongs to one thread; four accounts share a cache line, and a newcomer takes
 //! the place of the one that is even, or was, the longest.
 //!

@@ -22,7 +22,7 @@ const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
 pub struct Limits {
     /// connections at a time, over all threads
     pub connections: usize,
-    /// how long a connection may be idle; half of it goes by before a question must be complete
+    /// how long a connection may go without a whole question
     pub idle: Duration,
     /// answers, over all threads, that wait for their peers to read, 64 KiB each
     pub backlogs: usize,
