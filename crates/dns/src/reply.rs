@@ -19,6 +19,8 @@ pub(crate) struct Opt<'a> {
     pub(crate) cookie: Option<[u8; cookie::CLIENT_BYTES + cookie::SERVER_BYTES]>,
     /// in units of 100 ms (RFC 7828 section 3.1)
     pub(crate) keepalive: Option<u16>,
+    /// an extended error's number (RFC 8914)
+    pub(crate) error: Option<u16>,
 }
 
 impl Opt<'_> {
@@ -28,6 +30,7 @@ impl Opt<'_> {
             + self.nsid.map_or(0, |nsid| 4 + nsid.len())
             + if self.cookie.is_some() { cookie::OPTION_BYTES } else { 0 }
             + if self.keepalive.is_some() { 6 } else { 0 }
+            + if self.error.is_some() { 6 } else { 0 }
     }
 
     /// Writes the record at the front of `out`; `rcode_high` is the upper part of the extended RCODE.
@@ -59,6 +62,9 @@ impl Opt<'_> {
         }
         if let Some(keepalive) = self.keepalive {
             option(11, &keepalive.to_be_bytes());
+        }
+        if let Some(error) = self.error {
+            option(15, &error.to_be_bytes());
         }
     }
 }

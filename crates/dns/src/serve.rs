@@ -30,6 +30,8 @@ pub(crate) const CLASS_IN: u16 = 1;
 pub(crate) const CLASS_CH: u16 = 3;
 pub(crate) const CLASS_ANY: u16 = 255;
 const BADVERS: u16 = 16;
+/// RFC 8914 section 4.21
+const EDE_NOT_AUTHORITATIVE: u16 = 20;
 
 /// Whether a compressed name in a question is taken: the two keyings of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -387,7 +389,7 @@ impl<'s> Request<'s> {
             }
             _ => u16::from(rcode::REFUSED),
         };
-        Some(self.error(limiter, buffer, error))
+        Some(self.error(limiter, buffer, error, None))
     }
 
     fn text(&self, limiter: &mut Option<Limiter>, buffer: &mut [u8], text: &[u8]) -> Result<usize, DropReason> {
@@ -402,11 +404,18 @@ impl<'s> Request<'s> {
 
     #[cold]
     #[inline(never)]
-    fn error(&self, limiter: &mut Option<Limiter>, buffer: &mut [u8], rcode: u16) -> Result<usize, DropReason> {
+    fn error(
+        &self,
+        limiter: &mut Option<Limiter>,
+        buffer: &mut [u8],
+        rcode: u16,
+        extended: Option<u16>,
+    ) -> Result<usize, DropReason> {
         if !self.passes(limiter, Kind::Error, 0)? {
             return self.slip(buffer);
         }
-        let sent = self.frame.empty(buffer, rcode, false).ok_or(DropReason::NoRoom)?;
+        let opt = self.frame.opt.map(|opt| Opt { error: extended, ..opt });
+        let sent = Frame { opt, ..self.frame }.empty(buffer, rcode, false).ok_or(DropReason::NoRoom)?;
         self.shared.stats.answered(rcode);
         Ok(sent.bytes)
     }
@@ -427,7 +436,7 @@ impl<'s> Request<'s> {
                 }
                 self.send(buffer, Block::at(&tables.arena, unit), delta, rcode, zone)
             }
-            Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED)),
+            Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED), Some(EDE_NOT_AUTHORITATIVE)),
             Outcome::Compose { zone, source } => {
                 let kind = self.compose(kitchen, zone, buffer);
                 if !self.passes(limiter, kind, source)? {

@@ -373,6 +373,8 @@ fn edns_is_answered_with_edns() {
     assert_eq!((badvers[3] & 15, &badvers[6..12]), (0, &[0, 0, 0, 0, 0, 1][..]));
     // extended RCODE 1, version 0, DO copied
     assert!(badvers.ends_with(b"\0\0\x29\x04\xd0\x01\0\x80\0\0\0"), "{badvers:?}");
+    let refused = go(&with_options("elsewhere", b""));
+    assert!(refused.ends_with(b"\0\0\x29\x04\xd0\0\0\0\0\0\x06\0\x0f\0\x02\0\x14"), "{refused:?}");
     let malformed = go(&with_options("www.example", b"\0\x03\0"));
     assert_eq!(malformed, [0xab, 0xcd, 0x81, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
