@@ -7,7 +7,7 @@ use base::{BURST_FRAMES, Burst, Frame, Instant};
 use port::Port;
 use std::sync::Arc;
 
-/// What the loop needs of a stack.
+/// What the loop needs of a stack. Crate `stack` has the one that is served with; tests of the loop have simpler ones.
 pub trait Floor {
     /// Takes every frame of `rx`; each ends in `tx`, to be sent, or in `free`, to go home. `tx` has room for all of them.
     fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S);
@@ -15,6 +15,18 @@ pub trait Floor {
     /// Does what is due by `now`, putting frames from `take` into `tx` as far as there is room; when it wants to be asked
     /// next.
     fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant>;
+}
+
+impl Floor for stack::Stack {
+    #[inline]
+    fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S) {
+        self.input(now, rx, tx, free, service);
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+        self.poll(now, take, tx)
+    }
 }
 
 /// What a cycle did, and what it leaves.
@@ -39,7 +51,7 @@ impl Activity {
 
 /// One thread's port, stack and service, and the frames between them.
 #[derive(Debug)]
-pub struct Loop<P, S, N> {
+pub struct Loop<P, S, N = stack::Stack> {
     port: P,
     stack: N,
     service: S,

@@ -70,7 +70,7 @@ struct Handle<P, S, N> {
 }
 
 /// Running threads, one a port. Dropping it stops them.
-pub struct Dataplane<P, S, N> {
+pub struct Dataplane<P, S, N = stack::Stack> {
     threads: Vec<Handle<P, S, N>>,
 }
 
