@@ -55,6 +55,11 @@ impl Stack {
             Err(icmpv6::Malformed::Checksum) => return self.drop_frame(DropReason::IcmpChecksum),
         };
         let hop_limit = frame.bytes()[place.ip_at + 7];
+        if icmp.kind() != icmpv6::Kind::Advertisement
+            && let Err(reason) = self.judge_source(Key::v6(src))
+        {
+            return self.drop_frame(reason);
+        }
         match icmp.kind() {
             icmpv6::Kind::Solicitation | icmpv6::Kind::Advertisement => {
                 let solicits = icmp.kind() == icmpv6::Kind::Solicitation;

@@ -197,7 +197,7 @@ impl Stack {
 
     /// Judges a source address: not a group, not loopback, not unspecified, not us.
     #[inline]
-    fn judge_source(&self, src: Key) -> Result<(), DropReason> {
+    pub(crate) fn judge_source(&self, src: Key) -> Result<(), DropReason> {
         match self.locals.find(src) {
             None => Ok(()),
             Some(Local::Broadcast) => Err(DropReason::MartianSource),
@@ -288,7 +288,6 @@ impl Stack {
         if src == dst {
             return Err(DropReason::OwnSource);
         }
-        self.judge_source(Key::v6(src))?;
         let (mut protocol, mut at) = (ip.next_header(), ip_at + ipv6::HEADER_BYTES);
         if ipv6::is_extension(protocol) {
             match ipv6::walk(protocol, ip.payload()) {
@@ -296,14 +295,18 @@ impl Stack {
                     protocol = upper.protocol;
                     at += upper.at;
                 }
-                Err(stopped) => return Ok(self.stopped(stopped, dst, src)),
+                Err(stopped) => {
+                    self.judge_source(Key::v6(src))?;
+                    return Ok(self.stopped(stopped, dst, src));
+                }
             }
         }
         let bytes = ip_at + ipv6::HEADER_BYTES + ip.payload().len() - at;
         if protocol == Protocol::ICMPV6 {
-            // neighbour discovery alone may come from the unspecified address and to groups
+            // neighbour discovery has sources of its own: unspecified, and, from a rival, one of our addresses
             return Ok(Found::Icmp6(Place { ip_at, at, bytes }));
         }
+        self.judge_source(Key::v6(src))?;
         if multicast {
             return Err(DropReason::Multicast);
         }

@@ -1,5 +1,5 @@
 //! A stack at one end of a pipe and a hand that writes frames at the other.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this module")]
 
 use app::{Datagram, Listener, Service};
 use base::{Burst, Instant};
@@ -55,6 +55,8 @@ pub fn config() -> Config {
 pub fn own(addr: IpAddr, prefix_len: u8) -> OwnAddress {
     OwnAddress { addr, prefix_len }
 }
+
+pub type Counts = (Vec<(DropReason, u64)>, Vec<(Handled, u64)>);
 
 pub struct Host {
     pub stack: Stack,
@@ -136,7 +138,7 @@ impl Host {
     }
 
     /// All drops and handled frames that are not zero.
-    pub fn counts(&self) -> (Vec<(DropReason, u64)>, Vec<(Handled, u64)>) {
+    pub fn counts(&self) -> Counts {
         let drops = DropReason::ALL.iter().map(|r| (*r, self.counters.dropped(*r))).filter(|(_, n)| *n > 0);
         let handled = Handled::ALL.iter().map(|k| (*k, self.counters.handled(*k))).filter(|(_, n)| *n > 0);
         (drops.collect(), handled.collect())
