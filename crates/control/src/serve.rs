@@ -136,6 +136,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let opened = launch::open(settings)?;
     privileges::drop_all(identity.as_ref())?;
     warn_unreadable(settings);
+    if settings.dns.rrl_rate.is_none() && settings.listen.iter().any(|address| !address.ip().is_loopback()) {
+        tracing::info!("response rate limiting is off; a server on the internet wants --rrl-rate 200");
+    }
 
     let registry = Arc::new(Registry::default());
     let running = Arc::new(opened.start(settings, &publisher, &registry)?);
