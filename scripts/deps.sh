@@ -5,7 +5,7 @@ set -euo pipefail
 
 build="clang gcc libbpf-dev libc6-dev linux-libc-dev llvm make"
 demo="$build bind9-dnsutils ethtool iproute2"
-test="$demo bpftool curl dnsperf knot knot-dnsutils ldnsutils nsd procps tshark"
+test="$demo bpftool curl dnsperf iputils-ping knot knot-dnsutils ldnsutils nsd procps tshark"
 
 case ${1:-} in
 build | demo | test) wanted=${!1} ;;
@@ -35,4 +35,4 @@ if [ -n "$missing" ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
 fi
 
-command -v cargo >/dev/null || { echo "missing Rust: install it with rustup (https://rustup.rs) or your distribution's packages, 1.90 or newer" >&2; exit 1; }
+command -v cargo >/dev/null || { echo "missing Rust: install it with rustup (https://rustup.rs) or your distribution's packages, 1.91 or newer" >&2; exit 1; }

@@ -31,3 +31,8 @@ pub use question::DropReason;
 pub use serve::{Options, QuestionCompression, Server};
 pub use stats::Stats;
 pub use table::Tables;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,6 @@ use zone::{NameRef, Node, Rtype, Zone};
 
 /// RCODEs (RFC 6895 section 2.3).
 pub(crate) mod rcode {
-    pub(crate) const NOERROR: u8 = 0;
     pub(crate) const FORMERR: u8 = 1;
     pub(crate) const NXDOMAIN: u8 = 3;
     pub(crate) const NOTIMP: u8 = 4;
@@ -163,8 +162,8 @@ pub(crate) fn respond<'z>(
             break;
         }
         found = locate(zone, next.view(), rtype);
-        if let (Some(source), Located::Wildcard(Some(node))) = (source, &found) {
-            // whether this is a loop depends on the name asked
+        if let (Some(source), Located::Wildcard(Some(node)) | Located::Exact(Some(node))) = (source, &found) {
+            // whether this is a loop depends on the name asked, which may be the wildcard's own
             out.depends |= node.name() == source;
         }
         current = Some(next);
@@ -186,7 +185,7 @@ fn data<'z>(
     if let Some(set) = set {
         out.set(Section::Answer, owner, &set, zone.class(), set.ttl());
         out.need_all();
-        if rtype == Rtype::NS {
+        if set.rtype() == Rtype::NS {
             addresses(zone, &set, None, out);
         }
         return None;

@@ -103,12 +103,8 @@ impl<'t> Entry<'t> {
     }
 
     /// The name's place in its zone's canonical order: the index of its node, or of the first one behind it.
-    pub(crate) fn order(self) -> u32 {
+    fn order(self) -> u32 {
         u32_at(self.bytes, 8)
-    }
-
-    pub(crate) fn name(self) -> &'t [u8] {
-        &self.bytes[HEADER_BYTES..HEADER_BYTES + self.name_bytes()]
     }
 
     #[inline(always)]
@@ -295,6 +291,13 @@ impl Tables {
     /// The zone of this name.
     pub fn zone(&self, origin: &Name) -> Option<&Zone> {
         self.zones.iter().map(|entry| &entry.zone).find(|zone| zone.origin() == origin.view())
+    }
+
+    /// The zone that a name exists in and the name's place in its canonical order: the index of its node, or, for an empty
+    /// non-terminal, of the first node behind it.
+    pub fn place(&self, name: NameRef<'_>) -> Option<(&Zone, usize)> {
+        let entry = self.lookup(name.as_wire()).filter(|entry| !entry.has(flag::PHANTOM))?;
+        Some((&self.zones[entry.zone() as usize].zone, entry.order() as usize))
     }
 
     /// How many names the table holds, empty non-terminals and phantoms included.

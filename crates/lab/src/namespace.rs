@@ -118,7 +118,7 @@ impl Lab {
     }
 
     /// Puts each side's receive threads on its processor: the server's on 0, the client's on 1. Call it again after a
-    /// program was attached, since that makes the threads anew.
+    /// program was attached, since that makes the threads anew. Other laboratories' threads go to the same processors.
     pub fn pin(&self) {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if processors < 2 {
@@ -204,12 +204,10 @@ impl Host {
     /// Runs `work` on a thread that has entered this host: sockets opened there belong to it for good, and threads started
     /// there live there.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let file = Path::new(NETNS_DIR).join(&self.name);
+        let enter = self.entrance();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let namespace = File::open(&file).expect("the namespace exists as long as the host");
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-                    .expect("root may enter a namespace");
+                enter();
                 work()
             });
             match thread.join() {
@@ -217,6 +215,16 @@ impl Host {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
+    }
+
+    /// Moves the thread that calls it into this host.
+    pub(crate) fn entrance(&self) -> impl FnOnce() + Send + 'static {
+        let file = Path::new(NETNS_DIR).join(&self.name);
+        move || {
+            let namespace = File::open(&file).expect("the namespace exists as long as the host");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter a namespace");
+        }
     }
 
     fn set_up(&self, options: &Options) -> Result<()> {

@@ -40,7 +40,7 @@ impl Builder {
     }
 
     /// Adds a record; whatever is wrong with it is kept for [`Builder::finish`]. `rdata` is in uncompressed
-    /// wire form.
+    /// wire form. In errors its place is `<memory>` and, as the line, how many records stand before it plus one.
     pub fn add(&mut self, owner: NameRef<'_>, class: Class, ttl: u32, rtype: Rtype, rdata: &[u8]) {
         let at =
             At { file: 0, line: u32::try_from(self.records.len()).unwrap_or(u32::MAX).saturating_add(1), column: 0 };
@@ -183,14 +183,12 @@ impl Builder {
         self.records = records;
     }
 
-    /// Sorts by owner, type and rdata, with the first octets of the owner's sort key beside each reference, so
-    /// that most comparisons touch no name.
+    /// Sorts by owner, type and rdata.
     fn sort(&mut self) {
-        let skip = self.origin.as_ref().map_or(0, Name::label_count);
-        let store = &self.store;
-        let key = |record: RecordAt| Sortable::new(store.owner(record), skip, record);
-        let mut items: Vec<Sortable> = self.records.iter().map(|&record| key(record)).collect();
-        items.sort_unstable_by(|a, b| a.cmp_names(b, store).then_with(|| cmp_records(store, a.record, b.record)));
+        let apex_labels = self.origin.as_ref().map_or(0, Name::label_count);
+        let mut items: Vec<Sortable> =
+            self.records.iter().map(|&record| Sortable { high: 0, low: 0, record }).collect();
+        sort_names(&self.store, &mut items, apex_labels, 0);
         for (slot, item) in self.records.iter_mut().zip(&items) {
             *slot = item.record;
         }
@@ -282,9 +280,11 @@ fn cmp_rdata(rtype: Rtype, a: &[u8], b: &[u8]) -> Ordering {
 
 const KEY_BYTES: usize = 12;
 
-/// A record's reference and the first octets of its owner's sort key: the labels below the apex from the
-/// right, in lower case, each closed by 0. Octets 0 and 1 inside a label become 1,1 and 1,2, so that keys
-/// compare as the names do (RFC 4034 section 6.1).
+/// A record's reference and twelve octets of its owner's sort key, so that sorting compares numbers that lie side
+/// by side and looks at each name once for every twelve octets that it shares with another.
+///
+/// The key is the labels below the apex from the right, in lower case, each closed by 0. Octets 0 and 1 inside a
+/// label become 1,1 and 1,2, so that keys compare as the names do (RFC 4034 section 6.1).
 struct Sortable {
     high: u64,
     low: u32,
@@ -292,40 +292,49 @@ struct Sortable {
 }
 
 impl Sortable {
-    fn new(owner: NameRef<'_>, apex_labels: usize, record: RecordAt) -> Sortable {
-        let mut key = [0u8; KEY_BYTES];
+    /// Takes the twelve octets from `offset` on into view, with zeros behind the key's end.
+    fn look_at(&mut self, store: &Store, apex_labels: usize, offset: usize) {
+        let owner = store.owner(self.record);
         let (starts, count) = owner.label_starts();
-        let mut at = 0;
-        'name: for &start in starts[..count.saturating_sub(apex_labels)].iter().rev() {
-            for octet in label_at(owner.as_wire(), start) {
-                let lower = octet.to_ascii_lowercase();
-                let pair = [1, lower + u8::from(lower <= 1)];
-                for &octet in if lower <= 1 { &pair[..] } else { &pair[1..] } {
-                    if at == KEY_BYTES {
-                        break 'name;
-                    }
-                    key[at] = octet;
-                    at += 1;
-                }
-            }
-            // closed by the zero that is already there
-            at += 1;
-            if at >= KEY_BYTES {
-                break;
-            }
+        let labels = starts[..count.saturating_sub(apex_labels)].iter().rev();
+        let escaped = |octet: &u8| {
+            let lower = octet.to_ascii_lowercase();
+            let pair = [1, lower + u8::from(lower <= 1)];
+            pair.into_iter().skip(usize::from(lower > 1))
+        };
+        let octets = labels.flat_map(|&start| label_at(owner.as_wire(), start).iter().flat_map(escaped).chain([0]));
+        let mut key = [0u8; KEY_BYTES];
+        for (slot, octet) in key.iter_mut().zip(octets.skip(offset)) {
+            *slot = octet;
         }
         let [a, b, c, d, e, f, g, h, i, j, k, l] = key;
-        Sortable { high: u64::from_be_bytes([a, b, c, d, e, f, g, h]), low: u32::from_be_bytes([i, j, k, l]), record }
+        self.high = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        self.low = u32::from_be_bytes([i, j, k, l]);
     }
 
-    fn cmp_names(&self, other: &Sortable, store: &Store) -> Ordering {
-        (self.high, self.low).cmp(&(other.high, other.low)).then_with(|| {
-            // a key that ends in two zeros holds its whole name
-            let (mine, theirs) = (store.owner_at(self.record), store.owner_at(other.record));
-            if self.low & 0xffff == 0 || mine == theirs {
-                return Ordering::Equal;
-            }
-            store.name(mine).canonical_cmp(store.name(theirs))
-        })
+    fn key(&self) -> (u64, u32) {
+        (self.high, self.low)
+    }
+
+    /// Whether the key has ended: no label is empty, so no two zeros stand inside it.
+    fn is_at_end(&self) -> bool {
+        self.low & 0xffff == 0
+    }
+}
+
+/// Sorts records whose owners' keys agree up to `offset`.
+fn sort_names(store: &Store, items: &mut [Sortable], apex_labels: usize, offset: usize) {
+    for item in items.iter_mut() {
+        item.look_at(store, apex_labels, offset);
+    }
+    items.sort_unstable_by_key(Sortable::key);
+    for alike in items.chunk_by_mut(|a, b| a.key() == b.key()).filter(|alike| alike.len() > 1) {
+        let owner = store.owner_at(alike[0].record);
+        if alike[0].is_at_end() || alike.iter().all(|item| store.owner_at(item.record) == owner) {
+            alike.sort_unstable_by(|a, b| cmp_records(store, a.record, b.record));
+        } else {
+            // a key has at most 510 octets, so this ends after 43 rounds
+            sort_names(store, alike, apex_labels, offset + KEY_BYTES);
+        }
     }
 }

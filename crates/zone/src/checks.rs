@@ -4,6 +4,7 @@
 use crate::error::{Place, Problems};
 use crate::name::NameRef;
 use crate::rtype::Rtype;
+use crate::svcb;
 use crate::zone::{Node, Rrset, Zone};
 
 /// Checks the whole zone.
@@ -19,6 +20,7 @@ pub(crate) fn run(zone: &Zone, problems: &mut Problems) {
         }
         aliases(&node, problems);
         targets(zone, &node, problems);
+        services(&node, problems);
     }
     policy(zone, problems);
 }
@@ -82,11 +84,22 @@ fn under_dname(node: &Node<'_>, dname: &Node<'_>, problems: &mut Problems) {
     }
 }
 
+fn services(node: &Node<'_>, problems: &mut Problems) {
+    for set in node.rrsets().filter(|set| matches!(set.rtype(), Rtype::SVCB | Rtype::HTTPS)) {
+        for record in set.singly() {
+            let doubt = record.rdatas().find_map(|rdata| svcb::doubt(set.rtype(), rdata));
+            if let Some(doubt) = doubt {
+                problems.warn(record.place(), format!("the {} of {} {doubt}", set.rtype(), node.name()));
+            }
+        }
+    }
+}
+
 /// What NS, MX and SRV point at should have addresses and be no alias (RFC 2181 section 10.3, RFC 2782); a name
 /// server at or below its own delegation needs glue (RFC 9471 section 3). Doubtful, but no reason to refuse.
 fn targets(zone: &Zone, node: &Node<'_>, problems: &mut Problems) {
     let pointing = |set: &Rrset<'_>| matches!(set.rtype(), Rtype::NS | Rtype::MX | Rtype::SRV);
-    for set in node.rrsets().filter(pointing) {
+    for set in node.rrsets().filter(pointing).flat_map(|set| set.singly()) {
         let embedded = set.rdatas().flat_map(|rdata| set.rtype().embedded_names(rdata));
         for (_, target) in embedded.filter(|(_, target)| !target.is_root() && target.is_subdomain_of(zone.origin())) {
             let (owner, rtype) = (node.name(), set.rtype());

@@ -51,7 +51,8 @@ fn angle(cursor: &mut Cursor<'_>, most_degrees: u64, directions: &[u8; 2]) -> Pa
         {
             return turn(cursor, token, total, turned, most_degrees);
         }
-        let value = if scale == 1000 { thousandths(text) } else { decimal(text).map(|value| value * scale) };
+        let value =
+            if scale == 1000 { thousandths(text) } else { decimal(text).and_then(|value| value.checked_mul(scale)) };
         total += value
             .filter(|value| value / scale <= most)
             .ok_or_else(|| cursor.wrong(token, &format!("is not a number from 0 to {most}")))?;

@@ -146,17 +146,18 @@ impl<'a> NameRef<'a> {
 
     /// Canonical order (RFC 4034 section 6.1): by labels from the right, as lower-case octet strings.
     pub fn canonical_cmp(self, other: NameRef<'_>) -> Ordering {
-        let (mine, my_count) = self.label_starts();
-        let (theirs, their_count) = other.label_starts();
-        for back in 1..=my_count.min(their_count) {
-            let a = label_at(self.wire, mine[my_count - back]);
-            let b = label_at(other.wire, theirs[their_count - back]);
-            match cmp_ignore_case(a, b) {
-                Ordering::Equal => {}
-                unequal => return unequal,
+        let (my_count, their_count) = (self.label_count(), other.label_count());
+        // from the right the names pair label by label; the pair that differs furthest right decides, so walking
+        // from the left the last one found does
+        let mine = self.labels().skip(my_count.saturating_sub(their_count));
+        let theirs = other.labels().skip(their_count.saturating_sub(my_count));
+        let mut decided = Ordering::Equal;
+        for (a, b) in mine.zip(theirs) {
+            if !a.eq_ignore_ascii_case(b) {
+                decided = cmp_ignore_case(a, b);
             }
         }
-        my_count.cmp(&their_count)
+        decided.then(my_count.cmp(&their_count))
     }
 
     /// Where each label's length octet stands, and how many there are.
@@ -481,4 +482,4 @@ impl<'a> From<&'a Name> for NameRef<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

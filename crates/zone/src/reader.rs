@@ -47,6 +47,7 @@ pub fn load_within(source: &dyn Source, path: &str, origin: Option<Name>, limits
         origin,
         first_origin: None,
         owner: Vec::new(),
+        orphaned: false,
         class: Class::IN,
         default_ttl: None,
         last_ttl: None,
@@ -78,6 +79,8 @@ struct Reader<'s> {
     first_origin: Option<Name>,
     /// The owner of the record before, in wire form; empty before the first.
     owner: Vec<u8>,
+    /// The owner before was not a name, so records that leave theirs out have none.
+    orphaned: bool,
     class: Class,
     default_ttl: Option<u32>,
     last_ttl: Option<u32>,
@@ -129,24 +132,30 @@ impl<'s> Reader<'s> {
         if text.starts_with(b"$") && !first.quoted {
             return self.directive(file, path, entry);
         }
-        let mut next = 0;
         if !entry.owner_omitted {
+            // what belongs to a bad owner is still looked at, for its own errors, and then dropped
             self.set_owner(entry, first)?;
-            next = 1;
-        } else if self.owner.is_empty() {
-            return Err(wrong(
-                first,
-                "the record has no owner: the line begins with a blank, and no record stands before it",
-            ));
+            return self.record(file, entry, 1);
         }
-        self.record(file, entry, next)
+        if self.owner.is_empty() && !self.orphaned {
+            // before the first record the origin counts, as NSD and Knot have it
+            let Some(origin) = &self.origin else {
+                return Err(wrong(
+                    first,
+                    "the record has no owner: the line begins with a blank, and no name stands before it",
+                ));
+            };
+            self.owner.extend_from_slice(origin.as_wire());
+        }
+        self.record(file, entry, 0)
     }
 
     fn set_owner(&mut self, entry: &Entry, token: Token) -> Result<(), Wrong> {
         let origin = self.origin.as_ref().map(Name::view);
-        // cleared first: after a bad owner, the blank lines below it must not go to another name
         self.owner.clear();
-        name::parse_into(&mut self.owner, entry.text(token), origin).map_err(|why| bad_name(entry, token, why))
+        let named = name::parse_into(&mut self.owner, entry.text(token), origin);
+        self.orphaned = named.is_err();
+        named.map_err(|why| bad_name(entry, token, why))
     }
 
     /// The record of `self.owner` whose TTL, class, type and rdata stand from token `next` on.
@@ -184,8 +193,9 @@ impl<'s> Reader<'s> {
         if head.ttl.is_some() {
             self.last_ttl = head.ttl;
         }
-        let owner = NameRef::trusted(&self.owner);
-        self.builder.add_checked(owner, self.class, ttl, head.rtype, rdata, at);
+        if !self.orphaned {
+            self.builder.add_checked(NameRef::trusted(&self.owner), self.class, ttl, head.rtype, rdata, at);
+        }
         Ok(())
     }
 
@@ -262,10 +272,10 @@ impl<'s> Reader<'s> {
         let source = self.source;
         let input = source.open(&target).map_err(|error| cursor.wrong(token, &format!("cannot be read: {error}")))?;
         let outer_origin = std::mem::replace(&mut self.origin, inner_origin);
-        let outer_owner = self.owner.clone();
+        let outer_owner = (self.owner.clone(), self.orphaned);
         self.read_file(&target, input);
         self.origin = outer_origin;
-        self.owner = outer_owner;
+        (self.owner, self.orphaned) = outer_owner;
         Ok(())
     }
 

@@ -48,10 +48,6 @@ pub(crate) fn check_params(rest: &[u8]) -> Result<usize, &'static str> {
             return Err("a key that mandatory lists is missing (RFC 9460 8)");
         }
     }
-    // RFC 9460 section 7.1.1
-    if present(2) && !present(1) {
-        return Err("no-default-alpn stands without alpn (RFC 9460 7.1.1)");
-    }
     Ok(rest.len())
 }
 
@@ -87,14 +83,13 @@ fn is_alpn(mut value: &[u8]) -> bool {
     true
 }
 
-/// AliasMode (priority 0) has no parameters (RFC 9460 section 2.4.2: senders should leave them out).
-pub(crate) fn check_record(rtype: Rtype, rdata: &[u8]) -> Result<(), &'static str> {
-    if !matches!(rtype, Rtype::SVCB | Rtype::HTTPS) || !rdata.starts_with(&[0, 0]) {
-        return Ok(());
+/// What RFC 9460 advises against in a record that is well formed, if anything; clients ignore it.
+pub(crate) fn doubt(rtype: Rtype, rdata: &[u8]) -> Option<&'static str> {
+    let (at, target) = rtype.embedded_names(rdata).next()?;
+    let rest = &rdata[at + target.as_wire().len()..];
+    let present = |wanted: u16| params(rest).flatten().any(|(key, _)| key == wanted);
+    if rdata.starts_with(&[0, 0]) && !rest.is_empty() {
+        return Some("has priority 0, AliasMode, which takes no parameters (RFC 9460 2.4.2)");
     }
-    let name_len = rtype.embedded_names(rdata).next().map_or(0, |(_, name)| name.as_wire().len());
-    if rdata.len() > 2 + name_len {
-        return Err("priority 0 is AliasMode, which takes no parameters (RFC 9460 2.4.2)");
-    }
-    Ok(())
+    (present(2) && !present(1)).then_some("has no-default-alpn without alpn (RFC 9460 7.1.1)")
 }

@@ -243,6 +243,12 @@ impl<'z> Rrset<'z> {
         Rdatas { zone: self.zone, records: self.records.clone() }
     }
 
+    /// Each record as a set of its own.
+    pub(crate) fn singly(&self) -> impl Iterator<Item = Rrset<'z>> + use<'z> {
+        let zone = self.zone;
+        self.records.clone().map(move |index| Rrset { zone, records: index..index + 1 })
+    }
+
     /// The rdata of the RRSIG records that cover this set.
     pub fn sigs(&self) -> impl Iterator<Item = &'z [u8]> + use<'z> {
         let covered = self.rtype().0.to_be_bytes();

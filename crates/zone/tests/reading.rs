@@ -88,6 +88,9 @@ fn the_origin_is_the_callers_the_first_directives_or_the_soas() {
     assert!(zone.find("X.Example.Test".parse::<Name>().unwrap().view()).is_some());
     let zone = read("root.test. 5 SOA a. b. 1 2 3 4 5\nroot.test. 5 NS a.\n").unwrap();
     assert_eq!(zone.origin().to_string(), "root.test.");
+    let zone = read("$ORIGIN blank.test.\n 5 SOA a b 1 2 3 4 5\n 5 NS a\n").unwrap();
+    assert_eq!(zone.origin().to_string(), "blank.test.");
+    assert!(read(" 5 SOA a. b. 1 2 3 4 5\n").unwrap_err()[0].to_string().starts_with("z:1:2: the record has no owner"));
     let errors = read("@ 5 SOA a b 1 2 3 4 5\n").unwrap_err();
     assert!(errors[0].to_string().starts_with("z:1:1: \"@\" is not a domain name: relative"), "{errors:#?}");
     let errors = read("$ORIGIN only.test.\n$TTL 5\nx A 192.0.2.1\n").unwrap_err();
@@ -260,14 +263,16 @@ fn what_the_zone_must_be() {
 
 #[test]
 fn what_is_only_doubtful_is_a_warning() {
-    let text = "@ MX 1 alias\nalias CNAME ns1\nsub NS ns.sub\nsub NS ns2.sub\nns2.sub AAAA ::1\n@ MX 2 gone\n@ MX 3 any.wild\n*.wild A 192.0.2.1\nd.sub.test.example. SRV 1 1 1 x.sub\n";
+    let text = "@ MX 1 alias\nalias CNAME ns1\nsub NS ns.sub\nsub NS ns2.sub\nns2.sub AAAA ::1\n@ MX 2 gone\n@ MX 3 any.wild\n*.wild A 192.0.2.1\nd.sub.test.example. SRV 1 1 1 x.sub\ns SVCB 0 a. port=1\ns HTTPS 1 a. no-default-alpn\n";
     let zone = read(format!("{HEAD}{text}")).unwrap();
     let mut warnings: Vec<String> = zone.warnings().iter().map(|warning| warning.what.clone()).collect();
     warnings.sort();
     let expected = [
+        "the HTTPS of s.example. has no-default-alpn without alpn (RFC 9460 7.1.1)",
         "the MX of example. points at alias.example., which is a CNAME (RFC 2181 10.3)",
         "the MX of example. points at gone.example., which has no address",
         "the NS of sub.example. points at ns.sub.example., which has no glue",
+        "the SVCB of s.example. has priority 0, AliasMode, which takes no parameters (RFC 9460 2.4.2)",
     ];
     assert_eq!(warnings, expected);
 }
@@ -275,9 +280,9 @@ fn what_is_only_doubtful_is_a_warning() {
 #[test]
 fn every_error_of_a_run_is_kept_up_to_a_bound() {
     let found =
-        errors("a A x\nb A y\n\nc CNAME a\nc A 192.0.2.1\n.. A 192.0.2.1\n  A 192.0.2.2\nd.test. A 192.0.2.1\n");
+        errors("a A x\nb A y\n\nc CNAME a\nc A 192.0.2.1\n.. A 192.0.2.1\n  A 192.0.2.2\n  A z\nd.test. A 192.0.2.1\n");
     let places: Vec<&str> = found.iter().filter_map(|error| error.split(": ").next()).collect();
-    assert_eq!(places, ["z:6:5", "z:7:5", "z:11:1", "z:12:3", "z:13:1", "z:10:1"]);
+    assert_eq!(places, ["z:6:5", "z:7:5", "z:11:1", "z:13:5", "z:14:1", "z:10:1"]);
     let flood = errors(&"a A x\n".repeat(150));
     assert_eq!((flood.len(), flood[100].as_str()), (101, "z: and 50 more errors"));
     assert_eq!(errors(&"a A x\n".repeat(100_000)).len(), 101);

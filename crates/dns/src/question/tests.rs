@@ -57,7 +57,7 @@ fn what_a_question_has_no_use_for_is_malformed() {
     let trailing = [PLAIN, b"\0"].concat();
     assert_eq!(read(&trailing, None), malformed);
     let opt = with_opt(b"");
-    for (at, value) in [(33, 1), (35, 1), (44, 1), (43, 1)] {
+    for (at, value) in [(33, 1), (35, 1), (42, 1), (43, 1)] {
         let mut message = opt.clone();
         message[at] = value;
         assert_eq!(read(&message, None), malformed, "octet {at} = {value}");

@@ -48,6 +48,8 @@ const YXDOMAIN: u16 = 6;
 const EXTENDED_ERROR: u16 = 15;
 /// The most exceptions that the file may hold.
 const MOST: usize = 10;
+/// The largest datagram that the servers send, whatever the client takes.
+const LARGEST: u16 = 1232;
 /// CNAMEs after which Knot stops.
 const KNOT_CHAIN: usize = 5;
 
@@ -131,6 +133,10 @@ impl Exceptions {
 impl View<'_, '_> {
     /// Takes over from ours all that depends on how far a chain is followed.
     fn give_way(&mut self) -> bool {
+        // RFC 2181 5: no record twice
+        if self.ours.sections[0].windows(2).any(|pair| pair[0] == pair[1]) {
+            return false;
+        }
         self.theirs.rcode = self.ours.rcode;
         self.theirs.sections = self.ours.sections.clone();
         self.theirs.set_truncated(self.ours.truncated());
@@ -167,7 +173,7 @@ fn additional_addresses(view: &mut View<'_, '_>) -> bool {
     };
     let [answer, authority, additional] = &view.theirs.sections;
     let names_target = |extra: &Rr| {
-        [rtype::A, rtype::AAAA].contains(&extra.rtype)
+        [rtype::A, rtype::AAAA, rtype::SVCB, rtype::HTTPS].contains(&extra.rtype)
             && answer.iter().filter(pointing).any(|rr| {
                 let wire = extra.owner.as_slice();
                 // in an answer by a wildcard Knot may leave a target's own wildcard unexpanded
@@ -227,17 +233,16 @@ fn nested_names(view: &mut View<'_, '_>) -> bool {
 }
 
 fn negative_without_soa(view: &mut View<'_, '_>) -> bool {
-    let negative = view.whole_theirs.sections[1].iter().all(|rr| rr.rtype == rtype::SOA)
-        && !view.whole_theirs.sections[1].is_empty();
-    if view.case.transport != Transport::Udp
-        || !negative
-        || !view.theirs.sections[1].is_empty()
-        || view.theirs.truncated()
-        || !view.ours.truncated()
+    let whole = &view.whole_theirs.sections[1];
+    let negative = !whole.is_empty() && whole.iter().all(|rr| rr.rtype == rtype::SOA);
+    let dropped = negative && view.theirs.sections[1].is_empty() && !view.theirs.truncated();
+    // it fits in ours, or ours says that it does not
+    if view.case.transport != Transport::Udp || !dropped || (view.ours.sections[1] != *whole && !view.ours.truncated())
     {
         return false;
     }
-    view.theirs.set_truncated(true);
+    view.theirs.sections[1] = view.ours.sections[1].clone();
+    view.theirs.set_truncated(view.ours.truncated());
     true
 }
 
@@ -268,6 +273,15 @@ fn any_choice(view: &mut View<'_, '_>) -> bool {
     true
 }
 
+/// True if ours sets TC exactly when in-domain glue is missing (RFC 9471 3.1).
+fn truncates_rightly(view: &View<'_, '_>, cut: &Name) -> bool {
+    let missing = view.whole_ours.sections[2]
+        .iter()
+        .filter(|rr| rr.owner == *cut || below(&rr.owner, cut))
+        .any(|rr| view.ours.sections[2].binary_search(rr).is_err());
+    missing == view.ours.truncated()
+}
+
 fn glue_truncation(view: &mut View<'_, '_>) -> bool {
     let Some(cut) = &view.case.walk.cut else { return false };
     if view.case.transport != Transport::Udp
@@ -276,12 +290,7 @@ fn glue_truncation(view: &mut View<'_, '_>) -> bool {
     {
         return false;
     }
-    // ours must have it right: TC exactly if in-domain glue is missing
-    let missing = view.whole_ours.sections[2]
-        .iter()
-        .filter(|rr| rr.owner == *cut || below(&rr.owner, cut))
-        .any(|rr| view.ours.sections[2].binary_search(rr).is_err());
-    if missing != view.ours.truncated() {
+    if !truncates_rightly(view, cut) {
         return false;
     }
     view.theirs.set_truncated(view.ours.truncated());
@@ -289,18 +298,29 @@ fn glue_truncation(view: &mut View<'_, '_>) -> bool {
 }
 
 fn partial_data(view: &mut View<'_, '_>) -> bool {
-    if view.case.transport != Transport::Udp || view.ours.truncated() != view.theirs.truncated() {
+    if view.case.transport != Transport::Udp {
         return false;
     }
-    // additional data may always be incomplete; the other sections only under TC
-    let first = if view.ours.truncated() { 0 } else { 2 };
     let mut applied = false;
-    if view.ours.truncated() && view.theirs.rcode == 0 && view.ours.rcode == view.whole_theirs.rcode {
+    if view.ours.truncated() != view.theirs.truncated() {
+        // names compressed less well: what fits one server's datagram does not fit the other's
+        let limit = usize::from(view.case.question.edns.unwrap_or(0).clamp(512, LARGEST));
+        let longer = if view.ours.truncated() { view.whole_ours } else { view.whole_theirs };
+        let delegated = view.ours.sections[1] == view.whole_ours.sections[1];
+        let wrong = view.case.walk.cut.as_ref().is_some_and(|cut| delegated && !truncates_rightly(view, cut));
+        if longer.length <= limit || wrong {
+            return false;
+        }
+        applied = true;
+    }
+    let truncated = view.ours.truncated() || view.theirs.truncated();
+    if truncated && view.theirs.rcode == 0 && view.ours.rcode == view.whole_theirs.rcode {
         // Knot's RCODE is that of as much of the chain as fits
         view.theirs.rcode = view.ours.rcode;
         applied = true;
     }
-    for section in first..3 {
+    // additional data may always be incomplete; the other sections only under TC
+    for section in (if truncated { 0 } else { 2 })..3 {
         let [ours, theirs] = [&view.ours.sections[section], &view.theirs.sections[section]];
         let [all_ours, all_theirs] = [&view.whole_ours.sections[section], &view.whole_theirs.sections[section]];
         let partial = ours.len() < all_ours.len() || theirs.len() < all_theirs.len();
@@ -308,6 +328,9 @@ fn partial_data(view: &mut View<'_, '_>) -> bool {
             view.theirs.sections[section] = ours.clone();
             applied = true;
         }
+    }
+    if applied {
+        view.theirs.set_truncated(view.ours.truncated());
     }
     applied
 }

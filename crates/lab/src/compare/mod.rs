@@ -12,16 +12,17 @@ pub use answer::{Answer, Edns, Part, Rr};
 pub use ask::{Transport, ask};
 
 use crate::{
-    Host, Process,
-    peers::{Kind, Peer},
-    zonegen::{Class, Question, World},
+    Host, Lab, Process, SERVER_V4,
+    peers::{Kind, Peer, ZoneFile, serves, write_zones},
+    zonegen::{Class, Question, World, rtype},
 };
 use anyhow::{Context as _, Result};
 use exceptions::{Case, Exceptions};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 /// Differences that a report shows in full; all are counted.
@@ -92,72 +93,77 @@ pub struct Difference {
     pub answers: [(Party, String); 2],
 }
 
-/// Starts the server under test for a world's zones: given the host to run in and the address to answer on.
-pub type Start<'a> = &'a dyn Fn(&Host, &World, SocketAddr) -> Result<Process>;
+/// Starts the server under test: the host to run in (its interface is `vs`), the zones, and the address to answer on.
+pub type Start<'a> = &'a dyn Fn(&Host, &[ZoneFile], SocketAddr) -> Result<Process>;
 
-/// Draws a world for each seed, starts NSD, Knot and the subject for it in `host`, asks `questions` questions of each and
-/// compares. Without a subject the two peers are compared with each other.
-pub fn run(host: &Host, subject: Option<Start<'_>>, seeds: &[u64], questions: usize) -> Result<Report> {
+/// Where the server under test is to answer.
+pub const SUBJECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 53);
+const NSD: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 5301);
+const KNOT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 5302);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Draws a world for each seed, starts NSD, Knot and the subject for it in the server's host, asks `questions` questions of
+/// each from the client's and compares. Without a subject the two peers are compared with each other.
+pub fn run(lab: &Lab, subject: Option<Start<'_>>, seeds: &[u64], questions: usize) -> Result<Report> {
     let mut report = Report::default();
     for &seed in seeds {
-        let world = World::draw(seed);
-        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let peers = [
-            Peer::start(host, Kind::Nsd, at(5301), &world.zones)?,
-            Peer::start(host, Kind::Knot, at(5302), &world.zones)?,
-        ];
-        let mut servers: Vec<Server> = Vec::new();
-        let mut process = None;
-        if let Some(start) = subject {
-            let mut started = start(host, &world, at(5300))?;
-            started.wait_until(
-                || host.inside(|| world.zones.iter().all(|zone| crate::peers::serves(at(5300), zone))),
-                std::time::Duration::from_secs(30),
-            )?;
-            process = Some(started);
-            servers.push(Server { party: Party::Subject, udp: at(5300), tcp: at(5300) });
-        }
-        servers.extend(peers.iter().map(|peer| Server {
-            party: Party::Peer(peer.kind),
-            udp: peer.address,
-            tcp: peer.address,
-        }));
-        let questions = world.questions(seed, questions);
-        let part = host.inside(|| compare(&world, &questions, &servers));
-        let part = part.with_context(|| {
-            let log = process.as_ref().map(Process::log).unwrap_or_default();
-            format!("seed {seed}; the subject wrote:\n{log}")
-        })?;
+        let part = run_world(lab, subject, &World::draw(seed), questions).with_context(|| format!("seed {seed}"))?;
         report.merge(part);
     }
     Ok(report)
 }
 
+fn run_world(lab: &Lab, subject: Option<Start<'_>>, world: &World, questions: usize) -> Result<Report> {
+    let peers = [Peer::start(lab, Kind::Nsd, NSD, &world.zones)?, Peer::start(lab, Kind::Knot, KNOT, &world.zones)?];
+    let mut servers = Vec::new();
+    let dir = tempfile::tempdir()?;
+    let files = write_zones(dir.path(), &world.zones)?;
+    let mut process = None;
+    if let Some(start) = subject {
+        let started = process.insert(start(lab.server(), &files, SUBJECT)?);
+        let ready = || lab.client().inside(|| world.zones.iter().all(|zone| serves(SUBJECT, zone)));
+        started.wait_until(ready, PATIENCE)?;
+        servers.push(Server { party: Party::Subject, udp: SUBJECT, tcp: SUBJECT });
+    }
+    servers.extend(peers.iter().map(|peer| Server {
+        party: Party::Peer(peer.kind),
+        udp: peer.address,
+        tcp: peer.address,
+    }));
+    let questions = world.questions(world.seed, questions);
+    let report = lab.client().inside(|| compare(world, &questions, &servers));
+    report.with_context(|| format!("the subject wrote:\n{}", process.as_ref().map(Process::log).unwrap_or_default()))
+}
+
 /// Asks every server every question, from the calling thread's host, and compares the first server's answers with each other's.
 pub fn compare(world: &World, questions: &[Question], servers: &[Server]) -> Result<Report> {
+    let answers: Vec<Answers> = servers.iter().map(|server| gather(server, questions)).collect::<Result<_>>()?;
+    let parties: Vec<Party> = servers.iter().map(|server| server.party).collect();
+    judge_all(world, questions, &parties, &answers)
+}
+
+/// One server's answers over UDP and over TCP, by question.
+type Answers = [Vec<Result<Answer>>; 2];
+
+fn gather(server: &Server, questions: &[Question]) -> Result<Answers> {
+    let udp = ask(server.udp, Transport::Udp, questions)?;
+    let tcp = ask(server.tcp, Transport::Tcp, questions)?;
+    Ok([parse(udp), parse(tcp)])
+}
+
+fn judge_all(world: &World, questions: &[Question], parties: &[Party], answers: &[Answers]) -> Result<Report> {
     let exceptions = Exceptions::load()?;
-    let mut answers = Vec::new();
-    for server in servers {
-        let udp = ask(server.udp, Transport::Udp, questions)?;
-        let tcp = ask(server.tcp, Transport::Tcp, questions)?;
-        answers.push([parse(udp), parse(tcp)]);
-    }
     let mut report = Report { questions: questions.len(), ..Report::default() };
     for (index, question) in questions.iter().enumerate() {
         let walk = world.walk(question);
-        for class in &walk.classes {
-            *report.classes.entry(*class).or_default() += 1;
-        }
-        if answers[0][0][index].as_ref().is_ok_and(Answer::truncated) {
-            *report.classes.entry(Class::Truncated).or_default() += 1;
-        }
+        report.count(&walk.classes, [&answers[0][0][index], &answers[0][1][index]]);
         for (number, transport) in [Transport::Udp, Transport::Tcp].into_iter().enumerate() {
-            for other in 1..servers.len() {
+            for other in 1..parties.len() {
                 let mut case = Case {
                     question,
                     walk: &walk,
                     transport,
-                    parties: [servers[0].party, servers[other].party],
+                    parties: [parties[0], parties[other]],
                     whole: [answers[0][1][index].as_ref().ok(), answers[other][1][index].as_ref().ok()],
                     used: Vec::new(),
                 };
@@ -180,6 +186,17 @@ fn parse(answers: Vec<Option<Vec<u8>>>) -> Vec<Result<Answer>> {
 }
 
 impl Report {
+    /// Counts the classes that the model names and that the first server's answer bears out.
+    fn count(&mut self, classes: &BTreeSet<Class>, [udp, tcp]: [&Result<Answer>; 2]) {
+        let (Ok(udp), Ok(tcp)) = (udp, tcp) else { return };
+        for class in classes.iter().filter(|class| borne_out(**class, tcp)) {
+            *self.classes.entry(*class).or_default() += 1;
+        }
+        if udp.truncated() {
+            *self.classes.entry(Class::Truncated).or_default() += 1;
+        }
+    }
+
     fn judge(&mut self, seed: u64, case: &mut Case<'_>, pair: [&Result<Answer>; 2], exceptions: &Exceptions) {
         self.compared += 1;
         let parts = match pair {
@@ -251,6 +268,32 @@ impl Report {
     }
 }
 
+/// True if an answer over TCP looks as its class must.
+fn borne_out(class: Class, answer: &Answer) -> bool {
+    let [data, authority, additional] = &answer.sections;
+    let has = |section: &[Rr], rtype| section.iter().any(|rr| rr.rtype == rtype);
+    let negative = has(authority, rtype::SOA);
+    match class {
+        Class::Exact | Class::Wildcard | Class::Cname | Class::CnameChain => {
+            answer.rcode == 0 && !data.is_empty() && !negative
+        }
+        Class::Nodata | Class::EntNodata | Class::WildcardNodata => answer.rcode == 0 && data.is_empty() && negative,
+        Class::NxDomain => answer.rcode == 3 && data.is_empty() && negative,
+        Class::CnameNegative => has(data, rtype::CNAME) && negative,
+        Class::CnameLoop | Class::CnameOutside | Class::CnameOtherZone => has(data, rtype::CNAME),
+        Class::CnameReferral => has(data, rtype::CNAME) && has(authority, rtype::NS),
+        Class::Dname | Class::DnameLoop => has(data, rtype::DNAME),
+        Class::YxDomain => answer.rcode == 6 && has(data, rtype::DNAME),
+        Class::Referral => has(authority, rtype::NS) && additional.is_empty(),
+        Class::ReferralGlue => has(authority, rtype::NS) && !additional.is_empty(),
+        Class::DsParent => answer.authoritative() && (has(data, rtype::DS) || negative),
+        Class::DsNested | Class::Nested => true,
+        Class::Any => answer.rcode != 5,
+        Class::Refused | Class::Chaos => answer.rcode == 5 && data.is_empty() && authority.is_empty(),
+        Class::Truncated => false,
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
@@ -279,3 +322,6 @@ impl fmt::Display for Report {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

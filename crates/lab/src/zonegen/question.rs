@@ -32,7 +32,7 @@ impl Reason {
             Self::WildParent | Self::Big => 6,
             Self::CnameChain => 5,
             Self::Cname | Self::BigCut => 3,
-            Self::BareCut | Self::Cut | Self::Ent | Self::Plain => 2,
+            Self::BareCut | Self::Cut | Self::Ent | Self::Plain | Self::Nested => 2,
             _ => 1,
         }
     }

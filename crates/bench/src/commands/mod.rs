@@ -1,0 +1,57 @@
+//! The subcommands that are tools by themselves.
+
+pub(crate) mod dns;
+pub(crate) mod reflect;
+pub(crate) mod zone;
+
+use anyhow::{Context as _, Result};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A flag that SIGTERM and SIGINT set, so that a tool ends with its figures told.
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        // a second signal ends the process at once
+        signal_hook::flag::register_conditional_default(signal, stop.clone()).context("cannot catch signals")?;
+        signal_hook::flag::register(signal, stop.clone()).context("cannot catch signals")?;
+    }
+    Ok(stop)
+}
+
+/// A number of seconds on the command line: above 0, at most a day.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    number(text).filter(|value| *value > 0.0 && *value <= 86_400.0).ok_or_else(|| "seconds above 0 and up to 86400".into())
+}
+
+/// A rate on the command line: above 0; `k` and `M` multiply.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'M']) {
+        Some(digits) => (digits, if text.ends_with('k') { 1e3 } else { 1e6 }),
+        None => (text, 1.0),
+    };
+    number(digits).map(|value| value * unit).filter(|value| *value > 0.0 && *value <= 1e9).ok_or_else(|| {
+        "a rate in questions a second, such as 200000, 200k or 0.5M".into()
+    })
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|value: &f64| value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn rates_and_seconds_have_bounds() {
+        assert_eq!(super::rate("200k"), Ok(200e3));
+        assert_eq!(super::rate("0.5M"), Ok(500e3));
+        assert_eq!(super::rate("7"), Ok(7.0));
+        for wrong in ["", "k", "0", "-1", "nan", "1e12", "1G"] {
+            assert!(super::rate(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(super::seconds("0.5"), Ok(0.5));
+        for wrong in ["0", "inf", "-1", "86401", "x"] {
+            assert!(super::seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

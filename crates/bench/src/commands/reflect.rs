@@ -1,0 +1,76 @@
+//! `simoom-bench reflect`: the yardstick at an interface.
+
+use super::{seconds, stop_flag};
+use crate::reflect::cycle;
+use crate::xdp::{self, Mode};
+use anyhow::{Context as _, Result};
+use base::{BURST_FRAMES, Burst};
+use port::Port as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Options of `simoom-bench reflect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Every frame to --listen goes back with hardware addresses, addresses and ports swapped and nothing else read: no server on the
+same port can answer more than this sends back. Until SIGTERM, or for --seconds.")]
+pub(crate) struct Options {
+    /// The interface
+    #[arg(long, value_name = "IF")]
+    interface: String,
+    /// What to take: a local address and a UDP port (again for more)
+    #[arg(long, value_name = "ADDR:PORT", required = true)]
+    listen: Vec<SocketAddr>,
+    /// How to use AF_XDP
+    #[arg(long, value_name = "WORD", default_value = "auto")]
+    mode: Mode,
+    /// Frames a cycle, at most
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=64))]
+    batch: u16,
+    /// Run on this processor
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// End after so long
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<f64>,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(cpu) = options.cpu {
+        crate::procs::pin(cpu)?;
+    }
+    let opened = xdp::open(&options.interface, options.mode, options.listen.iter().copied())
+        .with_context(|| format!("cannot use {}", options.interface))?;
+    eprintln!("{}", opened.what);
+    let mut port = opened.port;
+    let stop = stop_flag()?;
+    let end = options.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let limit = usize::from(options.batch).min(BURST_FRAMES);
+    let mut burst = Burst::new();
+    let mut reflected = 0u64;
+    eprintln!("reflecting at {}", options.interface);
+    while !stop.load(Ordering::Relaxed) {
+        let (received, outstanding) = cycle(&mut port, &mut burst, limit);
+        reflected += received as u64;
+        if received > 0 || outstanding {
+            continue;
+        }
+        if end.is_some_and(|end| Instant::now() >= end) {
+            break;
+        }
+        match port.descriptor() {
+            Some(descriptor) => {
+                let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+                // a signal ends the wait, and the flag says so
+                let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&wait));
+            }
+            // several queues
+            None => std::thread::yield_now(),
+        }
+    }
+    eprintln!("reflected {reflected} frames");
+    Ok(())
+}

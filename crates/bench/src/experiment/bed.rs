@@ -1,0 +1,274 @@
+//! Where servers are measured: the laboratory's two hosts, the server on processor 0, the generator on processor 1, the
+//! receive threads of either side on its own processor.
+
+use super::subject::{Data, Subject};
+use crate::commands::dns::Results;
+use crate::grid::{self, Capacity};
+use crate::load::Outcome;
+use crate::procs::Ticks;
+use crate::queries::Synthetic;
+use anyhow::{Context as _, Result, bail, ensure};
+use lab::{Lab, Process};
+use std::io::Write as _;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the server answers.
+pub(crate) const SERVER: &str = "198.18.0.1:53";
+/// How long a server may take to load a zone and answer.
+const START: Duration = Duration::from_secs(60);
+
+/// Who makes the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Generator {
+    /// simoom-bench dns
+    Own,
+    /// Knot's kxdpgun
+    Kxdpgun,
+}
+
+/// What does not change from server to server.
+#[derive(Debug)]
+pub(crate) struct Bed {
+    data: Data,
+    zone: Synthetic,
+    simoom: PathBuf,
+    generator: Generator,
+}
+
+/// A server that answers in a laboratory of its own. Both end with this value.
+#[derive(Debug)]
+pub(crate) struct Served<'a> {
+    bed: &'a Bed,
+    // the server ends before its host goes
+    process: Process,
+    lab: Lab,
+    reflects: bool,
+}
+
+/// Processor time over an interval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    /// of processor 0, softirqs included, in seconds
+    pub(crate) server_s: f64,
+    /// of the whole machine
+    pub(crate) machine_s: f64,
+    /// the interval
+    pub(crate) span_s: f64,
+}
+
+impl Bed {
+    /// Writes the zone and the questions. `simoom` is the server's binary.
+    pub(crate) fn new(zone: Synthetic, simoom: &Path, generator: Generator) -> Result<Bed> {
+        ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
+        let data = Data::new()?;
+        zone.write_file(&data.zone())?;
+        let mut questions = std::io::BufWriter::new(std::fs::File::create(data.questions())?);
+        let mut rng = base::rng::Rng::new(7);
+        for _ in 0..zone.names.clamp(1 << 16, 200_000) {
+            writeln!(questions, "host{}.{} A", rng.below(zone.names), zone.origin)?;
+        }
+        questions.flush()?;
+        Ok(Bed { data, zone, simoom: simoom.to_owned(), generator })
+    }
+
+    /// The folder of the zone.
+    pub(crate) fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// Starts `subject` in a fresh laboratory and waits until it answers.
+    pub(crate) fn serve(&self, subject: &Subject) -> Result<Served<'_>> {
+        let lab = Lab::new()?;
+        let command = subject.command(&self.data, &self.simoom)?;
+        let mut server = lab.server().command("taskset");
+        server.args(["-c", "0"]).args(&command);
+        let mut process = Process::spawn(server)?;
+        let reflects = subject.reflects();
+        let ready = if reflects {
+            await_log(&mut process, "reflecting", START)
+        } else {
+            process.wait_until(|| lab.client().inside(|| answers(&self.zone.origin)), START)
+        };
+        ready.with_context(|| format!("{} does not come up", subject.name()))?;
+        // attaching a program made the receive threads anew
+        lab.pin();
+        Ok(Served { bed: self, process, lab, reflects })
+    }
+}
+
+/// Waits until `process` has written `words`.
+fn await_log(process: &mut Process, words: &str, timeout: Duration) -> Result<()> {
+    let end = std::time::Instant::now() + timeout;
+    while !process.log().contains(words) {
+        if let Some(status) = process.ended() {
+            bail!("it ended ({status}): {}", process.log().trim());
+        }
+        ensure!(std::time::Instant::now() < end, "no '{words}' after {timeout:?}: {}", process.log().trim());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Whether the zone's SOA is answered.
+fn answers(origin: &str) -> bool {
+    let ask = || -> Option<()> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect(SERVER).ok()?;
+        socket.set_read_timeout(Some(Duration::from_millis(200))).ok()?;
+        socket.send(&question(origin, 6)).ok()?;
+        let mut answer = [0; 1500];
+        let len = socket.recv(&mut answer).ok()?;
+        // QR, RCODE 0, one answer
+        (len > 12 && answer[2] & 0x80 != 0 && answer[3] & 15 == 0 && answer[7] == 1).then_some(())
+    };
+    ask().is_some()
+}
+
+/// A question in wire format, id 1.
+pub(crate) fn question(name: &str, rtype: u16) -> Vec<u8> {
+    let mut wire = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.trim_end_matches('.').split('.') {
+        wire.push(label.len() as u8);
+        wire.extend_from_slice(label.as_bytes());
+    }
+    wire.push(0);
+    wire.extend_from_slice(&rtype.to_be_bytes());
+    wire.extend_from_slice(&[0, 1]);
+    wire
+}
+
+impl Served<'_> {
+    /// The laboratory.
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// The server's process, while it runs; its group has the same number.
+    pub(crate) fn server_pid(&mut self) -> Result<u32> {
+        match self.process.ended() {
+            // `ip netns exec` and `taskset` become the command that they start
+            None => Ok(self.process.id()),
+            Some(status) => bail!("the server ended ({status}): {}", self.process.log().trim()),
+        }
+    }
+
+    /// The command of our generator in the client's host.
+    pub(crate) fn own_load(&self, options: &[&str]) -> Result<std::process::Command> {
+        let zone = &self.bed.zone;
+        let ours = std::env::current_exe().context("where this program lies")?;
+        let mut command = self.lab.client().command(ours);
+        command.args(["dns", "--interface", "vc", "--cpu", "1", "--json", "--server", SERVER]);
+        command.args(["--zone", &zone.origin, "--names", &zone.names.to_string()]);
+        if matches!(zone.content, crate::queries::Content::Version(_)) {
+            command.arg("--versioned");
+        }
+        if self.reflects {
+            let mac = self.lab.server().mac()?.map(|byte| format!("{byte:02x}")).join(":");
+            command.args(["--any-answer", "--server-mac", &mac]);
+        }
+        command.args(options);
+        Ok(command)
+    }
+
+    /// Answers a second over the grid of rates.
+    pub(crate) fn capacity(&self, rates: &[f64], seconds: f64) -> Result<Capacity> {
+        if self.bed.generator == Generator::Own {
+            let rates = rates.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+            let options = ["--rate", &rates, "--stop-past-peak", "--seconds", &seconds.to_string()];
+            let mut load = Process::spawn(self.own_load(&options)?)?;
+            return Ok(finished(&mut load)?.capacity);
+        }
+        let (mut capacity, mut answered) = (Capacity::default(), Vec::new());
+        for rate in rates {
+            let run = self.kxdpgun(*rate, seconds)?;
+            let good = if self.reflects { run.answered } else { run.good };
+            capacity.add(run.sent, run.answered, if run.sent > 0.0 { good / run.sent } else { 0.0 });
+            answered.push(run.answered);
+            if grid::exhausted(&answered) {
+                break;
+            }
+        }
+        Ok(capacity)
+    }
+
+    fn kxdpgun(&self, rate: f64, seconds: f64) -> Result<KxdpgunRun> {
+        let questions = self.bed.data.questions();
+        let (rate, span) = (format!("{rate:.0}"), format!("{:.0}", seconds.max(1.0)));
+        let questions = questions.to_str().context("a temporary path in UTF-8")?;
+        let args = ["taskset", "-c", "1", "kxdpgun", "-t", &span, "-Q", &rate, "-i", questions, "-p", "53", "198.18.0.1"];
+        let text = self.lab.client().run(&args)?;
+        KxdpgunRun::parse(&text, seconds.max(1.0)).with_context(|| format!("what kxdpgun printed: {text}"))
+    }
+
+    /// One rate by our generator, with the processor time that passed while it ran at that rate.
+    pub(crate) fn at_rate(&self, rate: f64, seconds: f64) -> Result<(Outcome, Busy)> {
+        let (rate, span) = (rate.to_string(), (seconds + 3.0).to_string());
+        let load = self.own_load(&["--rate", &rate, "--seconds", &span, "--progress"])?;
+        let mut load = Process::spawn(load)?;
+        // its first line of progress comes after a second at the rate
+        await_log(&mut load, "answered", Duration::from_secs(30))?;
+        let before = (Ticks::now(Some(0))?, Ticks::now(None)?, std::time::Instant::now());
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        let after = (Ticks::now(Some(0))?, Ticks::now(None)?);
+        let busy = Busy {
+            server_s: after.0.busy_s_since(before.0),
+            machine_s: after.1.busy_s_since(before.1),
+            span_s: before.2.elapsed().as_secs_f64(),
+        };
+        let results = finished(&mut load)?;
+        let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
+        Ok((outcome, busy))
+    }
+}
+
+/// Waits for our generator and takes its results.
+pub(crate) fn finished(load: &mut Process) -> Result<Results> {
+    let status = load.wait(Duration::from_secs(3600))?;
+    let log = load.log();
+    if !status.success() {
+        bail!("the generator failed ({status}): {}", log.trim());
+    }
+    let line = log.lines().rfind(|line| line.starts_with('{')).with_context(|| format!("no results in: {log}"))?;
+    serde_json::from_str(line).context("the generator's results")
+}
+
+struct KxdpgunRun {
+    sent: f64,
+    answered: f64,
+    good: f64,
+}
+
+impl KxdpgunRun {
+    fn parse(text: &str, seconds: f64) -> Option<KxdpgunRun> {
+        let number = |line_start: &str, word: usize| -> Option<f64> {
+            let line = text.lines().find(|line| line.trim_start().starts_with(line_start))?;
+            line.trim_start()[line_start.len()..].split_whitespace().nth(word)?.parse().ok()
+        };
+        let sent = number("total queries:", 0)?;
+        let answered = number("total replies:", 0).unwrap_or(0.0);
+        let good = number("responded NOERROR:", 0).or_else(|| number("NOERROR:", 0)).unwrap_or(0.0);
+        Some(KxdpgunRun { sent: sent / seconds, answered: answered / seconds, good: good / seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kxdpguns_summary_is_read() {
+        let text = "using interface vc, XDP threads 1, IPv4/UDP 100 queries/s\nthread#00: sent 200, received 199\n\
+                    total queries:     200 (100 pps) (50.0%)\ntotal replies:     199 (99 pps) (99%)\naverage DNS reply size: 49 B\n\
+                    responded NOERROR:    198\nresponded REFUSED:    1\nduration: 2 s\n";
+        let run = KxdpgunRun::parse(text, 2.0).unwrap();
+        assert_eq!((run.sent, run.answered, run.good), (100.0, 99.5, 99.0));
+        assert!(KxdpgunRun::parse("nothing", 1.0).is_none());
+    }
+
+    #[test]
+    fn a_question_is_in_wire_format() {
+        assert_eq!(question("a.bc.", 1)[12..], *b"\x01a\x02bc\x00\x00\x01\x00\x01");
+    }
+}

@@ -1,0 +1,105 @@
+//! Measurements of whole servers in the laboratory: in turn, subject by subject, round by round, so that a comparison pairs
+//! what was measured under the same conditions.
+
+mod bed;
+mod compare;
+mod figures;
+mod idle;
+mod soak;
+mod subject;
+
+pub(crate) use compare::Options as CompareOptions;
+pub(crate) use figures::Options as FigureOptions;
+pub(crate) use idle::Options as IdleOptions;
+pub(crate) use soak::Options as SoakOptions;
+
+use crate::commands::{rate, seconds};
+use crate::grid;
+use crate::queries::{Content, Synthetic};
+use anyhow::{Context as _, Result, ensure};
+use bed::Generator;
+use std::path::{Path, PathBuf};
+
+/// Runs `simoom-bench compare`.
+pub(crate) fn compare(options: &CompareOptions) -> Result<()> {
+    compare::run(options)
+}
+
+/// Runs `simoom-bench experiment`.
+pub(crate) fn figure(options: &FigureOptions) -> Result<()> {
+    figures::run(options)
+}
+
+/// Runs `simoom-bench idle`.
+pub(crate) fn idle(options: &IdleOptions) -> Result<()> {
+    idle::run(options)
+}
+
+/// Runs `simoom-bench soak`.
+pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
+    soak::run(options)
+}
+
+/// What every measurement of a server needs.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Common {
+    /// The server under test; default: simoom beside this program
+    #[arg(long, value_name = "FILE")]
+    simoom: Option<PathBuf>,
+    /// Where results are written
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    out: PathBuf,
+}
+
+impl Common {
+    fn simoom(&self) -> Result<PathBuf> {
+        let path = match &self.simoom {
+            Some(path) => path.clone(),
+            None => std::env::current_exe().context("where this program lies")?.with_file_name("simoom"),
+        };
+        // as it will be seen from another working directory
+        path.canonicalize().with_context(|| format!("no server at {}; build it, or name it with --simoom", path.display()))
+    }
+}
+
+/// The grid of rates of a throughput measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Grid {
+    /// How often every server is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// How long each rate is sent
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    seconds: f64,
+    /// The lowest rate
+    #[arg(long, value_name = "R", default_value = "100k", value_parser = rate)]
+    from: f64,
+    /// The highest rate
+    #[arg(long, value_name = "R", default_value = "1.2M", value_parser = rate)]
+    to: f64,
+    /// Who makes the load
+    #[arg(long, value_name = "WORD", default_value = "own")]
+    generator: Generator,
+}
+
+impl Grid {
+    fn rates(&self) -> Result<Vec<f64>> {
+        let rates = grid::rates(self.from, self.to);
+        ensure!(!rates.is_empty(), "--from is above --to");
+        Ok(rates)
+    }
+}
+
+fn plain_zone(names: u64) -> Synthetic {
+    Synthetic { origin: "example.com".into(), names, content: Content::Plain }
+}
+
+fn tell_written(paths: &[PathBuf]) {
+    for path in paths {
+        eprintln!("wrote {}", show(path));
+    }
+}
+
+fn show(path: &Path) -> String {
+    path.display().to_string()
+}

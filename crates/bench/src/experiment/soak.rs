@@ -1,0 +1,304 @@
+//! `simoom-bench soak`: a long load with a reload every second. Every question is accounted for, every checked answer is wholly
+//! of one version of the zone and never of one long replaced, and memory stays where it is.
+
+use super::bed::{Bed, Generator, Served, finished};
+use super::subject::Subject;
+use super::{Common, tell_written};
+use crate::commands::{rate, seconds};
+use crate::load::Outcome;
+use crate::queries::{Content, Synthetic, VERSIONS};
+use crate::report::{Cell, Machine, Report, Table};
+use crate::{grid, procs};
+use anyhow::{Context as _, Result, bail, ensure};
+use lab::{Host, Process};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Reloads before memory has settled.
+const SETTLING_RELOADS: usize = 100;
+/// How far resident memory may be from what it was then.
+const RESIDENT_SHARE: f64 = 0.02;
+/// The load runs at this share of the peak when no rate is given.
+const SHARE_OF_PEAK: f64 = 0.7;
+
+/// Options of `simoom-bench soak`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The zone's records tell its version; a new version is put in place and reloaded every second. Questions sent must equal answers
+plus what is counted as dropped: by the server (its sockets, stack and service), and by the two ends of the wire. Exit status 1
+when they differ, when a checked answer mixes versions or is of an old one, or when resident memory from reload 100 on leaves 2%.
+Needs root.")]
+pub(crate) struct Options {
+    /// How long
+    #[arg(long, value_name = "S", default_value = "3600", value_parser = seconds)]
+    seconds: f64,
+    /// Questions a second; default: 70% of the peak, measured first
+    #[arg(long, value_name = "R", value_parser = rate)]
+    rate: Option<f64>,
+    /// Names in the zone
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    names: u64,
+    /// Seconds between reloads
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    every: f64,
+    /// Check every so manieth answer
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
+    check_every: u64,
+    /// common
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Runs it.
+pub(super) fn run(options: &Options) -> Result<()> {
+    let simoom = options.common.simoom()?;
+    let zone = |version| Synthetic { origin: "example.com".into(), names: options.names, content: Content::Version(version) };
+    let bed = Bed::new(zone(0), &simoom, Generator::Own)?;
+    let mut served = bed.serve(&Subject::simoom("simoom", ""))?;
+    let rate = match options.rate {
+        Some(rate) => rate,
+        None => (served.capacity(&grid::rates(100e3, 1.2e6), 1.0)?.peak * SHARE_OF_PEAK).floor(),
+    };
+    ensure!(rate >= 1.0, "the server answered nothing");
+    eprintln!("{rate:.0} questions/s for {} s, a reload every {} s", options.seconds, options.every);
+    let control = Control { simoom, path: bed.data().folder().join("control") };
+    let before = Drops::now(&served, &control)?;
+    let load = served.own_load(&[
+        "--rate",
+        &rate.to_string(),
+        "--seconds",
+        &options.seconds.to_string(),
+        "--check-every",
+        &options.check_every.to_string(),
+    ])?;
+    let mut load = Process::spawn(load)?;
+    let reloads = reload_until_done(&mut served, &mut load, &control, options, &bed.data().zone(), zone)?;
+    let results = finished(&mut load)?;
+    let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
+    let drops = Drops::now(&served, &control)?.since(&before);
+    let verdict = Verdict::of(&outcome, &drops, &reloads);
+    let report = report(options, rate, &outcome, &drops, &reloads, &verdict);
+    print!("{}", report.table.markdown());
+    tell_written(&report.write(&options.common.out)?);
+    if !verdict.complaints.is_empty() {
+        bail!("{}", verdict.complaints.join("; "));
+    }
+    Ok(())
+}
+
+/// What the reloads showed.
+#[derive(Debug, Default)]
+struct Reloads {
+    done: usize,
+    slowest_s: f64,
+    /// bytes after each
+    resident: Vec<u64>,
+}
+
+fn reload_until_done(
+    served: &mut Served<'_>,
+    load: &mut Process,
+    control: &Control,
+    options: &Options,
+    zone_file: &Path,
+    zone: impl Fn(u8) -> Synthetic,
+) -> Result<Reloads> {
+    let mut reloads = Reloads::default();
+    let fresh = zone_file.with_extension("next");
+    let mut next = Instant::now() + Duration::from_secs_f64(options.every);
+    while load.ended().is_none() {
+        if let Some(wait) = next.checked_duration_since(Instant::now()) {
+            std::thread::sleep(wait.min(Duration::from_millis(100)));
+            continue;
+        }
+        next += Duration::from_secs_f64(options.every);
+        let version = ((reloads.done + 1) % usize::from(VERSIONS)) as u8;
+        zone(version).write_file(&fresh)?;
+        std::fs::rename(&fresh, zone_file).context("cannot replace the zone file")?;
+        let begun = Instant::now();
+        control.ask(&["reload"])?;
+        reloads.slowest_s = reloads.slowest_s.max(begun.elapsed().as_secs_f64());
+        reloads.done += 1;
+        reloads.resident.push(procs::resident_bytes(served.server_pid()?)?);
+    }
+    Ok(reloads)
+}
+
+/// The server's control socket, asked with its own command.
+struct Control {
+    simoom: PathBuf,
+    path: PathBuf,
+}
+
+impl Control {
+    fn ask(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.simoom);
+        command.args(["ctl", "--control"]).arg(&self.path).args(words);
+        let done = command.output().with_context(|| format!("cannot run {}", self.simoom.display()))?;
+        if !done.status.success() {
+            bail!("simoom ctl {}: {}", words.join(" "), String::from_utf8_lossy(&done.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+}
+
+/// Counts of frames and messages that got no answer, by who counted them.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Drops {
+    /// by the server's own counters: metric with its labels
+    server: Vec<(String, u64)>,
+    /// by the wire's two ends. A frame that the steering program or the AF_XDP socket refuses is counted here, by its interface,
+    /// as well as by them, so their counters are shown and not added.
+    wire: Vec<(String, u64)>,
+}
+
+/// Counters of the same frames as the interface's receive drops.
+const IN_FRONT: [&str; 2] = ["xdp_frames_dropped_total", "steering_dropped_total"];
+
+impl Drops {
+    fn now(served: &Served<'_>, control: &Control) -> Result<Drops> {
+        let text = control.ask(&["stats", "--json"])?;
+        let stats: Value = serde_json::from_str(&text).context("what simoom ctl stats --json printed")?;
+        let lab = served.lab();
+        let wire = [link_drops(lab.server())?, link_drops(lab.client())?].concat();
+        Ok(Drops { server: server_drops(&stats), wire })
+    }
+
+    fn since(&self, before: &Drops) -> Drops {
+        let less = |now: &[(String, u64)], before: &[(String, u64)]| {
+            let then = |name: &str| before.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
+            now.iter().map(|(name, count)| (name.clone(), count.saturating_sub(then(name)))).collect()
+        };
+        Drops { server: less(&self.server, &before.server), wire: less(&self.wire, &before.wire) }
+    }
+
+    fn total(&self) -> u64 {
+        let own = self.server.iter().filter(|(name, _)| !IN_FRONT.iter().any(|metric| name.starts_with(metric)));
+        own.chain(&self.wire).map(|(_, count)| count).sum()
+    }
+}
+
+/// Every metric about dropped frames or messages, with its labels.
+fn server_drops(stats: &Value) -> Vec<(String, u64)> {
+    let samples = stats["metrics"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let drops = samples.iter().filter(|sample| sample["name"].as_str().is_some_and(|name| name.contains("drop")));
+    let named = drops.map(|sample| {
+        let labels = sample["labels"].as_object().into_iter().flatten();
+        let labels: Vec<_> = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or("?"))).collect();
+        let name = format!("{} {}", sample["name"].as_str().unwrap_or("?"), labels.join(" "));
+        (name.trim_end().to_owned(), sample["value"].as_u64().unwrap_or(0))
+    });
+    named.collect()
+}
+
+fn link_drops(host: &Host) -> Result<Vec<(String, u64)>> {
+    let interface = host.interface();
+    let text = host.run(&["ip", "-s", "-j", "link", "show", "dev", interface])?;
+    let link: Value = serde_json::from_str(&text).context("what ip -s -j link printed")?;
+    let count = |side: &str| {
+        let dropped = link[0]["stats64"][side]["dropped"].as_u64();
+        dropped.map(|count| (format!("{interface} {side} dropped"), count)).context("ip link shows no drops")
+    };
+    Ok(vec![count("rx")?, count("tx")?])
+}
+
+struct Verdict {
+    unaccounted: i64,
+    /// greatest distance of resident memory from what it was at reload 100, as a share; None when there were fewer
+    resident_drift: Option<f64>,
+    complaints: Vec<String>,
+}
+
+impl Verdict {
+    fn of(outcome: &Outcome, drops: &Drops, reloads: &Reloads) -> Verdict {
+        let unaccounted = outcome.lost as i64 - drops.total() as i64;
+        let mut complaints = Vec::new();
+        if unaccounted != 0 {
+            complaints.push(format!("{} lost, {} counted as dropped", outcome.lost, drops.total()));
+        }
+        for (fault, count) in &outcome.faults {
+            complaints.push(format!("{count} of {} checked answers: {fault:?}", outcome.checked));
+        }
+        if reloads.done > 1 && outcome.versions == 0 {
+            complaints.push("no answer came from a reloaded zone".into());
+        }
+        let resident_drift = drift(&reloads.resident);
+        if let Some(drift) = resident_drift.filter(|drift| *drift > RESIDENT_SHARE) {
+            complaints.push(format!("resident memory moved by {:.1}%", drift * 100.0));
+        }
+        Verdict { unaccounted, resident_drift, complaints }
+    }
+}
+
+fn drift(resident: &[u64]) -> Option<f64> {
+    let settled = *resident.get(SETTLING_RELOADS)? as f64;
+    resident[SETTLING_RELOADS..].iter().map(|&bytes| (bytes as f64 / settled - 1.0).abs()).reduce(f64::max)
+}
+
+fn report(options: &Options, rate: f64, outcome: &Outcome, drops: &Drops, reloads: &Reloads, verdict: &Verdict) -> Report {
+    let mut table = Table::new(&["what", "figure"]);
+    let mut count = |name: &str, count: u64| table.row(vec![Cell::text(name), Cell::Count(count)]);
+    count("questions sent", outcome.sent);
+    count("answers", outcome.answered);
+    count("lost", outcome.lost);
+    count("answers to no outstanding question", outcome.unmatched);
+    for (name, dropped) in drops.server.iter().chain(&drops.wire).filter(|(_, dropped)| *dropped > 0) {
+        count(&format!("dropped: {name}"), *dropped);
+    }
+    count("answers checked", outcome.checked);
+    for (fault, found) in &outcome.faults {
+        count(&format!("wrong: {fault:?}"), *found);
+    }
+    count("versions of the zone seen go by", outcome.versions);
+    count("reloads", reloads.done as u64);
+    table.row(vec![Cell::text("lost less counted drops"), Cell::Number(verdict.unaccounted as f64, 0)]);
+    table.row(vec![Cell::text("slowest reload, s"), Cell::Number(reloads.slowest_s, 2)]);
+    let resident = reloads.resident.last().map(|&bytes| bytes as f64 / f64::from(1 << 20));
+    table.row(vec![Cell::text("resident memory at the end, MiB"), Cell::number(resident, 1)]);
+    let drift = verdict.resident_drift.map(|drift| drift * 100.0);
+    table.row(vec![Cell::text("resident memory from reload 100 on, greatest drift, %"), Cell::number(drift, 2)]);
+    Report {
+        name: "soak".into(),
+        title: "Soak".into(),
+        method: format!(
+            "{rate:.0} questions/s for {} s over a zone of {} names with four records each, a new version put in place and \
+             reloaded every {} s; every {}th answer checked to the last byte.",
+            options.seconds, options.names, options.every, options.check_every
+        ),
+        table,
+        chart: None,
+        machine: Machine::here(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn drops_are_the_differences_and_sockets_are_not_added_twice() {
+        let stats = |socket: u64, dns: u64| {
+            json!({"metrics": [
+                {"name": "dns_answers_total", "labels": {"rcode": "NOERROR"}, "value": 5},
+                {"name": "dns_drops_total", "labels": {"reason": "short"}, "value": dns},
+                {"name": IN_FRONT[0], "labels": {"queue": "0", "reason": "receive ring full"}, "value": socket},
+            ]})
+        };
+        let drops = |socket, dns, wire| Drops { server: server_drops(&stats(socket, dns)), wire: vec![("vs rx dropped".into(), wire)] };
+        let since = drops(7, 5, 10).since(&drops(2, 1, 3));
+        assert_eq!(since.server[0], ("dns_drops_total reason=short".into(), 4));
+        assert_eq!(since.server[1].1, 5);
+        assert_eq!(since.total(), 4 + 7);
+    }
+
+    #[test]
+    fn memory_is_judged_from_the_hundredth_reload_on() {
+        let mut resident = vec![50; SETTLING_RELOADS];
+        assert_eq!(drift(&resident), None);
+        resident.extend([100, 101, 97]);
+        assert!((drift(&resident).unwrap() - 0.03).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,147 @@
+//! What a load came to.
+
+use super::Fault;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Percentiles of the answers' latency in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    /// half are below
+    pub(crate) p50_us: f64,
+    /// nine of ten are below
+    pub(crate) p90_us: f64,
+    /// 99 of a hundred are below
+    pub(crate) p99_us: f64,
+    /// 999 of a thousand are below
+    pub(crate) p999_us: f64,
+    /// the slowest
+    pub(crate) greatest_us: f64,
+}
+
+/// What a load came to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// questions a second that were wanted; None: as many as possible
+    pub(crate) rate: Option<f64>,
+    /// how long was sent
+    pub(crate) span_ns: u64,
+    /// questions sent
+    pub(crate) sent: u64,
+    /// questions that were due and not sent: the generator fell behind
+    pub(crate) unsent: u64,
+    /// questions answered
+    pub(crate) answered: u64,
+    /// questions not answered in time
+    pub(crate) lost: u64,
+    /// answers to no outstanding question: late, twice, or never asked
+    pub(crate) unmatched: u64,
+    /// frames that were no answers of the server's
+    pub(crate) foreign: u64,
+    /// answers by RCODE
+    pub(crate) rcodes: [u64; 16],
+    /// answers that were checked to the last byte
+    pub(crate) checked: u64,
+    /// checked answers whose UDP checksum was left to an offload
+    pub(crate) partial_checksums: u64,
+    /// what the checks found
+    pub(crate) faults: BTreeMap<Fault, u64>,
+    /// how often the checked answers went on to a newer version of the zone
+    pub(crate) versions: u64,
+    /// of all answers
+    pub(crate) latency: Latency,
+    #[serde(skip, default = "histogram")]
+    histogram: Histogram<u64>,
+}
+
+/// 100 ns to 10 s with three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(100, 10_000_000_000, 3).expect("bounds in order")
+}
+
+impl Outcome {
+    pub(super) fn new(rate: Option<f64>) -> Outcome {
+        Outcome {
+            rate,
+            span_ns: 0,
+            sent: 0,
+            unsent: 0,
+            answered: 0,
+            lost: 0,
+            unmatched: 0,
+            foreign: 0,
+            rcodes: [0; 16],
+            checked: 0,
+            partial_checksums: 0,
+            faults: BTreeMap::new(),
+            versions: 0,
+            latency: Latency::default(),
+            histogram: histogram(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn record_latency(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns.max(100));
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.lost = self.sent - self.answered;
+        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1e3;
+        if !self.histogram.is_empty() {
+            self.latency = Latency {
+                p50_us: us(0.5),
+                p90_us: us(0.9),
+                p99_us: us(0.99),
+                p999_us: us(0.999),
+                greatest_us: self.histogram.max() as f64 / 1e3,
+            };
+        }
+    }
+
+    /// Questions sent a second.
+    pub(crate) fn sent_rate(&self) -> f64 {
+        self.sent as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    /// Answers a second.
+    pub(crate) fn answered_rate(&self) -> f64 {
+        self.answered as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    /// The share of the questions sent that were answered without error; for a server that answers nothing but what it is
+    /// sent (a reflector), `any` counts every answer.
+    pub(crate) fn good_share(&self, any: bool) -> f64 {
+        let good = if any { self.answered } else { self.rcodes[0] };
+        if self.sent == 0 { 0.0 } else { good as f64 / self.sent as f64 }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
+        writeln!(f, "sent       {:>10}  {:>8.0}/s", self.sent, self.sent_rate())?;
+        if self.unsent > 0 {
+            writeln!(f, "unsent     {:>10}  the generator fell behind the wanted rate", self.unsent)?;
+        }
+        writeln!(f, "answered   {:>10}  {:>8.0}/s", self.answered, self.answered_rate())?;
+        writeln!(f, "lost       {:>10}  {:.3} %", self.lost, percent(self.lost, self.sent))?;
+        if self.unmatched + self.foreign > 0 {
+            writeln!(f, "unmatched  {:>10}  and {} frames that were no answers", self.unmatched, self.foreign)?;
+        }
+        for (rcode, &count) in self.rcodes.iter().enumerate().filter(|(_, count)| **count > 0) {
+            writeln!(f, "RCODE {rcode:<2}   {count:>10}  {:.3} %", percent(count, self.answered))?;
+        }
+        writeln!(f, "checked    {:>10}  {} wrong", self.checked, self.faults.values().sum::<u64>())?;
+        for (fault, count) in &self.faults {
+            writeln!(f, "  wrong    {count:>10}  {fault:?}")?;
+        }
+        let Latency { p50_us, p90_us, p99_us, p999_us, greatest_us } = self.latency;
+        write!(
+            f,
+            "latency    p50 {p50_us:.1}  p90 {p90_us:.1}  p99 {p99_us:.1}  p99.9 {p999_us:.1}  max {greatest_us:.1} us"
+        )
+    }
+}

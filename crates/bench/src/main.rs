@@ -1,0 +1,75 @@
+//! `simoom-bench`: load generators, yardsticks and the papers' experiments.
+//!
+//! Every tool is bounded in time and tells its figures as text, and as JSON or files where others read them. What is wrong with a
+//! command line, a file or the machine is one line on standard error.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod experiment;
+mod grid;
+mod interface;
+mod load;
+mod procs;
+mod queries;
+mod reflect;
+mod report;
+mod stats;
+mod xdp;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Load generators, yardsticks and the papers' experiments.
+#[derive(Debug, Parser)]
+#[command(name = "simoom-bench", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The yardstick: send every frame back with its addresses swapped
+    Reflect(commands::reflect::Options),
+    /// A DNS load through AF_XDP: rates, numbered questions, checked answers, latency
+    Dns(commands::dns::Options),
+    /// Write a synthetic zone
+    Zone(commands::zone::Options),
+    /// Servers back to back in the laboratory: medians of paired ratios
+    Compare(experiment::CompareOptions),
+    /// The papers' figures: CSV, SVG and Markdown
+    Experiment(experiment::FigureOptions),
+    /// What an idle server costs, and how late its first answer is
+    Idle(experiment::IdleOptions),
+    /// A long load with a reload every second, every question accounted for
+    Soak(experiment::SoakOptions),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Reflect(options) => commands::reflect::run(&options),
+        Command::Dns(options) => commands::dns::run(&options),
+        Command::Zone(options) => commands::zone::run(&options),
+        Command::Compare(options) => experiment::compare(&options),
+        Command::Experiment(options) => experiment::figure(&options),
+        Command::Idle(options) => experiment::idle(&options),
+        Command::Soak(options) => experiment::soak(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("simoom-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,121 @@
+//! Processor time as the kernel accounts it, and where threads run.
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::fs;
+
+/// What the kernel counts of one processor since it started, in clock ticks (USER_HZ, which is 100 on every Linux: proc(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    /// everything but idle and waiting for I/O, interrupts and softirqs included
+    pub(crate) busy: u64,
+    /// everything
+    pub(crate) all: u64,
+}
+
+impl Ticks {
+    /// Of processor `cpu`, or of all of them.
+    pub(crate) fn now(cpu: Option<usize>) -> Result<Ticks> {
+        let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        Ticks::parse(&text, cpu).ok_or_else(|| anyhow!("/proc/stat has no line for {}", line_name(cpu)))
+    }
+
+    fn parse(stat: &str, cpu: Option<usize>) -> Option<Ticks> {
+        let name = line_name(cpu);
+        let line = stat.lines().find(|line| line.split(' ').next() == Some(name.as_str()))?;
+        let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; guest time is part of user time (proc(5)). Stolen time is the
+        // host's, not ours.
+        let [user, nice, system, idle, iowait, irq, softirq, ..] = fields[..] else { return None };
+        let busy = user + nice + system + irq + softirq;
+        Some(Ticks { busy, all: busy + idle + iowait + fields.get(7).unwrap_or(&0) })
+    }
+
+    /// Busy time from `earlier` to `self` in seconds.
+    pub(crate) fn busy_s_since(self, earlier: Ticks) -> f64 {
+        self.busy.saturating_sub(earlier.busy) as f64 / 100.0
+    }
+}
+
+fn line_name(cpu: Option<usize>) -> String {
+    cpu.map_or_else(|| "cpu".into(), |cpu| format!("cpu{cpu}"))
+}
+
+/// Processor time that the processes of a group have used, in seconds: a server may have forked its workers.
+pub(crate) fn group_s(group: u32) -> Result<f64> {
+    let mut total_s = None;
+    for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
+        // processes come and go while the list is read
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some(process) = Process::parse(&text).filter(|process| process.group == group) else { continue };
+        *total_s.get_or_insert(0.0) += process.used_s;
+    }
+    total_s.ok_or_else(|| anyhow!("no process is in group {group}"))
+}
+
+struct Process {
+    group: u32,
+    used_s: f64,
+}
+
+impl Process {
+    fn parse(stat: &str) -> Option<Process> {
+        // the program's name stands in parentheses and may hold spaces and parentheses itself
+        let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Process { group: number(2)? as u32, used_s: (number(11)? + number(12)?) as f64 / 100.0 })
+    }
+}
+
+/// Resident memory of a process in bytes.
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).with_context(|| format!("no VmRSS in {path}"))?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("VmRSS in {path}"))?;
+    Ok(kib * 1024)
+}
+
+/// Keeps the calling thread, and those it starts later, on one processor.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        bail!("there is no processor {cpu}");
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot run on processor {cpu}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  10 0 20 100 5 1 4 2 0 0\ncpu0 5 1 10 50 3 1 4 1 7 0\ncpu10 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
+
+    #[test]
+    fn busy_counts_softirqs_but_neither_waiting_nor_stolen_time() {
+        assert_eq!(Ticks::parse(STAT, None), Some(Ticks { busy: 35, all: 142 }));
+        assert_eq!(Ticks::parse(STAT, Some(0)), Some(Ticks { busy: 21, all: 75 }));
+        assert_eq!(Ticks::parse(STAT, Some(1)), None);
+        assert_eq!(Ticks::parse("cpu 1 2\n", None), None);
+        let (early, late) = (Ticks { busy: 100, all: 200 }, Ticks { busy: 150, all: 400 });
+        assert_eq!(late.busy_s_since(early), 0.5);
+    }
+
+    #[test]
+    fn a_process_with_a_strange_name_is_read() {
+        let stat = "42 (a ) b) S 1 41 42 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 1 0 100 1000 1";
+        let process = Process::parse(stat).unwrap();
+        assert_eq!((process.group, process.used_s), (41, 2.0));
+        assert!(Process::parse("42 (x) S 1").is_none());
+    }
+
+    #[test]
+    fn this_process_is_there() {
+        assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+        assert!(group_s(u32::MAX).is_err());
+        let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
+        assert!(group_s(group).unwrap() >= 0.0);
+        assert!(pin(1 << 20).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! The machine that a figure was measured on.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Named facts in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machine {
+    /// name and value
+    pub(crate) facts: Vec<(String, String)>,
+}
+
+/// A server that figures are compared with, and the command that tells its version.
+const PEERS: [(&str, &[&str]); 2] = [("NSD", &["nsd", "-v"]), ("Knot DNS", &["knotd", "-V"])];
+
+impl Machine {
+    /// This machine, now; `peers` adds the versions of the servers that were measured beside ours.
+    pub(crate) fn here(peers: bool) -> Machine {
+        let mut machine = Machine::default();
+        let mut fact = |name: &str, value: Option<String>| {
+            machine.facts.push((name.into(), value.unwrap_or_else(|| "unknown".into())));
+        };
+        fact("date", Some(date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))));
+        fact("commit", commit());
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        fact("processor", processor(&cpuinfo));
+        fact("processors online", std::thread::available_parallelism().ok().map(|count| count.to_string()));
+        let guest = cpuinfo.lines().any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "hypervisor"));
+        fact("virtual machine", Some(if guest { "yes" } else { "no" }.into()));
+        fact("memory", memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default()));
+        fact("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()));
+        fact("load average at the end", load_average());
+        for (name, command) in PEERS.iter().filter(|_| peers) {
+            fact(name, version(command));
+        }
+        machine
+    }
+
+    /// A small table.
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = String::from("| machine | |\n|---|---|\n");
+        for (name, value) in &self.facts {
+            text += &format!("| {name} | {value} |\n");
+        }
+        text
+    }
+}
+
+fn processor(cpuinfo: &str) -> Option<String> {
+    let value = |key: &str| {
+        let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|name| name.trim() == key))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    Some(match value("cache size") {
+        Some(cache) => format!("{}, last-level cache {cache}", value("model name")?),
+        None => value("model name")?,
+    })
+}
+
+fn memory(meminfo: &str) -> Option<String> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)))
+}
+
+fn load_average() -> Option<String> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    Some(text.split(' ').take(3).collect::<Vec<_>>().join(" "))
+}
+
+/// The commit of the working directory's repository, `+` when files differ from it.
+fn commit() -> Option<String> {
+    let git = |args: &[&str]| {
+        let done = Command::new("git").args(args).stdin(Stdio::null()).output().ok()?;
+        done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if clean { commit } else { commit + "+" })
+}
+
+/// The first line with a digit of what `command` prints on either stream.
+fn version(command: &[&str]) -> Option<String> {
+    let done = Command::new(command[0]).args(&command[1..]).stdin(Stdio::null()).output().ok()?;
+    let text = [done.stdout, done.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit())).map(|line| line.trim().to_owned())
+}
+
+/// Seconds since 1970 as `2026-11-20 21:10 UTC` (Gregorian calendar; days counted from 1 March 0000, so that the leap day is a
+/// year's last).
+fn date(unix_s: u64) -> String {
+    let days = unix_s / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", unix_s / 3600 % 24, unix_s / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_around_leap_days() {
+        for (unix_s, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00 UTC"),
+            (1_795_209_002, "2026-11-20 21:10 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(date(unix_s), expected);
+        }
+    }
+
+    #[test]
+    fn facts_are_read_from_the_kernels_files() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\ncache size\t: 1024 KB\n\nprocessor\t: 1\n";
+        assert_eq!(processor(cpuinfo).unwrap(), "A CPU @ 2 GHz, last-level cache 1024 KB");
+        assert_eq!(processor("model name : B\n").unwrap(), "B");
+        assert_eq!(processor(""), None);
+        assert_eq!(memory("MemTotal:       2097152 kB\nMemFree: 1 kB\n").unwrap(), "2.0 GiB");
+        assert_eq!(memory("MemFree: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel() {
+        let machine = Machine::here(false);
+        let kernel = machine.facts.iter().find(|(name, _)| name == "kernel").unwrap();
+        assert!(kernel.1.contains('.'), "{kernel:?}");
+        assert!(machine.markdown().contains("| kernel |"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Medians of few, noisy measurements. A median is told with the least and the greatest, since a handful of rounds supports no
+//! finer statement; a comparison is a ratio of two measurements of the same round, so that what disturbs both cancels.
+
+use serde::{Deserialize, Serialize};
+
+/// The middle of `values`, the mean of the two middle ones when there are two; None without values.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// What is told of one measurement's rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    /// the rounds' median
+    pub(crate) median: f64,
+    /// the least of them
+    pub(crate) least: f64,
+    /// the greatest of them
+    pub(crate) greatest: f64,
+    /// how many there were
+    pub(crate) rounds: usize,
+}
+
+impl Summary {
+    /// Of `values`; None without values.
+    pub(crate) fn of(values: &[f64]) -> Option<Summary> {
+        let median = median(values)?;
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Some(Summary { median, least, greatest, rounds: values.len() })
+    }
+}
+
+/// The median over rounds of `subject` divided by `peer` of the same round. Rounds in which the peer measured nothing are left
+/// out; None when no round is left.
+pub(crate) fn paired_ratio(subject: &[f64], peer: &[f64]) -> Option<Summary> {
+    let ratios: Vec<f64> =
+        subject.iter().zip(peer).filter(|(_, peer)| **peer > 0.0).map(|(subject, peer)| subject / peer).collect();
+    Summary::of(&ratios)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn medians_of_odd_even_and_no_counts() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 5.0]), Some(5.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), Some(3.0));
+    }
+
+    #[test]
+    fn a_ratio_pairs_rounds_and_leaves_out_silent_peers() {
+        // unpaired, the medians' ratio would be 10/10; paired it is what each round says
+        let ratio = paired_ratio(&[10.0, 30.0, 5.0], &[5.0, 10.0, 10.0]).unwrap();
+        assert_eq!((ratio.median, ratio.least, ratio.greatest, ratio.rounds), (2.0, 0.5, 3.0, 3));
+        assert_eq!(paired_ratio(&[1.0, 6.0], &[0.0, 2.0]).unwrap().median, 3.0);
+        assert_eq!(paired_ratio(&[1.0], &[0.0]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn half_of_the_values_lie_on_either_side(values in proptest::collection::vec(-1e9f64..1e9, 1..50)) {
+            let middle = median(&values).unwrap();
+            let below = values.iter().filter(|value| **value < middle).count();
+            let above = values.iter().filter(|value| **value > middle).count();
+            prop_assert!(below <= values.len() / 2 && above <= values.len() / 2);
+            let summary = Summary::of(&values).unwrap();
+            prop_assert!(summary.least <= middle && middle <= summary.greatest);
+        }
+    }
+}
