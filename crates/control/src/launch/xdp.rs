@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Interfaces with the program attached and nobody serving yet.
 #[derive(Debug)]
@@ -136,13 +137,16 @@ impl Opened {
             stacks.add(stack.counters());
             stack
         };
+        // within microseconds of the dataplane's own zero
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
         let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |_| services.make())?;
         for counters in dataplane.counters() {
             registry.add(counters.clone());
         }
         let followers = self.handles.into_iter().map(|(name, handle)| follow(name, handle));
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { followers, dataplane, described: self.described })
+        Ok(Running { followers, dataplane, described: self.described, origin_unix_ns })
     }
 }
 
@@ -205,6 +209,8 @@ pub(crate) struct Running {
     followers: Vec<Follower>,
     pub(crate) dataplane: Dataplane<XdpPort, Server>,
     pub(crate) described: Vec<String>,
+    /// when the dataplane's clock began
+    pub(crate) origin_unix_ns: u64,
 }
 
 impl Running {
