@@ -29,3 +29,13 @@ lint:
 # the rings under every interleaving of their threads
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p base --lib loom
+
+# each fuzz target for FUZZ_SECONDS, from the corpus; what it finds goes to fuzz/artifacts
+FUZZ_SECONDS ?= 60
+fuzz:
+	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	for target in frames question stream zone_file; do \
+	  mkdir -p target/fuzz-corpus/$$target; \
+	  $(CARGO) +nightly fuzz run --features libfuzzer $$target target/fuzz-corpus/$$target fuzz/corpus/$$target \
+	    -- -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=2048 || exit 1; \
+	done

@@ -35,4 +35,4 @@ if [ -n "$missing" ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
 fi
 
-command -v cargo >/dev/null || { echo "missing Rust: install it with rustup (https://rustup.rs) or your distribution's packages, 1.90 or newer" >&2; exit 1; }
+command -v cargo >/dev/null || { echo "missing Rust: install it with rustup (https://rustup.rs) or your distribution's packages, 1.91 or newer" >&2; exit 1; }

@@ -5,10 +5,13 @@ use std::process::Command;
 
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
+/// Each is src/NAME.bpf.c.
+const PROGRAMS: &[&str] = &["steering"];
+
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for name in ["steering"] {
+    for name in PROGRAMS {
         let source = PathBuf::from(format!("src/{name}.bpf.c"));
         println!("cargo::rerun-if-changed={}", source.display());
         if let Err(why) = compile(&source, &out.join(format!("{name}.bpf.o"))) {

@@ -1,1 +1,82 @@
-//! x
+//! Captures at a host's interface, judged afterwards by tshark with its checksum checks switched on.
+//!
+//! The frames that the server's host sent are judged; a kernel sender leaves its own checksums to the device where offloads
+//! are on, and on a virtual wire nobody fills them in, so [`crate::Options::offloads`] off is needed to judge a kernel server.
+
+use crate::{Lab, process::output, raw::Sniffer};
+use anyhow::{Context as _, Result};
+use std::{collections::BTreeMap, fmt, process::Command};
+
+/// A running capture.
+#[derive(Debug)]
+pub struct Capture {
+    sniffer: Sniffer,
+    server: [u8; 6],
+}
+
+/// What tshark found.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// All frames captured.
+    pub frames: usize,
+    /// The frames from the server's host, by protocol as tshark names it.
+    pub from_server: BTreeMap<String, usize>,
+    /// One line a frame from the server that is malformed or has a bad or missing checksum.
+    pub problems: Vec<String>,
+}
+
+const CHECKS: [&str; 6] =
+    ["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"];
+
+/// What must not be: malformed packets, checksums that are wrong, a UDP checksum of zero, errors of any dissector.
+const PROBLEMS: &str = "_ws.malformed || ip.checksum.status == 0 || udp.checksum.status == 0 || udp.checksum == 0 \
+    || tcp.checksum.status == 0 || icmp.checksum.status == 0 || icmpv6.checksum.status == 0 \
+    || _ws.expert.severity == \"Error\"";
+
+impl Capture {
+    /// Starts a capture at the client's end of the wire: at the server's, AF_XDP hides its packets from captures.
+    pub fn start(lab: &Lab) -> Result<Self> {
+        Ok(Self { sniffer: Sniffer::start(lab.client(), &[])?, server: lab.server().mac()? })
+    }
+
+    /// Ends the capture once the wire is quiet and judges it.
+    pub fn finish(mut self) -> Result<Findings> {
+        let mac = self.server.map(|octet| format!("{octet:02x}")).join(":");
+        let file = self.sniffer.finish().to_str().context("a temporary path in UTF-8")?.to_owned();
+        let all = tshark(&file, "frame", &["-T", "fields", "-e", "eth.src", "-e", "_ws.col.Protocol"])?;
+        let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &[])?;
+        let mut findings = Findings {
+            frames: all.lines().count(),
+            problems: problems.lines().map(str::to_owned).collect(),
+            ..Findings::default()
+        };
+        for protocol in all.lines().filter_map(|line| line.strip_prefix(&mac)) {
+            *findings.from_server.entry(protocol.trim().to_owned()).or_default() += 1;
+        }
+        Ok(findings)
+    }
+}
+
+impl Findings {
+    /// Panics unless the server sent something and nothing is wrong with it.
+    pub fn check(&self) {
+        assert!(self.problems.is_empty() && !self.from_server.is_empty(), "{self}");
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} frames; from the server: {:?}; {} with problems",
+            self.frames,
+            self.from_server,
+            self.problems.len()
+        )?;
+        self.problems.iter().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+}
+
+fn tshark(file: &str, filter: &str, more: &[&str]) -> Result<String> {
+    output(Command::new("tshark").args(["-n", "-r", file, "-Y", filter]).args(CHECKS).args(more))
+}

@@ -98,7 +98,19 @@ impl Lab {
         let queues = options.queues.to_string();
         let (server, client) = (&self.server.name, &self.client.name);
         let mut command = Command::new("ip");
-        command.args(["-n", server, "link", "add", "vs", "numrxqueues", &queues, "numtxqueues", &queues, "type", "veth"]);
+        command.args([
+            "-n",
+            server,
+            "link",
+            "add",
+            "vs",
+            "numrxqueues",
+            &queues,
+            "numtxqueues",
+            &queues,
+            "type",
+            "veth",
+        ]);
         command.args(["peer", "name", "vc", "numrxqueues", &queues, "numtxqueues", &queues, "netns", client]);
         output(&mut command)?;
         self.server.set_up(options)?;
@@ -114,7 +126,10 @@ impl Lab {
         }
         let Ok(entries) = fs::read_dir("/proc") else { return };
         for entry in entries.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
+            else {
+                continue;
+            };
             let Ok(name) = fs::read_to_string(entry.path().join("comm")) else { continue };
             let processor = match name.get(..8) {
                 Some("napi/vs-") => 0,
@@ -189,11 +204,10 @@ impl Host {
     /// Runs `work` on a thread that has entered this host: sockets opened there belong to it for good, and threads started
     /// there live there.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let file = Path::new(NETNS_DIR).join(&self.name);
+        let enter = self.entrance();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let namespace = File::open(&file).expect("the namespace exists as long as the host");
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter a namespace");
+                enter();
                 work()
             });
             match thread.join() {
@@ -201,6 +215,16 @@ impl Host {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
+    }
+
+    /// Moves the thread that calls it into this host.
+    pub(crate) fn entrance(&self) -> impl FnOnce() + Send + 'static {
+        let file = Path::new(NETNS_DIR).join(&self.name);
+        move || {
+            let namespace = File::open(&file).expect("the namespace exists as long as the host");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter a namespace");
+        }
     }
 
     fn set_up(&self, options: &Options) -> Result<()> {

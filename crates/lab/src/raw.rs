@@ -1,1 +1,141 @@
-//! x
+//! Raw Ethernet frames at one end of the wire.
+//!
+//! Frames go out through an AF_PACKET socket. They come in through dumpcap, since the kernel takes the VLAN tag off
+//! before a packet socket sees a frame, and libpcap puts it back.
+
+use crate::{Host, Process, process::wait_until};
+use anyhow::{Context as _, Result, ensure};
+use smoltcp::{
+    phy::{Device as _, Medium, RawSocket, TxToken as _},
+    time::Instant as Timestamp,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    time::{Duration, Instant},
+};
+
+/// Sends and receives frames at a host's interface.
+#[derive(Debug)]
+pub struct Raw {
+    // the socket is not Send: it lives on a thread of its own, in the host, which ends with this end of the channel
+    out: SyncSender<Vec<u8>>,
+    done: Receiver<()>,
+    sent: Vec<Vec<u8>>,
+    sniffer: Sniffer,
+}
+
+impl Raw {
+    /// Opens the interface of `host`; from now on no incoming frame is missed.
+    pub fn open(host: &Host) -> Result<Self> {
+        // dumpcap knows no filter for the direction: what this host sends is told by its address, or below by its content
+        let mac = host.mac()?.map(|octet| format!("{octet:02x}")).join(":");
+        let sniffer = Sniffer::start(host, &["-f", &format!("not ether src {mac}")])?;
+        let (out, frames) = sync_channel::<Vec<u8>>(0);
+        let (report, done) = sync_channel(0);
+        let interface = host.interface();
+        let enter = host.entrance();
+        std::thread::spawn(move || {
+            enter();
+            let mut socket = RawSocket::new(interface, Medium::Ethernet).expect("root may open an AF_PACKET socket");
+            for frame in frames {
+                let token = socket.transmit(Timestamp::ZERO).expect("a raw socket always has a token");
+                token.consume(frame.len(), |buffer| buffer.copy_from_slice(&frame));
+                if report.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { out, done, sent: Vec::new(), sniffer })
+    }
+
+    /// Puts one frame on the wire as it is.
+    pub fn send(&mut self, frame: &[u8]) -> Result<()> {
+        self.out.send(frame.to_vec()).ok().context("the sending thread has ended")?;
+        self.done.recv().context("the kernel refused the frame")?;
+        self.sent.push(frame.to_vec());
+        Ok(())
+    }
+
+    /// The first incoming frame not yet handed out for which `wanted` holds; frames before it are passed over.
+    pub fn receive(&mut self, timeout: Duration, mut wanted: impl FnMut(&[u8]) -> bool) -> Option<Vec<u8>> {
+        let mut found = None;
+        wait_until(
+            || {
+                let frames = self.sniffer.frames();
+                while found.is_none() && self.sniffer.taken < frames.len() {
+                    let frame = &frames[self.sniffer.taken];
+                    self.sniffer.taken += 1;
+                    found = (!self.sent.contains(frame) && wanted(frame)).then(|| frame.clone());
+                }
+                found.is_some()
+            },
+            timeout,
+        );
+        found
+    }
+}
+
+/// Writes the frames at a host's interface to a file until dropped.
+#[derive(Debug)]
+pub(crate) struct Sniffer {
+    process: Process,
+    file: PathBuf,
+    /// frames handed out
+    taken: usize,
+    _dir: tempfile::TempDir,
+}
+
+/// Longer than the kernel keeps a block of frames before dumpcap sees it.
+const SETTLE: Duration = Duration::from_millis(700);
+
+impl Sniffer {
+    pub(crate) fn start(host: &Host, filter: &[&str]) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("simoom-raw-").tempdir()?;
+        let file = dir.path().join("frames.pcap");
+        let path = file.to_str().context("a temporary path in UTF-8")?;
+        // -P: pcap, not pcapng
+        let mut process =
+            host.spawn(&[&["dumpcap", "-q", "-P", "-i", host.interface(), "-w", path], filter].concat())?;
+        process.wait_until(|| fs::metadata(&file).is_ok_and(|meta| meta.len() >= 24), Duration::from_secs(10))?;
+        Ok(Self { process, file, taken: 0, _dir: dir })
+    }
+
+    fn frames(&self) -> Vec<Vec<u8>> {
+        read_pcap(&fs::read(&self.file).unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// Waits until no frame has come for a while, ends the capture and gives its file.
+    pub(crate) fn finish(&mut self) -> &Path {
+        let length = || fs::metadata(&self.file).map_or(0, |meta| meta.len());
+        let (mut last, mut since) = (length(), Instant::now());
+        wait_until(
+            || {
+                let now = length();
+                if now != last {
+                    (last, since) = (now, Instant::now());
+                }
+                since.elapsed() > SETTLE
+            },
+            Duration::from_secs(30),
+        );
+        self.process.stop();
+        &self.file
+    }
+}
+
+/// The whole frames of a pcap file in this machine's byte order; one being written at the end is left out.
+pub fn read_pcap(file: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let (header, mut rest) = file.split_at_checked(24).context("no pcap header")?;
+    let magic = u32::from_ne_bytes(header[..4].try_into()?);
+    ensure!([0xa1b2_c3d4, 0xa1b2_3c4d].contains(&magic), "not a pcap file of this byte order");
+    let mut frames = Vec::new();
+    while let Some((head, after)) = rest.split_at_checked(16) {
+        let length = u32::from_ne_bytes(head[8..12].try_into()?) as usize;
+        let Some((frame, after)) = after.split_at_checked(length) else { break };
+        frames.push(frame.to_vec());
+        rest = after;
+    }
+    Ok(frames)
+}

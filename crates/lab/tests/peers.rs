@@ -6,7 +6,8 @@ use lab::{Lab, compare};
 fn the_peers_differ_only_as_the_exceptions_say() {
     lab::require();
     let lab = Lab::new().unwrap();
-    let report = compare::run(lab.server(), None, &[1, 2, 3], 8000).unwrap();
+    let seeds: Vec<u64> = (1..=10).collect();
+    let report = compare::run(lab.server(), None, &seeds, 5000).unwrap();
     println!("{report}");
-    report.check(100);
+    report.check(500);
 }

@@ -36,7 +36,7 @@ pub enum Part {
 }
 
 /// A record with its names in lower case.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug)]
 pub struct Rr {
     /// The owner in lower case.
     pub owner: Name,
@@ -50,6 +50,33 @@ pub struct Rr {
     pub rdata: Vec<u8>,
     /// RDATA as a zone file has it.
     shown: String,
+}
+
+impl Rr {
+    fn key(&self) -> (&Name, u16, u16, u32, &[u8]) {
+        (&self.owner, self.rtype, self.class, self.ttl, &self.rdata)
+    }
+}
+
+// by all but `shown`, which keeps the letter case of names
+impl PartialEq for Rr {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Rr {}
+
+impl PartialOrd for Rr {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Rr {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
 }
 
 /// The OPT record.
@@ -82,6 +109,8 @@ pub struct Answer {
     pub length: usize,
 }
 
+type Rdata<'a> = AllRecordData<&'a [u8], ParsedName<&'a [u8]>>;
+
 const AA: u16 = 0x0400;
 const TC: u16 = 0x0200;
 
@@ -97,8 +126,14 @@ impl Answer {
             let name: Name = question.qname().to_name();
             questions.push((name.as_slice().to_vec(), question.qtype().to_int(), question.qclass().to_int()));
         }
-        let mut answer =
-            Self { flags: flags & !15, rcode: flags & 15, questions, sections: Default::default(), edns: None, length: octets.len() };
+        let mut answer = Self {
+            flags: flags & !15,
+            rcode: flags & 15,
+            questions,
+            sections: Default::default(),
+            edns: None,
+            length: octets.len(),
+        };
         let mut records = section.answer().context("question section")?;
         for number in 0..3 {
             for record in records.by_ref() {
@@ -138,12 +173,15 @@ impl Answer {
             });
             return Ok(());
         }
-        let record: Record<ParsedName<&[u8]>, AllRecordData<&[u8], ParsedName<&[u8]>>> =
-            record.into_any_record().context("RDATA")?;
+        let record: Record<_, Rdata<'_>> = record.into_any_record().context("RDATA")?;
         let mut owner: Name = record.owner().to_name();
         owner.make_canonical();
         let mut rdata = Vec::new();
         record.data().compose_canonical_rdata(&mut rdata).context("RDATA")?;
+        if matches!(record.rtype(), Rtype::SVCB | Rtype::HTTPS) {
+            // RFC 4034 6.2 does not list the types that came later; the name after the priority is compared as a name all the same
+            lower_name(&mut rdata[2..]);
+        }
         self.sections[section].push(Rr {
             owner,
             rtype: record.rtype().to_int(),
@@ -184,6 +222,16 @@ impl Answer {
     }
 }
 
+/// Turns an uncompressed name at the start of `octets` to lower case.
+fn lower_name(octets: &mut [u8]) {
+    let mut at = 0;
+    while octets[at] > 0 {
+        let end = at + 1 + usize::from(octets[at]);
+        octets[at + 1..end].make_ascii_lowercase();
+        at = end;
+    }
+}
+
 impl fmt::Display for Rr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown: String = self.shown.chars().take(160).collect();
@@ -200,9 +248,25 @@ impl fmt::Display for Rr {
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bits = [(0x8000, "qr"), (AA, "aa"), (TC, "tc"), (0x100, "rd"), (0x80, "ra"), (0x40, "z"), (0x20, "ad"), (0x10, "cd")];
+        let bits = [
+            (0x8000, "qr"),
+            (AA, "aa"),
+            (TC, "tc"),
+            (0x100, "rd"),
+            (0x80, "ra"),
+            (0x40, "z"),
+            (0x20, "ad"),
+            (0x10, "cd"),
+        ];
         let flags: Vec<&str> = bits.iter().filter(|(bit, _)| self.flags & bit != 0).map(|(_, name)| *name).collect();
-        writeln!(f, ";; rcode {} opcode {} flags {} ({} octets)", self.rcode, self.flags >> 11 & 15, flags.join(" "), self.length)?;
+        writeln!(
+            f,
+            ";; rcode {} opcode {} flags {} ({} octets)",
+            self.rcode,
+            self.flags >> 11 & 15,
+            flags.join(" "),
+            self.length
+        )?;
         for (name, rtype, class) in &self.questions {
             let name = Name::from_octets(name.clone()).map(|name| present(&name)).unwrap_or_default();
             writeln!(f, ";; question {name} {} {}", Class::from_int(*class), Rtype::from_int(*rtype))?;

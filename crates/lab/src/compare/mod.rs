@@ -14,12 +14,12 @@ pub use ask::{Transport, ask};
 use crate::{
     Host, Process,
     peers::{Kind, Peer},
-    zonegen::{Class, Question, World},
+    zonegen::{Class, Question, World, rtype},
 };
 use anyhow::{Context as _, Result};
 use exceptions::{Case, Exceptions};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{Ipv4Addr, SocketAddr},
 };
@@ -117,7 +117,11 @@ pub fn run(host: &Host, subject: Option<Start<'_>>, seeds: &[u64], questions: us
             process = Some(started);
             servers.push(Server { party: Party::Subject, udp: at(5300), tcp: at(5300) });
         }
-        servers.extend(peers.iter().map(|peer| Server { party: Party::Peer(peer.kind), udp: peer.address, tcp: peer.address }));
+        servers.extend(peers.iter().map(|peer| Server {
+            party: Party::Peer(peer.kind),
+            udp: peer.address,
+            tcp: peer.address,
+        }));
         let questions = world.questions(seed, questions);
         let part = host.inside(|| compare(&world, &questions, &servers));
         let part = part.with_context(|| {
@@ -131,29 +135,33 @@ pub fn run(host: &Host, subject: Option<Start<'_>>, seeds: &[u64], questions: us
 
 /// Asks every server every question, from the calling thread's host, and compares the first server's answers with each other's.
 pub fn compare(world: &World, questions: &[Question], servers: &[Server]) -> Result<Report> {
+    let answers: Vec<Answers> = servers.iter().map(|server| gather(server, questions)).collect::<Result<_>>()?;
+    let parties: Vec<Party> = servers.iter().map(|server| server.party).collect();
+    judge_all(world, questions, &parties, &answers)
+}
+
+/// One server's answers over UDP and over TCP, by question.
+type Answers = [Vec<Result<Answer>>; 2];
+
+fn gather(server: &Server, questions: &[Question]) -> Result<Answers> {
+    let udp = ask(server.udp, Transport::Udp, questions)?;
+    let tcp = ask(server.tcp, Transport::Tcp, questions)?;
+    Ok([parse(udp), parse(tcp)])
+}
+
+fn judge_all(world: &World, questions: &[Question], parties: &[Party], answers: &[Answers]) -> Result<Report> {
     let exceptions = Exceptions::load()?;
-    let mut answers = Vec::new();
-    for server in servers {
-        let udp = ask(server.udp, Transport::Udp, questions)?;
-        let tcp = ask(server.tcp, Transport::Tcp, questions)?;
-        answers.push([parse(udp), parse(tcp)]);
-    }
     let mut report = Report { questions: questions.len(), ..Report::default() };
     for (index, question) in questions.iter().enumerate() {
         let walk = world.walk(question);
-        for class in &walk.classes {
-            *report.classes.entry(*class).or_default() += 1;
-        }
-        if answers[0][0][index].as_ref().is_ok_and(Answer::truncated) {
-            *report.classes.entry(Class::Truncated).or_default() += 1;
-        }
+        report.count(&walk.classes, [&answers[0][0][index], &answers[0][1][index]]);
         for (number, transport) in [Transport::Udp, Transport::Tcp].into_iter().enumerate() {
-            for other in 1..servers.len() {
+            for other in 1..parties.len() {
                 let mut case = Case {
                     question,
                     walk: &walk,
                     transport,
-                    parties: [servers[0].party, servers[other].party],
+                    parties: [parties[0], parties[other]],
                     whole: [answers[0][1][index].as_ref().ok(), answers[other][1][index].as_ref().ok()],
                     used: Vec::new(),
                 };
@@ -176,6 +184,17 @@ fn parse(answers: Vec<Option<Vec<u8>>>) -> Vec<Result<Answer>> {
 }
 
 impl Report {
+    /// Counts the classes that the model names and that the first server's answer bears out.
+    fn count(&mut self, classes: &BTreeSet<Class>, [udp, tcp]: [&Result<Answer>; 2]) {
+        let (Ok(udp), Ok(tcp)) = (udp, tcp) else { return };
+        for class in classes.iter().filter(|class| borne_out(**class, tcp)) {
+            *self.classes.entry(*class).or_default() += 1;
+        }
+        if udp.truncated() {
+            *self.classes.entry(Class::Truncated).or_default() += 1;
+        }
+    }
+
     fn judge(&mut self, seed: u64, case: &mut Case<'_>, pair: [&Result<Answer>; 2], exceptions: &Exceptions) {
         self.compared += 1;
         let parts = match pair {
@@ -198,7 +217,9 @@ impl Report {
             *self.parts.entry(*part).or_default() += 1;
         }
         let classes: Vec<Class> = case.walk.classes.iter().copied().collect();
-        if self.differences.len() >= SHOWN || self.differences.iter().any(|known| known.parts == parts && known.classes == classes) {
+        if self.differences.len() >= SHOWN
+            || self.differences.iter().any(|known| known.parts == parts && known.classes == classes)
+        {
             return;
         }
         let show = |answer: &Result<Answer>| match answer {
@@ -245,6 +266,32 @@ impl Report {
     }
 }
 
+/// True if an answer over TCP looks as its class must.
+fn borne_out(class: Class, answer: &Answer) -> bool {
+    let [data, authority, additional] = &answer.sections;
+    let has = |section: &[Rr], rtype| section.iter().any(|rr| rr.rtype == rtype);
+    let negative = has(authority, rtype::SOA);
+    match class {
+        Class::Exact | Class::Wildcard | Class::Cname | Class::CnameChain => {
+            answer.rcode == 0 && !data.is_empty() && !negative
+        }
+        Class::Nodata | Class::EntNodata | Class::WildcardNodata => answer.rcode == 0 && data.is_empty() && negative,
+        Class::NxDomain => answer.rcode == 3 && data.is_empty() && negative,
+        Class::CnameNegative => has(data, rtype::CNAME) && negative,
+        Class::CnameLoop | Class::CnameOutside | Class::CnameOtherZone => has(data, rtype::CNAME),
+        Class::CnameReferral => has(data, rtype::CNAME) && has(authority, rtype::NS),
+        Class::Dname | Class::DnameLoop => has(data, rtype::DNAME),
+        Class::YxDomain => answer.rcode == 6 && has(data, rtype::DNAME),
+        Class::Referral => has(authority, rtype::NS) && additional.is_empty(),
+        Class::ReferralGlue => has(authority, rtype::NS) && !additional.is_empty(),
+        Class::DsParent => answer.authoritative() && (has(data, rtype::DS) || negative),
+        Class::DsNested | Class::Nested => true,
+        Class::Any => answer.rcode != 5,
+        Class::Refused | Class::Chaos => answer.rcode == 5 && data.is_empty() && authority.is_empty(),
+        Class::Truncated => false,
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
@@ -254,7 +301,11 @@ impl fmt::Display for Report {
                 write!(f, "{party}:\n{answer}")?;
             }
         }
-        writeln!(f, "{} questions, {} pairs of answers, {} unexplained", self.questions, self.compared, self.unexplained)?;
+        writeln!(
+            f,
+            "{} questions, {} pairs of answers, {} unexplained",
+            self.questions, self.compared, self.unexplained
+        )?;
         for (part, count) in &self.parts {
             writeln!(f, "  {count:>7} {part:?}")?;
         }
@@ -269,3 +320,6 @@ impl fmt::Display for Report {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

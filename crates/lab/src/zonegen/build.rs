@@ -209,6 +209,7 @@ impl<'a> Builder<'a> {
         }
         for _ in 0..shapes / 3 {
             self.big_cut();
+            self.bare_cut();
         }
         for _ in 0..shapes {
             self.wildcard();
@@ -283,7 +284,7 @@ impl<'a> Builder<'a> {
             3 => child(b"absent", &self.origin).expect("short"),
             _ => self.host(),
         };
-        present(&name)
+        mixed_case(self.rng, &present(&name))
     }
 
     /// An RRset that fits 512, 1232 or neither.
@@ -299,7 +300,8 @@ impl<'a> Builder<'a> {
             }
             1 => {
                 for _ in 0..count / 3 {
-                    let target = present(&child(format!("m{}", self.rng.u32(..)).as_bytes(), &self.origin).expect("short"));
+                    let target =
+                        present(&child(format!("m{}", self.rng.u32(..)).as_bytes(), &self.origin).expect("short"));
                     self.text(&name, rtype::MX, format!("10 {target}"));
                 }
             }
@@ -371,6 +373,17 @@ impl<'a> Builder<'a> {
             self.add(&cut, rtype::NS, Data::Name(name));
         }
         self.target(Reason::BigCut, &cut);
+    }
+
+    /// A cut without a single address.
+    fn bare_cut(&mut self) {
+        let cut = self.fresh();
+        self.add(&cut, rtype::NS, Data::Name("ns.unserved.example.".parse().expect("a name")));
+        if self.rng.bool() {
+            let lost = child(b"lost", &cut).expect("short");
+            self.add(&cut, rtype::NS, Data::Name(lost));
+        }
+        self.target(Reason::BareCut, &cut);
     }
 
     fn wildcard(&mut self) {
@@ -572,8 +585,12 @@ impl<'a> Builder<'a> {
                 types.retain(|&rtype, _| rtype == rtype::CNAME);
             }
         }
-        let dnames: Vec<Name> =
-            self.nodes.iter().filter(|(_, types)| types.contains_key(&rtype::DNAME)).map(|(name, _)| name.clone()).collect();
+        let dnames: Vec<Name> = self
+            .nodes
+            .iter()
+            .filter(|(_, types)| types.contains_key(&rtype::DNAME))
+            .map(|(name, _)| name.clone())
+            .collect();
         self.nodes.retain(|name, _| !dnames.iter().any(|dname| below(name, dname)));
     }
 

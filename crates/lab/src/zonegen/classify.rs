@@ -109,6 +109,8 @@ pub(crate) struct Walk {
     pub(crate) cut: Option<Name>,
     /// The RRsets at the name that answers, for ANY.
     pub(crate) types: BTreeSet<u16>,
+    /// The name that does not exist is, or lies above, the apex of a nested zone that its parent does not delegate.
+    pub(crate) above_nested: bool,
 }
 
 /// What a zone holds for a name.
@@ -137,7 +139,9 @@ impl Zone {
             }
         }
         match self.nodes.get(name) {
-            Some(types) if *name != self.origin && types.contains_key(&rtype::NS) && rtype != rtype::DS => Found::Cut(name.clone()),
+            Some(types) if *name != self.origin && types.contains_key(&rtype::NS) && rtype != rtype::DS => {
+                Found::Cut(name.clone())
+            }
             Some(types) => Found::Node(types),
             None => self.wild(name),
         }
@@ -212,16 +216,23 @@ impl World {
                     }
                     next
                 }
-                Found::Nothing => return end(Class::NxDomain, walk),
+                Found::Nothing => {
+                    walk.above_nested =
+                        self.zones.iter().any(|other| other.origin.ends_with(&name) && other.origin != zone.origin);
+                    return end(Class::NxDomain, walk);
+                }
                 Found::Node(types) | Found::Wild(types)
                     if types.contains_key(&rtype::CNAME) && ![rtype::CNAME, rtype::ANY].contains(&question.rtype) =>
                 {
-                    let [Data::Name(target)] = types[&rtype::CNAME].as_slice() else { unreachable!("one CNAME an owner") };
+                    let [Data::Name(target)] = types[&rtype::CNAME].as_slice() else {
+                        unreachable!("one CNAME an owner")
+                    };
                     target.clone()
                 }
                 Found::Node(types) => {
                     walk.types = types.keys().copied().collect();
-                    let there = types.contains_key(&question.rtype) || (question.rtype == rtype::ANY && !types.is_empty());
+                    let there =
+                        types.contains_key(&question.rtype) || (question.rtype == rtype::ANY && !types.is_empty());
                     if question.rtype == rtype::DS && types.contains_key(&rtype::NS) && name != zone.origin {
                         walk.classes.insert(Class::DsParent);
                     }
@@ -238,7 +249,8 @@ impl World {
                 }
                 Found::Wild(types) => {
                     walk.types = types.keys().copied().collect();
-                    let there = types.contains_key(&question.rtype) || (question.rtype == rtype::ANY && !types.is_empty());
+                    let there =
+                        types.contains_key(&question.rtype) || (question.rtype == rtype::ANY && !types.is_empty());
                     return end(if there { Class::Wildcard } else { Class::WildcardNodata }, walk);
                 }
             };

@@ -80,6 +80,7 @@ enum Reason {
     Big,
     Cut,
     BigCut,
+    BareCut,
     WildParent,
     Cname,
     CnameChain,
@@ -127,7 +128,8 @@ pub(crate) fn present(name: &Name) -> String {
         for &octet in label.as_slice() {
             match octet {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'*' => text.push(char::from(octet)),
-                0x21..0x7f => text.extend(['\\', char::from(octet)]),
+                // NSD 4.6 takes the dot after an escaped backslash for an escaped dot
+                0x21..0x7f if octet != b'\\' => text.extend(['\\', char::from(octet)]),
                 _ => text += &format!("\\{octet:03}"),
             }
         }

@@ -25,6 +25,19 @@ const CLASS_IN: u16 = 1;
 const CLASS_CH: u16 = 3;
 const OPT: u16 = 41;
 
+impl Reason {
+    /// How often to ask for this reason: more often where only some of the questions reach the class meant.
+    fn weight(self) -> usize {
+        match self {
+            Self::WildParent | Self::Big => 6,
+            Self::CnameChain => 5,
+            Self::Cname | Self::BigCut => 3,
+            Self::BareCut | Self::Cut | Self::Ent | Self::Plain | Self::Nested => 2,
+            _ => 1,
+        }
+    }
+}
+
 /// Types that questions draw from; two of them no name has (DNSKEY and HINFO).
 const TYPES: [u16; 20] = [
     rtype::A,
@@ -91,8 +104,11 @@ impl World {
     /// Draws questions about this world. The same seed gives the same questions.
     pub fn questions(&self, seed: u64, count: usize) -> Vec<Question> {
         let mut rng = Rng::with_seed(seed);
-        let targets: Vec<(Reason, Vec<&Name>)> =
-            self.targets.iter().map(|(reason, names)| (*reason, names.iter().collect())).collect();
+        let targets: Vec<(Reason, Vec<&Name>)> = self
+            .targets
+            .iter()
+            .flat_map(|(reason, names)| vec![(*reason, names.iter().collect()); reason.weight()])
+            .collect();
         (0..count)
             .map(|_| {
                 let (reason, names) = &targets[rng.usize(..targets.len())];
@@ -137,7 +153,11 @@ impl World {
                 _ => under(label),
             },
             Reason::Dname | Reason::DnameLoop | Reason::DnameOut | Reason::Cut if rng.u8(..4) > 0 => under(label),
-            Reason::Ent | Reason::Big | Reason::BigCut | Reason::CnameLoop | Reason::Plain if rng.bool() => here(),
+            Reason::Ent | Reason::Big | Reason::BigCut | Reason::CnameLoop | Reason::CnameChain | Reason::Plain
+                if rng.u8(..4) > 0 =>
+            {
+                here()
+            }
             _ => match rng.u8(..12) {
                 0 | 1 => under(label),
                 2 => child(b"x", &under(label)).unwrap_or_else(here),
@@ -151,6 +171,9 @@ impl World {
     fn pick_type(&self, rng: &mut Rng, reason: Reason, name: &Name) -> u16 {
         if matches!(reason, Reason::Cut | Reason::Nested) && rng.u8(..3) == 0 {
             return rtype::DS;
+        }
+        if matches!(reason, Reason::Cname | Reason::CnameChain) && rng.bool() {
+            return if rng.bool() { rtype::A } else { rtype::AAAA };
         }
         // half the time a type that is there, the wildcard's if that is what answers
         if rng.bool() {

@@ -1,0 +1,177 @@
+//! The command line.
+
+use crate::config::{ControlOptions, DataplaneOptions, DnsOptions};
+use crate::error::Error;
+use crate::words::{Within, ZoneArg};
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// DNS served from a network stack of its own, over AF_XDP or kernel sockets.
+#[derive(Debug, Parser)]
+#[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// what to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "one value in the life of the process")]
+pub enum Command {
+    /// Authoritative DNS
+    Dns(DnsCommand),
+    /// Serve what a configuration file says
+    Serve {
+        /// The configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Say what would be refused and the memory needed; serves nothing
+    Check {
+        /// Check a configuration file and its zones
+        #[arg(long, value_name = "FILE", conflicts_with = "zones", required_unless_present = "zones")]
+        config: Option<PathBuf>,
+        /// Check zone files: ORIGIN=FILE, or FILE with its own $ORIGIN
+        #[arg(value_name = "ZONEFILE")]
+        zones: Vec<ZoneArg>,
+    },
+    /// Talk to a running server
+    Ctl {
+        /// The server's control socket; default: /run/simoom/control, else $XDG_RUNTIME_DIR/simoom/control
+        #[arg(long, value_name = "PATH", global = true)]
+        control: Option<PathBuf>,
+        /// what to ask for
+        #[command(subcommand)]
+        command: CtlCommand,
+    },
+}
+
+/// `simoom dns`.
+#[derive(Debug, clap::Args)]
+pub struct DnsCommand {
+    /// Zones to serve: ORIGIN=FILE, or FILE with its own $ORIGIN
+    #[arg(value_name = "ORIGIN=FILE", required = true)]
+    pub zones: Vec<ZoneArg>,
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// DNS
+    #[command(flatten, next_help_heading = "DNS")]
+    pub dns: DnsOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
+}
+
+/// `simoom ctl`.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// What runs, since when, on what
+    Status,
+    /// The counters, summed over all threads
+    Stats {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write what passes through AF_XDP to a pcap file
+    Capture {
+        /// The file to write
+        file: PathBuf,
+        /// What to write, such as "udp and port 53"; empty for everything
+        #[arg(default_value = "")]
+        filter: String,
+        /// Stop after so many frames
+        #[arg(long, value_name = "N")]
+        count: Option<Within<1, { u32::MAX }>>,
+        /// Stop after so many seconds
+        #[arg(long, value_name = "S", default_value = "60")]
+        seconds: Within<1, 86_400>,
+    },
+    /// Read the zone files again
+    Reload,
+    /// Stop the server
+    Stop,
+}
+
+/// Reads the command line. Ok(Err(text)) is help or the version, to be shown as it is.
+///
+/// # Errors
+/// One line: what is wrong and where help is.
+pub fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Result<Cli, String>, Error> {
+    use clap::error::ErrorKind;
+    match Cli::try_parse_from(args) {
+        Ok(cli) => Ok(Ok(cli)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Err(error.to_string())),
+            _ => Err(Error::input(one_line(&error.to_string()))),
+        },
+    }
+}
+
+/// clap's paragraph as one line: the complaint, its details and tips, without the usage.
+fn one_line(text: &str) -> String {
+    let mut parts = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        parts.push(line.trim_start_matches("error: ").to_owned());
+    }
+    format!("{}; see --help", parts.join(" ").trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(args: &str) -> String {
+        match parse(args.split(' ').map(Into::into)) {
+            Err(error) => error.to_string(),
+            other => panic!("{args}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_line() {
+        for (args, line) in [
+            (
+                "simoom dns --listen 1.2.3.4 x",
+                "invalid value '1.2.3.4' for '--listen <ADDR:PORT>': `1.2.3.4` is not ADDR:PORT; write it as \
+                 192.0.2.1:53 or [2001:db8::1]:53; see --help",
+            ),
+            (
+                "simoom dns --lisen 1.2.3.4:53 x",
+                "unexpected argument '--lisen' found tip: a similar argument exists: '--listen'; see --help",
+            ),
+            ("simoom dns", "the following required arguments were not provided: <ORIGIN=FILE>; see --help"),
+            ("simoom web", "unrecognized subcommand 'web'; see --help"),
+            (
+                "simoom dns --batch 65 x",
+                "invalid value '65' for '--batch <N>': `65` is not a whole number from 1 to 64; see --help",
+            ),
+            (
+                "simoom check --config a b",
+                "the argument '--config <FILE>' cannot be used with '[ZONEFILE]...'; see --help",
+            ),
+        ] {
+            assert_eq!(refused(args), line, "{args}");
+        }
+    }
+
+    #[test]
+    fn options_may_stand_anywhere() {
+        let cli =
+            parse("simoom dns a=b --interface e0 --listen 192.0.2.1:53 --interface e1 c".split(' ').map(Into::into));
+        let Ok(Ok(Cli { command: Command::Dns(dns) })) = cli else { panic!("{cli:?}") };
+        assert_eq!(dns.zones.len(), 2);
+        assert_eq!(dns.dataplane.interface, ["e0", "e1"]);
+    }
+}

@@ -1,0 +1,455 @@
+//! What the command line and the configuration file say, in one shape.
+//!
+//! The option groups below are read by `clap` from the command line and by `serde` from the file, so a word means the same
+//! in both. [`Settings`] is the outcome: defaults filled in, contradictions refused. Nothing is opened here but the
+//! configuration file itself.
+
+use crate::error::{Error, reason};
+use crate::words::{
+    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Transmit, Within, ZoneArg,
+};
+use serde::Deserialize;
+use std::fmt::Display;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// How packets come and go; `[dataplane]` in the file.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct DataplaneOptions {
+    /// Serve on this interface through AF_XDP (again for more)
+    #[arg(long, value_name = "IF")]
+    pub interface: Vec<String>,
+    /// Listen here (again for more); default: port 53 of every address
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Vec<Placed<Listen>>,
+    /// An address that simoom answers ARP, NDP and ping for, with the prefix length of the link (again for more)
+    #[arg(long, value_name = "ADDR[/LEN]")]
+    pub own: Vec<Placed<Own>>,
+    /// xdp, sockets, or auto (xdp where it can be had); default: xdp with --interface, else sockets
+    #[arg(long, value_name = "WORD")]
+    pub backend: Option<Backend>,
+    /// How AF_XDP is bound: auto, zerocopy, copy or generic
+    #[arg(long, value_name = "WORD")]
+    pub mode: Option<Mode>,
+    /// Processors that get a pinned thread each, such as 0,2-3; default: one thread for each receive queue
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<Cpus>,
+    /// Most frames of one cycle, 1 to 64
+    #[arg(long, value_name = "N")]
+    pub batch: Option<Within<1, 64>>,
+    /// What an idle thread does: spin, adaptive or block
+    #[arg(long, value_name = "WORD")]
+    pub idle: Option<Idle>,
+    /// Busy polling of the driver, in microseconds; 0 is off
+    #[arg(long, value_name = "US")]
+    pub busy_poll: Option<Within<0, 10_000>>,
+    /// How an answer gets into the frame: inplace, copy or precopy
+    #[arg(long, value_name = "WORD")]
+    pub transmit: Option<Transmit>,
+    /// Take frames only from this prefix (again for more)
+    #[arg(long, value_name = "PREFIX")]
+    pub allow: Vec<Prefix>,
+    /// Drop frames from this prefix (again for more); the longest prefix of --allow and --deny decides
+    #[arg(long, value_name = "PREFIX")]
+    pub deny: Vec<Prefix>,
+}
+
+/// What the DNS service does; `[dns]` in the file.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct DnsOptions {
+    /// A question whose name is compressed: refuse (FORMERR) or accept
+    #[arg(long, value_name = "WORD")]
+    pub question_compression: Option<QuestionCompression>,
+    /// DNS cookies (RFC 7873): on or off
+    #[arg(long, value_name = "on|off")]
+    pub cookies: Option<Switch>,
+    /// Name server identifier (RFC 5001), sent to who asks
+    #[arg(long, value_name = "TEXT")]
+    pub nsid: Option<String>,
+    /// Answer to CH TXT version.bind; default: refused
+    #[arg(long, value_name = "TEXT")]
+    pub version_string: Option<String>,
+    /// Answer to CH TXT id.server; default: refused
+    #[arg(long, value_name = "TEXT")]
+    pub id_string: Option<String>,
+    /// Bytes of the largest answer over UDP, whatever the client offers
+    #[arg(long, value_name = "BYTES")]
+    pub edns_size: Option<Within<512, 4096>>,
+    /// Most TCP connections at once
+    #[arg(long, value_name = "N")]
+    pub tcp_connections: Option<Within<1, 1_000_000>>,
+    /// Seconds after which an idle TCP connection is closed
+    #[arg(long, value_name = "SECONDS")]
+    pub tcp_idle: Option<Within<1, 3600>>,
+    #[command(flatten)]
+    #[serde(rename = "rrl")]
+    /// response rate limiting
+    pub rrl: RrlOptions,
+    #[arg(skip)]
+    #[serde(rename = "zone")]
+    /// the zones, in the file only: on the command line they are arguments
+    pub zones: Vec<Placed<ZoneEntry>>,
+}
+
+/// Response rate limiting; `[dns.rrl]` in the file.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct RrlOptions {
+    /// Response rate limiting: answers a second to one prefix with one outcome; 0 is off
+    #[arg(long = "rrl-rate", value_name = "N")]
+    pub rate: Option<Within<0, 1_000_000>>,
+    /// Every Nth limited answer goes out truncated, so that a real client can come back over TCP; 0 is none
+    #[arg(long = "rrl-slip", value_name = "N")]
+    pub slip: Option<Within<0, 100>>,
+    /// A prefix that is never limited (again for more)
+    #[arg(long = "rrl-exempt", value_name = "PREFIX")]
+    pub exempt: Vec<Prefix>,
+}
+
+/// `[[dns.zone]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ZoneEntry {
+    /// the zone's name; without it the file's own $ORIGIN
+    pub origin: Option<String>,
+    /// the zone file, relative to the configuration file's folder
+    pub file: String,
+}
+
+/// Supervision; `[control]` in the file.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct ControlOptions {
+    /// The control socket; default: /run/simoom/control, else $XDG_RUNTIME_DIR/simoom/control
+    #[arg(long = "control", value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// Serve Prometheus metrics over HTTP here
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<Placed<Listen>>,
+    /// Become this user after start
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<Placed<String>>,
+    /// Become this group after start; default: the user's
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<Placed<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct File {
+    dataplane: DataplaneOptions,
+    dns: Option<DnsOptions>,
+    control: ControlOptions,
+}
+
+/// Everything that is settled before anything is opened.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// where the settings come from, for messages: the file's name, or None for the command line
+    pub file: Option<String>,
+    /// interfaces for AF_XDP
+    pub interfaces: Vec<String>,
+    /// listeners in the configuration's order: the index is [`app::Listener`]
+    pub listen: Vec<SocketAddr>,
+    /// nobody asked for these listeners, so one that the machine cannot have (IPv6 switched off) is left out
+    pub listen_by_default: bool,
+    /// addresses that the kernel does not have
+    pub own: Vec<Own>,
+    /// as asked for, with the default filled in
+    pub backend: Backend,
+    /// how AF_XDP is bound
+    pub mode: Mode,
+    /// pinned threads, or None for one a queue
+    pub cpus: Option<Vec<usize>>,
+    /// most frames of one cycle
+    pub batch: usize,
+    /// idle policy
+    pub idle: Idle,
+    /// microseconds; 0 is off
+    pub busy_poll_us: u32,
+    /// how an answer gets into the frame
+    pub transmit: Transmit,
+    /// allowed sources; empty means all
+    pub allow: Vec<Prefix>,
+    /// denied sources
+    pub deny: Vec<Prefix>,
+    /// the DNS service
+    pub dns: Dns,
+    /// the control socket as given
+    pub control: Option<PathBuf>,
+    /// the metrics listener
+    pub metrics: Option<SocketAddr>,
+    /// user to become
+    pub user: Option<String>,
+    /// group to become
+    pub group: Option<String>,
+}
+
+/// The DNS service's settings.
+#[derive(Clone, Debug)]
+pub struct Dns {
+    /// the zones in order
+    pub zones: Vec<ZoneSpec>,
+    /// whether a compressed question is answered
+    pub question_compression: QuestionCompression,
+    /// whether cookies are given and honoured
+    pub cookies: bool,
+    /// NSID
+    pub nsid: Option<String>,
+    /// version.bind
+    pub version_string: Option<String>,
+    /// id.server
+    pub id_string: Option<String>,
+    /// bytes of the largest UDP answer
+    pub edns_size: u16,
+    /// most TCP connections
+    pub tcp_connections: usize,
+    /// seconds
+    pub tcp_idle_s: u32,
+    /// answers a second; None is off
+    pub rrl_rate: Option<u32>,
+    /// every Nth limited answer is truncated instead of dropped
+    pub rrl_slip: u32,
+    /// prefixes that are never limited
+    pub rrl_exempt: Vec<Prefix>,
+}
+
+/// One zone to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneSpec {
+    /// the name as given
+    pub origin: Option<String>,
+    /// the file
+    pub file: String,
+    /// where it was asked for
+    pub place: String,
+}
+
+/// Tells where a value stands, for the first words of a message.
+struct Places<'a> {
+    file: Option<(&'a str, &'a str)>,
+}
+
+impl Places<'_> {
+    fn at<T>(&self, placed: &Placed<T>, option: &str) -> String {
+        match (self.file, &placed.span) {
+            (Some((name, text)), Some(span)) => place(name, text, span.start),
+            _ => option.to_owned(),
+        }
+    }
+}
+
+fn place(name: &str, text: &str, offset: usize) -> String {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
+    let column = before.len() - before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1) + 1;
+    format!("{name}:{line}:{column}")
+}
+
+/// The settings of `simoom dns`.
+///
+/// # Errors
+/// What contradicts itself, all of it.
+pub fn from_command_line(
+    zones: &[ZoneArg],
+    dataplane: &DataplaneOptions,
+    dns: &DnsOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    settle(&Places { file: None }, zone_specs(zones), dataplane, dns, control)
+}
+
+/// The zones of a command line.
+pub fn zone_specs(zones: &[ZoneArg]) -> Vec<ZoneSpec> {
+    let spec =
+        |zone: &ZoneArg| ZoneSpec { origin: zone.origin.clone(), file: zone.file.clone(), place: zone.file.clone() };
+    zones.iter().map(spec).collect()
+}
+
+/// The settings of a configuration file.
+///
+/// # Errors
+/// An unreadable file, an unknown key, a bad value, or what contradicts itself.
+pub fn from_file(path: &Path) -> Result<Settings, Error> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::input(format!("{name}: cannot be read: {}; check --config", reason(&error))))?;
+    from_text(&name, &text)
+}
+
+/// The settings of a configuration file's text; `name` is for messages and for what paths are relative to.
+///
+/// # Errors
+/// As [`from_file`].
+pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let at = place(name, text, error.span().map_or(0, |span| span.start));
+        Error::input(format!("{at}: {}", plain(error.message())))
+    })?;
+    let places = Places { file: Some((name, text)) };
+    let Some(dns) = file.dns else {
+        return Err(Error::input(format!("{name}: no service; add [[dns.zone]] with origin and file")));
+    };
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let zones = dns
+        .zones
+        .iter()
+        .map(|zone| ZoneSpec {
+            origin: zone.value.origin.clone(),
+            file: folder.join(&zone.value.file).display().to_string(),
+            place: places.at(zone, ""),
+        })
+        .collect();
+    let mut settings = settle(&places, zones, &file.dataplane, &dns, &file.control)?;
+    settings.file = Some(name.to_owned());
+    Ok(settings)
+}
+
+/// serde's and toml's words in ours, on one line.
+fn plain(message: &str) -> String {
+    let line = message.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    match line.split_once(", expected ") {
+        Some((unknown, known)) if unknown.starts_with("unknown field ") => {
+            let known = known.trim_start_matches("one of ");
+            format!("unknown key {}; known here: {known}", &unknown["unknown field ".len()..])
+        }
+        _ => match line.strip_prefix("missing field ") {
+            Some(field) => format!("{field} is missing; add it"),
+            None => line,
+        },
+    }
+}
+
+fn twice<T: PartialEq + Display>(places: &Places<'_>, values: &[Placed<T>], option: &str, errors: &mut Vec<String>) {
+    for (n, placed) in values.iter().enumerate() {
+        if let Some(first) = values[..n].iter().find(|first| first.value == placed.value) {
+            let first = match first.span {
+                Some(_) => format!("; it stands at {} already", places.at(first, option)),
+                None => String::new(),
+            };
+            errors.push(format!("{}: {} is given twice{first}; remove one", places.at(placed, option), placed.value));
+        }
+    }
+}
+
+/// The word's name as the reader wrote it.
+fn word(places: &Places<'_>, option: &str, key: &str) -> String {
+    match places.file {
+        Some((name, _)) => format!("{name}: {key}"),
+        None => option.to_owned(),
+    }
+}
+
+fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Backend, errors: &mut Vec<String>) {
+    twice(places, &dataplane.listen, "--listen", errors);
+    twice(places, &dataplane.own, "--own", errors);
+    for (n, interface) in dataplane.interface.iter().enumerate() {
+        let option = word(places, "--interface", "dataplane.interface");
+        if dataplane.interface[..n].contains(interface) {
+            errors.push(format!("{option}: {interface} is given twice; remove one"));
+        }
+        // IFNAMSIZ is 16 with the closing zero
+        if interface.is_empty() || interface.len() > 15 || interface.contains(['/', ' ']) {
+            errors.push(format!("{option}: `{interface}` cannot be an interface's name; see `ip link`"));
+        }
+    }
+    if dataplane.interface.is_empty() && backend == Backend::Xdp {
+        let option = word(places, "--backend xdp", "dataplane.backend = \"xdp\"");
+        errors.push(format!("{option}: needs an interface; add --interface IF"));
+    }
+    if backend == Backend::Sockets
+        && let Some(own) = dataplane.own.first()
+    {
+        let at = places.at(own, "--own");
+        errors.push(format!("{at}: {} needs AF_XDP; add --interface IF or give the address to the kernel", own.value));
+    }
+    for prefix in &dataplane.allow {
+        if dataplane.deny.contains(prefix) {
+            errors.push(format!("{}: {prefix} is allowed too; remove one", word(places, "--deny", "dataplane.deny")));
+        }
+    }
+    let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();
+    if filtered && backend == Backend::Sockets {
+        let option = word(places, "--allow/--deny", "dataplane.allow/deny");
+        errors.push(format!("{option}: filter what AF_XDP takes; without --interface use nftables"));
+    }
+}
+
+fn settle(
+    places: &Places<'_>,
+    zones: Vec<ZoneSpec>,
+    dataplane: &DataplaneOptions,
+    dns: &DnsOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    let mut errors = Vec::new();
+    let backend = dataplane.backend.unwrap_or(match dataplane.interface.is_empty() {
+        true => Backend::Sockets,
+        false => Backend::Xdp,
+    });
+    contradictions(places, dataplane, backend, &mut errors);
+    for (text, option, key) in [
+        (&dns.nsid, "--nsid", "dns.nsid"),
+        (&dns.version_string, "--version-string", "dns.version-string"),
+        (&dns.id_string, "--id-string", "dns.id-string"),
+    ] {
+        // a character string of TXT has one length octet (RFC 1035 section 3.3.14)
+        if let Some(text) = text.as_ref().filter(|text| text.is_empty() || text.len() > 255) {
+            errors.push(format!("{}: {} bytes; give 1 to 255", word(places, option, key), text.len()));
+        }
+    }
+    if zones.is_empty() {
+        errors.push(word(places, "no zone; give ORIGIN=FILE", "no zone; add [[dns.zone]] with origin and file"));
+    }
+    if !errors.is_empty() {
+        return Err(Error::Input(errors));
+    }
+    let mut listen: Vec<_> = dataplane.listen.iter().map(|placed| placed.value.0).collect();
+    if listen.is_empty() {
+        listen = vec![(Ipv6Addr::UNSPECIFIED, 53).into(), (Ipv4Addr::UNSPECIFIED, 53).into()];
+    }
+    Ok(Settings {
+        file: None,
+        interfaces: dataplane.interface.clone(),
+        listen,
+        listen_by_default: dataplane.listen.is_empty(),
+        own: dataplane.own.iter().map(|placed| placed.value).collect(),
+        backend,
+        mode: dataplane.mode.unwrap_or(Mode::Auto),
+        cpus: dataplane.cpus.clone().map(|cpus| cpus.0),
+        batch: dataplane.batch.map_or(64, |n| n.0 as usize),
+        idle: dataplane.idle.unwrap_or(Idle::Adaptive),
+        busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
+        transmit: dataplane.transmit.unwrap_or(Transmit::Inplace),
+        allow: dataplane.allow.clone(),
+        deny: dataplane.deny.clone(),
+        dns: settle_dns(zones, dns),
+        control: control.path.clone(),
+        metrics: control.metrics.as_ref().map(|placed| placed.value.0),
+        user: control.user.as_ref().map(|placed| placed.value.clone()),
+        group: control.group.as_ref().map(|placed| placed.value.clone()),
+    })
+}
+
+fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
+    Dns {
+        zones,
+        question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
+        cookies: dns.cookies.is_none_or(|on| on.0),
+        nsid: dns.nsid.clone(),
+        version_string: dns.version_string.clone(),
+        id_string: dns.id_string.clone(),
+        // the flag day's size: no fragments on any usual path (RFC 9715 section 3.2 has 1400 as the upper bound)
+        edns_size: dns.edns_size.map_or(1232, |n| n.0 as u16),
+        tcp_connections: dns.tcp_connections.map_or(1024, |n| n.0 as usize),
+        tcp_idle_s: dns.tcp_idle.map_or(10, |n| n.0),
+        rrl_rate: dns.rrl.rate.map(|n| n.0).filter(|&rate| rate > 0),
+        rrl_slip: dns.rrl.slip.map_or(2, |n| n.0),
+        rrl_exempt: dns.rrl.exempt.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+use super::*;
+
+fn settings(text: &str) -> Settings {
+    from_text("/etc/simoom/simoom.toml", text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refused(text: &str) -> String {
+    match from_text("s.toml", text) {
+        Ok(settings) => panic!("accepted: {settings:?}"),
+        Err(error) => {
+            assert_eq!(error.status(), 2);
+            error.to_string()
+        }
+    }
+}
+
+const ZONE: &str = "[[dns.zone]]\norigin = \"example.com\"\nfile = \"example.com.zone\"\n";
+
+#[test]
+fn defaults_serve_port_53_of_every_address_on_sockets() {
+    let settings = settings(ZONE);
+    assert_eq!(settings.listen, ["[::]:53".parse().unwrap(), "0.0.0.0:53".parse().unwrap()]);
+    assert_eq!((settings.backend, settings.mode, settings.idle), (Backend::Sockets, Mode::Auto, Idle::Adaptive));
+    assert_eq!((settings.batch, settings.dns.edns_size, settings.dns.rrl_rate), (64, 1232, None));
+    assert!(settings.dns.cookies);
+}
+
+#[test]
+fn an_interface_means_af_xdp() {
+    assert_eq!(settings(&format!("[dataplane]\ninterface = [\"e0\"]\n{ZONE}")).backend, Backend::Xdp);
+    let asked = settings(&format!("[dataplane]\ninterface = [\"e0\"]\nbackend = \"auto\"\n{ZONE}"));
+    assert_eq!(asked.backend, Backend::Auto);
+}
+
+#[test]
+fn zone_files_are_relative_to_the_configuration() {
+    let text = "[[dns.zone]]\nfile = \"zones/a\"\n[[dns.zone]]\norigin = \"b\"\nfile = \"/srv/b\"\n";
+    let zones = settings(text).dns.zones;
+    assert_eq!(zones[0].file, "/etc/simoom/zones/a");
+    assert_eq!((zones[1].file.as_str(), zones[1].origin.as_deref()), ("/srv/b", Some("b")));
+}
+
+#[test]
+fn every_word_of_the_file_is_read() {
+    let text = r#"
+[dataplane]
+interface = ["e0", "e1"]
+listen = ["192.0.2.1:53", "[2001:db8::1]:53"]
+own = ["192.0.2.7/24"]
+backend = "xdp"
+mode = "copy"
+cpus = [0, 2]
+batch = 32
+idle = "spin"
+busy-poll = 50
+transmit = "copy"
+allow = ["192.0.2.0/24"]
+deny = ["198.51.100.0/24"]
+[dns]
+question-compression = "accept"
+cookies = false
+nsid = "a"
+version-string = "b"
+id-string = "c"
+edns-size = 1400
+tcp-connections = 7
+tcp-idle = 3
+[dns.rrl]
+rate = 200
+slip = 3
+[[dns.zone]]
+file = "x"
+[control]
+path = "/tmp/c"
+metrics = "127.0.0.1:9153"
+user = "nobody"
+group = "nogroup"
+"#;
+    let settings = settings(text);
+    assert_eq!(settings.cpus, Some(vec![0, 2]));
+    assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
+    assert_eq!((settings.mode, settings.transmit, settings.own.len()), (Mode::Copy, Transmit::Copy, 1));
+    assert_eq!((settings.allow.len(), settings.deny.len(), settings.listen.len()), (1, 1, 2));
+    let dns = &settings.dns;
+    assert_eq!((dns.rrl_rate, dns.rrl_slip, dns.edns_size), (Some(200), 3, 1400));
+    assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, false));
+    assert_eq!(dns.question_compression, QuestionCompression::Accept);
+    let texts = [&dns.nsid, &dns.version_string, &dns.id_string].map(|text| text.as_deref());
+    assert_eq!(texts, [Some("a"), Some("b"), Some("c")]);
+    assert_eq!(settings.control.as_deref(), Some(Path::new("/tmp/c")));
+    assert_eq!((settings.user.as_deref(), settings.group.as_deref()), (Some("nobody"), Some("nogroup")));
+    assert_eq!(settings.metrics, Some("127.0.0.1:9153".parse().unwrap()));
+}
+
+#[test]
+fn errors_name_their_place_and_the_mend() {
+    let cases: &[(&str, &str)] = &[
+        ("", "s.toml: no service; add [[dns.zone]] with origin and file"),
+        ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
+        ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
+        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `control`"),
+        ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
+        ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
+        ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),
+        (
+            "[dataplane]\nlisten = [\"127.0.0.1:53\", \"127.0.0.1\"]\n",
+            "s.toml:2:10: `127.0.0.1` is not ADDR:PORT; write it as 192.0.2.1:53 or [2001:db8::1]:53",
+        ),
+        (
+            "[dataplane]\nlisten = \"127.0.0.1:53\"\n",
+            "s.toml:2:10: invalid type: string \"127.0.0.1:53\", expected a sequence",
+        ),
+        ("[dns]\ncookies = \"maybe\"\n", "s.toml:2:11: `maybe` is neither on nor off"),
+    ];
+    for (text, line) in cases {
+        assert_eq!(refused(text), *line, "{text}");
+    }
+}
+
+#[test]
+fn a_broken_file_is_one_line() {
+    for text in ["[dns", "a = ", "= 1", "[dns]\nx = \"\n", "\u{0}"] {
+        let line = refused(text);
+        assert!(line.starts_with("s.toml:") && !line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
+fn contradictions_are_refused_all_at_once() {
+    let text = format!(
+        "[dataplane]\nlisten = [\"127.0.0.1:53\", \"[::1]:53\", \"127.0.0.1:53\"]\nbackend = \"xdp\"\n\
+         interface = []\nallow = [\"10.0.0.0/8\"]\ndeny = [\"10.0.0.0/8\"]\n{ZONE}"
+    );
+    assert_eq!(
+        refused(&text).lines().collect::<Vec<_>>(),
+        [
+            "s.toml:2:39: 127.0.0.1:53 is given twice; it stands at s.toml:2:11 already; remove one",
+            "s.toml: dataplane.backend = \"xdp\": needs an interface; add --interface IF",
+            "s.toml: dataplane.deny: 10.0.0.0/8 is allowed too; remove one",
+        ]
+    );
+    let own = format!("[dataplane]\nown = [\"192.0.2.7\"]\n{ZONE}");
+    assert_eq!(
+        refused(&own),
+        "s.toml:2:8: 192.0.2.7/32 needs AF_XDP; add --interface IF or give the address to the kernel"
+    );
+    let long = format!("[dns]\nnsid = \"{}\"\n{ZONE}", "x".repeat(256));
+    assert_eq!(refused(&long), "s.toml: dns.nsid: 256 bytes; give 1 to 255");
+}
+
+#[test]
+fn the_command_line_names_its_options() {
+    let dataplane = DataplaneOptions {
+        listen: vec!["127.0.0.1:53".parse().unwrap(), "127.0.0.1:53".parse().unwrap()],
+        interface: vec!["an-interface-name-too-long".into()],
+        ..Default::default()
+    };
+    let zone = ["a=b".parse().unwrap()];
+    let error = from_command_line(&zone, &dataplane, &DnsOptions::default(), &ControlOptions::default()).unwrap_err();
+    assert_eq!(
+        error.lines(),
+        [
+            "--listen: 127.0.0.1:53 is given twice; remove one",
+            "--interface: `an-interface-name-too-long` cannot be an interface's name; see `ip link`",
+        ]
+    );
+}

@@ -1,0 +1,225 @@
+//! The server's end of the control socket: one thread a client, a few clients at once.
+//!
+//! The socket is mode 0600, so who can connect is decided by its owner and by root. A client may send several requests, one
+//! after the other; it is dropped when it says nothing for a while.
+
+use super::{REQUEST_BYTES, Request};
+use crate::error::{Error, reason};
+use crate::serve::World;
+use rustix::fs::{Gid, Mode, Uid};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Clients at once; a further one is told so.
+const CLIENTS: usize = 16;
+/// How long a client may say nothing, and how long it may leave an answer unread.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The bound socket; its file goes when this is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Binds the socket. What a dead server left at `path` is replaced. With `owner` the socket, and its folder when it is
+    /// made here, become that user's.
+    ///
+    /// # Errors
+    /// A running server answers there, something else stands there, or the folder cannot be written.
+    pub fn bind(path: &Path, default: bool, owner: Option<(u32, u32)>) -> Result<Socket, Error> {
+        let shown = path.display();
+        let wrong = |what: &str, error: &io::Error| {
+            Error::input(format!("control socket {shown}: {what}: {}; give another with --control PATH", reason(error)))
+        };
+        let owner = owner.map(|(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid)));
+        let own = |path: &Path| match owner {
+            Some((uid, gid)) => rustix::fs::chown(path, Some(uid), Some(gid)).map_err(io::Error::from),
+            None => Ok(()),
+        };
+        if let Some(folder) = path.parent().filter(|folder| default && !folder.exists()) {
+            fs::create_dir(folder).map_err(|error| wrong("its folder cannot be made", &error))?;
+            own(folder).map_err(|error| wrong("its folder cannot be given to the user", &error))?;
+        }
+        clear(path)?;
+        // no moment at which others could connect
+        let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(before);
+        let listener = bound.map_err(|error| wrong("cannot be made", &error))?;
+        let socket = Socket { listener, path: path.to_owned() };
+        own(path).map_err(|error| wrong("cannot be given to the user", &error))?;
+        Ok(socket)
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers clients until the process ends; the socket's file goes with the value.
+    ///
+    /// # Errors
+    /// The kernel's, when the thread cannot be started.
+    pub(crate) fn start(&self, world: Arc<World>) -> io::Result<()> {
+        let listener = self.listener.try_clone()?;
+        std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &world))?;
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // it may be gone already, or the folder another user's
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Makes room at `path`: removes the socket of a dead server, refuses anything else.
+fn clear(path: &Path) -> Result<(), Error> {
+    let shown = path.display();
+    match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(Error::input(format!(
+                "control socket {shown}: a file that is not a socket stands there; remove it or give another with --control PATH"
+            )));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(stream) => {
+            let who = match rustix::net::sockopt::socket_peercred(&stream) {
+                Ok(peer) => format!("process {}", peer.pid.as_raw_nonzero()),
+                Err(_) => "another process".into(),
+            };
+            Err(Error::input(format!(
+                "control socket {shown}: a running server ({who}) answers there; stop it or give another with --control PATH"
+            )))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!("control socket {shown}: replacing what a dead server left");
+            fs::remove_file(path).map_err(|error| {
+                Error::input(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
+            })
+        }
+        Err(error) => {
+            Err(Error::input(format!("control socket {shown}: {}; give another with --control PATH", reason(&error))))
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, world: &Arc<World>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok((mut stream, _)) = listener.accept() else {
+            // out of descriptors or memory: not again at once
+            std::thread::sleep(Duration::from_millis(200));
+            continue;
+        };
+        let patient = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
+        if patient.is_err() {
+            continue;
+        }
+        if clients.load(Ordering::Acquire) >= CLIENTS {
+            let _ = say(&mut stream, &failed(&format!("{CLIENTS} clients are connected already; try again later")));
+            continue;
+        }
+        clients.fetch_add(1, Ordering::AcqRel);
+        let (world, count) = (world.clone(), clients.clone());
+        let started = std::thread::Builder::new().name("control-client".into()).spawn(move || {
+            // what goes wrong with a client is the client's to notice
+            let _ = converse(stream, &world);
+            count.fetch_sub(1, Ordering::AcqRel);
+        });
+        if started.is_err() {
+            clients.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// An answer that says why not.
+pub(crate) fn failed(error: &str) -> Value {
+    json!({ "ok": false, "error": error })
+}
+
+fn say(stream: &mut UnixStream, answer: &Value) -> io::Result<()> {
+    let mut line = answer.to_string();
+    line.push('\n');
+    stream.write_all(line.as_bytes())
+}
+
+fn converse(stream: UnixStream, world: &World) -> io::Result<()> {
+    let mut answers = stream.try_clone()?;
+    let mut requests = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut requests).take(REQUEST_BYTES as u64 + 1).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        if line.last() != Some(&b'\n') {
+            say(&mut answers, &failed(&format!("a request is one line of at most {REQUEST_BYTES} bytes")))?;
+            return Ok(());
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Request::Capture { filter, count, seconds }) => {
+                return world.capture(&filter, count, seconds, answers);
+            }
+            Ok(Request::Stop {}) => {
+                // said first: the process may end at once
+                say(&mut answers, &json!({ "ok": true }))?;
+                world.stop();
+            }
+            Ok(request) => say(&mut answers, &world.answer(&request))?,
+            Err(error) => say(&mut answers, &failed(&format!("not a request: {error}")))?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        // std's listener leaves its file behind, as a killed server does
+        drop(UnixListener::bind(&path).unwrap());
+        let socket = Socket::bind(&path, false, None).unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        let error = Socket::bind(&path, false, None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "control socket {}: a running server (process {}) answers there; stop it or give another with --control PATH",
+                path.display(),
+                std::process::id()
+            )
+        );
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn other_files_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("precious");
+        fs::write(&path, "data").unwrap();
+        let error = Socket::bind(&path, false, None).unwrap_err();
+        assert!(error.to_string().contains("a file that is not a socket stands there"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"data");
+        let error = Socket::bind(&folder.path().join("none/control"), false, None).unwrap_err();
+        assert!(error.to_string().ends_with("No such file or directory; give another with --control PATH"), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Why a command ended early, and the exit status that says whose fault it was.
+
+use std::fmt;
+
+/// A failure of a command. Each line stands alone, names a place and the mend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// the caller's input: command line, configuration, zone files, an address in use. Nothing was started.
+    Input(Vec<String>),
+    /// the machine or another program: AF_XDP cannot be had, no server answers
+    Environment(Vec<String>),
+}
+
+impl Error {
+    /// One line about the caller's input.
+    pub fn input(line: impl Into<String>) -> Error {
+        Error::Input(vec![line.into()])
+    }
+
+    /// One line about the environment.
+    pub fn environment(line: impl Into<String>) -> Error {
+        Error::Environment(vec![line.into()])
+    }
+
+    /// The process's exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Error::Input(_) => 2,
+            Error::Environment(_) => 1,
+        }
+    }
+
+    /// The lines to show.
+    pub fn lines(&self) -> &[String] {
+        match self {
+            Error::Input(lines) | Error::Environment(lines) => lines,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("\n"))
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The reason of an I/O error without Rust's `(os error N)`.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,266 @@
+//! The engines: opened before privileges go, started after, stopped together.
+//!
+//! Kernel sockets serve every listener that the kernel has an address for. With an interface, AF_XDP takes the UDP of the
+//! same listeners, and what it leaves to the kernel (fragments, IP options, TCP) finds the sockets there.
+
+mod xdp;
+
+use crate::config::Settings;
+use crate::error::{Error, reason};
+use crate::metrics::Registry;
+use crate::service;
+use crate::words::{Backend, Cpus, Idle};
+use crate::service::Maker;
+use app::Listener;
+use base::publish::Publisher;
+use base::ring::Consumer;
+use dataplane::tap::{Copy, tap};
+use dns::Tables;
+use sockets::{BindError, Endpoint, Engine, Streams, Transport};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Refuses what can be seen to be wrong before anything is read or opened.
+///
+/// # Errors
+/// A processor that does not exist.
+pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+    let (Some(cpus), Some(online)) = (&settings.cpus, online()) else { return Ok(()) };
+    match cpus.iter().find(|cpu| !online.0.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let place = settings.file.as_ref().map_or("--cpus".to_owned(), |file| format!("{file}: dataplane.cpus"));
+            Err(Error::input(format!("{place}: there is no processor {cpu}; see /sys/devices/system/cpu/online")))
+        }
+    }
+}
+
+fn online() -> Option<Cpus> {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?.trim().parse().ok()
+}
+
+/// Everything bound, nothing started.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    listeners: Vec<(Listener, SocketAddr)>,
+    sockets: Option<Engine>,
+    socket_threads: usize,
+    xdp: Option<xdp::Opened>,
+    fell_back: bool,
+}
+
+/// The listeners that can be had: those that nobody asked for may be left out.
+fn listeners(settings: &Settings) -> Vec<(Listener, SocketAddr)> {
+    let has_ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let wanted = |address: &SocketAddr| has_ipv6 || address.is_ipv4() || !settings.listen_by_default;
+    let numbered = settings.listen.iter().enumerate().map(|(n, address)| (Listener(n as u16), *address));
+    numbered.filter(|(_, address)| wanted(address)).collect()
+}
+
+/// Binds every socket, then attaches to the interfaces.
+///
+/// # Errors
+/// An address or an interface that cannot be had, and why; nothing stays bound or attached then.
+pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
+    let listeners = listeners(settings);
+    let threads = match &settings.cpus {
+        Some(cpus) => cpus.len(),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    if settings.backend == Backend::Sockets {
+        if !settings.interfaces.is_empty() {
+            tracing::info!("--backend sockets: --interface has no effect, the listeners say where");
+        }
+        let sockets = open_sockets(settings, &listeners, true, threads)?;
+        return Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: false });
+    }
+    // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
+    let sockets = open_sockets(settings, &listeners, false, 1)?;
+    let why = match xdp::open(settings, &listeners) {
+        Ok(xdp) => {
+            xdp::warn_tcp_missing(settings, &listeners);
+            return Ok(Opened { listeners, sockets, socket_threads: 1, xdp: Some(xdp), fell_back: false });
+        }
+        Err(Error::Environment(why)) if settings.backend == Backend::Auto => why.join(" "),
+        Err(error) => return Err(error),
+    };
+    if !settings.own.is_empty() {
+        return Err(Error::environment(format!("{why}; kernel sockets cannot serve --own addresses")));
+    }
+    drop(sockets);
+    tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
+    let sockets = open_sockets(settings, &listeners, true, threads)?;
+    Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: true })
+}
+
+fn open_sockets(
+    settings: &Settings,
+    listeners: &[(Listener, SocketAddr)],
+    alone: bool,
+    threads: usize,
+) -> Result<Option<Engine>, Error> {
+    let is_own = |address: &SocketAddr| settings.own.iter().any(|own| own.0.address == address.ip());
+    let endpoints: Vec<_> = listeners
+        .iter()
+        .filter(|(_, address)| !is_own(address))
+        .flat_map(|&(listener, address)| {
+            [Transport::Udp, Transport::Tcp].map(|transport| Endpoint { listener, address, transport })
+        })
+        .collect();
+    if endpoints.is_empty() {
+        return Ok(None);
+    }
+    let config = sockets::Config {
+        endpoints,
+        threads,
+        cpus: if alone { settings.cpus.clone().unwrap_or_default() } else { Vec::new() },
+        batch: settings.batch,
+        idle: match settings.idle {
+            _ if !alone => sockets::Idle::Block,
+            Idle::Spin => sockets::Idle::Spin,
+            Idle::Adaptive => sockets::Idle::Adaptive,
+            Idle::Block => sockets::Idle::Block,
+        },
+        streams: Streams { connections: settings.dns.tcp_connections.div_ceil(threads), ..Streams::default() },
+        ..sockets::Config::default()
+    };
+    Engine::bind(config).map(Some).map_err(|error| match error {
+        BindError::System { .. } => Error::environment(error.to_string()),
+        BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
+            Error::input(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
+        }
+        _ => Error::input(error.to_string()),
+    })
+}
+
+impl Opened {
+    /// Starts every thread.
+    ///
+    /// # Errors
+    /// The kernel's; what was started is stopped.
+    pub(crate) fn start(
+        self,
+        settings: &Settings,
+        tables: &Arc<Publisher<Tables>>,
+        registry: &Arc<Registry>,
+    ) -> Result<Running, Error> {
+        let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
+        let options = service::options(settings).map_err(no_entropy)?;
+        let listen = self.listeners.iter().map(|(_, address)| address.to_string()).collect();
+        let mut running =
+            Running { engines: Mutex::default(), threads: 0, listen, backend: String::new(), fell_back: self.fell_back };
+        let cannot = |what: &str, error| Error::environment(format!("{what}: {}; see --cpus", reason(&error)));
+        let mut engines = Engines::default();
+        if let Some(engine) = self.sockets {
+            let services = Maker::new(&options, self.socket_threads, true, tables, registry);
+            let sockets = engine.start(move |_| services.make()).map_err(|error| cannot("sockets", error))?;
+            sockets.counters().for_each(|counters| registry.add(counters.clone()));
+            running.threads += self.socket_threads;
+            running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));
+            engines.sockets = Some(sockets);
+        }
+        if let Some(xdp) = self.xdp {
+            let threads = xdp.threads();
+            let services = Maker::new(&options, threads, false, tables, registry);
+            let xdp = xdp
+                .start(settings, &self.listeners, services, registry)
+                .map_err(|error| cannot("AF_XDP", error))?;
+            running.threads += threads;
+            running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
+            engines.xdp = Some(xdp);
+        }
+        running.engines = Mutex::new(engines);
+        Ok(running)
+    }
+}
+
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[derive(Debug, Default)]
+struct Engines {
+    xdp: Option<xdp::Running>,
+    sockets: Option<sockets::Running>,
+}
+
+/// The engines at work.
+#[derive(Debug)]
+pub(crate) struct Running {
+    engines: Mutex<Engines>,
+    threads: usize,
+    listen: Vec<String>,
+    backend: String,
+    fell_back: bool,
+}
+
+impl Running {
+    fn engines(&self) -> MutexGuard<'_, Engines> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sleeping threads begin a cycle.
+    pub(crate) fn wake(&self) {
+        let engines = self.engines();
+        if let Some(xdp) = &engines.xdp {
+            xdp.dataplane.wake();
+        }
+        if let Some(sockets) = &engines.sockets {
+            sockets.wake();
+        }
+    }
+
+    /// Begins to copy the frames of every queue, or ends it; None without AF_XDP.
+    pub(crate) fn tap(&self, frames: Option<usize>) -> Option<Vec<Consumer<Copy>>> {
+        let engines = self.engines();
+        let dataplane = &engines.xdp.as_ref()?.dataplane;
+        let mut readers = Vec::new();
+        for thread in 0..dataplane.counters().count() {
+            let tap = frames.map(|frames| {
+                let (tap, reader) = tap(frames);
+                readers.push(reader);
+                tap
+            });
+            dataplane.tap(thread, tap);
+        }
+        Some(readers)
+    }
+
+    /// Frames that passed while the taps' readers had no room.
+    pub(crate) fn tap_missed(&self) -> u64 {
+        let engines = self.engines();
+        engines.xdp.as_ref().map_or(0, |xdp| xdp.dataplane.counters().map(|counters| counters.tap_missed.get()).sum())
+    }
+
+    /// Serving threads.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Where it listens.
+    pub(crate) fn listen(&self) -> Vec<String> {
+        self.listen.clone()
+    }
+
+    /// In words, what carries the packets.
+    pub(crate) fn backend(&self) -> String {
+        self.backend.clone()
+    }
+
+    /// Whether AF_XDP was wanted and could not be had.
+    pub(crate) fn fell_back(&self) -> bool {
+        self.fell_back
+    }
+
+    /// Stops every thread.
+    pub(crate) fn stop(&self) {
+        let Engines { xdp, sockets } = std::mem::take(&mut *self.engines());
+        if let Some(xdp) = xdp {
+            xdp.stop();
+        }
+        if let Some(sockets) = sockets {
+            sockets.stop();
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! AF_XDP: interfaces opened, their queues served by the dataplane, their addresses followed.
+
+use crate::config::Settings;
+use crate::error::{Error, reason};
+use crate::metrics::Registry;
+use crate::service::Maker;
+use crate::words::{Idle, Mode, Prefix};
+use app::Listener;
+use dataplane::Dataplane;
+use dns::Server;
+use port_xdp::{Handle, OpenConfig, XdpPort};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Interfaces with the program attached and nobody serving yet.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    ports: Vec<XdpPort>,
+    handles: Vec<(String, Handle)>,
+    described: Vec<String>,
+}
+
+/// Opens every interface.
+///
+/// # Errors
+/// One line that names the mend; nothing stays attached then.
+pub(crate) fn open(settings: &Settings, listeners: &[(Listener, SocketAddr)]) -> Result<Opened, Error> {
+    if settings.interfaces.len() > 1 && !settings.own.is_empty() {
+        return Err(Error::input("--own: with several interfaces it is not clear whose it is; start one server for each"));
+    }
+    let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new() };
+    for interface in &settings.interfaces {
+        let one = port_xdp::open(&config(settings, interface, listeners))
+            .map_err(|error| Error::environment(format!("AF_XDP: {error}")))?;
+        for warning in &one.got.warnings {
+            tracing::warn!("{warning}");
+        }
+        tracing::info!("AF_XDP: {}", one.got);
+        opened.described.push(one.got.to_string());
+        opened.handles.push((interface.clone(), one.handle));
+        opened.ports.extend(one.ports);
+    }
+    match &settings.cpus {
+        Some(cpus) if cpus.len() != opened.ports.len() => Err(Error::input(format!(
+            "--cpus: {} processors for {} queues; give one for each queue, or set the queues with `ethtool -L`",
+            cpus.len(),
+            opened.ports.len()
+        ))),
+        _ => Ok(opened),
+    }
+}
+
+fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAddr)]) -> OpenConfig {
+    let prefix = |prefix: &Prefix| bpf::steering::Prefix { address: prefix.address, bits: prefix.bits };
+    let only = settings.interfaces.len() == 1;
+    OpenConfig {
+        queues: settings.cpus.as_ref().filter(|_| only).map(|cpus| cpus.len() as u32),
+        mode: match settings.mode {
+            Mode::Auto => port_xdp::Mode::Auto,
+            Mode::Zerocopy => port_xdp::Mode::Zerocopy,
+            Mode::Copy => port_xdp::Mode::Copy,
+            Mode::Generic => port_xdp::Mode::Generic,
+        },
+        listeners: listeners
+            .iter()
+            .map(|(_, address)| port_xdp::Listener {
+                address: address.ip(),
+                protocol: bpf::steering::UDP,
+                port: address.port(),
+            })
+            .collect(),
+        own: settings.own.iter().map(|own| own.0.address).collect(),
+        allow: settings.allow.iter().map(prefix).collect(),
+        deny: settings.deny.iter().map(prefix).collect(),
+        busy_poll_us: Some(settings.busy_poll_us).filter(|&us| us > 0),
+        ..OpenConfig::new(interface)
+    }
+}
+
+/// What each stack is told; the first claims the own addresses, since the answers to its probes come to one queue.
+fn stack_config(settings: &Settings, listeners: &[(Listener, SocketAddr)], seed: u64) -> stack::Config {
+    stack::Config {
+        own: settings
+            .own
+            .iter()
+            .map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits })
+            .collect(),
+        listeners: listeners.iter().map(|&(listener, local)| UdpListener { listener, local }).collect(),
+        seed,
+        ..stack::Config::default()
+    }
+}
+
+impl Opened {
+    /// Threads that will serve.
+    pub(crate) fn threads(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Starts a thread for each queue, and one that follows the machine's addresses.
+    ///
+    /// # Errors
+    /// The kernel's; what was started is stopped, and the program detached.
+    pub(crate) fn start(
+        self,
+        settings: &Settings,
+        listeners: &[(Listener, SocketAddr)],
+        services: Maker,
+        registry: &Arc<Registry>,
+    ) -> io::Result<Running> {
+        for port in &self.ports {
+            registry.add(port.stats().clone());
+        }
+        for (_, handle) in &self.handles {
+            registry.add(handle.counts());
+        }
+        let configured = dataplane::Config {
+            cpus: settings.cpus.clone().unwrap_or_default(),
+            batch: settings.batch,
+            idle: match settings.idle {
+                Idle::Spin => dataplane::Idle::Spin,
+                Idle::Adaptive => dataplane::Idle::default(),
+                Idle::Block => dataplane::Idle::Block,
+            },
+        };
+        let stack = stack_config(settings, listeners, services.seed());
+        let stacks = registry.clone();
+        let make_stack = move |thread: usize, facts: &port::Facts| {
+            let mode = if thread == 0 { ClaimMode::Detect } else { ClaimMode::Silent };
+            let claim = Claim { mode, ..stack.claim };
+            let seed = stack.seed.wrapping_add(thread as u64);
+            let stack = Stack::new(stack::Config { claim, seed, ..stack.clone() }, facts);
+            stacks.add(stack.counters());
+            stack
+        };
+        let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |_| services.make())?;
+        for counters in dataplane.counters() {
+            registry.add(counters.clone());
+        }
+        let followers = self.handles.into_iter().map(|(name, handle)| follow(name, handle));
+        let followers = followers.collect::<io::Result<Vec<_>>>()?;
+        Ok(Running { followers, dataplane, described: self.described })
+    }
+}
+
+/// The thread that owns an interface's steering.
+#[derive(Debug)]
+struct Follower {
+    join: Option<JoinHandle<()>>,
+    stop: Arc<OwnedFd>,
+}
+
+/// Starts the thread that keeps the steering program's addresses those of the machine. When it ends, the program is
+/// detached.
+fn follow(name: String, mut handle: Handle) -> io::Result<Follower> {
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+    let told = stop.clone();
+    let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
+        loop {
+            let monitor = handle.monitor();
+            let mut ready = [
+                PollFd::from_borrowed_fd(told.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(monitor.descriptor(), PollFlags::IN),
+            ];
+            // an interrupted sleep is a short one
+            let _ = poll(&mut ready, None);
+            if !ready[0].revents().is_empty() {
+                return;
+            }
+            if ready[1].revents().is_empty() {
+                continue;
+            }
+            match handle.follow() {
+                Ok(true) => tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them"),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::error!("{name}: the machine's addresses cannot be followed: {}", reason(&error));
+                    // not again at once, whatever it is
+                    std::thread::sleep(std::time::Duration::from_secs(1));
+                }
+            }
+        }
+    })?;
+    Ok(Follower { join: Some(join), stop })
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // an eventfd refuses only when its count is full
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(join) = self.join.take() {
+            // a panic there was shown by the panic hook
+            let _ = join.join();
+        }
+    }
+}
+
+/// The dataplane at work.
+#[derive(Debug)]
+pub(crate) struct Running {
+    // first to go: the kernel has the traffic again before the threads end
+    followers: Vec<Follower>,
+    pub(crate) dataplane: Dataplane<XdpPort, Server>,
+    pub(crate) described: Vec<String>,
+}
+
+impl Running {
+    /// Gives the traffic back to the kernel, answers what had come, and ends.
+    pub(crate) fn stop(mut self) {
+        self.followers.clear();
+        drop(self.dataplane.stop());
+    }
+}
+
+/// Own addresses that listen have no TCP yet; says so.
+pub(crate) fn warn_tcp_missing(settings: &Settings, listeners: &[(Listener, SocketAddr)]) {
+    for own in &settings.own {
+        let address: IpAddr = own.0.address;
+        for (_, listen) in listeners {
+            if listen.ip() == address || (listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4()) {
+                tracing::warn!(
+                    "own address {address}: TCP/{} is missing there: the kernel does not have the address and this stack has no TCP yet; large answers cannot be fetched over TCP",
+                    listen.port()
+                );
+            }
+        }
+    }
+}

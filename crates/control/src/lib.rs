@@ -1,0 +1,76 @@
+//! Everything around the packets: the command line and the configuration file, loading and reloading zones, starting the
+//! engines, privileges, signals, the control socket, metrics.
+//!
+//! Nothing here runs on the packet path; threads of this crate sleep until somebody wants something.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+mod check;
+pub mod cli;
+pub mod config;
+pub mod ctl;
+mod error;
+mod http;
+mod launch;
+mod logs;
+mod metrics;
+mod notify;
+mod privileges;
+mod reload;
+mod serve;
+mod service;
+mod signals;
+pub mod words;
+mod zones;
+
+pub use error::Error;
+
+use cli::{Cli, Command};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The command `simoom`: reads the command line, does what it says, gives the exit status (0 done, 1 the environment does
+/// not let it, 2 the caller's input is wrong).
+pub fn main() -> ExitCode {
+    let outcome = match cli::parse(std::env::args_os()) {
+        Ok(Ok(cli)) => run(cli),
+        Ok(Err(help)) => Ok(help),
+        Err(error) => Err(error),
+    };
+    match outcome {
+        Ok(text) => {
+            // a reader that went (`| head`) is no error
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let lines: String = error.lines().iter().map(|line| format!("simoom: {line}\n")).collect();
+            let _ = std::io::stderr().write_all(lines.as_bytes());
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+/// Does a command; gives what is to be printed.
+fn run(cli: Cli) -> Result<String, Error> {
+    match cli.command {
+        Command::Dns(dns) => {
+            let settings = config::from_command_line(&dns.zones, &dns.dataplane, &dns.dns, &dns.control)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
+        Command::Serve { config } => {
+            let settings = config::from_file(&config)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
+        Command::Check { config: Some(config), .. } => {
+            let settings = config::from_file(&config)?;
+            launch::check(&settings)?;
+            check::run(&settings.dns.zones)
+        }
+        Command::Check { config: None, zones } => check::run(&config::zone_specs(&zones)),
+        Command::Ctl { control, command } => ctl::client::run(control.as_deref(), &command),
+    }
+}

@@ -1,0 +1,185 @@
+//! The figures of all threads: added up, and written for people, for programs and for Prometheus.
+//!
+//! Every block of counters is a [`Report`]; a figure's name and labels are its key, and figures with the same key are added.
+//! Nothing here touches the packet path: the counters are read where they lie.
+
+use base::counter::{Figure, Report};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Everything that can be shown.
+#[derive(Default)]
+pub(crate) struct Registry(Mutex<Vec<Arc<dyn Report>>>);
+
+/// Label names and values, in the reporter's order.
+type Labels = Vec<(String, String)>;
+
+/// A name with its samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    /// one line
+    pub help: String,
+    /// a level rather than a count
+    pub gauge: bool,
+    /// one value for each set of labels
+    pub samples: BTreeMap<Labels, u64>,
+}
+
+/// Metrics by name, without the `simoom_` in front.
+pub(crate) type Metrics = BTreeMap<String, Metric>;
+
+impl Registry {
+    /// Adds a block of counters.
+    pub(crate) fn add(&self, source: Arc<dyn Report>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(source);
+    }
+
+    /// All figures as they are now, added up over the threads.
+    pub(crate) fn collect(&self) -> Metrics {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut metrics = Metrics::new();
+        for source in &sources {
+            source.report(&mut |figure| add(&mut metrics, figure));
+        }
+        metrics
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Registry({} blocks)", self.0.lock().unwrap_or_else(PoisonError::into_inner).len())
+    }
+}
+
+fn add(metrics: &mut Metrics, figure: Figure<'_>) {
+    let metric = match metrics.get_mut(figure.name) {
+        Some(metric) => metric,
+        None => metrics.entry(figure.name.to_owned()).or_insert_with(|| Metric {
+            help: figure.help.to_owned(),
+            gauge: figure.gauge,
+            samples: BTreeMap::new(),
+        }),
+    };
+    let labels = figure.labels.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let sum = metric.samples.entry(labels).or_default();
+    *sum = sum.wrapping_add(figure.value);
+}
+
+/// The text form of Prometheus, version 0.0.4.
+pub(crate) fn prometheus(metrics: &Metrics) -> String {
+    let mut text = String::new();
+    for (name, metric) in metrics {
+        let kind = if metric.gauge { "gauge" } else { "counter" };
+        // writing to a String does not fail
+        let _ = writeln!(text, "# HELP simoom_{name} {}", escape(&metric.help, false));
+        let _ = writeln!(text, "# TYPE simoom_{name} {kind}");
+        for (labels, value) in &metric.samples {
+            let _ = write!(text, "simoom_{name}");
+            for (n, (label, value)) in labels.iter().enumerate() {
+                let open = if n == 0 { '{' } else { ',' };
+                let _ = write!(text, "{open}{label}=\"{}\"", escape(value, true));
+            }
+            let _ = writeln!(text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        }
+    }
+    text
+}
+
+/// Backslash and newline are escaped everywhere, quotes in label values only.
+fn escape(text: &str, quotes: bool) -> String {
+    let mut escaped = text.replace('\\', "\\\\").replace('\n', "\\n");
+    if quotes {
+        escaped = escaped.replace('"', "\\\"");
+    }
+    escaped
+}
+
+/// The form of `ctl stats --json`: one object a sample.
+pub(crate) fn as_json(metrics: &Metrics) -> Value {
+    let mut samples = Vec::new();
+    for (name, metric) in metrics {
+        for (labels, value) in &metric.samples {
+            let labels: serde_json::Map<_, _> =
+                labels.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
+            let kind = if metric.gauge { "gauge" } else { "counter" };
+            samples.push(json!({ "name": name, "type": kind, "labels": labels, "value": value }));
+        }
+    }
+    Value::Array(samples)
+}
+
+/// A table for people, from the form of [`as_json`]. Counters at zero with labels are left out: they are reasons that never
+/// happened.
+pub(crate) fn table(samples: &[Value]) -> String {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for sample in samples {
+        let value = sample["value"].as_u64().unwrap_or_default();
+        let labels = sample["labels"].as_object();
+        let labelled = labels.is_some_and(|labels| !labels.is_empty());
+        if value == 0 && labelled && sample["type"] == "counter" {
+            continue;
+        }
+        let mut key = sample["name"].as_str().unwrap_or_default().to_owned();
+        for (name, value) in labels.into_iter().flatten() {
+            let _ = write!(key, "  {name}={}", value.as_str().unwrap_or_default());
+        }
+        rows.push((key, value.to_string()));
+    }
+    let width = rows.iter().map(|(key, _)| key.chars().count()).max().unwrap_or_default();
+    let digits = rows.iter().map(|(_, value)| value.len()).max().unwrap_or_default();
+    rows.iter().fold(String::new(), |mut text, (key, value)| {
+        let _ = writeln!(text, "{key:<width$}  {value:>digits$}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Block(u64);
+    impl Report for Block {
+        fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+            let figure = Figure { name: "drops_total", help: "what\nwas \\ lost", gauge: false, labels: &[], value: 0 };
+            show(Figure { labels: &[("reason", "bad \"sum\"\n\\")], value: self.0, ..figure });
+            show(Figure { labels: &[("reason", "never")], ..figure });
+            show(Figure { name: "threads", help: "threads", gauge: true, labels: &[], value: 1 });
+        }
+    }
+
+    fn metrics() -> Metrics {
+        let registry = Registry::default();
+        registry.add(Arc::new(Block(2)));
+        registry.add(Arc::new(Block(40)));
+        registry.collect()
+    }
+
+    #[test]
+    fn figures_of_several_threads_add_up_in_prometheus_form() {
+        assert_eq!(
+            prometheus(&metrics()),
+            "# HELP simoom_drops_total what\\nwas \\\\ lost\n\
+             # TYPE simoom_drops_total counter\n\
+             simoom_drops_total{reason=\"bad \\\"sum\\\"\\n\\\\\"} 42\n\
+             simoom_drops_total{reason=\"never\"} 0\n\
+             # HELP simoom_threads threads\n\
+             # TYPE simoom_threads gauge\n\
+             simoom_threads 2\n"
+        );
+    }
+
+    #[test]
+    fn json_has_every_sample_and_the_table_what_happened() {
+        let json = as_json(&metrics());
+        assert_eq!(
+            json[1],
+            json!({"name": "drops_total", "type": "counter", "labels": {"reason": "never"}, "value": 0})
+        );
+        let table = table(json.as_array().unwrap());
+        assert_eq!(table.lines().count(), 3, "{table}");
+        assert!(table.lines().any(|line| line.starts_with("threads ") && line.ends_with(" 2")), "{table}");
+        assert!(!table.contains("never"));
+    }
+}

@@ -1,0 +1,145 @@
+//! Zone files from the file system, into tables that serve.
+//!
+//! A load is all or nothing: one zone that fails keeps every table as it was. So what is served is always one state of the
+//! whole configuration (a parent and its child change together), and no second copy of each zone waits in memory for the
+//! case that its file breaks.
+//!
+//! A reload is skipped when none of the files changed (device, inode, size, times). A file that was written so shortly
+//! before it was read that a later write could carry the same time counts as changed.
+
+use crate::config::ZoneSpec;
+use crate::error::reason;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use zone::{Name, Source, Zone};
+
+/// Younger than this when read, a file may change again without a new time (the coarsest clock of usual file systems is
+/// ext3's and FAT's, 1 and 2 s).
+const FRESH_NS: i128 = 2_000_000_000;
+
+/// What tells that a file is the same as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Print {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified_ns: i128,
+    changed_ns: i128,
+    fresh: bool,
+}
+
+impl Print {
+    fn of(file: &File) -> io::Result<Print> {
+        let facts = file.metadata()?;
+        let ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
+        let modified_ns = ns(facts.mtime(), facts.mtime_nsec());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+        Ok(Print {
+            device: facts.dev(),
+            inode: facts.ino(),
+            bytes: facts.size(),
+            modified_ns,
+            changed_ns: ns(facts.ctime(), facts.ctime_nsec()),
+            fresh: now - modified_ns < FRESH_NS,
+        })
+    }
+}
+
+/// The files of a load, by path, so that the next one can tell whether anything changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prints(BTreeMap<String, Print>);
+
+impl Prints {
+    /// Whether every file is what it was when it was read.
+    pub(crate) fn unchanged(&self) -> bool {
+        self.0.iter().all(|(path, print)| {
+            let now = File::open(path).and_then(|file| Print::of(&file));
+            !print.fresh && now.is_ok_and(|now| Print { fresh: false, ..now } == *print)
+        })
+    }
+}
+
+/// Reads zone files, and notes which.
+#[derive(Debug, Default)]
+struct FsSource(Mutex<Prints>);
+
+impl Source for FsSource {
+    fn open(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
+        let file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::IsADirectory));
+        }
+        let print = Print::of(&file)?;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.insert(path.to_owned(), print);
+        Ok(Box::new(file))
+    }
+}
+
+/// Zones that were read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// in the configuration's order
+    pub zones: Vec<Zone>,
+    /// their files
+    pub prints: Prints,
+}
+
+/// Reads all zones.
+///
+/// # Errors
+/// Everything wrong with any of them, a line each.
+pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
+    let source = FsSource::default();
+    let mut errors = Vec::new();
+    let mut zones: Vec<Zone> = Vec::with_capacity(specs.len());
+    let mut places: BTreeMap<String, &ZoneSpec> = BTreeMap::new();
+    for spec in specs {
+        let origin = match spec.origin.as_deref().map(origin) {
+            None => None,
+            Some(Ok(name)) => Some(name),
+            Some(Err(why)) => {
+                errors.push(format!("{}: {why}", spec.place));
+                continue;
+            }
+        };
+        // said here, since the place is where the file was asked for and the mend is there
+        if let Err(error) = File::open(&spec.file) {
+            errors.push(format!("{}: cannot be read: {}; check the path", named(spec), reason(&error)));
+            continue;
+        }
+        match zone::load(&source, &spec.file, origin) {
+            Err(wrong) => errors.extend(wrong.iter().map(ToString::to_string)),
+            Ok(zone) => {
+                let name = zone.origin().to_string().to_ascii_lowercase();
+                match places.insert(name, spec) {
+                    None => zones.push(zone),
+                    Some(first) => errors.push(format!(
+                        "{}: zone {} is given twice; {} has it too; remove one",
+                        named(spec),
+                        zone.origin(),
+                        named(first)
+                    )),
+                }
+            }
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    Ok(Loaded { zones, prints: source.0.into_inner().unwrap_or_else(PoisonError::into_inner) })
+}
+
+fn named(spec: &ZoneSpec) -> String {
+    match spec.place == spec.file {
+        true => spec.file.clone(),
+        false => format!("{}: {}", spec.place, spec.file),
+    }
+}
+
+fn origin(text: &str) -> Result<Name, String> {
+    text.parse().map_err(|error| format!("`{text}` is not a zone's name: {error}"))
+}

@@ -1,0 +1,96 @@
+//! What a thread counts.
+
+use base::Counter;
+use base::counter::{Figure, Report};
+
+/// Bursts are counted in classes of 1, 2, 3-4, 5-8, 9-16, 17-32 and 33-64 frames.
+pub const BURST_CLASSES: usize = 7;
+const CLASS_NAMES: [&str; BURST_CLASSES] = ["1", "2", "4", "8", "16", "32", "64"];
+
+/// One thread's counters: written by the thread, read by anybody.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// cycles of the loop
+    pub cycles: Counter,
+    /// cycles that received or sent nothing
+    pub empty_cycles: Counter,
+    /// frames received
+    pub received: Counter,
+    /// frames that the port took for sending
+    pub transmitted: Counter,
+    /// bursts by size
+    pub bursts: [Counter; BURST_CLASSES],
+    /// cycles that received less, or nothing, because the transmit ring was full
+    pub transmit_stalls: Counter,
+    /// times the thread went to sleep
+    pub sleeps: Counter,
+    /// nanoseconds in cycles that had work
+    pub busy_ns: Counter,
+    /// nanoseconds asleep
+    pub asleep_ns: Counter,
+    /// commands carried out
+    pub commands: Counter,
+    /// panics contained
+    pub panics: Counter,
+    /// frames that were in hand at a panic and went back unsent
+    pub dropped_panic: Counter,
+    /// frames copied to the tap
+    pub tapped: Counter,
+    /// frames not copied because the tap's ring was full
+    pub tap_missed: Counter,
+}
+
+impl Counters {
+    /// Counts a burst of `frames`, at least one.
+    #[inline]
+    pub(crate) fn burst(&self, frames: usize) {
+        let class = frames.next_power_of_two().trailing_zeros() as usize;
+        self.bursts[class.min(BURST_CLASSES - 1)].add(1);
+    }
+}
+
+impl Report for Counters {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let mut one = |name, help, labels: &[(&str, &str)], counter: &Counter| {
+            show(Figure { name, help, gauge: false, labels, value: counter.get() });
+        };
+        one("dataplane_cycles_total", "cycles of the loop", &[], &self.cycles);
+        one("dataplane_empty_cycles_total", "cycles without work", &[], &self.empty_cycles);
+        let frames = "frames between port and stack";
+        one("dataplane_frames_total", frames, &[("direction", "in")], &self.received);
+        one("dataplane_frames_total", frames, &[("direction", "out")], &self.transmitted);
+        for (most, counter) in CLASS_NAMES.iter().zip(&self.bursts) {
+            one(
+                "dataplane_bursts_total",
+                "bursts of at most so many frames, by powers of two",
+                &[("frames", most)],
+                counter,
+            );
+        }
+        let stalls = "cycles that received less because the transmit ring was full";
+        one("dataplane_transmit_stalls_total", stalls, &[], &self.transmit_stalls);
+        one("dataplane_sleeps_total", "times a thread went to sleep", &[], &self.sleeps);
+        let time = "nanoseconds by what a thread did";
+        one("dataplane_time_nanoseconds_total", time, &[("state", "busy")], &self.busy_ns);
+        one("dataplane_time_nanoseconds_total", time, &[("state", "asleep")], &self.asleep_ns);
+        one("dataplane_commands_total", "commands from control", &[], &self.commands);
+        one("dataplane_panics_total", "panics contained", &[], &self.panics);
+        let dropped = "frames dropped by the loop";
+        one("dataplane_dropped_total", dropped, &[("reason", "panic")], &self.dropped_panic);
+        one("dataplane_tapped_total", "frames copied to a tap", &[], &self.tapped);
+        one("dataplane_tap_missed_total", "frames that found the tap's ring full", &[], &self.tap_missed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_burst_size_has_its_class() {
+        let counters = Counters::default();
+        (1..=64).for_each(|frames| counters.burst(frames));
+        let counts = counters.bursts.each_ref().map(Counter::get);
+        assert_eq!(counts, [1, 1, 2, 4, 8, 16, 32]);
+    }
+}

@@ -1,0 +1,200 @@
+//! One cycle: what was kept is sent, a burst is received, answered and sent.
+
+use crate::Counters;
+use crate::tap::{Direction, Tap};
+use app::Service;
+use base::{BURST_FRAMES, Burst, Frame, Instant};
+use port::Port;
+use std::sync::Arc;
+
+/// What the loop needs of a stack. Crate `stack` has the one that is served with; tests of the loop have simpler ones.
+pub trait Floor {
+    /// Takes every frame of `rx`; each ends in `tx`, to be sent, or in `free`, to go home. `tx` has room for all of them.
+    fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S);
+
+    /// Does what is due by `now`, putting frames from `take` into `tx` as far as there is room; when it wants to be asked
+    /// next.
+    fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant>;
+}
+
+impl Floor for stack::Stack {
+    #[inline]
+    fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S) {
+        self.input(now, rx, tx, free, service);
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+        self.poll(now, take, tx)
+    }
+}
+
+/// What a cycle did, and what it leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// frames received
+    pub received: usize,
+    /// frames that the port took
+    pub transmitted: usize,
+    /// frames still on their way out, in the port's ring or kept here: the next cycle should come soon
+    pub sending: bool,
+    /// when the stack has something to do though nothing arrives
+    pub next: Option<Instant>,
+}
+
+impl Activity {
+    /// Whether the cycle moved a frame.
+    pub fn is_busy(&self) -> bool {
+        self.received + self.transmitted > 0
+    }
+}
+
+/// One thread's port, stack and service, and the frames between them.
+#[derive(Debug)]
+pub struct Loop<P, S, N = stack::Stack> {
+    port: P,
+    stack: N,
+    service: S,
+    batch: usize,
+    rx: Burst,
+    /// answers; what the transmit ring did not take stays for the next cycle
+    tx: Burst,
+    free: Burst,
+    /// when the stack is to be polled
+    due: Option<Instant>,
+    tap: Option<Tap>,
+    counters: Arc<Counters>,
+}
+
+impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
+    /// A loop that takes up to `batch` frames a cycle (1 to 64; others are brought into that range).
+    pub fn new(port: P, stack: N, service: S, batch: usize) -> Self {
+        Loop {
+            port,
+            stack,
+            service,
+            batch: batch.clamp(1, BURST_FRAMES),
+            rx: Burst::new(),
+            tx: Burst::new(),
+            free: Burst::new(),
+            due: Some(Instant::ZERO),
+            tap: None,
+            counters: Arc::default(),
+        }
+    }
+
+    /// Runs one cycle at `now`: never waits, never reads a clock.
+    ///
+    /// The transmit ring is the only output queue. When it is full the loop receives no more than what could be answered,
+    /// so the device's receive ring fills and drops there, before work was put into a packet.
+    pub fn cycle(&mut self, now: Instant) -> Activity {
+        self.service.cycle(now);
+        let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
+        let room = self.port.transmit_room().saturating_sub(self.tx.len()).min(self.tx.remaining_capacity());
+        if room < self.batch {
+            self.counters.transmit_stalls.add(1);
+        }
+        let received = match self.batch.min(room) {
+            0 => 0,
+            limit => self.port.receive(&mut self.rx, limit),
+        };
+        if received > 0 {
+            self.take_in(now, received);
+        }
+        if received > 0 || self.due.is_some_and(|due| now >= due) {
+            let port = &mut self.port;
+            self.due = self.stack.poll(now, &mut || port.take(), &mut self.tx);
+        }
+        if !self.tx.is_empty() {
+            transmitted += self.transmit(now);
+        }
+        let sending = self.port.flush() || !self.tx.is_empty();
+        self.counters.cycles.add(1);
+        if received + transmitted == 0 {
+            self.counters.empty_cycles.add(1);
+        }
+        Activity { received, transmitted, sending, next: self.due }
+    }
+
+    fn take_in(&mut self, now: Instant, received: usize) {
+        self.counters.received.add(received as u64);
+        self.counters.burst(received);
+        if let Some(tap) = &mut self.tap {
+            tap.copy(now, Direction::In, &self.rx, &self.counters);
+        }
+        self.stack.input(now, &mut self.rx, &mut self.tx, &mut self.free, &mut self.service);
+        debug_assert!(self.rx.is_empty(), "the stack left {} frames", self.rx.len());
+        for frame in self.free.drain(..) {
+            self.port.give(frame);
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) -> usize {
+        if let Some(tap) = &mut self.tap {
+            // what is not taken now is shown when it is
+            let room = self.port.transmit_room().min(self.tx.len());
+            tap.copy(now, Direction::Out, &self.tx[..room], &self.counters);
+        }
+        let taken = self.port.transmit(&mut self.tx);
+        self.counters.transmitted.add(taken as u64);
+        taken
+    }
+
+    /// The port.
+    pub fn port(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// The stack.
+    pub fn stack(&mut self) -> &mut N {
+        &mut self.stack
+    }
+
+    /// The service.
+    pub fn service(&mut self) -> &mut S {
+        &mut self.service
+    }
+
+    /// The counters, which the loop goes on writing.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Lends service and stack at once.
+    pub fn with_parts<R>(&mut self, work: impl FnOnce(&mut S, &mut N) -> R) -> R {
+        work(&mut self.service, &mut self.stack)
+    }
+
+    /// Begins or ends copying frames.
+    pub fn set_tap(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
+    }
+
+    /// Has the stack polled in the next cycle, after something about it was changed from outside.
+    pub fn poll_soon(&mut self) {
+        self.due = Some(Instant::ZERO);
+    }
+
+    /// After a panic: the frames in hand go home unsent, and a new stack and service take over.
+    pub(crate) fn recover(&mut self, stack: N, service: S) {
+        for burst in [&mut self.rx, &mut self.tx, &mut self.free] {
+            self.counters.dropped_panic.add(burst.len() as u64);
+            for frame in burst.drain(..) {
+                self.port.give(frame);
+            }
+        }
+        self.stack = stack;
+        self.service = service;
+        self.poll_soon();
+    }
+
+    /// Takes the loop apart; frames in hand go home.
+    pub fn into_port(mut self) -> P {
+        for burst in [&mut self.rx, &mut self.tx, &mut self.free] {
+            for frame in burst.drain(..) {
+                self.port.give(frame);
+            }
+        }
+        self.port
+    }
+}

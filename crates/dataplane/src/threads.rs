@@ -1,0 +1,311 @@
+//! The threads: pinned, asleep when idle, woken by an eventfd, restarted after a panic.
+
+use crate::idle::{Governor, Idle, Next};
+use crate::tap::Tap;
+use crate::{Counters, Floor, Loop};
+use app::Service;
+use base::{BURST_FRAMES, Clock, Instant};
+use port::{Facts, Port};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// While frames are on their way out the port wants a flush now and then; a sleep is no longer than this meanwhile, nor with
+/// a port that cannot be polled.
+const SHORT_SLEEP: Duration = Duration::from_micros(200);
+/// Panics that follow each other within this time make the thread rest that long before it goes on.
+const PANIC_REST: Duration = Duration::from_millis(100);
+
+/// How the threads run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// processors that the threads are pinned to, in turn; empty: not pinned
+    pub cpus: Vec<usize>,
+    /// frames of a cycle at most, 1 to 64
+    pub batch: usize,
+    /// what a thread does when there is nothing to do
+    pub idle: Idle,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { cpus: Vec::new(), batch: BURST_FRAMES, idle: Idle::default() }
+    }
+}
+
+/// What control has a thread do between two cycles.
+type Command<S, N> = Box<dyn FnOnce(&mut S, &mut N) + Send>;
+
+enum Order<S, N> {
+    Run(Command<S, N>),
+    Tap(Option<Tap>),
+}
+
+/// What a thread and its handle share.
+struct Shared {
+    stop: AtomicBool,
+    /// an order waits in the channel
+    ordered: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Shared {
+    fn wake(&self) {
+        // refused only when the count is full, and then the thread is about to wake
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+struct Handle<P, S, N> {
+    join: Option<JoinHandle<P>>,
+    shared: Arc<Shared>,
+    orders: Mutex<Sender<Order<S, N>>>,
+    counters: Arc<Counters>,
+}
+
+/// Running threads, one a port. Dropping it stops them.
+pub struct Dataplane<P, S, N = stack::Stack> {
+    threads: Vec<Handle<P, S, N>>,
+}
+
+impl<P, S, N> Dataplane<P, S, N>
+where
+    P: Port + Send + 'static,
+    S: Service + 'static,
+    N: Floor + 'static,
+{
+    /// Starts a thread for each of `ports`. It makes its stack and service there, and again after a panic.
+    ///
+    /// # Errors
+    /// The kernel's, when a thread cannot be made or pinned; those that were started are stopped.
+    pub fn start(
+        ports: Vec<P>,
+        config: &Config,
+        make_stack: impl Fn(usize, &Facts) -> N + Send + Sync + 'static,
+        make_service: impl Fn(usize) -> S + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let make = Arc::new(move |n, facts: &Facts| (make_stack(n, facts), make_service(n)));
+        let clock = Clock::start();
+        let mut dataplane = Dataplane { threads: Vec::with_capacity(ports.len()) };
+        for (n, port) in ports.into_iter().enumerate() {
+            let shared = Arc::new(Shared {
+                stop: AtomicBool::new(false),
+                ordered: AtomicBool::new(false),
+                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            });
+            let (orders, ordered) = channel();
+            let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+            let (make, config, of_thread) = (make.clone(), config.clone(), shared.clone());
+            let cpu = (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
+            let join = std::thread::Builder::new().name(format!("dataplane-{n}")).spawn(move || {
+                if let Err(error) = cpu.map_or(Ok(()), pin) {
+                    // whoever waits at the other end reports it
+                    let _ = ready.send(Err(error));
+                    return port;
+                }
+                let (stack, service) = make(n, port.facts());
+                let cycles = Loop::new(port, stack, service, config.batch);
+                // as above
+                let _ = ready.send(Ok(cycles.counters().clone()));
+                let mut thread =
+                    Thread { cycles, shared: of_thread, ordered, governor: Governor::new(config.idle), clock };
+                thread.supervise(|facts| make(n, facts));
+                thread.cycles.into_port()
+            })?;
+            let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
+            let counters = started
+                .map_err(|error| io::Error::new(error.kind(), format!("starting dataplane thread {n}: {error}")))?;
+            dataplane.threads.push(Handle { join: Some(join), shared, orders: Mutex::new(orders), counters });
+        }
+        Ok(dataplane)
+    }
+
+    /// Each thread's counters.
+    pub fn counters(&self) -> impl Iterator<Item = &Arc<Counters>> {
+        self.threads.iter().map(|thread| &thread.counters)
+    }
+
+    /// Makes every thread begin a cycle now, so that sleeping ones take what was published.
+    pub fn wake(&self) {
+        self.threads.iter().for_each(|thread| thread.shared.wake());
+    }
+
+    /// Has `command` run on every thread, between two cycles, with its service and stack; does not wait for it. The stack
+    /// is polled afterwards.
+    pub fn command(&self, command: impl Fn(usize, &mut S, &mut N) + Send + Sync + 'static) {
+        let command = Arc::new(command);
+        for n in 0..self.threads.len() {
+            let command = command.clone();
+            self.order(n, Order::Run(Box::new(move |service, stack| command(n, service, stack))));
+        }
+    }
+
+    /// Begins or ends copying the frames of thread `n`; false when there is no such thread.
+    pub fn tap(&self, n: usize, tap: Option<Tap>) -> bool {
+        n < self.threads.len() && self.order(n, Order::Tap(tap))
+    }
+
+    fn order(&self, n: usize, order: Order<S, N>) -> bool {
+        let thread = &self.threads[n];
+        let sent = thread.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order).is_ok();
+        thread.shared.ordered.store(true, Ordering::Release);
+        thread.shared.wake();
+        sent
+    }
+
+    /// Stops the threads at their next cycle boundary and returns their ports; answers that the transmit ring had taken are
+    /// the port's to finish.
+    pub fn stop(mut self) -> Vec<P> {
+        self.end()
+    }
+}
+
+impl<P, S, N> Dataplane<P, S, N> {
+    fn end(&mut self) -> Vec<P> {
+        for thread in &self.threads {
+            thread.shared.stop.store(true, Ordering::Release);
+            thread.shared.wake();
+        }
+        // a thread that panicked outside its containment was shown by the panic hook; its port went with it
+        self.threads.iter_mut().filter_map(|thread| thread.join.take()?.join().ok()).collect()
+    }
+}
+
+impl<P, S, N> Drop for Dataplane<P, S, N> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl<P, S, N> std::fmt::Debug for Dataplane<P, S, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dataplane({} threads)", self.threads.len())
+    }
+}
+
+fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no processor {cpu}")));
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| io::Error::new(error.kind(), format!("pinning to processor {cpu}: {error}")))
+}
+
+struct Thread<P, S, N> {
+    cycles: Loop<P, S, N>,
+    shared: Arc<Shared>,
+    ordered: Receiver<Order<S, N>>,
+    governor: Governor,
+    clock: Clock,
+}
+
+impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
+    /// Runs until told to stop, with a new stack and service after each panic.
+    fn supervise(&mut self, make: impl Fn(&Facts) -> (N, S)) {
+        let mut last_panic = None;
+        let mut broken = false;
+        loop {
+            // what a panic may leave half done is replaced before the next cycle: stack, service and the bursts
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                if broken {
+                    let (stack, service) = make(self.cycles.port().facts());
+                    self.cycles.recover(stack, service);
+                    broken = false;
+                }
+                self.run();
+            }));
+            if run.is_ok() || self.shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            broken = true;
+            self.cycles.counters().panics.add(1);
+            let now = self.clock.now();
+            if last_panic.is_some_and(|last| now - last < PANIC_REST) {
+                // a service that cannot run must not burn the processor
+                std::thread::sleep(PANIC_REST);
+            }
+            last_panic = Some(now);
+        }
+    }
+
+    fn run(&mut self) {
+        let mut now = self.clock.now();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if self.shared.ordered.load(Ordering::Acquire) {
+                self.carry_out();
+            }
+            let activity = self.cycles.cycle(now);
+            let (began, busy) = (now, activity.is_busy());
+            now = self.clock.now();
+            if busy {
+                self.cycles.counters().busy_ns.add((now - began).as_nanos() as u64);
+            }
+            if self.governor.after_cycle(now, busy) == Next::Sleep {
+                let woken = self.sleep(now, activity.next, activity.sending);
+                self.cycles.counters().asleep_ns.add((woken - now).as_nanos() as u64);
+                now = woken;
+            }
+        }
+    }
+
+    #[cold]
+    fn carry_out(&mut self) {
+        self.shared.ordered.store(false, Ordering::Release);
+        while let Ok(order) = self.ordered.try_recv() {
+            self.cycles.counters().commands.add(1);
+            match order {
+                Order::Run(command) => {
+                    self.cycles.with_parts(command);
+                    self.cycles.poll_soon();
+                }
+                Order::Tap(tap) => self.cycles.set_tap(tap),
+            }
+        }
+    }
+
+    /// Sleeps until a frame, a wake-up or `until`; the time then.
+    fn sleep(&mut self, now: Instant, until: Option<Instant>, sending: bool) -> Instant {
+        let counters = self.cycles.counters().clone();
+        let port = self.cycles.port();
+        let pollable = port.descriptor();
+        let short = (sending || pollable.is_none()).then_some(now + SHORT_SLEEP);
+        // past the timer's own time rather than before it: a wake-up that came early would find nothing due
+        let limit = until.into_iter().chain(short).min().map(|until| until - now);
+        if limit == Some(Duration::ZERO) {
+            return now;
+        }
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let wake = PollFd::from_borrowed_fd(self.shared.wake.as_fd(), PollFlags::IN);
+        counters.sleeps.add(1);
+        let signalled = match pollable {
+            Some(port) => {
+                let mut both = [wake, PollFd::from_borrowed_fd(port, PollFlags::IN)];
+                // an interrupted sleep is a short one
+                let _ = poll(&mut both, limit.as_ref());
+                !both[0].revents().is_empty()
+            }
+            None => {
+                let mut one = [wake];
+                // as above
+                let _ = poll(&mut one, limit.as_ref());
+                !one[0].revents().is_empty()
+            }
+        };
+        if signalled {
+            // the count does not matter, only that it is taken
+            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        }
+        self.clock.now()
+    }
+}

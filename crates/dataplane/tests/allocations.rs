@@ -1,0 +1,72 @@
+//! No allocation for a packet. A program of its own, since it replaces the allocator.
+
+use app::{Listener, Service};
+use base::{Burst, Frame, Instant};
+use dataplane::{Floor, Loop};
+use port::{Port, pipe};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Sends every other frame back and drops the rest.
+struct Half;
+
+impl Floor for Half {
+    fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S) {
+        service.datagrams(now, Listener(0), &mut []);
+        for (n, frame) in rx.drain(..).enumerate() {
+            if n % 2 == 0 { tx.push(frame) } else { free.push(frame) }
+        }
+    }
+    fn poll(&mut self, _: Instant, _: &mut dyn FnMut() -> Option<Frame>, _: &mut Burst) -> Option<Instant> {
+        None
+    }
+}
+
+struct Nothing;
+impl Service for Nothing {}
+
+#[test]
+fn cycles_do_not_allocate() {
+    let (mut clients, mut servers) = pipe::pair(&pipe::Config::default()).unwrap();
+    let client = &mut clients[0];
+    let mut cycles = Loop::new(servers.remove(0), Half, Nothing, 32);
+    let mut burst = Burst::new();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut answers = 0;
+    for n in 0..1000 {
+        for _ in 0..n % 64 {
+            let mut frame = client.take().expect("a free frame");
+            assert!(frame.fill(b"packet"));
+            burst.push(frame);
+        }
+        client.transmit(&mut burst);
+        cycles.cycle(Instant::from_nanos(n));
+        cycles.cycle(Instant::from_nanos(n));
+        answers += client.receive(&mut burst, 64);
+        for frame in burst.drain(..) {
+            client.give(frame);
+        }
+        client.flush();
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert!(answers > 10_000);
+}

@@ -1,0 +1,148 @@
+//! DNS cookies (RFC 7873) in the interoperable form of RFC 9018: SipHash-2-4 over the client's cookie, a time and its
+//! address. Every server behind an anycast address that has the same secret takes the others' cookies.
+
+use base::Instant;
+use siphasher::sip::SipHasher24;
+use std::net::IpAddr;
+
+/// Octets of a server cookie (RFC 9018 section 4).
+pub(crate) const SERVER_BYTES: usize = 16;
+/// Octets of a client cookie.
+pub(crate) const CLIENT_BYTES: usize = 8;
+/// Octets of the option that goes out: code, length, both cookies.
+pub(crate) const OPTION_BYTES: usize = 4 + CLIENT_BYTES + SERVER_BYTES;
+
+/// How long ago a cookie may have been made, in seconds (RFC 9018 section 4.3).
+const PAST_S: i32 = 3600;
+/// How far ahead the clock of the server that made it may be.
+const AHEAD_S: i32 = 300;
+
+/// The server's secrets and its clock.
+#[derive(Clone)]
+pub struct Config {
+    /// cookies are made with the first, and taken under any: put the next secret second first, then in front, then drop
+    /// the old one (RFC 9018 section 5)
+    pub secrets: Vec<[u8; 16]>,
+    /// seconds since 1970 at [`Instant::ZERO`]
+    pub unix_time_at_zero_s: u64,
+}
+
+/// Secrets are not shown.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cookie::Config({} secrets)", self.secrets.len())
+    }
+}
+
+/// Makes and checks server cookies.
+pub(crate) struct Baker {
+    hashers: Vec<SipHasher24>,
+    unix_time_at_zero_s: u64,
+}
+
+impl Baker {
+    /// None without a secret.
+    pub(crate) fn new(config: &Config) -> Option<Baker> {
+        let hashers: Vec<_> = config.secrets.iter().map(SipHasher24::new_with_key).collect();
+        (!hashers.is_empty()).then_some(Baker { hashers, unix_time_at_zero_s: config.unix_time_at_zero_s })
+    }
+
+    /// The cookie for this client now.
+    pub(crate) fn make(&self, now: Instant, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> [u8; SERVER_BYTES] {
+        self.made_at(&self.hashers[0], self.seconds(now), client, peer)
+    }
+
+    /// Whether the cookie is ours, for this client, and fresh.
+    pub(crate) fn is_valid(&self, now: Instant, client: &[u8; CLIENT_BYTES], server: &[u8], peer: IpAddr) -> bool {
+        let Ok(server) = <&[u8; SERVER_BYTES]>::try_from(server) else { return false };
+        let made = u32::from_be_bytes([server[4], server[5], server[6], server[7]]);
+        // serial number arithmetic (RFC 1982), as RFC 9018 section 4.3 wants
+        let age = self.seconds(now).wrapping_sub(made) as i32;
+        if !(-AHEAD_S..=PAST_S).contains(&age) {
+            return false;
+        }
+        self.hashers.iter().any(|hasher| {
+            let expected = self.made_at(hasher, made, client, peer);
+            // no early end, so that time tells nothing
+            expected.iter().zip(server).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+        })
+    }
+
+    fn seconds(&self, now: Instant) -> u32 {
+        (self.unix_time_at_zero_s + now.as_nanos() / 1_000_000_000) as u32
+    }
+
+    fn made_at(&self, hasher: &SipHasher24, at: u32, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> [u8; SERVER_BYTES] {
+        let mut cookie = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        cookie[4..8].copy_from_slice(&at.to_be_bytes());
+        let mut input = [0; 32];
+        input[..8].copy_from_slice(client);
+        input[8..16].copy_from_slice(&cookie[..8]);
+        let len = match peer {
+            IpAddr::V4(address) => {
+                input[16..20].copy_from_slice(&address.octets());
+                20
+            }
+            IpAddr::V6(address) => {
+                input[16..32].copy_from_slice(&address.octets());
+                32
+            }
+        };
+        cookie[8..].copy_from_slice(&hasher.hash(&input[..len]).to_le_bytes());
+        cookie
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn hex<const N: usize>(text: &str) -> [u8; N] {
+        let octets: Vec<u8> =
+            (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect();
+        octets.try_into().unwrap()
+    }
+
+    fn baker(secrets: &[&str], unix_time_at_zero_s: u64) -> Baker {
+        Baker::new(&Config { secrets: secrets.iter().map(|text| hex(text)).collect(), unix_time_at_zero_s }).unwrap()
+    }
+
+    /// RFC 9018 appendix A.1.
+    #[test]
+    fn makes_the_published_cookie() {
+        let baker = baker(&["e5e973e5a6b2a43f48e7dc849e37bfcf"], 1_559_731_985);
+        let peer = "198.51.100.100".parse().unwrap();
+        let made = baker.make(Instant::ZERO, &hex("2464c4abcf10c957"), peer);
+        assert_eq!(made, hex("010000005cf79f111f8130c3eee29480"));
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_its_client_for_an_hour() {
+        let old = baker(&["00000000000000000000000000000001"], 1000);
+        let rolled = baker(&["00000000000000000000000000000002", "00000000000000000000000000000001"], 1000);
+        let (client, peer) = ([7; 8], "2001:db8::1".parse().unwrap());
+        let made = old.make(Instant::ZERO, &client, peer);
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        assert!(old.is_valid(at(0), &client, &made, peer));
+        assert!(rolled.is_valid(at(3600), &client, &made, peer));
+        assert!(!old.is_valid(at(3601), &client, &made, peer));
+        assert!(!old.is_valid(at(0), &[8; 8], &made, peer));
+        assert!(!old.is_valid(at(0), &client, &made, "2001:db8::2".parse().unwrap()));
+        assert!(!old.is_valid(at(0), &client, &made[..15], peer));
+        for octet in 0..SERVER_BYTES {
+            let mut forged = made;
+            forged[octet] ^= 1;
+            // the low bit of the time leaves it fresh, but no longer fits the hash
+            assert!(!old.is_valid(at(2), &client, &forged, peer), "octet {octet}");
+        }
+        let early = old.make(at(301), &client, peer);
+        assert!(!old.is_valid(at(0), &client, &early, peer));
+        assert!(old.is_valid(at(1), &client, &early, peer));
+    }
+
+    #[test]
+    fn without_a_secret_there_are_no_cookies() {
+        assert!(Baker::new(&Config { secrets: Vec::new(), unix_time_at_zero_s: 0 }).is_none());
+    }
+}

@@ -1,0 +1,187 @@
+//! What was asked and answered. One block a thread, written by it alone; zones keep their counts by name over reloads.
+
+use base::Counter;
+use base::counter::{Figure, Report};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::question::DropReason;
+use zone::{NameRef, Rtype};
+
+const TYPES: usize = 260;
+const RCODES: [&str; 24] = [
+    "NOERROR",
+    "FORMERR",
+    "SERVFAIL",
+    "NXDOMAIN",
+    "NOTIMP",
+    "REFUSED",
+    "YXDOMAIN",
+    "YXRRSET",
+    "NXRRSET",
+    "NOTAUTH",
+    "NOTZONE",
+    "11",
+    "12",
+    "13",
+    "14",
+    "15",
+    "BADVERS",
+    "BADKEY",
+    "BADTIME",
+    "BADMODE",
+    "BADNAME",
+    "BADALG",
+    "BADTRUNC",
+    "BADCOOKIE",
+];
+
+/// How a question came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Transport {
+    Udp4,
+    Udp6,
+    Tcp4,
+    Tcp6,
+}
+
+const TRANSPORTS: [(&str, &str); 4] = [("udp", "4"), ("udp", "6"), ("tcp", "4"), ("tcp", "6")];
+const DROPS: [(DropReason, &str); 4] = [
+    (DropReason::Short, "short"),
+    (DropReason::Response, "response"),
+    (DropReason::RateLimited, "rate limited"),
+    (DropReason::NoRoom, "no room"),
+];
+
+/// The counts of one zone.
+#[derive(Debug)]
+pub(crate) struct ZoneStats {
+    name: String,
+    pub(crate) rcodes: [Counter; 24],
+}
+
+/// One thread's counts.
+#[derive(Debug)]
+pub struct Stats {
+    pub(crate) transports: [Counter; 4],
+    types: [Counter; TYPES],
+    rcodes: [Counter; 24],
+    drops: [Counter; DROPS.len()],
+    pub(crate) truncated: Counter,
+    pub(crate) slipped: Counter,
+    pub(crate) cookies_valid: Counter,
+    pub(crate) connections: Counter,
+    pub(crate) connections_refused: Counter,
+    pub(crate) connections_timed_out: Counter,
+    zones: Mutex<Vec<Arc<ZoneStats>>>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Stats {
+            transports: Default::default(),
+            types: std::array::from_fn(|_| Counter::new()),
+            rcodes: std::array::from_fn(|_| Counter::new()),
+            drops: Default::default(),
+            truncated: Counter::new(),
+            slipped: Counter::new(),
+            cookies_valid: Counter::new(),
+            connections: Counter::new(),
+            connections_refused: Counter::new(),
+            connections_timed_out: Counter::new(),
+            zones: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl Stats {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ZoneStats>>> {
+        // a push that panicked left the vector whole
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The blocks of these zones, in this order; a zone that was here before keeps its block.
+    pub(crate) fn zones<'n>(&self, names: impl Iterator<Item = NameRef<'n>>) -> Vec<Arc<ZoneStats>> {
+        let mut known = self.lock();
+        let mut by_name: std::collections::HashMap<String, usize> =
+            known.iter().enumerate().map(|(at, zone)| (zone.name.clone(), at)).collect();
+        let block = |name: NameRef<'n>| {
+            let name = name.to_lower().to_string();
+            let at = *by_name.entry(name.clone()).or_insert_with(|| {
+                known.push(Arc::new(ZoneStats { name, rcodes: std::array::from_fn(|_| Counter::new()) }));
+                known.len() - 1
+            });
+            known[at].clone()
+        };
+        names.map(block).collect()
+    }
+
+    #[inline(always)]
+    pub(crate) fn asked(&self, transport: Transport, qtype: u16) {
+        self.transports[transport as usize].add(1);
+        // one place for all the types that hardly anyone asks for
+        self.types[usize::from(qtype).min(TYPES - 1)].add(1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn answered(&self, rcode: u16) {
+        self.rcodes[usize::from(rcode).min(23)].add(1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn dropped(&self, reason: DropReason) {
+        self.drops[reason as usize].add(1);
+    }
+
+    /// Messages dropped for this reason.
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].get()
+    }
+
+    /// Answers of this extended RCODE.
+    pub fn rcodes(&self, rcode: u16) -> u64 {
+        self.rcodes[usize::from(rcode).min(23)].get()
+    }
+}
+
+fn count<'a>(name: &'a str, help: &'a str, labels: &'a [(&'a str, &'a str)], counter: &Counter) -> Figure<'a> {
+    Figure { name, help, gauge: false, labels, value: counter.get() }
+}
+
+impl Report for Stats {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        for ((transport, family), counter) in TRANSPORTS.iter().zip(&self.transports) {
+            let labels = [("transport", *transport), ("family", *family)];
+            show(count("dns_questions_total", "questions read", &labels, counter));
+        }
+        for (number, counter) in self.types.iter().enumerate().filter(|(_, counter)| counter.get() > 0) {
+            let name = if number == TYPES - 1 { "other".to_owned() } else { Rtype(number as u16).to_string() };
+            show(count("dns_questions_by_type_total", "questions by type", &[("type", &name)], counter));
+        }
+        for (name, counter) in RCODES.iter().zip(&self.rcodes) {
+            if counter.get() > 0 || matches!(*name, "NOERROR" | "NXDOMAIN" | "REFUSED") {
+                show(count("dns_answers_total", "answers by RCODE", &[("rcode", name)], counter));
+            }
+        }
+        for (reason, name) in DROPS {
+            let counter = &self.drops[reason as usize];
+            show(count("dns_drops_total", "messages without an answer", &[("reason", name)], counter));
+        }
+        for (name, help, counter) in [
+            ("dns_truncated_total", "answers with TC set", &self.truncated),
+            ("dns_slipped_total", "rate-limited answers sent truncated", &self.slipped),
+            ("dns_cookies_valid_total", "questions with a valid server cookie", &self.cookies_valid),
+            ("dns_connections_total", "TCP connections accepted", &self.connections),
+            ("dns_connections_refused_total", "TCP connections refused at the limit", &self.connections_refused),
+            ("dns_connections_timed_out_total", "TCP connections closed as idle", &self.connections_timed_out),
+        ] {
+            show(count(name, help, &[], counter));
+        }
+        for zone in self.lock().iter() {
+            for (name, counter) in RCODES.iter().zip(&zone.rcodes).filter(|(_, counter)| counter.get() > 0) {
+                let labels = [("zone", zone.name.as_str()), ("rcode", *name)];
+                show(count("dns_zone_answers_total", "answers by zone and RCODE", &labels, counter));
+            }
+        }
+    }
+}

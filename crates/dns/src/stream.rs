@@ -1,0 +1,272 @@
+//! DNS over streams (RFC 7766): two octets of length before each message, several questions in flight, in any pieces.
+//!
+//! Bounds: a number of connections, one question's buffer each, one answer in the making for all, and a few buffers for
+//! answers that the engine could take only in part. A connection that has nothing to say for the idle time is closed; one that
+//! sends on without reading its answers is aborted. All memory is allocated with the server.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::serve::{From, Server};
+use app::{Connection, Streams};
+use base::Instant;
+
+/// The longest question that is read; longer ones are not DNS questions.
+const QUESTION_MAX_BYTES: usize = 4096;
+const LENGTH_BYTES: usize = 2;
+const INPUT_BYTES: usize = LENGTH_BYTES + QUESTION_MAX_BYTES;
+const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
+
+/// Limits of DNS over TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// connections at a time, over all threads
+    pub connections: usize,
+    /// how long a connection may be idle; half of it goes by before a question must be complete
+    pub idle: Duration,
+    /// answers, over all threads, that wait for their peers to read, 64 KiB each
+    pub backlogs: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections: 4096, idle: Duration::from_secs(10), backlogs: 64 }
+    }
+}
+
+impl Limits {
+    /// The idle time as edns-tcp-keepalive tells it, in units of 100 ms (RFC 7828 section 3.1).
+    pub(crate) fn keepalive_units(&self) -> u16 {
+        u16::try_from(self.idle.as_millis() / 100).unwrap_or(u16::MAX)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Client {
+    peer: IpAddr,
+    /// octets in its input buffer, none of them given back to the window yet
+    input_bytes: usize,
+    /// the answer that waits for room
+    backlog: Option<u16>,
+    /// the peer sends no more
+    finished: bool,
+}
+
+#[derive(Clone)]
+struct Backlog {
+    bytes: Vec<u8>,
+    done: usize,
+}
+
+/// One thread's connections.
+pub(crate) struct Connections {
+    clients: Vec<Option<Client>>,
+    free: Vec<u32>,
+    inputs: Vec<u8>,
+    backlogs: Vec<Backlog>,
+    free_backlogs: Vec<u16>,
+    answer: Vec<u8>,
+}
+
+impl Connections {
+    pub(crate) fn new(limits: &Limits, threads: usize) -> Connections {
+        let share = |all: usize| all.div_ceil(threads.max(1)).min(usize::from(u16::MAX));
+        let (clients, backlogs) = (share(limits.connections), share(limits.backlogs));
+        Connections {
+            clients: vec![None; clients],
+            free: (0..clients as u32).rev().collect(),
+            // zeroed memory costs nothing until a connection uses it
+            inputs: vec![0; clients * INPUT_BYTES],
+            backlogs: (0..backlogs).map(|_| Backlog { bytes: Vec::with_capacity(ANSWER_BYTES), done: 0 }).collect(),
+            free_backlogs: (0..backlogs as u16).rev().collect(),
+            answer: vec![0; ANSWER_BYTES],
+        }
+    }
+
+    fn client(&mut self, cookie: u64) -> Option<&mut Client> {
+        self.clients.get_mut(usize::try_from(cookie).ok()?)?.as_mut()
+    }
+
+    fn input(&mut self, cookie: u64) -> &mut [u8] {
+        let at = cookie as usize * INPUT_BYTES;
+        &mut self.inputs[at..at + INPUT_BYTES]
+    }
+}
+
+/// Why a connection cannot go on.
+struct Broken;
+
+pub(crate) fn knock<C: Streams>(
+    server: &mut Server,
+    now: Instant,
+    calls: &mut C,
+    connection: Connection,
+    peer: IpAddr,
+) {
+    let Some(place) = server.connections.free.pop() else {
+        server.core.stats.connections_refused.add(1);
+        let _ = calls.reject(connection);
+        return;
+    };
+    if calls.accept(connection, u64::from(place)).is_err() {
+        server.connections.free.push(place);
+        return;
+    }
+    server.core.stats.connections.add(1);
+    server.connections.clients[place as usize] = Some(Client { peer, input_bytes: 0, backlog: None, finished: false });
+    let _ = calls.timer_set(connection, Some(now + server.core.options.tcp.idle));
+}
+
+pub(crate) fn recv<C: Streams>(
+    server: &mut Server,
+    now: Instant,
+    calls: &mut C,
+    connection: Connection,
+    cookie: u64,
+    mut bytes: &[u8],
+) {
+    while !bytes.is_empty() {
+        let Some(client) = server.connections.client(cookie) else { return };
+        let held = client.input_bytes;
+        let taken = bytes.len().min(INPUT_BYTES - held);
+        client.input_bytes += taken;
+        server.connections.input(cookie)[held..held + taken].copy_from_slice(&bytes[..taken]);
+        bytes = &bytes[taken..];
+        let progress = work(server, now, calls, connection, cookie);
+        // a full buffer that nothing was taken from: a question too long, or a peer that does not read
+        if progress.is_err() || taken == 0 {
+            let _ = calls.abort(connection);
+            return;
+        }
+    }
+}
+
+pub(crate) fn eof<C: Streams>(server: &mut Server, _now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+    let Some(client) = server.connections.client(cookie) else { return };
+    client.finished = true;
+    // a peer may finish sending and still read its answers (RFC 7766 section 6.2.4 lets either side close)
+    if client.backlog.is_none() {
+        let _ = calls.close(connection);
+    }
+}
+
+pub(crate) fn sent<C: Streams>(server: &mut Server, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+    let Some(client) = server.connections.client(cookie) else { return };
+    if client.backlog.is_none() {
+        return;
+    }
+    if flush(server, calls, connection, cookie).and_then(|()| work(server, now, calls, connection, cookie)).is_err() {
+        let _ = calls.abort(connection);
+        return;
+    }
+    if let Some(Client { backlog: None, finished: true, .. }) = server.connections.client(cookie) {
+        let _ = calls.close(connection);
+    }
+}
+
+pub(crate) fn dead(server: &mut Server, cookie: u64) {
+    let Ok(place) = usize::try_from(cookie) else { return };
+    let Some(client) = server.connections.clients.get_mut(place).and_then(Option::take) else { return };
+    if let Some(backlog) = client.backlog {
+        server.connections.free_backlogs.push(backlog);
+    }
+    server.connections.free.push(place as u32);
+}
+
+pub(crate) fn timer<C: Streams>(server: &mut Server, calls: &mut C, connection: Connection) {
+    server.core.stats.connections_timed_out.add(1);
+    let _ = calls.close(connection);
+}
+
+/// Sends more of the answer that waits.
+fn flush<C: Streams>(server: &mut Server, calls: &mut C, connection: Connection, cookie: u64) -> Result<(), Broken> {
+    let Connections { clients, backlogs, free_backlogs, .. } = &mut server.connections;
+    let Some(Some(client)) = clients.get_mut(cookie as usize) else { return Ok(()) };
+    let Some(place) = client.backlog else { return Ok(()) };
+    let backlog = &mut backlogs[usize::from(place)];
+    backlog.done += calls.send(connection, &backlog.bytes[backlog.done..]).map_err(|_| Broken)?;
+    if backlog.done == backlog.bytes.len() {
+        client.backlog = None;
+        free_backlogs.push(place);
+    }
+    Ok(())
+}
+
+/// Answers whole questions in the input buffer, as long as answers can be sent.
+fn work<C: Streams>(
+    server: &mut Server,
+    now: Instant,
+    calls: &mut C,
+    connection: Connection,
+    cookie: u64,
+) -> Result<(), Broken> {
+    let mut done = 0;
+    loop {
+        let Some(client) = server.connections.client(cookie) else { return Err(Broken) };
+        let (held, peer) = (client.input_bytes, client.peer);
+        if client.backlog.is_some() {
+            break;
+        }
+        let Some(question) = next_question(&server.connections.input(cookie)[done..held])? else { break };
+        let Connections { inputs, answer, .. } = &mut server.connections;
+        let begin = cookie as usize * INPUT_BYTES + done + LENGTH_BYTES;
+        let message = &inputs[begin..begin + question];
+        answer[LENGTH_BYTES..LENGTH_BYTES + question].copy_from_slice(message);
+        done += LENGTH_BYTES + question;
+        let from = From { now, peer, stream: true };
+        match server.core.one(from, &mut answer[LENGTH_BYTES..], question) {
+            Ok(bytes) => {
+                answer[..LENGTH_BYTES].copy_from_slice(&(bytes as u16).to_be_bytes());
+                send(server, calls, connection, cookie, LENGTH_BYTES + bytes)?;
+            }
+            // what is no question ends the connection: its framing cannot be trusted
+            Err(reason) => {
+                server.core.stats.dropped(reason);
+                return Err(Broken);
+            }
+        }
+    }
+    if done > 0 {
+        let Some(client) = server.connections.client(cookie) else { return Err(Broken) };
+        let held = client.input_bytes;
+        client.input_bytes = held - done;
+        server.connections.input(cookie).copy_within(done..held, 0);
+        calls.recv_done(connection, done).map_err(|_| Broken)?;
+        // only a whole question keeps a connection alive (RFC 7766 section 6.2.3)
+        let _ = calls.timer_set(connection, Some(now + server.core.options.tcp.idle));
+    }
+    Ok(())
+}
+
+/// The octets of the first question, if it is whole.
+fn next_question(input: &[u8]) -> Result<Option<usize>, Broken> {
+    let Some((length, rest)) = input.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let bytes = usize::from(u16::from_be_bytes(*length));
+    if bytes > QUESTION_MAX_BYTES {
+        return Err(Broken);
+    }
+    Ok((rest.len() >= bytes).then_some(bytes))
+}
+
+fn send<C: Streams>(
+    server: &mut Server,
+    calls: &mut C,
+    connection: Connection,
+    cookie: u64,
+    bytes: usize,
+) -> Result<(), Broken> {
+    let Connections { clients, answer, backlogs, free_backlogs, .. } = &mut server.connections;
+    let taken = calls.send(connection, &answer[..bytes]).map_err(|_| Broken)?;
+    if taken == bytes {
+        return Ok(());
+    }
+    let place = free_backlogs.pop().ok_or(Broken)?;
+    let backlog = &mut backlogs[usize::from(place)];
+    backlog.bytes.clear();
+    backlog.bytes.extend_from_slice(&answer[taken..bytes]);
+    backlog.done = 0;
+    if let Some(Some(client)) = clients.get_mut(cookie as usize) {
+        client.backlog = Some(place);
+    }
+    Ok(())
+}

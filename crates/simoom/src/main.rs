@@ -1,0 +1,7 @@
+//! The command `simoom`; everything is in crate `control`.
+
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    control::main()
+}

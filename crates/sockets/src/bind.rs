@@ -1,0 +1,99 @@
+//! Making the sockets, all of them before anything runs.
+
+use crate::config::{BindError, Config, Endpoint, Transport};
+use crate::sys;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+/// Linux's value 5 for IP_MTU_DISCOVER and IPV6_MTU_DISCOVER: answers ignore the path MTU that (spoofable) ICMP messages
+/// taught the kernel and are fragmented at the interface's MTU, as RFC 9715 section 3.1 advises servers.
+const PMTUDISC_OMIT: i32 = 5;
+
+/// Binds one socket for every thread to `endpoint`, as a reuseport group when there are several.
+pub(crate) fn group(config: &Config, endpoint: &Endpoint) -> Result<Vec<Socket>, BindError> {
+    if config.threads > 1 && endpoint.address.port() != 0 {
+        // a reuseport group would be joined silently by another program of the same user; a plain socket is refused
+        drop(one(config, endpoint, endpoint.address, false)?);
+    }
+    let mut sockets = Vec::with_capacity(config.threads);
+    let mut address = endpoint.address;
+    for _ in 0..config.threads {
+        let socket = one(config, endpoint, address, config.threads > 1)?;
+        // with port 0 the first socket chose, and the others follow
+        address = local(&socket, endpoint)?;
+        sockets.push(socket);
+    }
+    if endpoint.transport == Transport::Tcp {
+        for socket in &sockets {
+            socket.listen(config.streams.backlog).map_err(|error| explain(endpoint, "listen", error))?;
+        }
+    }
+    Ok(sockets)
+}
+
+/// The address that a socket of `endpoint` has.
+pub(crate) fn local(socket: &Socket, endpoint: &Endpoint) -> Result<SocketAddr, BindError> {
+    let name = socket.local_addr().map_err(|error| explain(endpoint, "getsockname", error))?;
+    Ok(name.as_socket().unwrap_or(endpoint.address))
+}
+
+fn one(config: &Config, endpoint: &Endpoint, address: SocketAddr, shared: bool) -> Result<Socket, BindError> {
+    let (kind, protocol) = match endpoint.transport {
+        Transport::Udp => (Type::DGRAM, Protocol::UDP),
+        Transport::Tcp => (Type::STREAM, Protocol::TCP),
+    };
+    let make = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), Some(protocol))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_port(shared)?;
+        match endpoint.transport {
+            Transport::Udp => udp_options(config, &socket, address)?,
+            // connections of an earlier run in TIME_WAIT do not hold the port
+            Transport::Tcp => socket.set_reuse_address(true)?,
+        }
+        Ok(socket)
+    };
+    let socket = make().map_err(|error| explain(endpoint, "making the socket", error))?;
+    socket.bind(&SockAddr::from(address)).map_err(|error| explain(endpoint, "bind", error))?;
+    Ok(socket)
+}
+
+fn udp_options(config: &Config, socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    let fd = socket.as_fd();
+    let bytes = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    // past the system's limit only with CAP_NET_ADMIN; without it as far as the limit goes
+    if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes(config.receive_buffer_bytes)).is_err() {
+        socket.set_recv_buffer_size(config.receive_buffer_bytes)?;
+    }
+    if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes(config.send_buffer_bytes)).is_err() {
+        socket.set_send_buffer_size(config.send_buffer_bytes)?;
+    }
+    let (level, discover, info, class) = match address {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PKTINFO, libc::IP_RECVTOS),
+        SocketAddr::V6(_) => {
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS)
+        }
+    };
+    sys::set_option(fd, level, discover, PMTUDISC_OMIT)?;
+    if address.ip().is_unspecified() {
+        sys::set_option(fd, level, info, 1)?;
+    }
+    if config.ecn {
+        sys::set_option(fd, level, class, 1)?;
+    }
+    Ok(())
+}
+
+fn explain(endpoint: &Endpoint, doing: &'static str, source: io::Error) -> BindError {
+    let (address, transport) = (endpoint.address, endpoint.transport);
+    match source.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse { address, transport },
+        io::ErrorKind::PermissionDenied => BindError::NotPermitted { address, transport },
+        io::ErrorKind::AddrNotAvailable => BindError::NoSuchAddress { address, transport },
+        _ => BindError::Other { address, transport, doing, source },
+    }
+}

@@ -1,0 +1,218 @@
+//! What an engine is told, and what is said when it cannot be done.
+
+use app::Listener;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The most datagrams that one system call moves.
+pub const BATCH_DATAGRAMS: usize = 64;
+
+/// Datagrams or streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// datagrams
+    Udp,
+    /// streams
+    Tcp,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Transport::Udp => "UDP",
+            Transport::Tcp => "TCP",
+        })
+    }
+}
+
+/// An address that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// what the service's events call it
+    pub listener: Listener,
+    /// port 0 lets the kernel choose
+    pub address: SocketAddr,
+    /// datagrams or streams
+    pub transport: Transport,
+}
+
+/// What a thread does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// asks again and again: the lowest latency, a whole processor
+    Spin,
+    /// asks again for a short while after work, then sleeps in the kernel
+    #[default]
+    Adaptive,
+    /// sleeps in the kernel at once
+    Block,
+}
+
+/// How streams are bounded, per thread.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    /// connections at one time
+    pub connections: usize,
+    /// connections at one time from one IPv4 address or IPv6 /56
+    pub per_source: usize,
+    /// bytes delivered and not yet given back by `recv_done`, a connection
+    pub window_bytes: usize,
+    /// bytes queued and not yet taken by the kernel, a connection
+    pub queue_bytes: usize,
+    /// how long a closed connection may take to send what is queued and to see the peer's end
+    pub linger: Duration,
+    /// connections that the kernel holds before they are accepted
+    pub backlog: i32,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Streams {
+            connections: 10_000,
+            per_source: 256,
+            window_bytes: 64 << 10,
+            queue_bytes: 128 << 10,
+            linger: Duration::from_secs(2),
+            backlog: 1024,
+        }
+    }
+}
+
+/// An engine's configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// what is served
+    pub endpoints: Vec<Endpoint>,
+    /// threads, at least one; each has a socket of its own for every endpoint
+    pub threads: usize,
+    /// processors that the threads are pinned to, in turn; empty: not pinned
+    pub cpus: Vec<usize>,
+    /// datagrams that one receive takes at most, 1 to [`BATCH_DATAGRAMS`]
+    pub batch: usize,
+    /// bytes of the largest question and of the largest answer
+    pub datagram_bytes: usize,
+    /// kernel memory for datagrams that wait, a socket
+    pub receive_buffer_bytes: usize,
+    /// kernel memory for answers on their way, a socket
+    pub send_buffer_bytes: usize,
+    /// whether datagrams carry their congestion bits; costs a control message each
+    pub ecn: bool,
+    /// what a thread does when there is nothing to do
+    pub idle: Idle,
+    /// bounds of the stream half
+    pub streams: Streams,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            endpoints: Vec::new(),
+            threads: 1,
+            cpus: Vec::new(),
+            batch: BATCH_DATAGRAMS,
+            datagram_bytes: 4096,
+            receive_buffer_bytes: 2 << 20,
+            send_buffer_bytes: 2 << 20,
+            ecn: false,
+            idle: Idle::default(),
+            streams: Streams::default(),
+        }
+    }
+}
+
+/// Why an engine could not be made. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// the configuration makes no sense
+    #[error("{0}")]
+    Config(String),
+    /// the address is given twice
+    #[error("{transport} {address}: listed twice; remove one of the two")]
+    Twice {
+        /// the address
+        address: SocketAddr,
+        /// its transport
+        transport: Transport,
+    },
+    /// somebody else has it
+    #[error("{transport} {address}: in use by another program; stop it (ss -lpn 'sport = :{}') or choose another port", address.port())]
+    InUse {
+        /// the address
+        address: SocketAddr,
+        /// its transport
+        transport: Transport,
+    },
+    /// a low port without the capability
+    #[error(
+        "{transport} {address}: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE (run as root, or use a port from 1024 up)"
+    )]
+    NotPermitted {
+        /// the address
+        address: SocketAddr,
+        /// its transport
+        transport: Transport,
+    },
+    /// the machine does not have the address
+    #[error("{transport} {address}: this machine has no such address; see ip addr, or listen on {}", any(address))]
+    NoSuchAddress {
+        /// the address
+        address: SocketAddr,
+        /// its transport
+        transport: Transport,
+    },
+    /// whatever else the kernel said
+    #[error("{transport} {address}: {doing}: {source}")]
+    Other {
+        /// the address
+        address: SocketAddr,
+        /// its transport
+        transport: Transport,
+        /// what was being done
+        doing: &'static str,
+        /// the kernel's answer
+        source: io::Error,
+    },
+    /// not about an address
+    #[error("{doing}: {source}")]
+    System {
+        /// what was being done
+        doing: &'static str,
+        /// the kernel's answer
+        source: io::Error,
+    },
+}
+
+fn any(address: &SocketAddr) -> &'static str {
+    if address.is_ipv4() { "0.0.0.0" } else { "[::]" }
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), BindError> {
+        let wrong = |what: String| Err(BindError::Config(what));
+        if self.endpoints.is_empty() {
+            return wrong("no address to listen on; give one".into());
+        }
+        if self.threads == 0 {
+            return wrong("no threads; at least one is needed".into());
+        }
+        if !(1..=BATCH_DATAGRAMS).contains(&self.batch) {
+            return wrong(format!("a batch of {} datagrams; 1 to {BATCH_DATAGRAMS} are possible", self.batch));
+        }
+        if !(512..=65535).contains(&self.datagram_bytes) {
+            return wrong(format!("datagrams of {} bytes; 512 to 65535 are possible", self.datagram_bytes));
+        }
+        let streams = &self.streams;
+        if streams.connections == 0 || streams.per_source == 0 || streams.window_bytes == 0 || streams.queue_bytes == 0
+        {
+            return wrong("a stream limit of 0 would refuse everything; 1 is the least".into());
+        }
+        for (n, endpoint) in self.endpoints.iter().enumerate() {
+            let same = |other: &Endpoint| other.address == endpoint.address && other.transport == endpoint.transport;
+            if endpoint.address.port() != 0 && self.endpoints[..n].iter().any(same) {
+                return Err(BindError::Twice { address: endpoint.address, transport: endpoint.transport });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! What a thread counts.
+
+use base::Counter;
+use base::counter::{Figure, Report};
+
+/// One thread's counters: written by the thread, read by anybody.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// cycles of the loop
+    pub cycles: Counter,
+    /// times the thread went to sleep in the kernel
+    pub sleeps: Counter,
+    /// receive calls that brought at least one datagram
+    pub batches: Counter,
+    /// receive calls that brought none
+    pub empty_receives: Counter,
+    /// send calls
+    pub send_calls: Counter,
+    /// datagrams received
+    pub received: Counter,
+    /// answers that the kernel took
+    pub sent: Counter,
+    /// datagrams that the service left unanswered
+    pub unanswered: Counter,
+    /// questions longer than the buffer
+    pub dropped_oversize: Counter,
+    /// datagrams whose source cannot be answered: port 0, or no IP address
+    pub dropped_source: Counter,
+    /// answers dropped because the kernel's send queue stayed full
+    pub dropped_send_full: Counter,
+    /// answers that the kernel refused: no route, a firewall, too long
+    pub dropped_send_refused: Counter,
+    /// datagrams that were in hand when the service panicked
+    pub dropped_panic: Counter,
+    /// receive calls that failed
+    pub receive_errors: Counter,
+    /// connections open now
+    pub connections: Counter,
+    /// connections accepted
+    pub accepted: Counter,
+    /// connections that the service rejected
+    pub rejected: Counter,
+    /// connections refused because the thread had its most
+    pub refused_full: Counter,
+    /// connections refused because their source had its most
+    pub refused_source: Counter,
+    /// accept calls that failed for want of descriptors or memory
+    pub accept_errors: Counter,
+    /// stream bytes received
+    pub stream_received: Counter,
+    /// stream bytes that the kernel took
+    pub stream_sent: Counter,
+    /// connections that ended
+    pub ended: Counter,
+    /// closed connections that did not finish in time
+    pub linger_expired: Counter,
+    /// panics of the service, contained
+    pub panics: Counter,
+}
+
+impl Report for Counters {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let mut one = |name, help, labels: &[(&str, &str)], counter: &Counter| {
+            let gauge = name == "sockets_connections";
+            show(Figure { name, help, gauge, labels, value: counter.get() });
+        };
+        one("sockets_cycles_total", "cycles of the socket engine's loop", &[], &self.cycles);
+        one("sockets_sleeps_total", "times a thread went to sleep in the kernel", &[], &self.sleeps);
+        let calls = "system calls for datagrams";
+        one("sockets_datagram_calls_total", calls, &[("call", "receive")], &self.batches);
+        one("sockets_datagram_calls_total", calls, &[("call", "receive, empty")], &self.empty_receives);
+        one("sockets_datagram_calls_total", calls, &[("call", "send")], &self.send_calls);
+        one("sockets_datagrams_received_total", "datagrams received", &[], &self.received);
+        one("sockets_datagrams_sent_total", "answers that the kernel took", &[], &self.sent);
+        let drops = "datagrams that were not answered, and answers that were not sent";
+        for (reason, counter) in [
+            ("left unanswered by the service", &self.unanswered),
+            ("question too long", &self.dropped_oversize),
+            ("source cannot be answered", &self.dropped_source),
+            ("send queue full", &self.dropped_send_full),
+            ("send refused", &self.dropped_send_refused),
+            ("panic", &self.dropped_panic),
+        ] {
+            one("sockets_datagrams_dropped_total", drops, &[("reason", reason)], counter);
+        }
+        one("sockets_receive_errors_total", "receive calls that failed", &[], &self.receive_errors);
+        one("sockets_connections", "connections open now", &[], &self.connections);
+        one("sockets_connections_accepted_total", "connections accepted", &[], &self.accepted);
+        let refused = "connections turned away";
+        for (reason, counter) in [
+            ("by the service", &self.rejected),
+            ("too many", &self.refused_full),
+            ("too many from its source", &self.refused_source),
+        ] {
+            one("sockets_connections_refused_total", refused, &[("reason", reason)], counter);
+        }
+        one(
+            "sockets_accept_errors_total",
+            "accepts that failed for want of descriptors or memory",
+            &[],
+            &self.accept_errors,
+        );
+        let bytes = "stream bytes";
+        one("sockets_stream_bytes_total", bytes, &[("direction", "in")], &self.stream_received);
+        one("sockets_stream_bytes_total", bytes, &[("direction", "out")], &self.stream_sent);
+        one("sockets_connections_ended_total", "connections that ended", &[], &self.ended);
+        one(
+            "sockets_linger_expired_total",
+            "closed connections that did not finish in time",
+            &[],
+            &self.linger_expired,
+        );
+        one("sockets_panics_total", "panics of a service, contained", &[], &self.panics);
+    }
+}

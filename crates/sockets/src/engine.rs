@@ -1,0 +1,394 @@
+//! Threads and their loop.
+
+use crate::bind;
+use crate::config::{BATCH_DATAGRAMS, BindError, Config, Idle, Transport};
+use crate::counters::Counters;
+use crate::sys::Batch;
+use crate::tcp::{READ_BYTES, Table, reset_on_close};
+use crate::udp::Udp;
+use app::{Addresses, Listener, Service};
+use base::{Clock, Instant};
+use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use socket2::Socket;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Connections that one cycle accepts from a listener, and turns of connections in one cycle: what bounds how long datagrams
+/// wait behind streams.
+const ACCEPTS: usize = 16;
+const TURNS: usize = 64;
+/// Cycles with work in hand between two looks at what else the kernel has.
+const BUSY_CYCLES: u32 = 4;
+/// How long a listener rests when descriptors or memory ran out.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Panics that follow each other within this time make the thread rest that long before it starts again.
+const PANIC_REST: Duration = Duration::from_millis(100);
+
+const WAKE: Token = Token(usize::MAX);
+
+struct Accepting {
+    socket: TcpListener,
+    listener: Listener,
+    readable: bool,
+    /// no accept before this time
+    rest_until: Option<Instant>,
+}
+
+/// What one thread owns, service apart.
+struct Thread {
+    udp: Vec<Udp>,
+    tcp: Vec<Accepting>,
+    poll: Poll,
+    waker: Arc<Waker>,
+    counters: Arc<Counters>,
+}
+
+/// Sockets bound and nothing started yet.
+pub struct Engine {
+    config: Config,
+    addresses: Vec<SocketAddr>,
+    threads: Vec<Thread>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({} threads on {:?})", self.threads.len(), self.addresses)
+    }
+}
+
+impl Engine {
+    /// Binds every socket of every thread.
+    ///
+    /// # Errors
+    /// The first address that cannot be had, and why; nothing stays bound then.
+    pub fn bind(config: Config) -> Result<Engine, BindError> {
+        config.check()?;
+        let system = |doing: &'static str| move |source| BindError::System { doing, source };
+        let mut threads = Vec::with_capacity(config.threads);
+        for _ in 0..config.threads {
+            let poll = Poll::new().map_err(system("epoll_create"))?;
+            let waker = Arc::new(Waker::new(poll.registry(), WAKE).map_err(system("eventfd"))?);
+            threads.push(Thread { udp: Vec::new(), tcp: Vec::new(), poll, waker, counters: Arc::default() });
+        }
+        let mut addresses = Vec::with_capacity(config.endpoints.len());
+        for endpoint in &config.endpoints {
+            let sockets = bind::group(&config, endpoint)?;
+            let address = bind::local(&sockets[0], endpoint)?;
+            addresses.push(address);
+            for (thread, socket) in threads.iter_mut().zip(sockets) {
+                thread.add(socket, endpoint.listener, endpoint.transport, address, config.ecn).map_err(|source| {
+                    BindError::Other { address, transport: endpoint.transport, doing: "epoll_ctl", source }
+                })?;
+            }
+        }
+        Ok(Engine { config, addresses, threads })
+    }
+
+    /// The address of each endpoint, in the configuration's order, with the port that the kernel chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Starts the threads; each makes its service with `make(thread)`, again after a panic.
+    ///
+    /// # Errors
+    /// The kernel's, when a thread cannot be started or pinned; those that were are stopped.
+    pub fn start<S: Service>(self, make: impl Fn(usize) -> S + Send + Sync + 'static) -> io::Result<Running> {
+        let make = Arc::new(make);
+        let stop = Arc::new(AtomicBool::new(false));
+        let clock = Clock::start();
+        let mut running = Running { stop: stop.clone(), threads: Vec::new(), addresses: self.addresses };
+        for (n, mut thread) in self.threads.into_iter().enumerate() {
+            let (make, stop, config) = (make.clone(), stop.clone(), self.config.clone());
+            let (waker, counters) = (thread.waker.clone(), thread.counters.clone());
+            let (pinned, pinned_result) = std::sync::mpsc::sync_channel(1);
+            let cpu = (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
+            let join = std::thread::Builder::new().name(format!("sockets-{n}")).spawn(move || {
+                let result = cpu.map_or(Ok(()), pin);
+                let go_on = result.is_ok();
+                // the receiver waits for this and nothing else
+                let _ = pinned.send(result);
+                if go_on {
+                    thread.supervise(&config, clock, &stop, || make(n));
+                }
+            })?;
+            running.threads.push(Handle { join: Some(join), waker, counters });
+            match pinned_result.recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    let cpu = cpu.unwrap_or_default();
+                    return Err(io::Error::new(
+                        error.kind(),
+                        format!("pinning thread {n} to processor {cpu}: {error}"),
+                    ));
+                }
+                Err(_) => return Err(io::Error::other("a thread ended at its start")),
+            }
+        }
+        Ok(running)
+    }
+}
+
+fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such processor"));
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+struct Handle {
+    join: Option<JoinHandle<()>>,
+    waker: Arc<Waker>,
+    counters: Arc<Counters>,
+}
+
+/// A running engine. Dropping it stops it.
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    threads: Vec<Handle>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Running {
+    /// The address of each endpoint, in the configuration's order.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Each thread's counters.
+    pub fn counters(&self) -> impl Iterator<Item = &Arc<Counters>> {
+        self.threads.iter().map(|thread| &thread.counters)
+    }
+
+    /// Makes every thread begin a cycle now, so that sleeping ones take what was published.
+    pub fn wake(&self) {
+        for thread in &self.threads {
+            // an eventfd refuses only when its count is full, and then the thread is about to wake
+            let _ = thread.waker.wake();
+        }
+    }
+
+    /// Stops the threads and waits for them. Open connections are reset.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+        for thread in &mut self.threads {
+            if let Some(join) = thread.join.take() {
+                // panics of the service are contained; one of ours was already shown by the panic hook
+                let _ = join.join();
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Running({} threads on {:?})", self.threads.len(), self.addresses)
+    }
+}
+
+impl Thread {
+    fn add(
+        &mut self,
+        socket: Socket,
+        listener: Listener,
+        transport: Transport,
+        local: SocketAddr,
+        ecn: bool,
+    ) -> io::Result<()> {
+        let registry = self.poll.registry();
+        match transport {
+            Transport::Udp => {
+                let token = Token(self.udp.len() * 2);
+                registry.register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)?;
+                self.udp.push(Udp::new(socket, listener, local, ecn));
+            }
+            Transport::Tcp => {
+                let mut socket = TcpListener::from_std(socket.into());
+                registry.register(&mut socket, Token(self.tcp.len() * 2 + 1), Interest::READABLE)?;
+                self.tcp.push(Accepting { socket, listener, readable: true, rest_until: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the loop until it is told to stop, with a new service after each panic.
+    fn supervise<S: Service>(&mut self, config: &Config, clock: Clock, stop: &AtomicBool, make: impl Fn() -> S) {
+        let mut last_panic = None;
+        loop {
+            // everything that outlives a panic is set right below: the table is dropped inside, sockets carry no half state
+            let run = catch_unwind(AssertUnwindSafe(|| Loop::new(self, config, clock).run(stop, &mut make())));
+            if run.is_ok() || stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.counters.panics.add(1);
+            for udp in &mut self.udp {
+                udp.recover(&self.counters);
+            }
+            for tcp in &mut self.tcp {
+                tcp.readable = true;
+            }
+            let now = clock.now();
+            if last_panic.is_some_and(|last| now - last < PANIC_REST) {
+                // a service that cannot run must not burn the processor
+                std::thread::sleep(PANIC_REST);
+            }
+            last_panic = Some(now);
+        }
+    }
+}
+
+/// One life of a thread's loop.
+struct Loop<'a> {
+    thread: &'a mut Thread,
+    config: &'a Config,
+    clock: Clock,
+    batch: Batch,
+    table: Table,
+    events: Events,
+    scratch: Vec<u8>,
+    /// tokens of connections begin here
+    first_connection: usize,
+}
+
+impl<'a> Loop<'a> {
+    fn new(thread: &'a mut Thread, config: &'a Config, clock: Clock) -> Self {
+        let slots = if thread.udp.is_empty() { 1 } else { config.batch };
+        let scratch_bytes = if thread.tcp.is_empty() { 0 } else { READ_BYTES };
+        Loop {
+            batch: Batch::new(slots, config.datagram_bytes),
+            table: Table::new(config.streams.clone(), thread.counters.clone()),
+            events: Events::with_capacity(BATCH_DATAGRAMS * 4),
+            scratch: vec![0; scratch_bytes],
+            first_connection: 2 * (thread.udp.len().max(thread.tcp.len()) + 1),
+            thread,
+            config,
+            clock,
+        }
+    }
+
+    fn run<S: Service>(&mut self, stop: &AtomicBool, service: &mut S) {
+        let mut busy_cycles = 0;
+        while !stop.load(Ordering::Acquire) {
+            let busy = self.has_work();
+            busy_cycles = if busy { busy_cycles + 1 } else { 0 };
+            if !busy || busy_cycles % BUSY_CYCLES == 0 {
+                self.wait(busy);
+            }
+            let now = self.clock.now();
+            self.thread.counters.cycles.add(1);
+            self.table.set_now(now);
+            service.cycle(now);
+            for udp in self.thread.udp.iter_mut().filter(|udp| udp.readable) {
+                udp.turn(now, self.config.batch, &mut self.batch, service, &self.thread.counters);
+            }
+            if !self.thread.tcp.is_empty() {
+                for n in 0..self.thread.tcp.len() {
+                    self.accept(n, now, service);
+                }
+                self.table.turn(TURNS, service, &mut self.scratch);
+            }
+        }
+        self.table.abort_all(service);
+    }
+
+    fn has_work(&self) -> bool {
+        self.thread.udp.iter().any(|udp| udp.readable)
+            || self.thread.tcp.iter().any(|tcp| tcp.readable && tcp.rest_until.is_none())
+            || self.table.has_work()
+    }
+
+    /// Takes in what the kernel has to say, waiting for it unless there is work.
+    fn wait(&mut self, busy: bool) {
+        let rests = self.thread.tcp.iter().filter(|tcp| tcp.readable).filter_map(|tcp| tcp.rest_until);
+        let until = rests.chain(self.table.next_deadline()).min();
+        let timeout = match until {
+            _ if busy || self.config.idle == Idle::Spin => Some(Duration::ZERO),
+            // rounded up by epoll to its millisecond, so never early
+            Some(at) => Some(at - self.clock.now()),
+            None => None,
+        };
+        if timeout != Some(Duration::ZERO) {
+            self.thread.counters.sleeps.add(1);
+        }
+        if self.thread.poll.poll(&mut self.events, timeout).is_err() {
+            return; // interrupted: the next cycle asks again
+        }
+        for event in &self.events {
+            match event.token() {
+                WAKE => {}
+                Token(n) if n >= self.first_connection => {
+                    let hup = event.is_read_closed() || event.is_error();
+                    let index = (n - self.first_connection) as u32;
+                    self.table.on_event(index, event.is_readable(), event.is_writable(), hup);
+                }
+                Token(n) if n % 2 == 0 => self.thread.udp[n / 2].readable = true,
+                Token(n) => self.thread.tcp[n / 2].readable = true,
+            }
+        }
+    }
+
+    fn accept<S: Service>(&mut self, n: usize, now: Instant, service: &mut S) {
+        let Loop { thread, table, first_connection, .. } = self;
+        let Thread { tcp, poll, counters, .. } = &mut **thread;
+        let accepting = &mut tcp[n];
+        if accepting.rest_until.is_some_and(|until| now >= until) {
+            accepting.rest_until = None;
+        }
+        if !accepting.readable || accepting.rest_until.is_some() {
+            return;
+        }
+        for _ in 0..ACCEPTS {
+            let (mut stream, peer) = match accepting.socket.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => {
+                        accepting.readable = false;
+                        return;
+                    }
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        counters.accept_errors.add(1);
+                        accepting.rest_until = Some(now + ACCEPT_REST);
+                        return;
+                    }
+                    // the connection failed before it was taken (accept(2)); the next one may be well
+                    _ => continue,
+                },
+            };
+            let token = Token(*first_connection + table.next_index() as usize);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            let Ok(local) = stream.local_addr() else { continue };
+            if !table.admits(peer.ip()) || poll.registry().register(&mut stream, token, interest).is_err() {
+                reset_on_close(&stream);
+                continue;
+            }
+            set_up(&stream);
+            table.knock(stream, accepting.listener, Addresses { local, peer }, service);
+        }
+    }
+}
+
+fn set_up(stream: &TcpStream) {
+    // answers are written whole, so waiting for more to join them only delays; a refusal costs that delay, nothing else
+    let _ = stream.set_nodelay(true);
+}

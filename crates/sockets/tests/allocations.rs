@@ -1,0 +1,54 @@
+//! No allocation for a datagram. A program of its own, since it replaces the allocator.
+
+mod common;
+
+use common::{PATIENCE, Reverse, config, start, total, until};
+use sockets::Transport;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn datagrams_are_answered_without_allocating() {
+    let (running, address) = start(config("0.0.0.0:0", Transport::Udp), |_| Reverse);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.connect(SocketAddr::new("127.0.0.1".parse().unwrap(), address.port())).unwrap();
+    let mut answer = [0; 64];
+    let exchange = |answer: &mut [u8]| {
+        for _ in 0..20 {
+            client.send(b"question").unwrap();
+            client.send(b"silence").unwrap();
+        }
+        for _ in 0..20 {
+            client.recv(answer).unwrap();
+        }
+    };
+    exchange(&mut answer);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for _ in 0..50 {
+        exchange(&mut answer);
+    }
+    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    assert_eq!(after - before, 0);
+    until("all", || total(&running, |c| c.received.get()) == 51 * 40);
+}

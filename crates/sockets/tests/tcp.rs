@@ -1,0 +1,253 @@
+//! The stream half over real sockets on loopback.
+
+mod common;
+
+use app::DeadReason;
+use common::{PATIENCE, Seen, config, echo, start, total, until};
+use sockets::{Config, Streams, Transport};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn next(events: &Receiver<Seen>) -> Seen {
+    events.recv_timeout(PATIENCE).expect("an event")
+}
+
+fn exchange(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, bytes);
+}
+
+fn streams(change: impl FnOnce(&mut Streams)) -> Config {
+    let mut config = config("127.0.0.1:0", Transport::Tcp);
+    change(&mut config.streams);
+    config
+}
+
+/// The peer's end: end of file or a reset.
+fn ended(stream: &mut TcpStream) -> Result<usize, ErrorKind> {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).map_err(|error| error.kind())
+}
+
+#[test]
+fn echoes_pipelined_requests_over_both_families() {
+    for bind in ["127.0.0.1:0", "[::1]:0"] {
+        let (make, events) = echo();
+        let (running, address) = start(config(bind, Transport::Tcp), make);
+        let mut stream = connect(address);
+        for n in 0..50u8 {
+            exchange(&mut stream, &vec![b'a' + n % 26; 1 + usize::from(n) * 37]);
+        }
+        let Seen::Accepted(at) = next(&events) else { panic!("not accepted first") };
+        assert_eq!((at.local, at.peer), (address, stream.local_addr().unwrap()));
+        assert_eq!(total(&running, |c| c.accepted.get()), 1);
+    }
+}
+
+#[test]
+fn a_stream_larger_than_every_buffer_comes_back_whole() {
+    let (make, _events) = echo();
+    let (running, address) = start(streams(|s| (s.window_bytes, s.queue_bytes) = (5_000, 3_001)), make);
+    let mut stream = connect(address);
+    let sent: Vec<u8> = (0..3_000_000u32).map(|n| b'a' + (n % 23) as u8).collect();
+    let mut writer = stream.try_clone().unwrap();
+    let copy = sent.clone();
+    let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
+    let mut got = vec![0; sent.len()];
+    stream.read_exact(&mut got).unwrap();
+    writing.join().unwrap();
+    assert!(got == sent);
+    assert_eq!(total(&running, |c| c.stream_received.get()), sent.len() as u64);
+    assert_eq!(total(&running, |c| c.stream_sent.get()), sent.len() as u64);
+}
+
+#[test]
+fn half_close_is_an_event_and_writing_goes_on() {
+    let (make, events) = echo();
+    let (running, address) = start(config("127.0.0.1:0", Transport::Tcp), make);
+    let mut stream = connect(address);
+    exchange(&mut stream, b"hello");
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(ended(&mut stream), Ok(3));
+    assert!(matches!(next(&events), Seen::Accepted(_)));
+    assert_eq!((next(&events), next(&events)), (Seen::Eof, Seen::Dead(DeadReason::Closed)));
+    until("an empty table", || total(&running, |c| c.connections.get()) == 0);
+}
+
+#[test]
+fn abort_resets_and_close_lingers_for_the_peer() {
+    let (make, events) = echo();
+    let (_running, address) = start(config("127.0.0.1:0", Transport::Tcp), make);
+    let mut stream = connect(address);
+    stream.write_all(b"A").unwrap();
+    assert_eq!(ended(&mut stream), Err(ErrorKind::ConnectionReset));
+    assert!(matches!(next(&events), Seen::Accepted(_)));
+    assert_eq!(next(&events), Seen::Dead(DeadReason::Aborted));
+    let mut stream = connect(address);
+    stream.write_all(b"C").unwrap();
+    assert_eq!(ended(&mut stream), Ok(0));
+    drop(stream);
+    assert!(matches!(next(&events), Seen::Accepted(_)));
+    assert_eq!(next(&events), Seen::Dead(DeadReason::Closed));
+}
+
+#[test]
+fn a_peer_that_never_finishes_is_cut_off_after_the_linger() {
+    let (make, events) = echo();
+    let (running, address) = start(streams(|s| s.linger = Duration::from_millis(50)), make);
+    let mut stream = connect(address);
+    stream.write_all(b"C").unwrap();
+    assert_eq!(ended(&mut stream), Ok(0));
+    assert!(matches!(next(&events), Seen::Accepted(_)));
+    assert_eq!(next(&events), Seen::Dead(DeadReason::TimedOut));
+    assert_eq!(total(&running, |c| c.linger_expired.get()), 1);
+}
+
+#[test]
+fn a_reset_by_the_peer_is_told() {
+    let (make, events) = echo();
+    let (_running, address) = start(config("127.0.0.1:0", Transport::Tcp), make);
+    let mut stream = connect(address);
+    exchange(&mut stream, b"hello");
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    assert!(matches!(next(&events), Seen::Accepted(_)));
+    assert_eq!(next(&events), Seen::Dead(DeadReason::Reset));
+}
+
+#[test]
+fn timers_fire_once_and_not_early() {
+    let (make, events) = echo();
+    let (_running, address) = start(config("127.0.0.1:0", Transport::Tcp), make);
+    let mut stream = connect(address);
+    assert!(matches!(next(&events), Seen::Accepted(_)));
+    let set = std::time::Instant::now();
+    stream.write_all(b"T").unwrap();
+    let mut got = [0; 4];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"tick");
+    assert!(set.elapsed() >= Duration::from_millis(30));
+    assert_eq!(next(&events), Seen::Timer);
+    assert!(events.recv_timeout(Duration::from_millis(80)).is_err());
+}
+
+#[test]
+fn a_slow_reader_is_bounded_and_does_not_hold_up_others() {
+    let (make, _events) = echo();
+    let (running, address) = start(streams(|s| s.queue_bytes = 64 << 10), make);
+    let mut slow = connect(address);
+    slow.write_all(b"F").unwrap();
+    // the flood fills the kernel's buffers and then the connection's own queue, and stands still
+    let sent = || total(&running, |c| c.stream_sent.get());
+    let mut last = 0;
+    until("a standstill", || {
+        std::thread::sleep(Duration::from_millis(50));
+        std::mem::replace(&mut last, sent()) == sent() && last > 0
+    });
+    let mut other = connect(address);
+    other.write_all(b"x").unwrap();
+    assert_eq!(other.read(&mut [0; 16]).unwrap(), 16);
+    let mut some = vec![0; 1 << 20];
+    slow.read_exact(&mut some).unwrap();
+    assert!(some.iter().all(|&b| b == b'f'));
+}
+
+#[test]
+fn an_unopened_window_stops_reading() {
+    let (make, _events) = echo();
+    let (running, address) = start(streams(|s| s.window_bytes = 1000), make);
+    let mut stream = connect(address);
+    stream.write_all(&vec![b'H'; 50_000]).unwrap();
+    until("the window's bytes", || total(&running, |c| c.stream_received.get()) == 1000);
+    let cycles = total(&running, |c| c.cycles.get());
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(total(&running, |c| c.stream_received.get()), 1000);
+    // and costs nothing meanwhile
+    assert!(total(&running, |c| c.cycles.get()) <= cycles + 4);
+}
+
+#[test]
+fn limits_turn_away_and_places_are_used_again() {
+    let (make, _events) = echo();
+    let (running, address) = start(streams(|s| s.connections = 3), make);
+    for round in 1..=4 {
+        let mut kept: Vec<_> = (0..3).map(|_| connect(address)).collect();
+        kept.iter_mut().for_each(|stream| exchange(stream, b"in"));
+        assert!(ended(&mut connect(address)).is_err());
+        assert_eq!(total(&running, |c| c.refused_full.get()), round);
+        drop(kept);
+        until("an empty table", || total(&running, |c| c.connections.get()) == 0);
+    }
+}
+
+#[test]
+fn a_source_has_its_own_limit() {
+    let (make, _events) = echo();
+    let mut config = streams(|s| s.per_source = 2);
+    config.endpoints[0].address = "0.0.0.0:0".parse().unwrap();
+    let (running, address) = start(config, make);
+    let at = SocketAddr::new("127.0.0.1".parse().unwrap(), address.port());
+    let mut kept: Vec<_> = (0..2).map(|_| connect(at)).collect();
+    kept.iter_mut().for_each(|stream| exchange(stream, b"in"));
+    assert!(ended(&mut connect(at)).is_err());
+    assert_eq!(total(&running, |c| c.refused_source.get()), 1);
+    // another source address is another account
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&"127.0.0.2:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    socket.connect(&at.into()).unwrap();
+    let mut other: TcpStream = socket.into();
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    exchange(&mut other, b"in");
+}
+
+#[test]
+fn many_connections_on_several_threads() {
+    let (make, _events) = echo();
+    let mut config = streams(|s| s.per_source = 1000);
+    config.threads = 2;
+    let (running, address) = start(config, make);
+    let mut all: Vec<_> = (0..300).map(|_| connect(address)).collect();
+    for round in 0..3u8 {
+        for stream in &mut all {
+            stream.write_all(&[b'a' + round; 100]).unwrap();
+        }
+        for stream in &mut all {
+            let mut got = [0; 100];
+            stream.read_exact(&mut got).unwrap();
+            assert_eq!(got, [b'a' + round; 100]);
+        }
+    }
+    assert_eq!(total(&running, |c| c.connections.get()), 300);
+    running.stop();
+    assert_eq!(ended(&mut all[0]), Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_panic_ends_the_threads_connections_and_new_ones_are_served() {
+    let (make, _events) = echo();
+    let (running, address) = start(config("127.0.0.1:0", Transport::Tcp), make);
+    let mut bystander = connect(address);
+    exchange(&mut bystander, b"hello");
+    connect(address).write_all(b"P").unwrap();
+    until("the panic", || total(&running, |c| c.panics.get()) == 1);
+    assert!(ended(&mut bystander).is_err());
+    exchange(&mut connect(address), b"again");
+}
+
+#[test]
+fn a_service_without_streams_rejects() {
+    let (running, address) = start(config("127.0.0.1:0", Transport::Tcp), |_| common::Reverse);
+    assert!(ended(&mut connect(address)).is_err());
+    until("the rejection", || total(&running, |c| c.rejected.get()) == 1);
+}

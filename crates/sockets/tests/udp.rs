@@ -1,0 +1,193 @@
+//! The datagram half over real sockets on loopback.
+
+mod common;
+
+use common::{PATIENCE, Reverse, config, endpoint, start, total, until};
+use sockets::{BindError, Config, Engine, Transport};
+use std::net::{SocketAddr, UdpSocket};
+
+fn client(bind: &str, to: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind(bind).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // connected: an answer from another address than the one asked would not be received
+    socket.connect(to).unwrap();
+    socket
+}
+
+fn ask(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
+    socket.send(question).unwrap();
+    let mut answer = vec![0; 65536];
+    let n = socket.recv(&mut answer).expect("an answer");
+    answer.truncate(n);
+    answer
+}
+
+#[test]
+fn answers_over_both_families() {
+    for (bind, from) in [("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:0", "[::1]:0")] {
+        let (_running, address) = start(config(bind, Transport::Udp), |_| Reverse);
+        assert_eq!(ask(&client(from, address), b"stressed"), b"desserts");
+    }
+}
+
+#[test]
+fn a_wildcard_answers_from_the_address_asked() {
+    let (_running, address) = start(config("0.0.0.0:0", Transport::Udp), |_| Reverse);
+    for ip in ["127.0.0.1", "127.0.0.2", "127.1.2.3"] {
+        let to = SocketAddr::new(ip.parse().unwrap(), address.port());
+        assert_eq!(ask(&client("127.0.0.9:0", to), b"live"), b"evil", "{ip}");
+    }
+    let (_running, address) = start(config("[::]:0", Transport::Udp), |_| Reverse);
+    assert_eq!(ask(&client("[::1]:0", SocketAddr::new("::1".parse().unwrap(), address.port())), b"live"), b"evil");
+}
+
+#[test]
+fn both_wildcards_share_a_port() {
+    let first = Engine::bind(config("0.0.0.0:0", Transport::Udp)).unwrap();
+    let port = first.addresses()[0].port();
+    Engine::bind(config(&format!("[::]:{port}"), Transport::Udp)).unwrap();
+}
+
+#[test]
+fn threads_share_a_port_and_every_datagram_is_answered() {
+    let (running, address) = start(Config { threads: 3, ..config("127.0.0.1:0", Transport::Udp) }, |_| Reverse);
+    for n in 0..200 {
+        // a socket each, so that the kernel's hash spreads them
+        assert_eq!(ask(&client("127.0.0.1:0", address), format!("{n:03}").as_bytes()).len(), 3);
+    }
+    assert_eq!(total(&running, |c| c.received.get()), 200);
+    assert_eq!(total(&running, |c| c.sent.get()), 200);
+    assert!(running.counters().filter(|c| c.received.get() > 0).count() > 1);
+}
+
+#[test]
+fn bursts_lose_nothing_and_keep_their_order() {
+    for batch in [1, 3, 64] {
+        let (running, address) = start(Config { batch, ..config("0.0.0.0:0", Transport::Udp) }, |_| Reverse);
+        let client = client("127.0.0.1:0", SocketAddr::new("127.0.0.1".parse().unwrap(), address.port()));
+        for n in 0..100u8 {
+            client.send(&[n, b' ', n]).unwrap();
+        }
+        let mut answer = [0; 16];
+        for n in 0..100u8 {
+            assert_eq!(client.recv(&mut answer).unwrap(), 3);
+            assert_eq!(answer[0], n);
+        }
+        assert!(total(&running, |c| c.batches.get()) >= 100 / batch as u64);
+    }
+}
+
+#[test]
+fn large_answers_arrive_and_oversize_questions_are_counted() {
+    let (running, address) = start(config("127.0.0.1:0", Transport::Udp), |_| Reverse);
+    let client = client("127.0.0.1:0", address);
+    assert_eq!(ask(&client, b"grow 4096"), vec![b'x'; 4096]);
+    assert_eq!(ask(&client, &vec![b'q'; 4096]).len(), 4096);
+    client.send(&vec![b'q'; 4097]).unwrap();
+    client.send(b"silence").unwrap();
+    until("both counts", || {
+        total(&running, |c| c.dropped_oversize.get()) == 1 && total(&running, |c| c.unanswered.get()) == 1
+    });
+    // and an empty datagram is a question like others
+    assert_eq!(ask(&client, b""), b"");
+}
+
+#[test]
+fn congestion_bits_are_delivered() {
+    for (bind, v6) in [("127.0.0.1:0", false), ("[::1]:0", true)] {
+        let (_running, address) = start(Config { ecn: true, ..config(bind, Transport::Udp) }, |_| Reverse);
+        let client = client(bind, address);
+        for bits in [0u32, 1, 2, 3] {
+            let reference = socket2::SockRef::from(&client);
+            if v6 { reference.set_tclass_v6(bits) } else { reference.set_tos_v4(bits) }.unwrap();
+            assert_eq!(ask(&client, b"ecn"), [b'0' + bits as u8]);
+        }
+    }
+}
+
+#[test]
+fn a_refused_answer_does_not_hold_up_the_others() {
+    // longer than IPv4 allows for a datagram: the kernel refuses that answer alone
+    let (running, address) =
+        start(Config { datagram_bytes: 65535, ..config("127.0.0.1:0", Transport::Udp) }, |_| Reverse);
+    let client = client("127.0.0.1:0", address);
+    for question in [&b"first"[..], b"grow 65535", b"third"] {
+        client.send(question).unwrap();
+    }
+    let mut answer = [0; 16];
+    for expected in [&b"tsrif"[..], b"driht"] {
+        let n = client.recv(&mut answer).unwrap();
+        assert_eq!(&answer[..n], expected);
+    }
+    assert_eq!(total(&running, |c| c.dropped_send_refused.get()), 1);
+}
+
+#[test]
+fn a_panic_is_contained_and_counted() {
+    let (running, address) = start(Config { threads: 2, ..config("127.0.0.1:0", Transport::Udp) }, |_| Reverse);
+    let client = client("127.0.0.1:0", address);
+    for round in 1..=2 {
+        client.send(b"panic").unwrap();
+        until("the panic", || total(&running, |c| c.panics.get()) == round);
+        assert_eq!(ask(&client, b"drawer"), b"reward");
+    }
+    assert_eq!(total(&running, |c| c.dropped_panic.get()), 2);
+}
+
+#[test]
+fn a_sleeping_engine_sleeps_wakes_and_stops() {
+    let (running, address) = start(config("127.0.0.1:0", Transport::Udp), |_| Reverse);
+    ask(&client("127.0.0.1:0", address), b"x");
+    until("sleep", || total(&running, |c| c.sleeps.get()) > 0);
+    let cycles = total(&running, |c| c.cycles.get());
+    // an idle thread makes no cycles of its own; a few may end the last burst
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(total(&running, |c| c.cycles.get()) <= cycles + 4);
+    running.wake();
+    until("a cycle", || total(&running, |c| c.cycles.get()) > cycles);
+    running.stop();
+    // the port is free again
+    UdpSocket::bind(address).unwrap();
+}
+
+#[test]
+fn bad_input_says_what_and_binds_nothing() {
+    let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for threads in [1, 2] {
+        let endpoints = vec![endpoint(&free.to_string(), Transport::Udp), endpoint(&taken.to_string(), Transport::Udp)];
+        let error = Engine::bind(Config { endpoints, threads, ..Config::default() }).unwrap_err();
+        assert!(matches!(error, BindError::InUse { address, .. } if address == taken), "{error}");
+        UdpSocket::bind(free).unwrap();
+    }
+    let twice = vec![endpoint("127.0.0.1:5300", Transport::Udp); 2];
+    let error = Engine::bind(Config { endpoints: twice, ..Config::default() }).unwrap_err();
+    assert!(error.to_string().starts_with("UDP 127.0.0.1:5300: listed twice"), "{error}");
+    let error = Engine::bind(config("192.0.2.1:5300", Transport::Udp)).unwrap_err();
+    assert!(matches!(error, BindError::NoSuchAddress { .. }), "{error}");
+    for wrong in [
+        Config { endpoints: Vec::new(), ..Config::default() },
+        Config { threads: 0, ..config("127.0.0.1:0", Transport::Udp) },
+        Config { batch: 65, ..config("127.0.0.1:0", Transport::Udp) },
+        Config { datagram_bytes: 100, ..config("127.0.0.1:0", Transport::Udp) },
+    ] {
+        assert!(matches!(Engine::bind(wrong), Err(BindError::Config(_))));
+    }
+}
+
+#[test]
+fn two_engines_with_several_threads_do_not_share_a_port() {
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let first = Engine::bind(Config { threads: 2, ..config("127.0.0.1:0", transport) }).unwrap();
+        let address = first.addresses()[0].to_string();
+        let error = Engine::bind(Config { threads: 2, ..config(&address, transport) }).unwrap_err();
+        assert!(matches!(error, BindError::InUse { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_processor_that_does_not_exist_is_an_error() {
+    let engine = Engine::bind(Config { cpus: vec![1 << 20], ..config("127.0.0.1:0", Transport::Udp) }).unwrap();
+    assert!(engine.start(|_| Reverse).is_err());
+}

@@ -1,0 +1,429 @@
+//! Own addresses: claimed by ARP probes and announcements (RFC 5227) or duplicate address detection (RFC 4862 section 5.4),
+//! answered for, and defended.
+//!
+//! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
+//! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
+//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
+
+use crate::counters::{OwnCounters, Readiness};
+use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
+use crate::input::pair6;
+use crate::locals::{Key, Local};
+use crate::{ClaimMode, DropReason, Handled, Stack};
+use base::{Burst, Frame, Instant};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::arp::{self, Arp, Operation};
+use wire::ethernet::{self, BROADCAST, EtherType, Link, Mac};
+use wire::icmpv6::{self, Neighbour, Query};
+use wire::{Protocol, ipv6};
+
+/// RFC 5227 PROBE_NUM.
+const PROBES4: u8 = 3;
+/// RFC 4862 DupAddrDetectTransmits.
+const PROBES6: u8 = 1;
+/// RFC 5227 ANNOUNCE_NUM; RFC 4861 section 7.2.6 allows up to three.
+const ANNOUNCEMENTS: u8 = 2;
+/// Until a packet is tried again that found no frame.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How far an address has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// nothing is done yet
+    New,
+    /// so many probes are out
+    Probing(u8),
+    /// in use; so many announcements are out
+    Announcing(u8),
+    /// in use
+    Settled,
+    /// another station has it
+    Conflict,
+}
+
+/// An own address.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) addr: IpAddr,
+    pub(crate) shown: Arc<OwnCounters>,
+    state: State,
+    next_at: Instant,
+    defended_at: Option<Instant>,
+    /// a listener report is due
+    report_at: Option<Instant>,
+}
+
+impl Own {
+    pub(crate) fn new(addr: IpAddr, mode: ClaimMode) -> Own {
+        let (state, readiness) = match mode {
+            ClaimMode::Detect => (State::New, Readiness::Probing),
+            ClaimMode::Announce => (State::Announcing(0), Readiness::Ready),
+            ClaimMode::Silent => (State::Settled, Readiness::Ready),
+        };
+        let (shown, next_at) = (OwnCounters::new(addr, readiness), Instant::ZERO);
+        Own { addr, shown, state, next_at, defended_at: None, report_at: None }
+    }
+
+    pub(crate) fn in_use(&self) -> bool {
+        matches!(self.state, State::Announcing(_) | State::Settled)
+    }
+
+    fn due_at(&self) -> Instant {
+        let next_at = match self.state {
+            State::Settled | State::Conflict => Instant::MAX,
+            _ => self.next_at,
+        };
+        next_at.min(self.report_at.unwrap_or(Instant::MAX))
+    }
+
+    fn on_conflict(&self, rival: Mac) {
+        let [a, b, c, d, e, f] = rival;
+        self.shown.rival.set(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+        self.shown.conflicts.add(1);
+    }
+}
+
+/// Where packets of our own are built and put.
+struct Outlet<'a> {
+    take: &'a mut dyn FnMut() -> Option<Frame>,
+    tx: &'a mut Burst,
+    mac: Mac,
+}
+
+impl Outlet<'_> {
+    /// Sends a packet of `bytes` that `write` writes; false when there is no frame or no room for it now.
+    fn send(&mut self, dst: Mac, ether_type: EtherType, bytes: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        if self.tx.is_full() {
+            return false;
+        }
+        let Some(mut frame) = (self.take)() else { return false };
+        frame.set_len(ethernet::HEADER_BYTES + bytes);
+        let (head, packet) = frame.bytes_mut().split_at_mut(ethernet::HEADER_BYTES);
+        Link { dst, src: self.mac, tag: None, ether_type }.write(head);
+        write(packet);
+        self.tx.push(frame);
+        true
+    }
+
+    fn arp(&mut self, sender: Ipv4Addr, target: Ipv4Addr) -> bool {
+        let (operation, sender_mac, target_mac) = (Operation::Request, self.mac, [0; 6]);
+        self.send(BROADCAST, EtherType::ARP, arp::BYTES, |out| {
+            let out = out.first_chunk_mut().expect("an ARP packet's bytes were asked for");
+            Arp { operation, sender_mac, sender, target_mac, target }.write(out);
+        })
+    }
+
+    fn probe6(&mut self, target: Ipv6Addr) -> bool {
+        let dst = ipv6::solicited_node(target);
+        let bytes = ipv6::HEADER_BYTES + icmpv6::PROBE_BYTES;
+        self.send(ipv6::group_mac(dst), EtherType::IPV6, bytes, |out| {
+            let message = write_link_ipv6(out, Ipv6Addr::UNSPECIFIED, dst);
+            icmpv6::write_probe(message.first_chunk_mut().expect("its bytes were asked for"), dst, target);
+        })
+    }
+
+    fn announce6(&mut self, addr: Ipv6Addr) -> bool {
+        let (mac, bytes) = (self.mac, ipv6::HEADER_BYTES + icmpv6::ADVERTISEMENT_BYTES);
+        self.send(ipv6::group_mac(ALL_NODES), EtherType::IPV6, bytes, |out| write_advertisement(out, addr, None, mac))
+    }
+
+    /// Reports that the group of `addr` is listened to, from a link-local address if `addr` is one and in use, else from
+    /// the unspecified one (RFC 3590 section 4), with a router alert.
+    fn report(&mut self, addr: Ipv6Addr, in_use: bool, change: bool) -> bool {
+        const ALERT: [u8; 8] = [Protocol::ICMPV6.0, 0, 5, 2, 0, 0, 1, 0];
+        let src = if in_use && addr.is_unicast_link_local() { addr } else { Ipv6Addr::UNSPECIFIED };
+        let payload_bytes = ALERT.len() + icmpv6::REPORT_BYTES;
+        let bytes = ipv6::HEADER_BYTES + payload_bytes;
+        self.send(ipv6::group_mac(REPORT_ROUTERS), EtherType::IPV6, bytes, |out| {
+            let (head, rest) = out.split_first_chunk_mut().expect("its bytes were asked for");
+            let (dst, next_header) = (REPORT_ROUTERS, Protocol::HOP_BY_HOP);
+            ipv6::Header { src, dst, next_header, hop_limit: 1, payload_bytes }.write(head);
+            let (alert, message) = rest.split_first_chunk_mut().expect("its bytes were asked for");
+            *alert = ALERT;
+            let message = message.first_chunk_mut().expect("its bytes were asked for");
+            icmpv6::write_report(message, (src, dst), ipv6::solicited_node(addr), change);
+        })
+    }
+}
+
+/// Writes the header of a packet of neighbour discovery and gives the message's bytes.
+fn write_link_ipv6(out: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) -> &mut [u8] {
+    let (head, message) = out.split_first_chunk_mut().expect("room for an IPv6 header");
+    let payload_bytes = message.len();
+    ipv6::Header { src, dst, next_header: Protocol::ICMPV6, hop_limit: 255, payload_bytes }.write(head);
+    message
+}
+
+/// Writes an advertisement of `addr` as a whole packet: to `asker`, who solicited it, or to all nodes.
+fn write_advertisement(out: &mut [u8], addr: Ipv6Addr, asker: Option<Ipv6Addr>, mac: Mac) {
+    let dst = asker.unwrap_or(ALL_NODES);
+    let message = write_link_ipv6(out, addr, dst).first_chunk_mut().expect("an advertisement's bytes were asked for");
+    icmpv6::write_advertisement(message, (addr, dst), (addr, mac), asker.is_some());
+}
+
+impl Stack {
+    /// Sends what is due of our own, in frames that `take` gives, and says when it wants to be called next; None when
+    /// nothing is to come. Cheap while nothing is due.
+    pub fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+        if now >= self.due_at {
+            let mut outlet = Outlet { take, tx, mac: self.facts.mac };
+            let mut due_at = Instant::MAX;
+            for index in 0..self.own.len() {
+                due_at = due_at.min(self.poll_own(now, index, &mut outlet));
+            }
+            self.due_at = due_at;
+        }
+        (self.due_at != Instant::MAX).then_some(self.due_at)
+    }
+
+    /// Does what is due for one address; when it wants to be looked at again.
+    fn poll_own(&mut self, now: Instant, index: usize, outlet: &mut Outlet<'_>) -> Instant {
+        while self.own[index].due_at() <= now {
+            let own = &self.own[index];
+            if own.report_at.is_some_and(|at| at <= now) {
+                if let IpAddr::V6(addr) = own.addr
+                    && !outlet.report(addr, own.in_use(), false)
+                {
+                    return now + RETRY;
+                }
+                self.own[index].report_at = None;
+                self.counters.claims_sent.add(1);
+            } else if !self.step(now, index, outlet) {
+                return now + RETRY;
+            }
+        }
+        self.own[index].due_at()
+    }
+
+    /// Takes an address one step further; false when its packet found no frame.
+    fn step(&mut self, now: Instant, index: usize, outlet: &mut Outlet<'_>) -> bool {
+        let claim = self.claim;
+        let own = &self.own[index];
+        let (state, wait) = match (own.state, own.addr) {
+            (State::New, _) => (State::Probing(0), self.random(claim.wait)),
+            (State::Probing(n), IpAddr::V4(addr)) if n < PROBES4 => {
+                if !outlet.arp(Ipv4Addr::UNSPECIFIED, addr) {
+                    return false;
+                }
+                self.counters.claims_sent.add(1);
+                let last = n + 1 == PROBES4;
+                let more = claim.probe_interval + self.random(claim.probe_interval);
+                (State::Probing(n + 1), if last { claim.announce_interval } else { more })
+            }
+            (State::Probing(n), IpAddr::V6(addr)) if n < PROBES6 => {
+                // the group is joined before the probe, so that its answer is heard (RFC 4862 section 5.4.2)
+                if !outlet.report(addr, false, true) || !outlet.probe6(addr) {
+                    return false;
+                }
+                self.counters.claims_sent.add(2);
+                (State::Probing(n + 1), claim.probe_interval)
+            }
+            (State::Probing(_), _) => {
+                own.shown.readiness.set(Readiness::Ready as u64);
+                self.locals.set(Key::of(own.addr), Local::Own(index as u16));
+                (State::Announcing(0), Duration::ZERO)
+            }
+            (State::Announcing(n), addr) => {
+                let sent = match addr {
+                    IpAddr::V4(addr) => outlet.arp(addr, addr),
+                    IpAddr::V6(addr) => {
+                        (claim.mode == ClaimMode::Detect || n > 0 || outlet.report(addr, true, true))
+                            && outlet.announce6(addr)
+                    }
+                };
+                if !sent {
+                    return false;
+                }
+                self.counters.claims_sent.add(1);
+                let state = if n + 1 == ANNOUNCEMENTS { State::Settled } else { State::Announcing(n + 1) };
+                (state, claim.announce_interval)
+            }
+            (State::Settled | State::Conflict, _) => return true,
+        };
+        self.own[index].state = state;
+        self.own[index].next_at = now + wait;
+        true
+    }
+
+    fn random(&mut self, below: Duration) -> Duration {
+        let bound = u64::try_from(below.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(if bound == 0 { 0 } else { self.rng.below(bound) })
+    }
+
+    /// Somebody else claims an address. Before it is in use that ends its use; afterwards it is defended. True when a defence
+    /// is to be sent now.
+    fn on_conflict(&mut self, now: Instant, index: u16, rival: Mac) -> bool {
+        let own = &mut self.own[usize::from(index)];
+        own.on_conflict(rival);
+        match own.state {
+            State::New | State::Probing(_) => {
+                own.state = State::Conflict;
+                own.shown.readiness.set(Readiness::Conflict as u64);
+                false
+            }
+            State::Conflict => false,
+            State::Announcing(_) | State::Settled => {
+                let quiet = own.defended_at.is_none_or(|at| now - at >= self.claim.defend_interval);
+                let defend = quiet && self.claim.mode != ClaimMode::Silent;
+                if defend {
+                    own.defended_at = Some(now);
+                }
+                defend
+            }
+        }
+    }
+
+    /// An ARP packet; whether the frame is to be sent.
+    pub(crate) fn handle_arp(&mut self, now: Instant, frame: &mut Frame, at: usize) -> bool {
+        let packet = &frame.bytes()[at..];
+        if packet.len() < arp::BYTES {
+            return self.drop_frame(DropReason::Runt);
+        }
+        let Some(arp) = Arp::parse(packet).filter(|arp| !ethernet::is_group(arp.sender_mac)) else {
+            return self.drop_frame(DropReason::Arp);
+        };
+        let mac = self.facts.mac;
+        // somebody with our address, or, while we look for such, somebody who looks too (RFC 5227 sections 2.1.1, 2.4)
+        let claimed = match (self.locals.find(Key::v4(arp.sender)), self.locals.find(Key::v4(arp.target))) {
+            (Some(Local::Own(index) | Local::NotReady(index)), _) => Some((index, arp.sender)),
+            (_, Some(Local::NotReady(index))) if arp.sender.is_unspecified() && arp.operation == Operation::Request => {
+                Some((index, arp.target))
+            }
+            _ => None,
+        };
+        if let Some((index, addr)) = claimed.filter(|_| arp.sender_mac != mac) {
+            self.counters.add_handled(Handled::ArpConflict, 1);
+            if !self.on_conflict(now, index, arp.sender_mac) {
+                return false;
+            }
+            let operation = Operation::Request;
+            let defence = Arp { operation, sender_mac: mac, sender: addr, target_mac: [0; 6], target: addr };
+            return self.send_arp(frame, at, BROADCAST, defence);
+        }
+        match self.locals.find(Key::v4(arp.target)) {
+            Some(Local::Own(_)) if arp.operation == Operation::Request => {
+                self.counters.add_handled(Handled::ArpRequest, 1);
+                let operation = Operation::Reply;
+                let (target_mac, target) = (arp.sender_mac, arp.sender);
+                let reply = Arp { operation, sender_mac: mac, sender: arp.target, target_mac, target };
+                let [_, asker] = macs(frame);
+                self.send_arp(frame, at, asker, reply)
+            }
+            Some(Local::NotReady(_)) => self.drop_frame(DropReason::NotReady),
+            _ => self.drop_frame(DropReason::ArpNotOurs),
+        }
+    }
+
+    fn send_arp(&self, frame: &mut Frame, at: usize, dst: Mac, arp: Arp) -> bool {
+        address(frame, dst, self.facts.mac);
+        arp.write(frame.bytes_mut()[at..].first_chunk_mut().expect("an ARP packet was parsed here"));
+        frame.set_len(at + arp::BYTES);
+        true
+    }
+
+    /// A neighbour solicitation; whether the frame is to be sent.
+    pub(crate) fn handle_solicitation(&mut self, frame: &mut Frame, ip_at: usize, neighbour: Neighbour) -> bool {
+        let (src, dst) = pair6(frame.bytes(), ip_at);
+        let probe = src.is_unspecified();
+        // RFC 4861 section 7.1.1
+        if probe && (dst != ipv6::solicited_node(neighbour.target) || neighbour.source_mac.is_some()) {
+            return self.drop_frame(DropReason::Neighbour);
+        }
+        let [_, asker_mac] = macs(frame);
+        match self.locals.find(Key::v6(neighbour.target)) {
+            Some(Local::Own(_)) => {
+                self.counters.add_handled(Handled::Solicitation, 1);
+                // somebody who looks for duplicates has no address yet: all nodes are told (RFC 4861 section 7.2.4)
+                let (asker, to) = match probe {
+                    true => (None, ipv6::group_mac(ALL_NODES)),
+                    false => (Some(src), asker_mac),
+                };
+                self.send_advertisement(frame, ip_at, to, neighbour.target, asker)
+            }
+            Some(Local::NotReady(index)) if probe => {
+                self.counters.add_handled(Handled::NeighbourConflict, 1);
+                // both look at once: neither may use it (RFC 4862 section 5.4.3)
+                self.on_conflict(Instant::ZERO, index, asker_mac)
+            }
+            Some(Local::NotReady(_)) => self.drop_frame(DropReason::NotReady),
+            _ => self.drop_frame(DropReason::NeighbourNotOurs),
+        }
+    }
+
+    /// A neighbour advertisement; whether the frame is to be sent.
+    pub(crate) fn handle_advertisement(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame,
+        ip_at: usize,
+        neighbour: Neighbour,
+    ) -> bool {
+        let (_, dst) = pair6(frame.bytes(), ip_at);
+        if dst.is_multicast() && neighbour.solicited {
+            return self.drop_frame(DropReason::Neighbour); // RFC 4861 section 7.1.2
+        }
+        let [_, src_mac] = macs(frame);
+        match self.locals.find(Key::v6(neighbour.target)) {
+            Some(Local::Own(index) | Local::NotReady(index)) => {
+                self.counters.add_handled(Handled::NeighbourConflict, 1);
+                let rival = neighbour.target_mac.unwrap_or(src_mac);
+                self.on_conflict(now, index, rival) && {
+                    self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
+                }
+            }
+            _ => self.drop_frame(DropReason::NeighbourNotOurs),
+        }
+    }
+
+    fn send_advertisement(
+        &self,
+        frame: &mut Frame,
+        ip_at: usize,
+        to: Mac,
+        addr: Ipv6Addr,
+        asker: Option<Ipv6Addr>,
+    ) -> bool {
+        let bytes = ip_at + ipv6::HEADER_BYTES + icmpv6::ADVERTISEMENT_BYTES;
+        if frame.room() < bytes {
+            return false;
+        }
+        frame.set_len(bytes);
+        address(frame, to, self.facts.mac);
+        write_advertisement(&mut frame.bytes_mut()[ip_at..], addr, asker, self.facts.mac);
+        true
+    }
+
+    /// A router asks who listens to what: the answers are sent by `poll`, after a random part of the time it allows.
+    pub(crate) fn handle_query(&mut self, now: Instant, query: Query) -> bool {
+        self.counters.add_handled(Handled::ListenerQuery, 1);
+        if self.claim.mode == ClaimMode::Silent {
+            return false;
+        }
+        for index in 0..self.own.len() {
+            let IpAddr::V6(addr) = self.own[index].addr else { continue };
+            if query.group.is_unspecified() || query.group == ipv6::solicited_node(addr) {
+                let at = now + self.random(Duration::from_millis(u64::from(query.delay_ms)));
+                let own = &mut self.own[index];
+                own.report_at = Some(own.report_at.map_or(at, |earlier| earlier.min(at)));
+                self.due_at = self.due_at.min(at);
+            }
+        }
+        false
+    }
+}
+
+/// Destination and source of the link header, which was parsed before.
+fn macs(frame: &Frame) -> [Mac; 2] {
+    let head = frame.bytes().first_chunk::<12>().expect("a link header was parsed");
+    let (dst, src) = head.split_at(6);
+    [dst, src].map(|mac| *mac.first_chunk().expect("half of 12 bytes"))
+}
+
+/// Readdresses the frame, whose link header was parsed before; a tag stays.
+fn address(frame: &mut Frame, dst: Mac, src: Mac) {
+    let head = frame.bytes_mut();
+    head[..6].copy_from_slice(&dst);
+    head[6..12].copy_from_slice(&src);
+}

@@ -1,0 +1,292 @@
+//! ARP, neighbour discovery and echo: answers, claims, conflicts, listener reports.
+
+mod common;
+
+use common::*;
+use stack::{Claim, ClaimMode, Config, DropReason, Handled, Readiness};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+use wire::arp::{self, Arp, Operation};
+use wire::ethernet::{BROADCAST, EtherType, Link, Mac};
+use wire::ipv6::{self, Ipv6};
+use wire::{Protocol, Sum, icmpv4, icmpv6};
+
+const OTHER: Mac = [2, 0, 0, 0, 0, 0x77];
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+fn claiming() -> Config {
+    Config { claim: Claim::default(), ..config() }
+}
+
+fn arp_frame(operation: Operation, sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr, tag: Option<u16>) -> Vec<u8> {
+    let mut packet = [0; arp::BYTES];
+    Arp { operation, sender_mac, sender, target_mac: [0; 6], target }.write(&mut packet);
+    link(BROADCAST, sender_mac, tag, EtherType::ARP, &packet)
+}
+
+fn read_arp(frame: &[u8]) -> (Link, Arp) {
+    let link = Link::parse(frame).unwrap();
+    assert_eq!((link.ether_type, frame.len()), (EtherType::ARP, link.bytes() + arp::BYTES));
+    (link, Arp::parse(&frame[link.bytes()..]).unwrap())
+}
+
+fn icmp6_frame(src_mac: Mac, src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
+    message[2..4].fill(0);
+    let checksum = Sum::pseudo_v6(src, dst, Protocol::ICMPV6, message.len() as u32).bytes(&message).checksum();
+    message[2..4].copy_from_slice(&checksum);
+    let mut packet = ip(src.into(), dst.into(), Protocol::ICMPV6, &[], &message);
+    packet[7] = hop_limit;
+    let mac = if dst.is_multicast() { ipv6::group_mac(dst) } else { OURS };
+    link(mac, src_mac, None, EtherType::IPV6, &packet)
+}
+
+fn neighbour_frame(kind: u8, src_mac: Mac, src: Ipv6Addr, dst: Ipv6Addr, target: Ipv6Addr, option: &[u8]) -> Vec<u8> {
+    let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &target.octets(), option].concat();
+    icmp6_frame(src_mac, src, dst, 255, &message)
+}
+
+/// Link, addresses, hop limit and message of an ICMPv6 frame, checksum verified.
+fn read_icmp6(frame: &[u8]) -> (Link, Ipv6Addr, Ipv6Addr, u8, Vec<u8>) {
+    let link = Link::parse(frame).unwrap();
+    let packet = Ipv6::parse(&frame[link.bytes()..]).unwrap();
+    let upper = ipv6::walk(packet.next_header(), packet.payload()).unwrap();
+    assert_eq!(upper.protocol, Protocol::ICMPV6);
+    let message = &packet.payload()[upper.at..];
+    icmpv6::Icmp::parse(message, packet.src(), packet.dst()).unwrap();
+    (link, packet.src(), packet.dst(), packet.hop_limit(), message.to_vec())
+}
+
+#[test]
+fn an_arp_request_is_answered_in_its_vlan() {
+    let mut host = Host::new(config());
+    for tag in [None, Some(0x2007)] {
+        let (link, arp) = read_arp(&host.exchange_one(&arp_frame(Operation::Request, THEIRS, B4, A4, tag)).unwrap());
+        assert_eq!((link.dst, link.src, link.tag), (THEIRS, OURS, tag));
+        let expect = Arp { operation: Operation::Reply, sender_mac: OURS, sender: A4, target_mac: THEIRS, target: B4 };
+        assert_eq!(arp, expect);
+    }
+    // a probe is answered too: that is how its sender learns of us (RFC 5227 section 2.1.1)
+    let probe = arp_frame(Operation::Request, THEIRS, Ipv4Addr::UNSPECIFIED, A4, None);
+    assert!(host.exchange_one(&probe).is_some());
+    assert_eq!(host.exchange_one(&arp_frame(Operation::Reply, THEIRS, B4, A4, None)), None);
+    assert_eq!(host.counts(), (vec![(DropReason::ArpNotOurs, 1)], vec![(Handled::ArpRequest, 3)]));
+}
+
+#[test]
+fn an_ipv4_address_is_probed_three_times_then_announced_twice() {
+    let mut host = Host::new(Config { own: vec![own(A4.into(), 24)], ..claiming() });
+    let sent = host.pass(Duration::from_secs(60));
+    let arps: Vec<(u64, Arp)> = sent.iter().map(|(at, frame)| (at.as_nanos() / 1_000_000, read_arp(frame).1)).collect();
+    let senders: Vec<Ipv4Addr> = arps.iter().map(|(_, arp)| arp.sender).collect();
+    let none = Ipv4Addr::UNSPECIFIED;
+    assert_eq!(senders, [none, none, none, A4, A4]);
+    assert!(sent.iter().all(|(_, frame)| frame[..6] == BROADCAST));
+    assert!(arps.iter().all(|(_, arp)| (arp.operation, arp.target, arp.sender_mac) == (Operation::Request, A4, OURS)));
+    let gaps: Vec<u64> = arps.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    assert!(arps[0].0 <= 1000 && gaps[..2].iter().all(|gap| (1000..=2000).contains(gap)), "{arps:?}");
+    assert_eq!(gaps[2..], [2000, 2000]);
+    assert_eq!(host.counters.own()[0].readiness, Readiness::Ready);
+    assert_eq!(host.counters.claims_sent.get(), 5);
+}
+
+#[test]
+fn an_ipv6_address_is_reported_probed_and_advertised() {
+    let mut host = Host::new(Config { own: vec![own(A6.into(), 64)], ..claiming() });
+    let sent: Vec<Vec<u8>> = host.pass(Duration::from_secs(60)).into_iter().map(|(_, frame)| frame).collect();
+    assert_eq!(sent.len(), 4);
+    let (link, src, dst, hops, report) = read_icmp6(&sent[0]);
+    assert_eq!((link.dst, src, hops, report[0]), ([0x33, 0x33, 0, 0, 0, 0x16], Ipv6Addr::UNSPECIFIED, 1, 143));
+    assert_eq!((dst, report[8]), ("ff02::16".parse().unwrap(), 4));
+    assert_eq!(report[12..28], ipv6::solicited_node(A6).octets());
+    assert_eq!(sent[0][14 + 40..14 + 48], [58, 0, 5, 2, 0, 0, 1, 0], "router alert");
+    let (link, src, dst, hops, probe) = read_icmp6(&sent[1]);
+    assert_eq!((link.dst, src, hops), ([0x33, 0x33, 0xff, 0, 0, 1], Ipv6Addr::UNSPECIFIED, 255));
+    assert_eq!((dst, probe[0], &probe[8..24]), (ipv6::solicited_node(A6), 135, &A6.octets()[..]));
+    for advertisement in &sent[2..] {
+        let (link, src, dst, hops, message) = read_icmp6(advertisement);
+        assert_eq!((link.dst, src, dst, hops), ([0x33, 0x33, 0, 0, 0, 1], A6, ALL_NODES, 255));
+        assert_eq!((message[0], message[4], &message[8..24]), (136, 0x20, &A6.octets()[..]));
+        assert_eq!((&message[24..26], &message[26..]), (&[2, 1][..], &OURS[..]));
+    }
+}
+
+#[test]
+fn an_address_that_another_has_is_never_used_and_that_is_reported() {
+    type Claim4 = (Operation, Ipv4Addr, Ipv4Addr);
+    let cases: [Claim4; 3] = [
+        (Operation::Reply, A4, B4),
+        (Operation::Request, A4, B4),
+        // another who looks at the same time
+        (Operation::Request, Ipv4Addr::UNSPECIFIED, A4),
+    ];
+    for (operation, sender, target) in cases {
+        let mut host = Host::new(claiming());
+        host.pass(Duration::from_millis(1500));
+        assert_eq!(host.exchange_one(&arp_frame(operation, OTHER, sender, target, None)), None);
+        host.pass(Duration::from_secs(60));
+        let [four, six] = host.counters.own()[..] else { panic!("two addresses") };
+        assert_eq!((four.readiness, four.conflicts, four.rival), (Readiness::Conflict, 1, Some(OTHER)));
+        assert_eq!((six.readiness, six.conflicts, six.rival), (Readiness::Ready, 0, None));
+        assert_eq!(host.exchange_one(&arp_frame(Operation::Request, THEIRS, B4, A4, None)), None);
+        assert_eq!(host.exchange_one(&query("192.0.2.2:4000", "192.0.2.1:7", b"x")), None);
+        assert_eq!(host.counts().0, [(DropReason::NotReady, 2)]);
+    }
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    let cases = [
+        neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat()),
+        neighbour_frame(135, OTHER, nobody, ipv6::solicited_node(A6), A6, &[]),
+    ];
+    // a rival's advertisement comes from the very address
+    for (n, frame) in cases.iter().enumerate() {
+        let mut host = Host::new(claiming());
+        host.pass(Duration::from_millis(1100));
+        assert_eq!(host.exchange_one(frame), None);
+        host.pass(Duration::from_secs(60));
+        let six = host.counters.own()[1];
+        assert_eq!((six.readiness, six.conflicts, six.rival), (Readiness::Conflict, 1, Some(OTHER)), "case {n}");
+        assert_eq!(host.exchange_one(&query("[2001:db8::2]:4000", "[2001:db8::1]:7", b"x")), None);
+    }
+}
+
+#[test]
+fn a_used_address_is_defended_once_an_interval() {
+    let mut host = Host::new(claiming());
+    host.pass(Duration::from_secs(60));
+    let claim = arp_frame(Operation::Request, OTHER, A4, A4, None);
+    let (link, arp) = read_arp(&host.exchange_one(&claim).unwrap());
+    assert_eq!((link.dst, link.src, arp.sender, arp.target, arp.sender_mac), (BROADCAST, OURS, A4, A4, OURS));
+    assert_eq!(host.exchange_one(&claim), None);
+    host.pass(Duration::from_secs(11));
+    assert!(host.exchange_one(&claim).is_some());
+    let claim = neighbour_frame(136, OTHER, B6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat());
+    let (link, src, dst, _, message) = read_icmp6(&host.exchange_one(&claim).unwrap());
+    assert_eq!((link.src, src, dst, &message[26..32]), (OURS, A6, ALL_NODES, &OURS[..]));
+    assert_eq!(host.exchange_one(&claim), None);
+    let [four, six] = host.counters.own()[..] else { panic!("two addresses") };
+    assert_eq!((four.readiness, four.conflicts), (Readiness::Ready, 3));
+    assert_eq!((six.readiness, six.conflicts), (Readiness::Ready, 2));
+}
+
+#[test]
+fn a_solicitation_is_answered_to_its_sender_or_to_all() {
+    let mut host = Host::new(config());
+    let option = [&[1, 1][..], &THEIRS].concat();
+    for dst in [ipv6::solicited_node(A6), A6] {
+        let answer = host.exchange_one(&neighbour_frame(135, THEIRS, B6, dst, A6, &option)).unwrap();
+        let (link, src, dst, hops, message) = read_icmp6(&answer);
+        assert_eq!((link.dst, link.src, src, dst, hops), (THEIRS, OURS, A6, B6, 255));
+        assert_eq!((message[0], message[4], &message[8..24]), (136, 0x60, &A6.octets()[..]));
+        assert_eq!((&message[24..26], &message[26..]), (&[2, 1][..], &OURS[..]));
+    }
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    let probe = neighbour_frame(135, THEIRS, nobody, ipv6::solicited_node(A6), A6, &[]);
+    let (link, src, dst, _, message) = read_icmp6(&host.exchange_one(&probe).unwrap());
+    assert_eq!((link.dst, src, dst, message[4]), ([0x33, 0x33, 0, 0, 0, 1], A6, ALL_NODES, 0x20));
+    assert_eq!(host.counts(), (vec![], vec![(Handled::Solicitation, 3)]));
+}
+
+#[test]
+fn a_listener_query_is_answered_in_the_time_it_allows() {
+    let mut host = Host::new(claiming());
+    host.pass(Duration::from_secs(60));
+    let asker: Ipv6Addr = "fe80::9".parse().unwrap();
+    let mut query = [0; 28];
+    query[0] = 130;
+    query[4..6].copy_from_slice(&2000u16.to_be_bytes());
+    let ask = |query: &[u8]| icmp6_frame(THEIRS, asker, ALL_NODES, 1, query);
+    assert_eq!(host.exchange_one(&ask(&query)), None);
+    let asked_at = host.now;
+    let sent = host.pass(Duration::from_secs(10));
+    assert_eq!(sent.len(), 1);
+    assert!(sent[0].0 - asked_at <= Duration::from_secs(2));
+    let (_, _, _, _, report) = read_icmp6(&sent[0].1);
+    assert_eq!((report[0], report[8]), (143, 2));
+    // about a group that is not ours
+    query[8..24].copy_from_slice(&"ff02::1:ff00:9".parse::<Ipv6Addr>().unwrap().octets());
+    host.exchange_one(&ask(&query));
+    assert!(host.pass(Duration::from_secs(10)).is_empty());
+    assert_eq!(host.counters.handled(Handled::ListenerQuery), 2);
+}
+
+#[test]
+fn an_echo_is_answered_with_its_bytes_options_left_out() {
+    let mut host = Host::new(config());
+    let mut message = [&[8, 0, 0, 0, 1, 2, 0, 9][..], b"abcdefg"].concat();
+    let checksum = Sum::of(&message).checksum();
+    message[2..4].copy_from_slice(&checksum);
+    for options in [&[][..], &[1, 1, 1, 0]] {
+        let request = frame_to(OURS, &ip(B4.into(), A4.into(), Protocol::ICMP, options, &message));
+        let answer = host.exchange_one(&request).unwrap();
+        let packet = wire::ipv4::Ipv4::parse(&answer[14..]).unwrap();
+        assert_eq!((packet.src(), packet.dst(), packet.header_bytes()), (A4, B4, 20));
+        assert_eq!(icmpv4::Icmp::parse(packet.payload()).unwrap().kind(), icmpv4::Kind::EchoReply);
+        assert_eq!(packet.payload()[4..], message[4..]);
+    }
+    let message = [&[128, 0, 0, 0, 1, 2, 0, 9][..], b"abcdefg"].concat();
+    let answer = host.exchange_one(&icmp6_frame(THEIRS, B6, A6, 64, &message)).unwrap();
+    let (link, src, dst, hops, reply) = read_icmp6(&answer);
+    assert_eq!((link.dst, src, dst, hops), (THEIRS, A6, B6, 64));
+    assert_eq!((reply[0], &reply[4..]), (129, &message[4..]));
+    assert_eq!(host.counts(), (vec![], vec![(Handled::Echo4, 2), (Handled::Echo6, 1)]));
+}
+
+#[test]
+fn an_icmp_error_about_what_we_sent_is_recognised() {
+    let mut host = Host::new(config());
+    for (local, peer, expect) in [
+        ("192.0.2.1:53", "192.0.2.2:9", Some(Handled::IcmpError4)),
+        ("192.0.2.1:54", "192.0.2.2:9", None),
+        ("[2001:db8::1]:7", "[2001:db8::2]:9", Some(Handled::IcmpError6)),
+        ("[2001:db8::1]:8", "[2001:db8::2]:9", None),
+    ] {
+        let (local, peer): (std::net::SocketAddr, std::net::SocketAddr) =
+            (local.parse().unwrap(), peer.parse().unwrap());
+        let sent = ip(local.ip(), peer.ip(), Protocol::UDP, &[], &datagram(local, peer, b"answer"));
+        let frame = match (local.ip(), peer.ip()) {
+            (IpAddr::V6(local), IpAddr::V6(peer)) => {
+                let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &sent[..48]].concat();
+                icmp6_frame(THEIRS, peer, local, 64, &message)
+            }
+            _ => {
+                let mut message = [&[0; 8][..], &sent[..28]].concat();
+                icmpv4::write_error(&mut message, icmpv4::PORT_UNREACHABLE);
+                frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &message))
+            }
+        };
+        let before = host.counters.dropped(DropReason::IcmpForeign);
+        assert_eq!(host.exchange_one(&frame), None);
+        match expect {
+            Some(kind) => assert_eq!(host.counters.handled(kind), 1),
+            None => assert_eq!(host.counters.dropped(DropReason::IcmpForeign), before + 1),
+        }
+    }
+}
+
+#[test]
+fn a_new_configuration_keeps_what_stays_and_claims_what_is_new() {
+    let mut host = Host::new(claiming());
+    host.pass(Duration::from_secs(60));
+    let new: Ipv4Addr = "192.0.2.50".parse().unwrap();
+    host.stack.reconfigure(Config { own: vec![own(new.into(), 24), own(A4.into(), 24)], ..claiming() });
+    let [first, second] = host.counters.own()[..] else { panic!("two addresses") };
+    assert_eq!((first.addr, first.readiness), (new.into(), Readiness::Probing));
+    assert_eq!((second.addr, second.readiness), (A4.into(), Readiness::Ready));
+    assert!(host.exchange_one(&query("192.0.2.2:4000", "192.0.2.1:7", b"x")).is_some());
+    assert!(host.exchange_one(&query("[2001:db8::2]:4000", "[2001:db8::1]:7", b"x")).is_none());
+    let sent = host.pass(Duration::from_secs(60));
+    assert_eq!(sent.len(), 5);
+    assert!(host.exchange_one(&query("192.0.2.2:4000", "192.0.2.50:7", b"x")).is_some());
+}
+
+#[test]
+fn without_frames_a_claim_waits_and_loses_nothing() {
+    let mut host = Host::new(Config { claim: Claim { mode: ClaimMode::Announce, ..Claim::default() }, ..config() });
+    let mut tx = base::Burst::new();
+    let next = host.stack.poll(host.now, &mut || None, &mut tx).unwrap();
+    assert!(tx.is_empty() && next > host.now);
+    // two ARP announcements, one report, two advertisements
+    assert_eq!(host.pass(Duration::from_secs(60)).len(), 5);
+    let mut silent = Host::new(config());
+    assert!(silent.pass(Duration::from_secs(60)).is_empty());
+}

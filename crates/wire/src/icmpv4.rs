@@ -1,0 +1,131 @@
+//! ICMP (RFC 792).
+
+use crate::{Sum, checksum};
+
+/// Bytes of a message's header.
+pub const HEADER_BYTES: usize = 8;
+
+/// Destination unreachable, code 2: no such protocol here.
+pub const PROTOCOL_UNREACHABLE: [u8; 2] = [3, 2];
+/// Destination unreachable, code 3: no such port here.
+pub const PORT_UNREACHABLE: [u8; 2] = [3, 3];
+
+/// What a message is, as far as an end host cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// echo request
+    EchoRequest,
+    /// echo reply
+    EchoReply,
+    /// an error that quotes a packet: unreachable, time exceeded, parameter problem (source quench and redirect are not
+    /// acted upon: RFC 6633, RFC 1812 section 4.3.2)
+    Error,
+    /// anything else
+    Other,
+}
+
+/// A message whose checksum verifies.
+#[derive(Clone, Copy, Debug)]
+pub struct Icmp<'a> {
+    bytes: &'a [u8],
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// they end inside the header
+    Short,
+    /// the checksum does not verify
+    Checksum,
+}
+
+impl<'a> Icmp<'a> {
+    /// The message that `bytes` are.
+    ///
+    /// # Errors
+    /// What is wrong with its form.
+    pub fn parse(bytes: &'a [u8]) -> Result<Icmp<'a>, Malformed> {
+        if bytes.len() < HEADER_BYTES {
+            return Err(Malformed::Short);
+        }
+        if !Sum::of(bytes).verifies() {
+            return Err(Malformed::Checksum);
+        }
+        Ok(Icmp { bytes })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        match (self.bytes[0], self.bytes[1]) {
+            (8, 0) => Kind::EchoRequest,
+            (0, 0) => Kind::EchoReply,
+            (3 | 11 | 12, _) => Kind::Error,
+            _ => Kind::Other,
+        }
+    }
+
+    /// The packet that an error quotes, possibly cut.
+    pub fn quoted(&self) -> &'a [u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+}
+
+/// Makes an echo request its reply in place (RFC 792), the checksum by its difference.
+///
+/// # Panics
+/// When `message` is shorter than a header.
+pub fn answer_echo(message: &mut [u8]) {
+    let head = message.first_chunk_mut::<HEADER_BYTES>().expect("an ICMP header");
+    let old = [head[0], head[1]];
+    head[..2].copy_from_slice(&[0, 0]);
+    let checksum = checksum::update([head[2], head[3]], old, [0, 0]);
+    head[2..4].copy_from_slice(&checksum);
+}
+
+/// Writes the header of an error to the front of `message`, whose rest is the quoted packet.
+///
+/// # Panics
+/// When `message` is shorter than a header.
+pub fn write_error(message: &mut [u8], kind_and_code: [u8; 2]) {
+    message[..2].copy_from_slice(&kind_and_code);
+    message[2..HEADER_BYTES].fill(0);
+    let checksum = Sum::of(message).checksum();
+    message[2..4].copy_from_slice(&checksum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_echo_is_answered_and_still_verifies(rest in prop::collection::vec(any::<u8>(), 4..80)) {
+            let mut message = [&[8, 0, 0, 0][..], &rest].concat();
+            let checksum = Sum::of(&message).checksum();
+            message[2..4].copy_from_slice(&checksum);
+            prop_assert_eq!(Icmp::parse(&message).unwrap().kind(), Kind::EchoRequest);
+            answer_echo(&mut message);
+            prop_assert_eq!(Icmp::parse(&message).unwrap().kind(), Kind::EchoReply);
+            prop_assert_eq!(&message[4..], &rest[..]);
+        }
+
+        #[test]
+        fn any_bytes_are_judged_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(icmp) = Icmp::parse(&bytes) {
+                let _ = (icmp.kind(), icmp.quoted());
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_and_a_damaged_one_is_refused() {
+        let mut message = [&[0xaa; 8][..], b"quoted"].concat();
+        write_error(&mut message, PORT_UNREACHABLE);
+        let icmp = Icmp::parse(&message).unwrap();
+        assert_eq!((icmp.kind(), icmp.quoted(), &message[4..8]), (Kind::Error, &b"quoted"[..], &[0; 4][..]));
+        message[9] ^= 1;
+        assert_eq!(Icmp::parse(&message).err(), Some(Malformed::Checksum));
+        assert_eq!(Icmp::parse(&message[..7]).err(), Some(Malformed::Short));
+    }
+}

@@ -1,0 +1,151 @@
+//! What a zone must be before it is served. The rules of the protocol stand in [`run`]'s functions; what is
+//! only this server's policy stands in [`policy`].
+
+use crate::error::{Place, Problems};
+use crate::name::NameRef;
+use crate::rtype::Rtype;
+use crate::svcb;
+use crate::zone::{Node, Rrset, Zone};
+
+/// Checks the whole zone.
+pub(crate) fn run(zone: &Zone, problems: &mut Problems) {
+    apex(zone, problems);
+    let mut above_dname: Option<Node<'_>> = None;
+    for node in zone.nodes() {
+        // canonical order: whatever is below a name follows it directly
+        let under = above_dname.as_ref().filter(|dname| node.name().is_subdomain_of(dname.name()));
+        match under {
+            Some(dname) => under_dname(&node, dname, problems),
+            None => above_dname = node.has(Rtype::DNAME).then(|| node.clone()),
+        }
+        aliases(&node, problems);
+        targets(zone, &node, problems);
+        services(&node, problems);
+    }
+    policy(zone, problems);
+}
+
+/// RFC 1035 section 5.2: one SOA, at the apex; RFC 1034 section 4.2.1: NS there.
+fn apex(zone: &Zone, problems: &mut Problems) {
+    let origin = zone.origin();
+    let apex = zone.find(origin);
+    let whole_file =
+        || Place { file: zone.files.get(1).or(zone.files.first()).cloned().unwrap_or_default(), line: 0, column: 0 };
+    match apex.as_ref().and_then(|node| node.rrset(Rtype::SOA)) {
+        None => {
+            problems.error(whole_file(), format!("the zone {origin} has no SOA at its apex; add one (RFC 1035 5.2)"))
+        }
+        Some(soa) if soa.len() > 1 => {
+            let what = format!("the zone {origin} has {} SOA records; keep one (RFC 1035 5.2)", soa.len());
+            problems.error(soa.last_place(), what);
+        }
+        Some(_) => {}
+    }
+    if !apex.is_some_and(|node| node.has(Rtype::NS)) {
+        problems.error(whole_file(), format!("the zone {origin} has no NS at its apex; add one (RFC 1034 4.2.1)"));
+    }
+    for node in zone.nodes().filter(|node| node.name() != origin) {
+        if let Some(soa) = node.rrset(Rtype::SOA) {
+            let what =
+                format!("the SOA of {} is not at the zone's apex {origin}; remove it (RFC 1035 5.2)", node.name());
+            problems.error(soa.place(), what);
+        }
+    }
+}
+
+/// RFC 1034 section 3.6.2 and RFC 2181 section 10.1: an alias stands alone, but for the DNSSEC types that
+/// RFC 4034 section 2.5 and RFC 2535 allow beside it. RFC 6672 section 2.4: one DNAME, and no CNAME with it.
+fn aliases(node: &Node<'_>, problems: &mut Problems) {
+    for rtype in [Rtype::CNAME, Rtype::DNAME] {
+        if let Some(set) = node.rrset(rtype).filter(|set| set.len() > 1) {
+            let what =
+                format!("{} has {} {rtype} records; keep one (RFC 2181 10.1, RFC 6672 2.4)", node.name(), set.len());
+            problems.error(set.last_place(), what);
+        }
+    }
+    if !node.has(Rtype::CNAME) {
+        return;
+    }
+    let beside = |set: &Rrset<'_>| {
+        !matches!(set.rtype(), Rtype::CNAME | Rtype::RRSIG | Rtype::NSEC | Rtype::SIG | Rtype::NXT | Rtype::KEY)
+    };
+    if let Some(other) = node.rrsets().find(beside) {
+        let what =
+            format!("{} has a CNAME and {} beside it; keep one of them (RFC 2181 10.1)", node.name(), other.rtype());
+        problems.error(other.place(), what);
+    }
+}
+
+/// RFC 6672 section 2.4: nothing exists below a DNAME.
+fn under_dname(node: &Node<'_>, dname: &Node<'_>, problems: &mut Problems) {
+    if let Some(set) = node.rrsets().next() {
+        let what = format!("{} is below the DNAME of {}; remove one of them (RFC 6672 2.4)", node.name(), dname.name());
+        problems.error(set.place(), what);
+    }
+}
+
+fn services(node: &Node<'_>, problems: &mut Problems) {
+    for set in node.rrsets().filter(|set| matches!(set.rtype(), Rtype::SVCB | Rtype::HTTPS)) {
+        for record in set.singly() {
+            let doubt = record.rdatas().find_map(|rdata| svcb::doubt(set.rtype(), rdata));
+            if let Some(doubt) = doubt {
+                problems.warn(record.place(), format!("the {} of {} {doubt}", set.rtype(), node.name()));
+            }
+        }
+    }
+}
+
+/// What NS, MX and SRV point at should have addresses and be no alias (RFC 2181 section 10.3, RFC 2782); a name
+/// server at or below its own delegation needs glue (RFC 9471 section 3). Doubtful, but no reason to refuse.
+fn targets(zone: &Zone, node: &Node<'_>, problems: &mut Problems) {
+    let pointing = |set: &Rrset<'_>| matches!(set.rtype(), Rtype::NS | Rtype::MX | Rtype::SRV);
+    for set in node.rrsets().filter(pointing).flat_map(|set| set.singly()) {
+        let embedded = set.rdatas().flat_map(|rdata| set.rtype().embedded_names(rdata));
+        for (_, target) in embedded.filter(|(_, target)| !target.is_root() && target.is_subdomain_of(zone.origin())) {
+            let (owner, rtype) = (node.name(), set.rtype());
+            let found = zone.find(target);
+            if found.as_ref().is_some_and(|found| found.has(Rtype::CNAME)) {
+                let what = format!("the {rtype} of {owner} points at {target}, which is a CNAME (RFC 2181 10.3)");
+                problems.warn(set.place(), what);
+            } else if !found.is_some_and(|found| found.has(Rtype::A) || found.has(Rtype::AAAA))
+                && !may_exist_elsewhere(zone, target, owner)
+            {
+                let glue = rtype == Rtype::NS && owner != zone.origin() && target.is_subdomain_of(owner);
+                let missing = if glue { "glue" } else { "address" };
+                problems
+                    .warn(set.place(), format!("the {rtype} of {owner} points at {target}, which has no {missing}"));
+            }
+        }
+    }
+}
+
+/// Whether the name may have addresses that are not seen at the name itself: by a wildcard, a DNAME, or below a
+/// delegation other than that of `owner`.
+fn may_exist_elsewhere(zone: &Zone, name: NameRef<'_>, owner: NameRef<'_>) -> bool {
+    let mut above = name.parent();
+    while let Some(ancestor) = above.filter(|ancestor| ancestor.is_subdomain_of(zone.origin())) {
+        let mut wildcard = b"\x01*".to_vec();
+        wildcard.extend_from_slice(ancestor.as_wire());
+        if NameRef::from_wire(&wildcard).is_ok_and(|wildcard| zone.find(wildcard).is_some()) {
+            return true;
+        }
+        let delegated = |node: &Node<'_>| ancestor != zone.origin() && ancestor != owner && node.has(Rtype::NS);
+        if zone.find(ancestor).is_some_and(|node| node.has(Rtype::DNAME) || delegated(&node)) {
+            return true;
+        }
+        above = ancestor.parent();
+    }
+    false
+}
+
+/// What this server refuses although the protocol does not: a signed zone, until DNSSEC answers exist.
+/// Served without its signatures it would fail at every validating resolver.
+fn policy(zone: &Zone, problems: &mut Problems) {
+    if let Some(keys) = zone.find(zone.origin()).and_then(|node| node.rrset(Rtype::DNSKEY)) {
+        let what = format!(
+            "the zone {} has a DNSKEY at its apex, but DNSSEC answers do not exist yet; serve it unsigned (no DNSKEY, no DS at its parent)",
+            zone.origin()
+        );
+        problems.error(keys.place(), what);
+    }
+}

@@ -1,0 +1,223 @@
+//! Properties of the whole crate: zones against a slow twin, rdata there and back, and input from strangers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::name::tests::any_name;
+use crate::{Builder, Class, Limits, MemorySource, Name, NameRef, Rtype, layout, load, load_within};
+
+/// A name's labels from the right in lower case: what sorts as canonical order does.
+type Key = Vec<Vec<u8>>;
+type Records = BTreeSet<(Rtype, Vec<u8>)>;
+
+fn key(name: NameRef<'_>) -> Key {
+    let mut key: Key = name.labels().map(<[u8]>::to_ascii_lowercase).collect();
+    key.reverse();
+    key
+}
+
+fn soa(builder: &mut Builder, origin: &Name) {
+    let rdata = [&[0, 0][..], &[0; 20]].concat();
+    builder.add(origin.view(), Class::IN, 60, Rtype::SOA, &rdata);
+    builder.add(origin.view(), Class::IN, 60, Rtype::NS, b"\x01n\0");
+}
+
+fn below(name: &Name, origin: &Name) -> Option<Name> {
+    let labels = &name.as_wire()[..name.as_wire().len() - 1];
+    Name::from_wire(&[labels, origin.as_wire()].concat()).ok()
+}
+
+proptest! {
+    #[test]
+    fn a_zone_is_its_sorted_records(
+        origin in any_name(),
+        records in vec((any_name(), 0..4u8, any::<bool>()), 0..60),
+        shared in vec(any::<u8>(), 0..20),
+    ) {
+        let mut builder = Builder::new(Some(origin.clone()));
+        soa(&mut builder, &origin);
+        let mut twin: BTreeMap<Key, Records> = BTreeMap::new();
+        let mut lookups = Vec::new();
+        for (name, last, alike) in records {
+            // many names alike in their first octets, so that the sort keys tie
+            let Some(stem) = (if alike && !shared.is_empty() {
+                let label = [&[shared.len() as u8], shared.as_slice(), &[0]].concat();
+                below(&name, &Name::from_wire(&label).unwrap())
+            } else {
+                Some(name)
+            }) else { continue };
+            let Some(owner) = below(&stem, &origin) else { continue };
+            builder.add(owner.view(), Class::IN, 60, Rtype::A, &[192, 0, 2, last]);
+                        twin.entry(key(owner.view())).or_default().insert((Rtype::A, vec![192, 0, 2, last]));
+            lookups.push(owner);
+        }
+                let at_apex = twin.entry(key(origin.view())).or_default();
+        at_apex.insert((Rtype::NS, b"\x01n\0".to_vec()));
+        at_apex.insert((Rtype::SOA, vec![0; 22]));
+        let zone = builder.finish().unwrap();
+        let found: Vec<(Key, Records)> = zone.nodes().map(|node| {
+                        let records = node.rrsets().flat_map(|set| set.rdatas().map(move |rdata| (set.rtype(), rdata.to_vec())));
+            (key(node.name()), records.collect())
+        }).collect();
+        prop_assert_eq!(zone.record_count(), twin.values().map(BTreeSet::len).sum::<usize>());
+        prop_assert_eq!(found, twin.into_iter().collect::<Vec<_>>());
+        for name in lookups {
+            prop_assert_eq!(zone.find(name.to_lower().view()).unwrap().name(), name.view());
+            let mut ancestor = name.view();
+            while let Some(parent) = ancestor.parent().filter(|parent| parent.is_subdomain_of(origin.view())) {
+                prop_assert!(zone.exists(parent));
+                ancestor = parent;
+            }
+        }
+    }
+
+    #[test]
+    fn rdata_that_passes_the_check_is_printed_and_read_back(
+        rtype in prop_oneof![4 => prop::sample::select(Rtype::MNEMONICS.iter().map(|row| row.0).collect::<Vec<_>>()), 1 => any::<u16>().prop_map(Rtype)],
+        rdata in prop_oneof![
+            vec(any::<u8>(), 0..40),
+            vec(prop_oneof![0..4u8, Just(0x12), any::<u8>()], 0..40),
+        ],
+    ) {
+        if rtype.is_meta() || matches!(rtype, Rtype::SOA | Rtype::CNAME | Rtype::DNAME) || layout::check(rtype, &rdata).is_err() {
+            return Ok(());
+        }
+        let text = rtype.rdata_text(&rdata).to_string();
+        let zone = load(
+            &MemorySource::new().with("z", format!("$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\nx {rtype} {text}\n")),
+            "z",
+            Some("example".parse().unwrap()),
+        );
+        let zone = zone.map_err(|errors| TestCaseError::fail(format!("{rtype} {text}: {errors:?}")))?;
+        let name: Name = "x.example".parse().unwrap();
+        let set = zone.find(name.view()).unwrap().rrset(rtype).unwrap();
+        prop_assert_eq!(set.rdatas().next().unwrap(), rdata.as_slice(), "{}", text);
+        for (at, name) in rtype.embedded_names(&rdata) {
+            prop_assert_eq!(&rdata[at..at + name.as_wire().len()], name.as_wire());
+        }
+    }
+
+    #[test]
+    fn a_printed_zone_is_the_zone(owners in vec(any_name(), 0..20), texts in vec(vec(any::<u8>(), 0..30), 1..5)) {
+        let origin: Name = "Example.test".parse().unwrap();
+        let mut builder = Builder::new(Some(origin.clone()));
+        soa(&mut builder, &origin);
+        for (at, owner) in owners.iter().enumerate() {
+            let text = &texts[at % texts.len()];
+            let rdata = [&[text.len() as u8], text.as_slice()].concat();
+            if let Some(owner) = below(owner, &origin) {
+                builder.add(owner.view(), Class::IN, at as u32 % 3, Rtype::TXT, &rdata);
+            }
+        }
+        let zone = builder.finish().unwrap();
+        let text: String = zone.nodes().flat_map(|node| node.rrsets().map(|set| set.to_string())).collect();
+        let again = load(&MemorySource::new().with("z", text), "z", None).unwrap();
+        prop_assert_eq!(again, zone);
+    }
+
+    #[test]
+    fn arbitrary_octets_never_panic(input in vec(any::<u8>(), 0..400)) {
+        read_as_stranger(input);
+    }
+
+    /// Words that mean something, in an order that need not.
+    #[test]
+    fn arbitrary_words_never_panic(words in vec(prop::sample::select(WORDS.to_vec()), 0..80)) {
+        read_as_stranger(words.join(" ").into_bytes());
+        read_as_stranger([b"$ORIGIN a.\n$TTL 1\n@ SOA a a 1 2 3 4 5\n@ NS a\n", words.join(" ").as_bytes()].concat());
+    }
+}
+
+const WORDS: &[&str] = &[
+    "\n",
+    "\n",
+    "\n",
+    "\na",
+    "\n@",
+    "$ORIGIN",
+    "$TTL",
+    "$INCLUDE",
+    "$GENERATE",
+    "z",
+    "1-3",
+    "0-9/4",
+    "a$",
+    "${1,2,x}",
+    "(",
+    ")",
+    "\"",
+    ";",
+    "\"a b\"",
+    "\\#",
+    "\\000",
+    "\\",
+    "A",
+    "AAAA",
+    "MX",
+    "TXT",
+    "SOA",
+    "NS",
+    "CNAME",
+    "DNAME",
+    "LOC",
+    "APL",
+    "SVCB",
+    "HTTPS",
+    "NSEC",
+    "NSEC3",
+    "RRSIG",
+    "HIP",
+    "IPSECKEY",
+    "AMTRELAY",
+    "WKS",
+    "A6",
+    "NSAP",
+    "CAA",
+    "NAPTR",
+    "DNSKEY",
+    "TYPE300",
+    "IN",
+    "CH",
+    "1",
+    "2",
+    "0",
+    "3600",
+    "1h30m",
+    "192.0.2.1",
+    "::1",
+    "a.",
+    "b.a.",
+    ".",
+    "-",
+    "c0000201",
+    "AQID",
+    "alpn=h2",
+    "mandatory=alpn",
+    "port=53",
+    "key9=",
+    "ech=\"AQ==\"",
+    "1:10.0.0.0/8",
+    "!2:ff::/8",
+    "N",
+    "E",
+    "10m",
+    "20300101000000",
+    "0x47.00",
+    "00-01-02-03-04-05",
+    "65535",
+    "65536",
+    "99999999999",
+];
+
+fn read_as_stranger(input: Vec<u8>) {
+    let limits = Limits { include_depth: 3, files: 10, generated: 1000 };
+    let source = MemorySource::new().with("z", input.clone()).with("a", input);
+    for origin in [None, Some("a".parse().unwrap())] {
+        match load_within(&source, "z", origin, limits) {
+            Ok(zone) => assert_eq!(zone.soa().len(), 1),
+            Err(errors) => assert!(!errors.is_empty() && errors.len() <= 101),
+        }
+    }
+}

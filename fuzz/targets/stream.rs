@@ -1,0 +1,4 @@
+//! See [`fuzz::stream`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::stream(data));
