@@ -36,7 +36,16 @@ fn what_the_generator_sends_the_reflector_returns_over_both_families() {
         assert_eq!(run["answered"], sent, "{results}");
         assert_eq!(run["foreign"], 0, "{results}");
         // ping of the same address goes through the kernel all the while
-        lab.client().run(&["ping", "-c", "1", "-W", "2", server.trim_start_matches('[').split([']']).next().unwrap().trim_end_matches(":53")]).unwrap();
+        lab.client()
+            .run(&[
+                "ping",
+                "-c",
+                "1",
+                "-W",
+                "2",
+                server.trim_start_matches('[').split([']']).next().unwrap().trim_end_matches(":53"),
+            ])
+            .unwrap();
         reflector.stop();
         assert!(reflector.log().contains("reflected "), "{}", reflector.log());
         assert!(!lab.server().run(&["ip", "link", "show", "dev", "vs"]).unwrap().contains("xdp"));
@@ -70,7 +79,8 @@ fn a_knot_server_answers_rightly() {
     std::fs::write(dir.join("knot.conf"), config).unwrap();
     let mut knot = lab.server().spawn(&["knotd", "-c", dir.join("knot.conf").to_str().unwrap()]).unwrap();
     let ask = ["dig", "+tries=1", "+time=1", "+short", "@198.18.0.1", "host5.example.com", "A"];
-    knot.wait_until(|| lab.client().run(&ask).is_ok_and(|text| text.contains("198.18")), Duration::from_secs(20)).unwrap();
+    knot.wait_until(|| lab.client().run(&ask).is_ok_and(|text| text.contains("198.18")), Duration::from_secs(20))
+        .unwrap();
     let options = ["--rate", "1000", "--seconds", "0.5", "--check-every", "1", "--edns", "1232"];
     let results = load(&lab, "198.18.0.1", &options);
     let run = &results["runs"][0];
@@ -87,7 +97,10 @@ fn what_is_wrong_is_one_line() {
     let cases: [(&[&str], &str); 5] = [
         (&["dns", "--interface", "nope", "--server", "198.18.0.1", "--names", "1", "--rate", "1"], "nope"),
         (&["dns", "--interface", "vc", "--server", "198.18.0.77", "--names", "1", "--rate", "1"], "does not answer"),
-        (&["dns", "--interface", "vc", "--server", "198.18.0.1", "--queries", "/nope", "--rate", "1"], "cannot read /nope"),
+        (
+            &["dns", "--interface", "vc", "--server", "198.18.0.1", "--queries", "/nope", "--rate", "1"],
+            "cannot read /nope",
+        ),
         (&["reflect", "--interface", "nope", "--listen", "198.18.0.1:53"], "no interface nope"),
         (&["compare", "--servers", "simoom", "--simoom", "/nope"], "no server at /nope"),
     ];

@@ -61,15 +61,16 @@ pub(crate) fn tables(names: u64) -> Result<Arc<Tables>> {
     let one_line = |errors: Vec<String>| anyhow!("the zone does not load: {}", errors.join("; "));
     let zone = zone::load(&source, "zone", None)
         .map_err(|errors| one_line(errors.iter().map(ToString::to_string).collect()))?;
-    let tables = Tables::build(vec![zone], 1)
-        .map_err(|errors| one_line(errors.iter().map(ToString::to_string).collect()))?;
+    let tables =
+        Tables::build(vec![zone], 1).map_err(|errors| one_line(errors.iter().map(ToString::to_string).collect()))?;
     Ok(Arc::new(tables))
 }
 
 impl Harness {
     /// A server over `tables`, which hold a synthetic zone of `setup.names` names.
     pub(crate) fn new(setup: &Setup, tables: Arc<Tables>) -> Result<Harness> {
-        let config = pipe::Config { ring_frames: RING_FRAMES, frames: 2 * RING_FRAMES as u32, ..pipe::Config::default() };
+        let config =
+            pipe::Config { ring_frames: RING_FRAMES, frames: 2 * RING_FRAMES as u32, ..pipe::Config::default() };
         let (mut clients, mut servers) = pipe::pair(&config)?;
         let (client, server) = (clients.remove(0), servers.remove(0));
         let listen: SocketAddr = SERVER.parse()?;
@@ -147,12 +148,15 @@ impl Harness {
             for frame in burst.drain(..) {
                 let (port, id) = self.number(self.answered);
                 let answer = self.template.answer(frame.bytes());
-                let ours = answer.is_some_and(|(to, payload)| to == port && payload[..2] == id.to_be_bytes() && payload[3] & 15 == 0);
+                let ours = answer.is_some_and(|(to, payload)| {
+                    to == port && payload[..2] == id.to_be_bytes() && payload[3] & 15 == 0
+                });
                 ensure!(ours, "question {} was not answered next", self.answered);
                 if self.answered % CHECK_EVERY == 0 {
                     let query = self.queries.get((self.answered % self.queries.len() as u64) as usize);
                     let checked = self.template.check(frame.bytes(), &query);
-                    let checked = checked.map_err(|fault| anyhow!("the answer to question {}: {fault:?}", self.answered))?;
+                    let checked =
+                        checked.map_err(|fault| anyhow!("the answer to question {}: {fault:?}", self.answered))?;
                     ensure!(!checked.partial_checksum, "question {} has an unfinished checksum", self.answered);
                 }
                 self.answered += 1;

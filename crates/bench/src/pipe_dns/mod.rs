@@ -110,7 +110,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let summary = measure(&setup, harness::tables(options.names)?, options)?;
     println!(
         "{} names, batch {}, {:?} keys, {:?}: {:.1} ns a query (least {:.1}, greatest {:.1} of {} rounds)",
-        setup.names, setup.batch, setup.keying, setup.transmit, summary.median, summary.least, summary.greatest, summary.rounds
+        setup.names,
+        setup.batch,
+        setup.keying,
+        setup.transmit,
+        summary.median,
+        summary.least,
+        summary.greatest,
+        summary.rounds
     );
     Ok(())
 }
@@ -154,7 +161,9 @@ fn sweep(options: &Options) -> Result<()> {
         for transmit in [Transmit::Inplace, Transmit::Copy] {
             let same = |setup: &Setup| setup.keying == keying && setup.transmit == transmit;
             let name = format!("{} keys, {}", word(keying), word(transmit));
-            by_size.push(series(&name, found.iter().filter(|(setup, _)| same(setup) && setup.batch == 64), |setup| setup.names));
+            by_size.push(series(&name, found.iter().filter(|(setup, _)| same(setup) && setup.batch == 64), |setup| {
+                setup.names
+            }));
             for names in BATCH_ZONES.iter().filter(|names| sizes.contains(names)) {
                 let line = found.iter().filter(|(setup, _)| same(setup) && setup.names == *names);
                 by_batch.push(series(&format!("{name}, {names} names"), line, |setup| setup.batch as u64));
@@ -175,8 +184,10 @@ fn sweep(options: &Options) -> Result<()> {
         chart: Some(Chart { title: title.into(), x: Axis::logarithmic(axis), y: Axis::linear("ns a query"), series }),
         machine: machine.clone(),
     };
-    let sized = report("pipe-dns-names", "The stack and the DNS service by zone size, batch 64", "names in the zone", by_size);
-    let batched = report("pipe-dns-batch", "The stack and the DNS service by batch", "frames a cycle, at most", by_batch);
+    let sized =
+        report("pipe-dns-names", "The stack and the DNS service by zone size, batch 64", "names in the zone", by_size);
+    let batched =
+        report("pipe-dns-batch", "The stack and the DNS service by batch", "frames a cycle, at most", by_batch);
     print!("{}", table.markdown());
     for report in [sized, batched] {
         for path in report.write(&options.out)? {
@@ -244,7 +255,15 @@ fn instructions(options: &Options, questions: u64) -> Result<u64> {
     command.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*serve_waiting*"]);
     command.arg(format!("--callgrind-out-file={}", folder.path().join("out").display()));
     command.arg(std::env::current_exe().context("where this program lies")?);
-    command.args(["pipe-dns", "--rounds", "1", "--questions", &questions.to_string(), "--names", &options.names.to_string()]);
+    command.args([
+        "pipe-dns",
+        "--rounds",
+        "1",
+        "--questions",
+        &questions.to_string(),
+        "--names",
+        &options.names.to_string(),
+    ]);
     command.args(["--batch", &options.batch.to_string(), "--keying", &word(options.keying)]);
     command.args(["--transmit", &word(options.transmit)]);
     let done = command.output().context("cannot run valgrind (package valgrind)")?;
