@@ -77,7 +77,7 @@ impl Device {
 
     /// The device's other end is on this machine, so its frames may carry partial checksums.
     pub fn is_virtual_link(&self) -> bool {
-        matches!(self.driver.as_str(), "veth" | "tun" | "bridge" | "virtio_net")
+        matches!(self.driver.as_str(), "veth" | "tun" | "bridge")
     }
 
     /// Waits for carrier, which some drivers drop when a program or a socket comes; false when it has not come by then.

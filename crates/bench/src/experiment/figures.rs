@@ -21,8 +21,8 @@ enum Figure {
 /// Options of `simoom-bench experiment`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place, copied and
-pre-copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
+fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place and
+copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
 measured in turn in every round. Writes NAME.csv, NAME.svg and NAME.md. Needs root.")]
 pub(crate) struct Options {
     /// The figure
@@ -68,7 +68,6 @@ fn fig8a() -> Plan {
     let lines = vec![
         Line::new(IN_PLACE_WIRE, |name, _| Subject::simoom(name, "--transmit inplace")),
         Line::new("wire keys, memcpy", |name, _| Subject::simoom(name, "--transmit copy")),
-        Line::new("wire keys, pre-copy", |name, _| Subject::simoom(name, "--transmit precopy")),
         Line::new("name keys, in place", |name, _| {
             Subject::simoom(name, "--transmit inplace --question-compression accept")
         }),
