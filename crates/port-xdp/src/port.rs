@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::ring::{Address, Descriptor, Drains, Ring};
-use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, is_transient};
+use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, Unbound, is_transient};
 use crate::stats::Stats;
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
 use bpf::steering::Sockets;
@@ -30,6 +30,8 @@ const KICKS: usize = 64;
 const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 /// Flushes without a completion between two looks at the clock.
 const PATIENCE_FLUSHES: u32 = 256;
+/// Sockets opened in advance: each device reset takes one, and none can be opened once privileges are dropped.
+const SPARES: usize = 8;
 
 /// Which chunks the kernel holds from one port: a bit a chunk.
 #[derive(Debug)]
@@ -98,8 +100,10 @@ pub struct XdpPort {
     quiet_flushes: u32,
     quiet_since: Option<Instant>,
     recipe: Recipe,
-    /// opened while that was permitted, for a rebuild after privileges are dropped
-    spare: Option<OwnedFd>,
+    /// opened while that was permitted, for rebuilds after privileges are dropped
+    spares: Vec<OwnedFd>,
+    /// the one that could not be bound yet
+    unbound: Option<Unbound>,
     stats: Arc<Stats>,
 }
 
@@ -120,7 +124,8 @@ impl XdpPort {
             quiet_flushes: 0,
             quiet_since: None,
             recipe,
-            spare: socket::open().ok(),
+            spares: std::iter::repeat_with(socket::open).map_while(Result::ok).take(SPARES).collect(),
+            unbound: None,
             stats,
         };
         port.refill(1);
@@ -183,29 +188,44 @@ impl XdpPort {
         self.stats.watch(socket.fd());
         self.socket = Some(socket);
         self.quiet_since = None;
-        if self.spare.is_none() {
-            self.spare = socket::open().ok();
+        if self.spares.len() < SPARES {
+            self.spares.extend(socket::open());
         }
         registered.map_err(|e| io::Error::other(e.to_string()))
     }
 
     /// A new socket on the old queue. The kernel frees a queue a moment after its socket is closed, so it is asked again
-    /// for a while.
+    /// for a while, always with the same socket: another could not be opened without privileges.
     fn bind_again(&mut self) -> Result<Socket, Refused> {
+        // its own registration of the same memory: sharing would need the first socket, which may be the broken one
+        let memory = Memory::Register(&self.arena);
+        let to = self.recipe.binding;
+        let unbound = match self.unbound.take() {
+            Some(unbound) => unbound,
+            None => {
+                let spare = self.spares.pop().map_or_else(socket::open, Ok);
+                let fd = spare.map_err(|why| Refused { step: Step::Open, why })?;
+                // refused while the old socket's memory still counts against the limit on locked memory
+                if let Err(refused) = socket::register(fd.as_fd(), &self.arena) {
+                    self.spares.push(fd);
+                    return Err(refused);
+                }
+                Unbound::new(fd, self.recipe.sizes)?
+            }
+        };
         let mut tries = 0;
         loop {
-            let fd = match self.spare.take() {
-                Some(fd) => fd,
-                None => socket::open().map_err(|why| Refused { step: Step::Open, why })?,
-            };
-            // its own registration of the same memory: sharing would need the first socket, which may be the broken one
-            let memory = Memory::Register(&self.arena);
-            match Socket::bind(fd, memory, self.recipe.sizes, self.recipe.binding) {
+            match unbound.bind(memory, to) {
+                Ok(()) => return unbound.bound(to),
                 Err(refused) if tries < 50 && refused.why.raw_os_error() == Some(libc::EBUSY) => {
                     tries += 1;
                     std::thread::sleep(Duration::from_millis(2));
                 }
-                outcome => return outcome,
+                Err(refused) => {
+                    // a link that is down, say: the next rebuild goes on here
+                    self.unbound = Some(unbound);
+                    return Err(refused);
+                }
             }
         }
     }

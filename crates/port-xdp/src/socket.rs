@@ -88,12 +88,21 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-impl Socket {
-    /// Gives `fd` memory and rings and binds it. The fill ring is empty and must be filled before packets are expected.
-    pub(crate) fn bind(fd: OwnedFd, memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
-        if let Memory::Register(arena) = memory {
-            register(fd.as_fd(), arena).map_err(at(Step::Register))?;
-        }
+/// A socket with memory and rings, to be bound. A refused bind leaves it as it was, so it is asked again, and needs no
+/// permission to open another.
+#[derive(Debug)]
+pub(crate) struct Unbound {
+    rx: Ring<Descriptor, Drains>,
+    tx: Ring<Descriptor, Fills>,
+    fill: Ring<Address, Fills>,
+    completion: Ring<Address, Drains>,
+    fd: OwnedFd,
+    sizes: Sizes,
+}
+
+impl Unbound {
+    /// Gives `fd`, whose memory was registered if it is to have its own, rings.
+    pub(crate) fn new(fd: OwnedFd, sizes: Sizes) -> Result<Unbound, Refused> {
         let rings = [
             (libc::XDP_UMEM_FILL_RING, sizes.fill),
             (libc::XDP_UMEM_COMPLETION_RING, sizes.completion),
@@ -115,7 +124,17 @@ impl Socket {
         let fill = Ring::producing(fd.as_fd(), pages[2], offsets.fill, sizes.fill).map_err(at(Step::Rings))?;
         let completion =
             Ring::consuming(fd.as_fd(), pages[3], offsets.completion, sizes.completion).map_err(at(Step::Rings))?;
-        bind(fd.as_fd(), memory, to).map_err(at(Step::Bind))?;
+        Ok(Unbound { rx, tx, fill, completion, fd, sizes })
+    }
+
+    /// Asks the kernel for the queue.
+    pub(crate) fn bind(&self, memory: Memory<'_>, to: Binding) -> Result<(), Refused> {
+        bind(self.fd.as_fd(), memory, to).map_err(at(Step::Bind))
+    }
+
+    /// The socket, after [`Unbound::bind`] was granted.
+    pub(crate) fn bound(self, to: Binding) -> Result<Socket, Refused> {
+        let Unbound { rx, tx, fill, completion, fd, sizes } = self;
         let got: u32 = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS).map_err(at(Step::Bind))?;
         let zerocopy = got & libc::XDP_OPTIONS_ZEROCOPY != 0;
         let tx_budget = set(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &sizes.tx).is_ok();
@@ -129,6 +148,18 @@ impl Socket {
             }
         }
         Ok(socket)
+    }
+}
+
+impl Socket {
+    /// Gives `fd` memory and rings and binds it. The fill ring is empty and must be filled before packets are expected.
+    pub(crate) fn bind(fd: OwnedFd, memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
+        if let Memory::Register(arena) = memory {
+            register(fd.as_fd(), arena)?;
+        }
+        let unbound = Unbound::new(fd, sizes)?;
+        unbound.bind(memory, to)?;
+        unbound.bound(to)
     }
 
     /// Whether the kernel uses our memory without a copy.
@@ -188,7 +219,8 @@ struct UmemReg {
     flags: u32,
 }
 
-fn register(fd: BorrowedFd<'_>, arena: &Arena) -> io::Result<()> {
+/// Registers the arena's memory with the socket; refused, it can be asked again.
+pub(crate) fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<(), Refused> {
     let region = UmemReg {
         address: arena.as_ptr() as u64,
         bytes: arena.bytes() as u64,
@@ -196,7 +228,7 @@ fn register(fd: BorrowedFd<'_>, arena: &Arena) -> io::Result<()> {
         headroom: 0,
         flags: 0,
     };
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region).map_err(at(Step::Register))
 }
 
 fn bind(fd: BorrowedFd<'_>, memory: Memory<'_>, to: Binding) -> io::Result<()> {

@@ -321,6 +321,25 @@ fn a_rebuilt_socket_works_and_loses_no_frame() {
 }
 
 #[test]
+fn a_socket_is_rebuilt_again_and_again_without_privileges() {
+    let lab = Lab::new("unprivileged", 1);
+    let mut opened = open(&config(&[dns()])).unwrap();
+    let port = &mut opened.ports[0];
+    let free = port.free_frames();
+    // this thread's only; the limit on locked memory is another matter
+    let kept = rustix::thread::capabilities(None).unwrap();
+    let effective = kept.effective & rustix::thread::CapabilitySet::IPC_LOCK;
+    rustix::thread::set_capabilities(None, rustix::thread::CapabilitySets { effective, ..kept }).unwrap();
+    let outcomes: Vec<_> = (0..4).map(|_| port.rebuild().map_err(|e| e.to_string())).collect();
+    rustix::thread::set_capabilities(None, kept).unwrap();
+    assert_eq!(outcomes, [const { Ok::<(), String>(()) }; 4]);
+    assert_eq!(port.free_frames(), free);
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
+}
+
+#[test]
 fn addresses_that_come_and_go_are_followed() {
     let lab = Lab::new("follow", 1);
     let any = Listener { address: "0.0.0.0".parse().unwrap(), protocol: UDP, port: 53 };
