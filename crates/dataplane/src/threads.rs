@@ -22,6 +22,8 @@ const SHORT_SLEEP: Duration = Duration::from_micros(200);
 const LONGEST_SHORT_SLEEP: Duration = Duration::from_millis(5);
 /// Panics that follow each other within this time make the thread rest that long before it goes on.
 const PANIC_REST: Duration = Duration::from_millis(100);
+/// Cycles at the end at most: they empty a receive ring of 2048 frames, also one by one.
+const LAST_CYCLES: u32 = 4096;
 
 /// How the threads run.
 #[derive(Clone, Debug)]
@@ -166,8 +168,8 @@ where
         sent
     }
 
-    /// Stops the threads at their next cycle boundary and returns their ports; answers that the transmit ring had taken are
-    /// the port's to finish.
+    /// Stops the threads at their next cycle boundary, once they have answered what was received by then, and returns their
+    /// ports; answers that the transmit ring had taken are the port's to finish.
     pub fn stop(mut self) -> Vec<P> {
         self.end()
     }
@@ -234,6 +236,8 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
                 return;
             }
             broken = true;
+            // a command that panicked may have left others behind it
+            self.shared.ordered.store(true, Ordering::Release);
             self.cycles.counters().panics.add(1);
             let now = self.clock.now();
             if last_panic.is_some_and(|last| now - last < PANIC_REST) {
@@ -261,6 +265,13 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
                 let woken = self.sleep(now, activity.next, activity.sending);
                 self.cycles.counters().asleep_ns.add((woken - now).as_nanos() as u64);
                 now = woken;
+            }
+        }
+        // what had come is still answered; with a bound, since peers may go on asking
+        for _ in 0..LAST_CYCLES {
+            let activity = self.cycles.cycle(self.clock.now());
+            if !activity.is_busy() && !activity.sending {
+                break;
             }
         }
     }

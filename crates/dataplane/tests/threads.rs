@@ -368,6 +368,45 @@ fn an_idle_thread_sleeps_wakes_for_frames_commands_and_timers() {
 }
 
 #[test]
+fn what_had_come_is_answered_before_the_end() {
+    let (mut client, server, _bell) = pollable();
+    let dataplane = Dataplane::start(vec![server], &Config::default(), whole, |_| Shout::default()).unwrap();
+    let counters = dataplane.counters().next().unwrap().clone();
+    await_count("sleep", || counters.sleeps.get() > 0);
+    (0..200).for_each(|_| send(&mut client, b"last"));
+    dataplane.stop();
+    assert_eq!(received(&mut client), vec![b"LAST".to_vec(); 200]);
+}
+
+/// Begins a cycle when it gets the lock, and says that it wants it.
+struct Gated(Arc<AtomicU64>, Arc<std::sync::Mutex<()>>);
+
+impl Service for Gated {
+    fn cycle(&mut self, _: Instant) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        drop(self.1.lock().unwrap());
+    }
+}
+
+#[test]
+fn commands_behind_one_that_panics_are_carried_out() {
+    let (_client, server, _bell) = pollable();
+    let (begun, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(std::sync::Mutex::new(())));
+    let (of_service, of_gate) = (begun.clone(), gate.clone());
+    let make = move |_| Gated(of_service.clone(), of_gate.clone());
+    let closed = gate.lock().unwrap();
+    let dataplane = Dataplane::start(vec![server], &Config::default(), whole, make).unwrap();
+    await_count("a cycle", || begun.load(Ordering::Relaxed) == 1);
+    // both are there when the thread looks
+    dataplane.command(|_, _, _| panic!("a command that panics"));
+    let done = Arc::new(AtomicBool::new(false));
+    let to_do = done.clone();
+    dataplane.command(move |_, _, _| to_do.store(true, Ordering::Relaxed));
+    drop(closed);
+    await_count("the second", || done.load(Ordering::Relaxed));
+}
+
+#[test]
 fn a_panic_is_contained_and_the_port_goes_on() {
     let (mut client, server) = ends();
     let made = Arc::new(AtomicU64::new(0));
