@@ -88,6 +88,10 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
     if !settings.own.is_empty() {
         return Err(Error::environment(format!("{why}; kernel sockets cannot serve --own addresses")));
     }
+    if !settings.allow.is_empty() || !settings.deny.is_empty() {
+        // to serve those whom the operator shut out would be worse than not to serve
+        return Err(Error::environment(format!("{why}; kernel sockets cannot apply --allow and --deny: use nftables")));
+    }
     drop(sockets);
     tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
     let sockets = open_sockets(settings, &listeners, true, threads)?;
@@ -122,7 +126,11 @@ fn open_sockets(
             Idle::Adaptive => sockets::Idle::Adaptive,
             Idle::Block => sockets::Idle::Block,
         },
-        streams: Streams { connections: settings.dns.tcp_connections.div_ceil(threads), ..Streams::default() },
+        streams: Streams {
+            connections: settings.dns.tcp_connections.div_ceil(threads),
+            window_bytes: dns::stream::WINDOW_BYTES,
+            ..Streams::default()
+        },
         ..sockets::Config::default()
     };
     Engine::bind(config).map(Some).map_err(|error| match error {

@@ -15,6 +15,9 @@ use base::Instant;
 const QUESTION_MAX_BYTES: usize = 4096;
 const LENGTH_BYTES: usize = 2;
 const INPUT_BYTES: usize = LENGTH_BYTES + QUESTION_MAX_BYTES;
+/// The receive window that an engine should give each connection: what its input buffer holds. A wider one lets a peer that
+/// asks faster than its answers go out fill the buffer, which ends the connection; this one makes it wait.
+pub const WINDOW_BYTES: usize = INPUT_BYTES;
 const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
 
 /// Limits of DNS over TCP.
