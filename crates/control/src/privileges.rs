@@ -44,6 +44,10 @@ pub(crate) fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<
                 identity.gid = found.gid;
                 identity.name = CString::new(found.name).ok();
             }
+            // without an entry there is no group to become, and to stay in root's is not what --user means
+            (_, Ok(_)) if group.is_none() => {
+                return Err(Error::input(format!("--user {name}: it has no entry in passwd; give --group, too")));
+            }
             (_, Ok(number)) => identity.uid = Uid::from_raw(number),
             _ => return Err(Error::input(format!("--user {name}: no such user; see `getent passwd`"))),
         }
@@ -130,6 +134,9 @@ mod tests {
         let error = look_up(None, Some("no-such-group-here")).unwrap_err();
         assert_eq!(error.to_string(), "--group no-such-group-here: no such group; see `getent group`");
         assert!(look_up(None, None).unwrap().is_none());
+        // a user without an entry would keep the group that started the server
+        let error = look_up(Some("3999999999"), None).unwrap_err();
+        assert_eq!(error.to_string(), "--user 3999999999: it has no entry in passwd; give --group, too");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{REQUEST_BYTES, Request};
 use crate::capture;
 use crate::error::{Error, reason};
 use crate::serve::World;
-use rustix::fs::{Gid, Mode, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -41,11 +41,7 @@ impl Socket {
         let wrong = |what: &str, error: &io::Error| {
             Error::input(format!("control socket {shown}: {what}: {}; give another with --control PATH", reason(error)))
         };
-        let owner = owner.map(|(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid)));
-        let own = |path: &Path| match owner {
-            Some((uid, gid)) => rustix::fs::chown(path, Some(uid), Some(gid)).map_err(io::Error::from),
-            None => Ok(()),
-        };
+        let own = |path: &Path| owner.map_or(Ok(()), |owner| give(path, owner));
         if let Some(folder) = path.parent().filter(|folder| default && !folder.exists()) {
             fs::create_dir(folder).map_err(|error| wrong("its folder cannot be made", &error))?;
             own(folder).map_err(|error| wrong("its folder cannot be given to the user", &error))?;
@@ -82,6 +78,13 @@ impl Drop for Socket {
         // it may be gone already, or the folder another user's
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Makes `path` another user's. A link is not followed: from an earlier run the folder may belong to that user, who could put
+/// one in the socket's place and have any file of the system given to him.
+fn give(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    Ok(rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Makes room at `path`: removes the socket of a dead server, refuses anything else.
@@ -212,6 +215,16 @@ mod tests {
         );
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_link_in_the_sockets_place_gives_nothing_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("control");
+        // what it points to is not there, so following it fails
+        std::os::unix::fs::symlink(folder.path().join("none"), &link).unwrap();
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        give(&link, (uid, gid)).unwrap();
     }
 
     #[test]
