@@ -1,6 +1,6 @@
 //! The metrics listener: enough of HTTP/1.1 (RFC 9112) for a scraper, and no more.
 //!
-//! A request is read up to its empty line, at most 8 KiB within 5 s, answered, and the connection closed. Left out:
+//! A request is read up to its empty line, at most 8 KiB within 5 s, answered within 5 s, and the connection closed. Left out:
 //! keep-alive, request bodies, compression. At most [`CONNECTIONS`] are open at once; more wait in the kernel's queue.
 
 use crate::error::{Error, reason};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 4;
 const REQUEST_BYTES: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a peer that has its answer may take to close its end.
+const LAST_BYTES: Duration = Duration::from_millis(500);
 
 /// Binds the listener.
 ///
@@ -56,7 +58,6 @@ fn serve(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut request = Vec::new();
     let mut part = [0; 1024];
-    stream.set_write_timeout(Some(PATIENCE))?;
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -106,13 +107,31 @@ fn respond(stream: &mut TcpStream, status: &str, extra: &str, body: &str) -> io:
          Connection: close\r\n{extra}\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
+    // the time counts from the first byte to the last: there are few threads, and a peer that takes or gives a byte now and
+    // then must not keep one
+    let deadline = Instant::now() + PATIENCE;
+    let mut rest = &[head.as_bytes(), body.as_bytes()].concat()[..];
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        let taken = stream.write(rest)?;
+        rest = &rest[taken..];
+    }
     stream.shutdown(std::net::Shutdown::Write)?;
     // the peer's last bytes are read, so that the close is no reset that takes our answer with it
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    let _ = stream.take(REQUEST_BYTES as u64).read_to_end(&mut Vec::new());
-    Ok(())
+    let deadline = Instant::now() + LAST_BYTES;
+    let mut part = [0; 1024];
+    loop {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        if stream.read(&mut part)? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// The time until `deadline`, or an error when it has passed.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 #[cfg(test)]
@@ -151,6 +170,22 @@ mod tests {
     fn a_header_without_end_is_refused() {
         let answer = exchange(&vec![b'x'; REQUEST_BYTES + 1]);
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+
+    #[test]
+    fn a_peer_that_dribbles_on_does_not_keep_a_thread() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        start(listener, Arc::default()).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        // far fewer bytes than it would read of a request, each soon after the one before
+        let refused = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            stream.write_all(b"x").is_err()
+        });
+        assert!(refused, "1000 bytes later the connection is still open");
     }
 
     #[test]
