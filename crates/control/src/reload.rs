@@ -15,6 +15,7 @@ use dns::Tables;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::{Duration, Instant};
@@ -111,7 +112,9 @@ impl Loader {
 
     fn reload(&mut self) -> Outcome {
         notify::reloading();
-        let outcome = self.attempt();
+        // a bug that one file brings to light must not end reloading for good
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.attempt()))
+            .unwrap_or_else(|_| Err(vec!["the reload failed by a bug in simoom: please report it".into()]));
         match &outcome {
             Ok(message) => {
                 tracing::info!("{message}");
