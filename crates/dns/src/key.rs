@@ -128,7 +128,7 @@ mod tests {
                         let mut words = [n; SHORT_WORDS];
                         words[place] = constant;
                         words[(place + 2) % SHORT_WORDS] = 0;
-                        words[(place + 2) % SHORT_WORDS ^ 1] = 0;
+                        words[((place + 2) % SHORT_WORDS) ^ 1] = 0;
                         let name: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                         hash(0x0123_4567_89ab_cdef, &name, 0, SHORT_BYTES)
                     })

@@ -190,11 +190,39 @@ impl Report for Stats {
         ] {
             show(count(name, help, &[], counter));
         }
-        for zone in self.lock().iter() {
+        // not under the lock: a serving thread takes it when new tables come
+        let zones = self.lock().clone();
+        for zone in &zones {
             for (name, counter) in RCODES.iter().zip(&zone.rcodes).filter(|(_, counter)| counter.get() > 0) {
                 let labels = [("zone", zone.name.as_str()), ("rcode", *name)];
                 show(count("dns_zone_answers_total", "answers by zone and RCODE", &labels, counter));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn who_shows_the_figures_does_not_hold_up_the_thread_that_counts() {
+        let stats = Arc::new(Stats::default());
+        for zone in stats.zones([NameRef::ROOT].into_iter()) {
+            zone.rcodes[0].add(1);
+        }
+        let (shown, of_zone) = std::sync::mpsc::channel();
+        let counting = stats.clone();
+        // not joined: where the lock is held this thread never ends
+        std::thread::spawn(move || {
+            stats.report(&mut |figure| {
+                if figure.name == "dns_zone_answers_total" {
+                    counting.zones(std::iter::empty());
+                    let _ = shown.send(figure.value);
+                }
+            });
+        });
+        assert_eq!(of_zone.recv_timeout(Duration::from_secs(20)), Ok(1));
     }
 }
