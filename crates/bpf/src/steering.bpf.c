@@ -55,6 +55,9 @@ struct settings {
   __u32 own; // own addresses there are
   __u32 lists; // ALLOW, DENY: that such prefixes exist
   __u32 tcp; // taken TCP ports there are
+  __u32 mac; // the interface's hardware address, first four bytes; all zero: not looked at
+  __u16 mac_rest;
+  __u16 zero;
 };
 
 volatile struct settings settings SEC(".data") = {};
@@ -127,6 +130,18 @@ INLINE void copy_v6(struct address *to, const void *from) {
   to->words[1] = words[1];
   to->words[2] = words[2];
   to->words[3] = words[3];
+}
+
+// Whether a frame is for this interface or a group. One for another unicast address may be for a macvlan or VRRP interface on
+// top of it, whose addresses are the machine's, too, and whose frames only the kernel can answer.
+INLINE int is_for_us(const struct ethhdr *ethernet) {
+  __u32 first;
+  __u16 rest;
+  __builtin_memcpy(&first, ethernet->h_dest, 4);
+  __builtin_memcpy(&rest, ethernet->h_dest + 4, 2);
+  __u32 mac = settings.mac;
+  __u16 mac_rest = settings.mac_rest;
+  return (first == mac && rest == mac_rest) || (ethernet->h_dest[0] & 1) || !(mac | mac_rest);
 }
 
 INLINE int is_taken(const struct key *key) {
@@ -314,6 +329,8 @@ int steer(struct xdp_md *ctx) {
   struct ethhdr *ethernet = at;
   if ((void *)(ethernet + 1) > end)
     return pass(PASSED_SHORT);
+  if (!is_for_us(ethernet))
+    return pass(PASSED_NOT_OURS);
   __be16 protocol = ethernet->h_proto;
   at = ethernet + 1;
   if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
 
-/// Bytes of `struct settings`: the sole key (20), then three counts.
-const SETTINGS_BYTES: usize = 32;
+/// Bytes of `struct settings`: the sole key (20), three counts, the hardware address and two of padding.
+const SETTINGS_BYTES: usize = 40;
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
 
@@ -49,11 +49,13 @@ pub struct Config {
     pub own: u32,
     /// most allow and deny prefixes
     pub prefixes: u32,
+    /// the interface's hardware address: frames for other ones are the kernel's; all zero: frames for any are taken
+    pub mac: [u8; 6],
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536 }
+        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536, mac: [0; 6] }
     }
 }
 
@@ -214,6 +216,7 @@ pub struct Steering {
     taken: BTreeSet<Taken>,
     own: BTreeSet<IpAddr>,
     prefixes: BTreeMap<Prefix, Rule>,
+    mac: [u8; 6],
 }
 
 impl Steering {
@@ -263,6 +266,7 @@ impl Steering {
             taken: BTreeSet::new(),
             own: BTreeSet::new(),
             prefixes: BTreeMap::new(),
+            mac: config.mac,
         })
     }
 
@@ -394,6 +398,7 @@ impl Steering {
         settings[20..24].copy_from_slice(&own.to_ne_bytes());
         settings[24..28].copy_from_slice(&lists.to_ne_bytes());
         settings[28..32].copy_from_slice(&tcp.to_ne_bytes());
+        settings[32..38].copy_from_slice(&self.mac);
         self.write(settings)?;
         if self.taken.len() == 1
             && let Some(sole) = self.taken.first()

@@ -389,7 +389,7 @@ struct Made {
 fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering, Made), Failed> {
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
-    let maps = Config { queues: device.rx_queues, ..Config::default() };
+    let maps = Config { queues: device.rx_queues, mac: device.mac, ..Config::default() };
     let steering = Steering::load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
     if device.running {

@@ -405,6 +405,22 @@ fn taken_of(name: &str, listeners: &[Listener], own: &[IpAddr], frames: impl Fn(
     assert_eq!(got, expect);
 }
 
+/// A macvlan or VRRP interface has an address of the machine's at a hardware address of its own; only the kernel can answer.
+#[test]
+fn frames_for_other_hardware_addresses_are_the_kernels() {
+    taken_of("mac", &[dns()], &[], |mac| {
+        let query = |text: &[u8]| ipv4(17, &[], 0, &udp(4000, 53, text));
+        let mut near = mac;
+        near[5] ^= 1;
+        vec![
+            (false, ethernet([0, 0, 0x5e, 0, 1, 7], None, 0x0800, &query(b"vrrp"))),
+            (false, ethernet(near, None, 0x0800, &query(b"near"))),
+            (true, ethernet([0xff; 6], None, 0x0800, &query(b"broadcast"))),
+            (true, ethernet(mac, None, 0x0800, &query(b"ours"))),
+        ]
+    });
+}
+
 #[test]
 fn only_whole_plain_datagrams_and_errors_about_them_are_taken() {
     let v6: IpAddr = "2001:db8:18::1".parse().unwrap();
