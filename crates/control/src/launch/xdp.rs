@@ -9,7 +9,7 @@ use app::Listener;
 use dataplane::Dataplane;
 use dns::Server;
 use port_xdp::{Handle, OpenConfig, XdpPort};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -163,6 +163,8 @@ fn follow(name: String, mut handle: Handle) -> io::Result<Follower> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let told = stop.clone();
     let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
+        let again = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut failed = false;
         loop {
             let monitor = handle.monitor();
             let mut ready = [
@@ -170,14 +172,17 @@ fn follow(name: String, mut handle: Handle) -> io::Result<Follower> {
                 PollFd::from_borrowed_fd(monitor.descriptor(), PollFlags::IN),
             ];
             // an interrupted sleep is a short one
-            let _ = poll(&mut ready, None);
+            let _ = poll(&mut ready, failed.then_some(&again));
             if !ready[0].revents().is_empty() {
                 return;
             }
-            if ready[1].revents().is_empty() {
+            if ready[1].revents().is_empty() && !failed {
                 continue;
             }
-            match handle.follow() {
+            let outcome = handle.follow();
+            // what failed half-way is not told again by the kernel
+            failed = outcome.is_err();
+            match outcome {
                 Ok(true) => tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them"),
                 Ok(false) => {}
                 Err(error) => {
