@@ -11,7 +11,7 @@ pub(crate) fn rates(from: f64, to: f64) -> Vec<f64> {
     let mut rates = Vec::new();
     let mut rate = from;
     while rate <= to {
-        rates.push(rate.floor());
+        rates.push(rate.round());
         rate *= 1.15;
     }
     rates

@@ -16,7 +16,8 @@ const LOOKS: u32 = 20;
 /// address, for servers that take every frame and answer no ARP.
 pub(crate) fn ends(interface: &str, server: SocketAddr, server_mac: Option<Mac>) -> Result<Ends> {
     let client_mac = link_mac(&ip(&["link", "show", "dev", interface])?)?;
-    let unspecified: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let unspecified: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((unspecified, 0)).context("cannot open a UDP socket")?;
     socket.connect(server).with_context(|| format!("no route to {server}"))?;
     let client = socket.local_addr()?.ip();

@@ -10,6 +10,7 @@ mod experiment;
 mod grid;
 mod interface;
 mod load;
+mod pipe_dns;
 mod procs;
 mod queries;
 mod reflect;
@@ -34,6 +35,8 @@ enum Command {
     Reflect(commands::reflect::Options),
     /// A DNS load through AF_XDP: rates, numbered questions, checked answers, latency
     Dns(commands::dns::Options),
+    /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
+    PipeDns(pipe_dns::Options),
     /// Write a synthetic zone
     Zone(commands::zone::Options),
     /// Servers back to back in the laboratory: medians of paired ratios
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Reflect(options) => commands::reflect::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
+        Command::PipeDns(options) => pipe_dns::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),
         Command::Experiment(options) => experiment::figure(&options),

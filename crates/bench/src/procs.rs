@@ -71,7 +71,8 @@ impl Process {
 pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).with_context(|| format!("no VmRSS in {path}"))?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix("VmRSS:")).with_context(|| format!("no VmRSS in {path}"))?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("VmRSS in {path}"))?;
     Ok(kib * 1024)
 }

@@ -88,7 +88,8 @@ impl Queries {
 
     /// Uniformly random questions for A records of a synthetic zone.
     pub(crate) fn synthetic(zone: &Synthetic, edns_bytes: Option<u16>, seed: u64) -> Result<Queries> {
-        let origin = Name::<Vec<u8>>::from_str(&zone.origin).with_context(|| format!("'{}' is no name", zone.origin))?;
+        let origin =
+            Name::<Vec<u8>>::from_str(&zone.origin).with_context(|| format!("'{}' is no name", zone.origin))?;
         let mut queries = Queries::new(edns_bytes.is_some());
         let mut rng = Rng::new(seed);
         // more draws than names, so that short lists have no order a processor could learn
@@ -182,7 +183,10 @@ impl Synthetic {
             Content::Version(version) => 1 + u32::from(version),
         };
         writeln!(to, "$ORIGIN {}.\n$TTL 3600", self.origin.trim_end_matches('.'))?;
-        writeln!(to, "@ SOA ns1 hostmaster {serial} 7200 3600 1209600 300\n@ NS ns1\nns1 A 198.18.0.1\n@ A 198.18.0.10")?;
+        writeln!(
+            to,
+            "@ SOA ns1 hostmaster {serial} 7200 3600 1209600 300\n@ NS ns1\nns1 A 198.18.0.1\n@ A 198.18.0.10"
+        )?;
         for host in 0..self.names {
             match self.content {
                 Content::Plain => writeln!(to, "host{host} A {}", address(host))?,

@@ -108,7 +108,8 @@ pub(crate) struct Results {
 
 fn server(text: &str) -> Result<SocketAddr, String> {
     let alone = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
-    let server = alone.or_else(|_| text.parse()).map_err(|_| "ADDR or ADDR:PORT, such as 192.0.2.1 or [2001:db8::1]:53")?;
+    let server =
+        alone.or_else(|_| text.parse()).map_err(|_| "ADDR or ADDR:PORT, such as 192.0.2.1 or [2001:db8::1]:53")?;
     if server.port() == 0 { Err("port 0 is nobody's".into()) } else { Ok(server) }
 }
 

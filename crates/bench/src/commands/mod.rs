@@ -21,7 +21,9 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
 
 /// A number of seconds on the command line: above 0, at most a day.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    number(text).filter(|value| *value > 0.0 && *value <= 86_400.0).ok_or_else(|| "seconds above 0 and up to 86400".into())
+    number(text)
+        .filter(|value| *value > 0.0 && *value <= 86_400.0)
+        .ok_or_else(|| "seconds above 0 and up to 86400".into())
 }
 
 /// A rate on the command line: above 0; `k` and `M` multiply.
@@ -30,9 +32,10 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
         Some(digits) => (digits, if text.ends_with('k') { 1e3 } else { 1e6 }),
         None => (text, 1.0),
     };
-    number(digits).map(|value| value * unit).filter(|value| *value > 0.0 && *value <= 1e9).ok_or_else(|| {
-        "a rate in questions a second, such as 200000, 200k or 0.5M".into()
-    })
+    number(digits)
+        .map(|value| value * unit)
+        .filter(|value| *value > 0.0 && *value <= 1e9)
+        .ok_or_else(|| "a rate in questions a second, such as 200000, 200k or 0.5M".into())
 }
 
 fn number(text: &str) -> Option<f64> {

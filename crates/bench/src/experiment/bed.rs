@@ -197,7 +197,8 @@ impl Served<'_> {
         let questions = self.bed.data.questions();
         let (rate, span) = (format!("{rate:.0}"), format!("{:.0}", seconds.max(1.0)));
         let questions = questions.to_str().context("a temporary path in UTF-8")?;
-        let args = ["taskset", "-c", "1", "kxdpgun", "-t", &span, "-Q", &rate, "-i", questions, "-p", "53", "198.18.0.1"];
+        let args =
+            ["taskset", "-c", "1", "kxdpgun", "-t", &span, "-Q", &rate, "-i", questions, "-p", "53", "198.18.0.1"];
         let text = self.lab.client().run(&args)?;
         KxdpgunRun::parse(&text, seconds.max(1.0)).with_context(|| format!("what kxdpgun printed: {text}"))
     }

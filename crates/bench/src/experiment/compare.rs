@@ -99,7 +99,8 @@ fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64], figur
     let mut line = String::new();
     if !options.no_throughput {
         let capacity = served.capacity(rates, options.grid.seconds)?;
-        line += &format!("lossless {:>7.0}  peak {:>7.0}  sent {:>7.0}", capacity.lossless, capacity.peak, capacity.sent);
+        line +=
+            &format!("lossless {:>7.0}  peak {:>7.0}  sent {:>7.0}", capacity.lossless, capacity.peak, capacity.sent);
         figures.capacity.push(capacity);
     }
     if let Some(rate) = options.cpu_rate {
@@ -107,7 +108,12 @@ fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64], figur
         let Busy { server_s, machine_s, span_s } = busy;
         let answers = outcome.answered_rate() * span_s;
         let cost = (server_s * 1e9 / answers, machine_s * 1e9 / answers);
-        line += &format!("  processor 0 {:.0} ns, machine {:.0} ns an answer at {:.0}/s", cost.0, cost.1, outcome.answered_rate());
+        line += &format!(
+            "  processor 0 {:.0} ns, machine {:.0} ns an answer at {:.0}/s",
+            cost.0,
+            cost.1,
+            outcome.answered_rate()
+        );
         figures.cost.push(cost);
     }
     if let Some(rate) = options.latency_rate {

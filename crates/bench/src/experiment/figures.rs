@@ -21,8 +21,8 @@ enum Figure {
 /// Options of `simoom-bench experiment`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place, copied and
-pre-copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
+fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place and
+copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
 measured in turn in every round. Writes NAME.csv, NAME.svg and NAME.md. Needs root.")]
 pub(crate) struct Options {
     /// The figure
@@ -68,11 +68,12 @@ fn fig8a() -> Plan {
     let lines = vec![
         Line::new(IN_PLACE_WIRE, |name, _| Subject::simoom(name, "--transmit inplace")),
         Line::new("wire keys, memcpy", |name, _| Subject::simoom(name, "--transmit copy")),
-        Line::new("wire keys, pre-copy", |name, _| Subject::simoom(name, "--transmit precopy")),
         Line::new("name keys, in place", |name, _| {
             Subject::simoom(name, "--transmit inplace --question-compression accept")
         }),
-        Line::new("name keys, memcpy", |name, _| Subject::simoom(name, "--transmit copy --question-compression accept")),
+        Line::new("name keys, memcpy", |name, _| {
+            Subject::simoom(name, "--transmit copy --question-compression accept")
+        }),
         Line::new("Knot XDP", |_, _| Subject::KnotXdp),
         Line::new("Knot", |_, _| Subject::Knot),
         Line::new("NSD", |_, _| Subject::Nsd),
@@ -91,7 +92,9 @@ fn fig8a() -> Plan {
 fn fig8b() -> Plan {
     let lines = vec![
         Line::new(IN_PLACE_WIRE, |name, batch| Subject::simoom(name, &format!("--transmit inplace --batch {batch}"))),
-        Line::new("wire keys, memcpy", |name, batch| Subject::simoom(name, &format!("--transmit copy --batch {batch}"))),
+        Line::new("wire keys, memcpy", |name, batch| {
+            Subject::simoom(name, &format!("--transmit copy --batch {batch}"))
+        }),
         Line::new("NSD", |_, _| Subject::Nsd),
     ];
     Plan {
@@ -117,7 +120,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         line.peaks = vec![Vec::new(); plan.points.len()];
     }
     // a bed a zone: writing a zone is no part of a round
-    let zones: Vec<u64> = if options.figure == Figure::Fig8a { plan.points.clone() } else { vec![10_000; plan.points.len()] };
+    let zones: Vec<u64> =
+        if options.figure == Figure::Fig8a { plan.points.clone() } else { vec![10_000; plan.points.len()] };
     for round in 1..=options.grid.rounds {
         for (at, (point, names)) in plan.points.iter().zip(&zones).enumerate() {
             measure(&simoom, options, &rates, &mut plan.lines, (round, at), (*point, *names))?;
@@ -142,15 +146,25 @@ fn measure(
         let subject = (line.subject)(line.name, point);
         let served = bed.serve(&subject)?;
         let capacity = served.capacity(rates, options.grid.seconds)?;
-        eprintln!("{round} {point:>6} {:<22} lossless {:>7.0}  peak {:>7.0}", line.name, capacity.lossless, capacity.peak);
+        eprintln!(
+            "{round} {point:>6} {:<22} lossless {:>7.0}  peak {:>7.0}",
+            line.name, capacity.lossless, capacity.peak
+        );
         line.peaks[at].push(capacity.peak);
     }
     Ok(())
 }
 
 fn report(plan: &Plan, options: &Options) -> Report {
-    let mut table =
-        Table::new(&["server", plan.axis, "peak answers/s", "least", "greatest", "ratio to NSD", "ratio to the line's first"]);
+    let mut table = Table::new(&[
+        "server",
+        plan.axis,
+        "peak answers/s",
+        "least",
+        "greatest",
+        "ratio to NSD",
+        "ratio to the line's first",
+    ]);
     let mut series = Vec::new();
     let nsd = plan.lines.iter().find(|line| line.name == "NSD").map(|line| &line.peaks);
     for line in &plan.lines {

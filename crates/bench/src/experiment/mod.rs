@@ -58,7 +58,8 @@ impl Common {
             None => std::env::current_exe().context("where this program lies")?.with_file_name("simoom"),
         };
         // as it will be seen from another working directory
-        path.canonicalize().with_context(|| format!("no server at {}; build it, or name it with --simoom", path.display()))
+        path.canonicalize()
+            .with_context(|| format!("no server at {}; build it, or name it with --simoom", path.display()))
     }
 }
 

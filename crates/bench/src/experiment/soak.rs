@@ -54,7 +54,8 @@ pub(crate) struct Options {
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
     let simoom = options.common.simoom()?;
-    let zone = |version| Synthetic { origin: "example.com".into(), names: options.names, content: Content::Version(version) };
+    let zone =
+        |version| Synthetic { origin: "example.com".into(), names: options.names, content: Content::Version(version) };
     let bed = Bed::new(zone(0), &simoom, Generator::Own)?;
     let mut served = bed.serve(&Subject::simoom("simoom", ""))?;
     let rate = match options.rate {
@@ -237,7 +238,14 @@ fn drift(resident: &[u64]) -> Option<f64> {
     resident[SETTLING_RELOADS..].iter().map(|&bytes| (bytes as f64 / settled - 1.0).abs()).reduce(f64::max)
 }
 
-fn report(options: &Options, rate: f64, outcome: &Outcome, drops: &Drops, reloads: &Reloads, verdict: &Verdict) -> Report {
+fn report(
+    options: &Options,
+    rate: f64,
+    outcome: &Outcome,
+    drops: &Drops,
+    reloads: &Reloads,
+    verdict: &Verdict,
+) -> Report {
     let mut table = Table::new(&["what", "figure"]);
     let mut count = |name: &str, count: u64| table.row(vec![Cell::text(name), Cell::Count(count)]);
     count("questions sent", outcome.sent);
@@ -287,7 +295,10 @@ mod tests {
                 {"name": IN_FRONT[0], "labels": {"queue": "0", "reason": "receive ring full"}, "value": socket},
             ]})
         };
-        let drops = |socket, dns, wire| Drops { server: server_drops(&stats(socket, dns)), wire: vec![("vs rx dropped".into(), wire)] };
+        let drops = |socket, dns, wire| Drops {
+            server: server_drops(&stats(socket, dns)),
+            wire: vec![("vs rx dropped".into(), wire)],
+        };
         let since = drops(7, 5, 10).since(&drops(2, 1, 3));
         assert_eq!(since.server[0], ("dns_drops_total reason=short".into(), 4));
         assert_eq!(since.server[1].1, 5);

@@ -23,12 +23,8 @@ pub(crate) enum Subject {
 }
 
 /// The peers by the words of the command line.
-const WORDS: [(&str, Subject); 4] = [
-    ("reflector", Subject::Reflector),
-    ("nsd", Subject::Nsd),
-    ("knot", Subject::Knot),
-    ("knot-xdp", Subject::KnotXdp),
-];
+const WORDS: [(&str, Subject); 4] =
+    [("reflector", Subject::Reflector), ("nsd", Subject::Nsd), ("knot", Subject::Knot), ("knot-xdp", Subject::KnotXdp)];
 
 /// What ours is started with when nothing else is said.
 const SIMOOM: &str = "--interface vs --listen 198.18.0.1:53 --cpus 0";

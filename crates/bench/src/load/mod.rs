@@ -93,7 +93,10 @@ impl<'a, P: Port> Load<'a, P> {
     pub(crate) fn new(port: P, ends: Ends, sources: SourcePorts, queries: &'a Queries) -> Result<Self> {
         let template = Template::new(ends, queries.edns());
         let needed = template.frame_bytes(queries.longest_bytes());
-        ensure!(needed <= port.facts().frame_bytes, "a question makes a frame of {needed} bytes, too large for the port");
+        ensure!(
+            needed <= port.facts().frame_bytes,
+            "a question makes a frame of {needed} bytes, too large for the port"
+        );
         ensure!(sources.count > 0 && u16::MAX - sources.count >= sources.first, "no such source ports: {sources:?}");
         let slots = vec![Slot::default(); usize::from(sources.count) << 16];
         Ok(Load {
@@ -225,7 +228,8 @@ impl<'a, P: Port> Load<'a, P> {
         };
         let id = u16::from_be_bytes([payload[0], payload[1]]);
         let port = port.wrapping_sub(self.first_port);
-        let Some(slot) = self.slots.get_mut(slot_of(port, id)).filter(|slot| port < self.ports && slot.sent_ns != 0) else {
+        let Some(slot) = self.slots.get_mut(slot_of(port, id)).filter(|slot| port < self.ports && slot.sent_ns != 0)
+        else {
             outcome.unmatched += 1;
             return;
         };

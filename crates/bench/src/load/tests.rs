@@ -104,7 +104,8 @@ fn run(content: Content, rate: Option<f64>, mut answer: impl FnMut(&[u8]) -> Opt
 
 #[test]
 fn right_answers_are_counted_timed_and_found_right() {
-    let outcome = run(Content::Plain, Some(100_000.0), |question| Some(answer_with(question, &[expected_address(question)])));
+    let outcome =
+        run(Content::Plain, Some(100_000.0), |question| Some(answer_with(question, &[expected_address(question)])));
     assert!(outcome.sent > 0, "{outcome}");
     assert_eq!((outcome.answered, outcome.checked, outcome.lost), (outcome.sent, outcome.sent, 0), "{outcome}");
     assert!(outcome.faults.is_empty(), "{outcome}");
@@ -128,18 +129,24 @@ fn each_kind_of_wrong_answer_is_told_apart() {
         (Fault::Headers, Box::new(flip(0))),
         (Fault::Answer, Box::new(|question| Some(answer_with(question, &[[192, 0, 2, 1]])))),
         (Fault::Answer, Box::new(|question| Some(answer_with(question, &[expected_address(question), [1, 1, 1, 1]])))),
-        (Fault::Question, Box::new(|question| {
-            let mut frame = answer_with(question, &[expected_address(question)]);
-            frame[55] ^= 0x20; // the first letter's case
-            finish(&mut frame);
-            Some(frame)
-        })),
-        (Fault::Message, Box::new(|question| {
-            let mut frame = answer_with(question, &[expected_address(question)]);
-            frame[44] |= 2; // TC
-            finish(&mut frame);
-            Some(frame)
-        })),
+        (
+            Fault::Question,
+            Box::new(|question| {
+                let mut frame = answer_with(question, &[expected_address(question)]);
+                frame[55] ^= 0x20; // the first letter's case
+                finish(&mut frame);
+                Some(frame)
+            }),
+        ),
+        (
+            Fault::Message,
+            Box::new(|question| {
+                let mut frame = answer_with(question, &[expected_address(question)]);
+                frame[44] |= 2; // TC
+                finish(&mut frame);
+                Some(frame)
+            }),
+        ),
     ];
     for (fault, answer) in cases {
         let outcome = run(Content::Plain, Some(20_000.0), answer);

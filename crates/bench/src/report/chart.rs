@@ -109,7 +109,8 @@ impl Chart {
 
     /// The x values that were measured: a sweep by factors has few, and each deserves its tick.
     fn ticks(&self) -> Vec<f64> {
-        let mut ticks: Vec<f64> = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
+        let mut ticks: Vec<f64> =
+            self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
         ticks
@@ -122,7 +123,8 @@ impl Chart {
         let x_least = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
         let x_greatest = points().map(|point| point.0).fold(f64::NEG_INFINITY, f64::max);
         let y_greatest = points().map(|point| point.1).chain(highest).fold(0.0, f64::max);
-        (!self.x.logarithmic || x_least > 0.0).then_some(((x_least, x_greatest), if y_greatest > 0.0 { y_greatest } else { 1.0 }))
+        (!self.x.logarithmic || x_least > 0.0)
+            .then_some(((x_least, x_greatest), if y_greatest > 0.0 { y_greatest } else { 1.0 }))
     }
 
     fn draw_plot<X>(
@@ -209,7 +211,8 @@ mod tests {
 
     #[test]
     fn axis_numbers_are_short() {
-        let numbers = [(0.0, "0"), (0.5, "0.5"), (64.0, "64"), (1000.0, "1 k"), (12_500.0, "12.5 k"), (1.25e6, "1.25 M")];
+        let numbers =
+            [(0.0, "0"), (0.5, "0.5"), (64.0, "64"), (1000.0, "1 k"), (12_500.0, "12.5 k"), (1.25e6, "1.25 M")];
         for (value, expected) in numbers {
             assert_eq!(short(value), expected);
         }

@@ -26,7 +26,8 @@ impl Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         fact("processor", processor(&cpuinfo));
         fact("processors online", std::thread::available_parallelism().ok().map(|count| count.to_string()));
-        let guest = cpuinfo.lines().any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "hypervisor"));
+        let guest =
+            cpuinfo.lines().any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "hypervisor"));
         fact("virtual machine", Some(if guest { "yes" } else { "no" }.into()));
         fact("memory", memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default()));
         fact("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()));

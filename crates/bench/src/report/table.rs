@@ -130,7 +130,8 @@ mod tests {
         let mut table = Table::new(&["server", "answers/s", "ratio"]);
         table.row(vec![Cell::text("a|b"), Cell::Count(1_234_567), Cell::number(Some(-1234.5), 2)]);
         table.row(vec![Cell::text("c"), Cell::Count(12), Cell::number(Some(f64::NAN), 2)]);
-        let expected = "| server | answers/s | ratio |\n|---|---:|---:|\n| a\\|b | 1,234,567 | -1,234.50 |\n| c | 12 | – |\n";
+        let expected =
+            "| server | answers/s | ratio |\n|---|---:|---:|\n| a\\|b | 1,234,567 | -1,234.50 |\n| c | 12 | – |\n";
         assert_eq!(table.markdown(), expected);
     }
 

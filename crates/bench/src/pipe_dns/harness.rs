@@ -1,0 +1,180 @@
+//! A server and a client at the two ends of an in-memory pipe, in one thread: the client fills the pipe, the server's cycles
+//! over what is there are timed, the client takes the answers out and checks them. Only the middle step is on the clock.
+
+use super::copied::Copied;
+use super::{Keying, Setup, Transmit};
+use crate::load::{Ends, Template};
+use crate::queries::{Content, Queries, Synthetic};
+use anyhow::{Result, anyhow, ensure};
+use app::Listener;
+use base::publish::Publisher;
+use base::{Burst, Clock};
+use dataplane::Loop;
+use dns::{Options, QuestionCompression, Server, Tables};
+use port::Port;
+use port::pipe::{self, Pipe};
+use stack::{OwnAddress, Stack, UdpListener};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Questions that wait when the clock starts: a NIC's ring, well filled.
+pub(crate) const RING_FRAMES: usize = 512;
+const CLIENT: &str = "198.18.0.2";
+const SERVER: &str = "198.18.0.1:53";
+const FIRST_PORT: u16 = 20_000;
+/// One answer in so many is checked to the last byte.
+const CHECK_EVERY: u64 = 64;
+
+/// The server, behind either port.
+enum Served {
+    InPlace(Loop<Pipe, Server>),
+    Copy(Loop<Copied<Pipe>, Server>),
+}
+
+/// Client, pipe and server.
+pub(crate) struct Harness {
+    client: Pipe,
+    served: Served,
+    template: Template,
+    queries: Queries,
+    clock: Clock,
+    asked: u64,
+    answered: u64,
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// questions answered
+    pub(crate) questions: u64,
+    /// nanoseconds in the server's cycles
+    pub(crate) server_ns: u64,
+}
+
+/// The tables of a synthetic zone of `names` names.
+pub(crate) fn tables(names: u64) -> Result<Arc<Tables>> {
+    let synthetic = Synthetic { origin: "example.com".into(), names, content: Content::Plain };
+    let mut text = Vec::new();
+    synthetic.write(&mut text)?;
+    let source = zone::MemorySource::new().with("zone", text);
+    let one_line = |errors: Vec<String>| anyhow!("the zone does not load: {}", errors.join("; "));
+    let zone = zone::load(&source, "zone", None)
+        .map_err(|errors| one_line(errors.iter().map(ToString::to_string).collect()))?;
+    let tables =
+        Tables::build(vec![zone], 1).map_err(|errors| one_line(errors.iter().map(ToString::to_string).collect()))?;
+    Ok(Arc::new(tables))
+}
+
+impl Harness {
+    /// A server over `tables`, which hold a synthetic zone of `setup.names` names.
+    pub(crate) fn new(setup: &Setup, tables: Arc<Tables>) -> Result<Harness> {
+        let config =
+            pipe::Config { ring_frames: RING_FRAMES, frames: 2 * RING_FRAMES as u32, ..pipe::Config::default() };
+        let (mut clients, mut servers) = pipe::pair(&config)?;
+        let (client, server) = (clients.remove(0), servers.remove(0));
+        let listen: SocketAddr = SERVER.parse()?;
+        let keying = match setup.keying {
+            Keying::Wire => QuestionCompression::Refuse,
+            Keying::Name => QuestionCompression::Accept,
+        };
+        let options = Options { question_compression: keying, ..Options::default() };
+        let service = Server::new(Publisher::new(tables).reader(), options);
+        let stack_config = stack::Config {
+            own: vec![OwnAddress { addr: listen.ip(), prefix_len: 24 }],
+            listeners: vec![UdpListener { listener: Listener(0), local: listen }],
+            claim: stack::Claim { mode: stack::ClaimMode::Silent, ..stack::Claim::default() },
+            ..stack::Config::default()
+        };
+        // a server that accepts unfinished checksums would skip verifying them
+        let facts = port::Facts { virtual_link: false, ..server.facts().clone() };
+        let stack = Stack::new(stack_config, &facts);
+        let served = match setup.transmit {
+            Transmit::Inplace => Served::InPlace(Loop::new(server, stack, service, setup.batch)),
+            Transmit::Copy => Served::Copy(Loop::new(Copied::new(server), stack, service, setup.batch)),
+        };
+        let zone = Synthetic { origin: "example.com".into(), names: setup.names, content: Content::Plain };
+        let queries = Queries::synthetic(&zone, None, 7)?;
+        let ends = Ends {
+            client_mac: config.macs[0],
+            server_mac: config.macs[1],
+            client: CLIENT.parse::<IpAddr>()?,
+            server: listen,
+        };
+        let template = Template::new(ends, false);
+        Ok(Harness { client, served, template, queries, clock: Clock::start(), asked: 0, answered: 0 })
+    }
+
+    /// Asks `questions`, rounded up to whole rings.
+    pub(crate) fn run(&mut self, questions: u64) -> Result<Run> {
+        let (before, mut server_ns) = (self.answered, 0);
+        while self.answered - before < questions {
+            self.fill()?;
+            let now = self.clock.now();
+            let start = Instant::now();
+            serve_waiting(&mut self.served, now);
+            server_ns += start.elapsed().as_nanos() as u64;
+            self.drain()?;
+        }
+        Ok(Run { questions: self.answered - before, server_ns })
+    }
+
+    fn number(&self, sequence: u64) -> (u16, u16) {
+        (FIRST_PORT + (sequence >> 16) as u16 % 16, sequence as u16)
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        let mut burst = Burst::new();
+        for _ in 0..RING_FRAMES {
+            let mut frame = self.client.take().ok_or_else(|| anyhow!("frames were lost"))?;
+            let (port, id) = self.number(self.asked);
+            let query = self.queries.get((self.asked % self.queries.len() as u64) as usize);
+            self.template.fill(&mut frame, &query, id, port);
+            self.asked += 1;
+            burst.push(frame);
+            if burst.is_full() {
+                self.client.transmit(&mut burst);
+            }
+        }
+        self.client.transmit(&mut burst);
+        ensure!(self.client.stats().dropped.get() == 0, "the pipe is too small");
+        Ok(())
+    }
+
+    /// Answers come in the order of the questions, since the server works in that order.
+    fn drain(&mut self) -> Result<()> {
+        let mut burst = Burst::new();
+        while self.client.receive(&mut burst, base::BURST_FRAMES) > 0 {
+            for frame in burst.drain(..) {
+                let (port, id) = self.number(self.answered);
+                let answer = self.template.answer(frame.bytes());
+                let ours = answer.is_some_and(|(to, payload)| {
+                    to == port && payload[..2] == id.to_be_bytes() && payload[3] & 15 == 0
+                });
+                ensure!(ours, "question {} was not answered next", self.answered);
+                if self.answered % CHECK_EVERY == 0 {
+                    let query = self.queries.get((self.answered % self.queries.len() as u64) as usize);
+                    let checked = self.template.check(frame.bytes(), &query);
+                    let checked =
+                        checked.map_err(|fault| anyhow!("the answer to question {}: {fault:?}", self.answered))?;
+                    ensure!(!checked.partial_checksum, "question {} has an unfinished checksum", self.answered);
+                }
+                self.answered += 1;
+                self.client.give(frame);
+            }
+        }
+        self.client.flush();
+        ensure!(self.answered == self.asked, "{} of {} questions were answered", self.answered, self.asked);
+        Ok(())
+    }
+}
+
+/// The server's cycles over everything that waits. One function that is never inlined, so that callgrind can be told to count
+/// inside it alone.
+#[inline(never)]
+fn serve_waiting(served: &mut Served, now: base::Instant) {
+    match served {
+        Served::InPlace(server) => while server.cycle(now).received > 0 {},
+        Served::Copy(server) => while server.cycle(now).received > 0 {},
+    }
+}

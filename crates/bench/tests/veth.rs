@@ -1,0 +1,113 @@
+//! The generator and the reflector at the two ends of a veth pair.
+
+use lab::{Lab, Process};
+use serde_json::Value;
+use std::time::Duration;
+
+const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
+
+fn reflector(lab: &Lab, listen: &str) -> Process {
+    let mut process = lab.server().spawn(&[BENCH, "reflect", "--interface", "vs", "--listen", listen]).unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !process.log().contains("reflecting") {
+        assert!(process.ended().is_none() && std::time::Instant::now() < end, "{}", process.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    lab.pin();
+    process
+}
+
+fn load(lab: &Lab, server: &str, options: &[&str]) -> Value {
+    let mut args = vec![BENCH, "dns", "--interface", "vc", "--server", server, "--names", "100", "--json"];
+    args.extend(options);
+    let text = lab.client().run(&args).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn what_the_generator_sends_the_reflector_returns_over_both_families() {
+    let lab = Lab::new().unwrap();
+    for server in ["198.18.0.1:53", "[2001:db8:18::1]:53"] {
+        let mut reflector = reflector(&lab, server);
+        let results = load(&lab, server, &["--rate", "2000", "--seconds", "0.5", "--any-answer"]);
+        let run = &results["runs"][0];
+        let sent = run["sent"].as_u64().unwrap();
+        assert!(sent > 0, "{results}");
+        assert_eq!(run["answered"], sent, "{results}");
+        assert_eq!(run["foreign"], 0, "{results}");
+        // ping of the same address goes through the kernel all the while
+        lab.client()
+            .run(&[
+                "ping",
+                "-c",
+                "1",
+                "-W",
+                "2",
+                server.trim_start_matches('[').split([']']).next().unwrap().trim_end_matches(":53"),
+            ])
+            .unwrap();
+        reflector.stop();
+        assert!(reflector.log().contains("reflected "), "{}", reflector.log());
+        assert!(!lab.server().run(&["ip", "link", "show", "dev", "vs"]).unwrap().contains("xdp"));
+    }
+}
+
+#[test]
+fn the_checks_of_answers_find_that_a_reflector_is_no_server() {
+    let lab = Lab::new().unwrap();
+    let _reflector = reflector(&lab, "198.18.0.1:53");
+    let options = ["--rate", "500", "--seconds", "0.2", "--check-every", "1"];
+    let results = load(&lab, "198.18.0.1:53", &options);
+    let run = &results["runs"][0];
+    assert!(run["checked"].as_u64().unwrap() > 0, "{results}");
+    assert_eq!(run["faults"]["message"], run["checked"], "{results}");
+}
+
+#[test]
+fn a_knot_server_answers_rightly() {
+    let lab = Lab::new().unwrap();
+    lab::require_programs(&["knotd"]);
+    let text = lab.client().run(&[BENCH, "zone", "--names", "100"]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    std::fs::write(dir.join("zone"), text).unwrap();
+    let config = format!(
+        "server:\n  rundir: \"{0}\"\n  user: root:root\n  listen: 198.18.0.1@53\n  udp-workers: 1\ndatabase:\n  storage: \"{0}\"\n\
+         zone:\n  - domain: example.com\n    file: \"{0}/zone\"\n",
+        dir.display()
+    );
+    std::fs::write(dir.join("knot.conf"), config).unwrap();
+    let mut knot = lab.server().spawn(&["knotd", "-c", dir.join("knot.conf").to_str().unwrap()]).unwrap();
+    let ask = ["dig", "+tries=1", "+time=1", "+short", "@198.18.0.1", "host5.example.com", "A"];
+    knot.wait_until(|| lab.client().run(&ask).is_ok_and(|text| text.contains("198.18")), Duration::from_secs(20))
+        .unwrap();
+    let options = ["--rate", "1000", "--seconds", "0.5", "--check-every", "1", "--edns", "1232"];
+    let results = load(&lab, "198.18.0.1", &options);
+    let run = &results["runs"][0];
+    assert!(run["checked"].as_u64().unwrap() > 0, "{results}");
+    assert_eq!(run["faults"], serde_json::json!({}), "{results}");
+    assert_eq!(run["rcodes"][0], run["answered"], "{results}");
+    // a kernel sender leaves its checksums to the NIC
+    assert_eq!(run["partial_checksums"], run["checked"], "{results}");
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let lab = Lab::new().unwrap();
+    let cases: [(&[&str], &str); 5] = [
+        (&["dns", "--interface", "nope", "--server", "198.18.0.1", "--names", "1", "--rate", "1"], "nope"),
+        (&["dns", "--interface", "vc", "--server", "198.18.0.77", "--names", "1", "--rate", "1"], "does not answer"),
+        (
+            &["dns", "--interface", "vc", "--server", "198.18.0.1", "--queries", "/nope", "--rate", "1"],
+            "cannot read /nope",
+        ),
+        (&["reflect", "--interface", "nope", "--listen", "198.18.0.1:53"], "no interface nope"),
+        (&["compare", "--servers", "simoom", "--simoom", "/nope"], "no server at /nope"),
+    ];
+    for (args, words) in cases {
+        let done = lab.client().command(BENCH).args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(1), "{args:?}: {text}");
+        assert!(text.contains(words) && text.trim().lines().count() == 1, "{args:?}: {text}");
+    }
+}
