@@ -244,7 +244,7 @@ fn shuffled_case(rng: &mut Rng, name: &str) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn prepared_answers_are_the_reference_s(seed in any::<u64>()) {
