@@ -181,7 +181,8 @@ impl Claims {
             if known == Some(own) {
                 continue;
             }
-            let rival = own.rival.map_or_else(|| "another".to_owned(), |mac| mac.map(|octet| format!("{octet:02x}")).join(":"));
+            let rival =
+                own.rival.map_or_else(|| "another".to_owned(), |mac| mac.map(|octet| format!("{octet:02x}")).join(":"));
             if known.map(|known| known.readiness) != Some(own.readiness) {
                 match own.readiness {
                     Readiness::Probing => {}

@@ -17,7 +17,8 @@ fn start(seconds: &str) -> Process {
 /// No namespace and no process of the demo that ran as `id` is left.
 fn nothing_left(id: u32) {
     let namespaces = fs::read_dir("/run/netns").unwrap();
-    let names: Vec<String> = namespaces.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let names: Vec<String> =
+        namespaces.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert!(!names.iter().any(|name| name.starts_with(&format!("simoom-demo-{id}-"))), "{names:?}");
     let group = Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
     assert!(lab::wait_until(|| test_kill_process_group(group).is_err(), PATIENCE), "a process stayed");

@@ -32,11 +32,8 @@ fn usual_clients_get_answers_over_every_transport_and_the_wire_stays_clean() {
                 assert!(ask("+short +nsid x.wild.example.com TXT").contains("a wildcard answers"));
             }
         }
-        // dig and kdig come back over TCP by themselves when TC is set
-        for tool in ["dig", "kdig"] {
-            let big = client(&lab, &format!("{tool} @{at} +short big.example.com TXT"));
-            assert_eq!(big.lines().filter(|line| line.starts_with("\"answer-")).count(), 99, "{big}");
-        }
+        let cut = client(&lab, &format!("dig +ignore @{at} big.example.com TXT"));
+        assert!(cut.contains("flags: qr aa tc"), "{cut}");
         for flags in ["-u", "-t"] {
             let said = client(&lab, &format!("drill {flags} www.example.com @{at} A"));
             assert!(said.contains("198.18.0.80") && said.contains("flags: qr aa"), "{said}");
@@ -44,12 +41,20 @@ fn usual_clients_get_answers_over_every_transport_and_the_wire_stays_clean() {
     }
     let findings = capture.finish().unwrap();
     findings.check();
-    assert!(findings.from_server["DNS"] >= 50, "{findings}");
+    assert!(findings.from_server["DNS"] >= 46, "{findings}");
+    // After the capture, since the client's kernel merges the segments of a long answer and leaves their checksum open. dig and
+    // kdig come over TCP by themselves when TC is set.
+    for at in SERVERS {
+        for tool in ["dig", "kdig"] {
+            let big = client(&lab, &format!("{tool} @{at} +short big.example.com TXT"));
+            assert_eq!(big.lines().filter(|line| line.starts_with("\"answer-")).count(), 99, "{big}");
+        }
+    }
 
     let stats = server.stats();
     for family in ["4", "6"] {
-        // 5 questions of either tool, the big one twice, drill's
-        assert!(stats.questions("udp", family) >= 13, "{stats:?}");
+        // 5 questions of either tool, the big one three times, drill's
+        assert!(stats.questions("udp", family) >= 14, "{stats:?}");
         assert!(stats.questions("tcp", family) >= 13, "{stats:?}");
     }
     let udp = stats.questions("udp", "4") + stats.questions("udp", "6");
@@ -57,7 +62,7 @@ fn usual_clients_get_answers_over_every_transport_and_the_wire_stays_clean() {
     assert_eq!(stats.on_sockets(), 0, "no datagram went through a socket");
     let accepted = stats.sum("sockets_connections_accepted_total", &[]);
     assert!(accepted >= 26, "{accepted} connections");
-    assert_eq!(stats.sum("dns_truncated_total", &[]), 4);
+    assert_eq!(stats.sum("dns_truncated_total", &[]), 6);
 }
 
 #[test]

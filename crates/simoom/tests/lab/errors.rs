@@ -19,15 +19,17 @@ fn refuses(lab: &Lab, through: &[&str], args: &[&str], status: i32, words: &[&st
 fn an_interface_that_cannot_be_had() {
     let lab = Lab::new().unwrap();
     let (_dir, zone) = zone(ZONE);
-    let with = |more: &[&'static str]| -> Vec<String> {
-        more.iter().map(ToString::to_string).chain([zone.clone()]).collect()
-    };
+    let with =
+        |more: &[&'static str]| -> Vec<String> { more.iter().map(ToString::to_string).chain([zone.clone()]).collect() };
     let refuses = |args: Vec<String>, words: &[&str]| {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         refuses(&lab, &[], &args, 1, words);
     };
     refuses(with(&["--interface", "nosuch0", "--listen", "198.18.0.1:53"]), &["no interface nosuch0", "--interface"]);
-    refuses(with(&["--interface", "vs", "--listen", "198.18.0.1:53", "--mode", "zerocopy"]), &["zero-copy", "--mode auto"]);
+    refuses(
+        with(&["--interface", "vs", "--listen", "198.18.0.1:53", "--mode", "zerocopy"]),
+        &["zero-copy", "--mode auto"],
+    );
     ip(lab.server(), "link set vs mtu 9000");
     refuses(with(&LISTEN), &["9000, is too large", "mtu"]);
     ip(lab.server(), "link set vs mtu 1500");
@@ -75,9 +77,7 @@ fn another_program_and_a_taken_queue() {
     // the first one goes on
     dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
     // without its program its sockets still have the queues
-    let json = |args: &[&str]| -> serde_json::Value {
-        serde_json::from_str(&lab.server().run(args).unwrap()).unwrap()
-    };
+    let json = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&lab.server().run(args).unwrap()).unwrap() };
     let program = json(&["ip", "--json", "link", "show", "dev", "vs"])[0]["xdp"]["prog"]["id"].clone();
     let links = json(&["bpftool", "--json", "link", "list"]);
     let link = links.as_array().unwrap().iter().find(|link| link["prog_id"] == program);

@@ -75,12 +75,16 @@ fn version(number: usize) -> String {
     let strings: String = (0..8).map(|record| format!("www TXT \"{number}\" \"record {record}\"\n")).collect();
     // names that come and go with the version make the tables differ in more than values
     let names: String = (0..number % 7 * 50).map(|name| format!("n{name} A 192.0.2.1\n")).collect();
-    format!("$ORIGIN example.com.\n$TTL 60\n@ SOA ns h {} 1 1 1 1\n@ NS ns\nns A 198.18.0.1\n{strings}{names}", number + 1)
+    format!(
+        "$ORIGIN example.com.\n$TTL 60\n@ SOA ns h {} 1 1 1 1\n@ NS ns\nns A 198.18.0.1\n{strings}{names}",
+        number + 1
+    )
 }
 
 /// The version that all the TXT records of an answer are of.
 fn version_of(answer: &[u8]) -> Result<usize, String> {
-    let text: String = answer.iter().map(|&octet| if octet.is_ascii_graphic() { char::from(octet) } else { '\n' }).collect();
+    let text: String =
+        answer.iter().map(|&octet| if octet.is_ascii_graphic() { char::from(octet) } else { '\n' }).collect();
     if answer[3] & 15 != 0 || answer[6..8] != [0, 8] {
         return Err(format!("not eight records: {text}"));
     }
@@ -194,7 +198,11 @@ fn a_broken_zone_at_reload_keeps_the_old_one() {
     let mut server = Server::start_for(lab.server(), &version(1), &LISTEN);
     let file = server.zone_file();
     let served = |number: usize| {
-        dig_until(&lab, "@198.18.0.1 example.com SOA", &format!("ns.example.com. h.example.com. {} 1 1 1 1", number + 1));
+        dig_until(
+            &lab,
+            "@198.18.0.1 example.com SOA",
+            &format!("ns.example.com. h.example.com. {} 1 1 1 1", number + 1),
+        );
     };
     served(1);
     fs::write(&file, version(2).replace("ns A 198", "ns A x98")).unwrap();

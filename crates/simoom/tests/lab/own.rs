@@ -46,9 +46,10 @@ fn an_own_address_resolves_echoes_and_answers() {
 fn an_address_that_the_kernel_has_cannot_be_own() {
     let lab = Lab::new().unwrap();
     let (_dir, zone) = zone(crate::common::ZONE);
-    for (own, at, listen) in
-        [("198.18.0.1/24", "198.18.0.1", "198.18.0.1:53"), ("2001:db8:18::1/64", "2001:db8:18::1", "[2001:db8:18::1]:53")]
-    {
+    for (own, at, listen) in [
+        ("198.18.0.1/24", "198.18.0.1", "198.18.0.1:53"),
+        ("2001:db8:18::1/64", "2001:db8:18::1", "[2001:db8:18::1]:53"),
+    ] {
         let (status, log) = refused(lab.server(), &["--interface", "vs", "--own", own, "--listen", listen, &zone]);
         let lines = complaints(&log);
         assert!(lines.len() == 1 && lines[0].contains(at) && lines[0].contains("--own"), "{log}");

@@ -1,7 +1,8 @@
 //! What AF_XDP takes and what it leaves: only the questions to the addresses served, and nothing is lost between the two.
 
 use crate::common::{
-    CLIENT_PORT, LISTEN, RawClient, Server, client, datagram, dig, dig_until, ip, question, question_for, udp_v4, udp_v6,
+    CLIENT_PORT, LISTEN, RawClient, Server, client, datagram, dig, dig_until, ip, question, question_for, udp_v4,
+    udp_v6,
 };
 use lab::{CLIENT_V4, CLIENT_V6, Lab, SERVER_V4, SERVER_V6, frame, frame::protocol};
 use std::{
@@ -154,7 +155,13 @@ fn mangled() -> Vec<Vec<u8>> {
         spoilt_v6(116, |packet| packet[8] = 0xff),
         // DNS: shorter than a header, an answer
         frame::Ipv4::new(CLIENT_V4, SERVER_V4, protocol::UDP).packet(&udp_v4(&question(117)[..11])),
-        frame::ipv6(CLIENT_V6, SERVER_V6, protocol::UDP, &[], &udp_v6(&[&[0, 118, 0x84], &question(118)[3..]].concat())),
+        frame::ipv6(
+            CLIENT_V6,
+            SERVER_V6,
+            protocol::UDP,
+            &[],
+            &udp_v6(&[&[0, 118, 0x84], &question(118)[3..]].concat()),
+        ),
     ]
 }
 
@@ -192,7 +199,11 @@ fn mangled_frames_are_counted_and_nothing_else() {
     let after = server.stats();
     let grown: Vec<u64> = fate(&after).iter().zip(fate(&before)).map(|(after, before)| after - before).collect();
     // the kernel's own traffic (neighbours, routers) may pass as well
-    assert!(grown.iter().sum::<u64>() >= 10 * frames.len() as u64, "{grown:?} of {} frames\n{after:?}", 10 * frames.len());
+    assert!(
+        grown.iter().sum::<u64>() >= 10 * frames.len() as u64,
+        "{grown:?} of {} frames\n{after:?}",
+        10 * frames.len()
+    );
     assert!(grown[0] >= 100, "{grown:?}");
     assert_eq!(grown[1], 20, "DNS counts what is no question: {after:?}");
     let taken = after.taken() - before.taken();
@@ -254,9 +265,11 @@ fn a_question_to_a_name_beside_is_no_business_of_the_port() {
     let mut raw = RawClient::new(&lab);
     let before = server.stats();
     // IPv6 has no listener: the kernel says so itself
-    let asking = frame::udp((CLIENT_V6.into(), CLIENT_PORT), (SERVER_V6.into(), 53), &question_for("www.example.com", 1, 5));
+    let asking =
+        frame::udp((CLIENT_V6.into(), CLIENT_PORT), (SERVER_V6.into(), 53), &question_for("www.example.com", 1, 5));
     raw.send(&frame::ipv6(CLIENT_V6, SERVER_V6, protocol::UDP, &[], &asking));
-    let unreachable = raw.raw.receive(crate::common::PATIENCE, |got| got[12..14] == [0x86, 0xdd] && got[20] == 58 && got[54] == 1);
+    let unreachable =
+        raw.raw.receive(crate::common::PATIENCE, |got| got[12..14] == [0x86, 0xdd] && got[20] == 58 && got[54] == 1);
     assert!(unreachable.is_some(), "no ICMPv6 port unreachable");
     assert_eq!(server.stats().taken(), before.taken());
 }
