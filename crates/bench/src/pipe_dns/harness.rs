@@ -5,7 +5,8 @@ use super::copied::Copied;
 use super::{Keying, Setup, Transmit};
 use crate::load::{Ends, Template};
 use crate::queries::{Content, Queries, Synthetic};
-use anyhow::{Result, anyhow, ensure};
+use crate::stats;
+use anyhow::{Context as _, Result, anyhow, ensure};
 use app::Listener;
 use base::publish::Publisher;
 use base::{Burst, Clock};
@@ -41,6 +42,7 @@ pub(crate) struct Harness {
     clock: Clock,
     asked: u64,
     answered: u64,
+    sections_ns: Vec<f64>,
 }
 
 /// What a run took.
@@ -48,8 +50,8 @@ pub(crate) struct Harness {
 pub(crate) struct Run {
     /// questions answered
     pub(crate) questions: u64,
-    /// nanoseconds in the server's cycles
-    pub(crate) server_ns: u64,
+    /// nanoseconds a question in the server's cycles, the median of the sections on the clock
+    pub(crate) typical_ns: f64,
 }
 
 /// The tables of a synthetic zone of `names` names.
@@ -102,21 +104,32 @@ impl Harness {
             server: listen,
         };
         let template = Template::new(ends, false);
-        Ok(Harness { client, served, template, queries, clock: Clock::start(), asked: 0, answered: 0 })
+        Ok(Harness {
+            client,
+            served,
+            template,
+            queries,
+            clock: Clock::start(),
+            asked: 0,
+            answered: 0,
+            sections_ns: Vec::new(),
+        })
     }
 
     /// Asks `questions`, rounded up to whole rings.
     pub(crate) fn run(&mut self, questions: u64) -> Result<Run> {
-        let (before, mut server_ns) = (self.answered, 0);
+        let before = self.answered;
+        self.sections_ns.clear();
         while self.answered - before < questions {
             self.fill()?;
             let now = self.clock.now();
             let start = Instant::now();
             serve_waiting(&mut self.served, now);
-            server_ns += start.elapsed().as_nanos() as u64;
+            self.sections_ns.push(start.elapsed().as_nanos() as f64 / RING_FRAMES as f64);
             self.drain()?;
         }
-        Ok(Run { questions: self.answered - before, server_ns })
+        let typical_ns = stats::median(&self.sections_ns).context("no question was asked")?;
+        Ok(Run { questions: self.answered - before, typical_ns })
     }
 
     fn number(&self, sequence: u64) -> (u16, u16) {
