@@ -239,7 +239,7 @@ impl<'a, P: Port> Load<'a, P> {
         outcome.answered += 1;
         outcome.rcodes[usize::from(payload[3] & 15)] += 1;
         outcome.record_latency(now_ns.saturating_sub(sent_ns));
-        if plan.check_every == 0 || outcome.answered % plan.check_every != 0 {
+        if plan.check_every == 0 || !outcome.answered.is_multiple_of(plan.check_every) {
             return;
         }
         outcome.checked += 1;

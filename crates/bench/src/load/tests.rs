@@ -204,7 +204,7 @@ fn versions_go_forward_whole_or_are_faults() {
     let mut count = 0u32;
     let stale = run(Content::Version(0), Some(20_000.0), |question| {
         count += 1;
-        records([if count % 2 == 0 { 9 } else { 7 }; 4], question)
+        records([if count.is_multiple_of(2) { 9 } else { 7 }; 4], question)
     });
     assert!(stale.faults[&Fault::StaleVersion] >= stale.answered / 2 - 1, "{stale}");
 }

@@ -132,7 +132,7 @@ fn measure(setup: &Setup, tables: Arc<Tables>, options: &Options) -> Result<Summ
     harness.run(WARM_UP)?;
     let mut rounds = Vec::with_capacity(usize::from(options.rounds));
     for _ in 0..options.rounds {
-        rounds.push(harness.run(options.questions)?.typical_ns);
+        rounds.push(harness.run(options.questions)?);
     }
     Summary::of(&rounds).context("no round was run")
 }
