@@ -142,7 +142,8 @@ impl Arena {
     pub unsafe fn frame_at(&self, address: u64, len: u32) -> Frame {
         let at = address as usize;
         assert!(at < self.bytes(), "address {address} outside the arena");
-        let start = at % usize::from(self.chunk_bytes);
+        // chunk sizes are powers of two
+        let start = at & (usize::from(self.chunk_bytes) - 1);
         assert!(start + len as usize <= usize::from(self.chunk_bytes), "a packet across chunks at {address}");
         // SAFETY: rounded down to its chunk the offset is a chunk's; the rest is the caller's promise.
         unsafe { self.handle(at - start, start as u16, len as u16) }

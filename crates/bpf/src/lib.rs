@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capability;
 pub mod steering;
 
 pub use steering::{Attach, Config, Steering, SteeringError, Taken};

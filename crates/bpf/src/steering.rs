@@ -4,6 +4,7 @@
 //! (the one taken key, the number of own addresses) can be derived from them. One thread, control's, changes entries;
 //! the sockets' slots ([`Sockets`]) and the counters ([`Counts`]) are shared with whoever needs them.
 
+use crate::capability::{CAP_BPF, CAP_NET_ADMIN, Capability, missing, missing_of};
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, XskMap, lpm_trie::Key};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpLink;
@@ -577,30 +578,8 @@ fn kernel_before(major: u32, minor: u32) -> bool {
     (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(0)) < (major, minor)
 }
 
-/// A capability's name and its bit (capabilities(7)).
-pub type Capability = (&'static str, u32);
-/// May load programs.
-pub const CAP_BPF: Capability = ("CAP_BPF", 39);
-/// May attach them.
-pub const CAP_NET_ADMIN: Capability = ("CAP_NET_ADMIN", 12);
-/// May open AF_XDP and AF_PACKET sockets.
-pub const CAP_NET_RAW: Capability = ("CAP_NET_RAW", 13);
-
-/// Those of `wanted` that this thread does not have in effect.
-pub fn missing(wanted: &[Capability]) -> Vec<&'static str> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let has = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    let has = has.unwrap_or(0);
-    wanted.iter().filter(|(_, bit)| has & (1 << bit) == 0).map(|(name, _)| *name).collect()
-}
-
-/// The error for `doing`, which needs `wanted`: those that are missing, or all when none seems to be (another namespace).
-pub fn not_permitted(doing: &'static str, wanted: &[Capability]) -> SteeringError {
-    let mut needs = missing(wanted);
-    if needs.is_empty() {
-        needs = wanted.iter().map(|(name, _)| *name).collect();
-    }
-    SteeringError::NotPermitted { doing, needs: needs.join(" ") }
+fn not_permitted(doing: &'static str, wanted: &[Capability]) -> SteeringError {
+    SteeringError::NotPermitted { doing, needs: missing_of(wanted) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Transmit, Within, ZoneArg,
+    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -44,9 +44,6 @@ pub struct DataplaneOptions {
     /// Busy polling of the driver, in microseconds; 0 is off
     #[arg(long, value_name = "US")]
     pub busy_poll: Option<Within<0, 10_000>>,
-    /// How an answer gets into the frame: inplace, copy or precopy
-    #[arg(long, value_name = "WORD")]
-    pub transmit: Option<Transmit>,
     /// Take frames only from this prefix (again for more)
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
@@ -169,8 +166,6 @@ pub struct Settings {
     pub idle: Idle,
     /// microseconds; 0 is off
     pub busy_poll_us: u32,
-    /// how an answer gets into the frame
-    pub transmit: Transmit,
     /// allowed sources; empty means all
     pub allow: Vec<Prefix>,
     /// denied sources
@@ -422,7 +417,6 @@ fn settle(
         batch: dataplane.batch.map_or(64, |n| n.0 as usize),
         idle: dataplane.idle.unwrap_or(Idle::Adaptive),
         busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
-        transmit: dataplane.transmit.unwrap_or(Transmit::Inplace),
         allow: dataplane.allow.clone(),
         deny: dataplane.deny.clone(),
         dns: settle_dns(zones, dns),

@@ -9,8 +9,8 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service;
-use crate::words::{Backend, Cpus, Idle};
 use crate::service::Maker;
+use crate::words::{Backend, Cpus, Idle};
 use app::Listener;
 use base::publish::Publisher;
 use base::ring::Consumer;
@@ -148,8 +148,13 @@ impl Opened {
         let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
         let options = service::options(settings).map_err(no_entropy)?;
         let listen = self.listeners.iter().map(|(_, address)| address.to_string()).collect();
-        let mut running =
-            Running { engines: Mutex::default(), threads: 0, listen, backend: String::new(), fell_back: self.fell_back };
+        let mut running = Running {
+            engines: Mutex::default(),
+            threads: 0,
+            listen,
+            backend: String::new(),
+            fell_back: self.fell_back,
+        };
         let cannot = |what: &str, error| Error::environment(format!("{what}: {}; see --cpus", reason(&error)));
         let mut engines = Engines::default();
         if let Some(engine) = self.sockets {
@@ -163,9 +168,8 @@ impl Opened {
         if let Some(xdp) = self.xdp {
             let threads = xdp.threads();
             let services = Maker::new(&options, threads, false, tables, registry);
-            let xdp = xdp
-                .start(settings, &self.listeners, services, registry)
-                .map_err(|error| cannot("AF_XDP", error))?;
+            let xdp =
+                xdp.start(settings, &self.listeners, services, registry).map_err(|error| cannot("AF_XDP", error))?;
             running.threads += threads;
             running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
             engines.xdp = Some(xdp);
@@ -182,6 +186,7 @@ fn count(n: usize, what: &str) -> String {
 #[derive(Debug, Default)]
 struct Engines {
     xdp: Option<xdp::Running>,
+    tapped: bool,
     sockets: Option<sockets::Running>,
 }
 
@@ -211,20 +216,36 @@ impl Running {
         }
     }
 
-    /// Begins to copy the frames of every queue, or ends it; None without AF_XDP.
-    pub(crate) fn tap(&self, frames: Option<usize>) -> Option<Vec<Consumer<Copy>>> {
-        let engines = self.engines();
-        let dataplane = &engines.xdp.as_ref()?.dataplane;
-        let mut readers = Vec::new();
-        for thread in 0..dataplane.counters().count() {
-            let tap = frames.map(|frames| {
-                let (tap, reader) = tap(frames);
-                readers.push(reader);
-                tap
-            });
-            dataplane.tap(thread, tap);
+    /// Begins to copy the frames of every queue into rings of `frames`; None without AF_XDP, or while that is done already.
+    pub(crate) fn tap(&self, frames: usize) -> Option<Vec<Consumer<Copy>>> {
+        let mut engines = self.engines();
+        if engines.tapped || engines.xdp.is_none() {
+            return None;
         }
-        Some(readers)
+        engines.tapped = true;
+        let dataplane = &engines.xdp.as_ref()?.dataplane;
+        let taps = (0..dataplane.counters().count()).map(|thread| {
+            let (tap, reader) = tap(frames);
+            dataplane.tap(thread, Some(tap));
+            reader
+        });
+        Some(taps.collect())
+    }
+
+    /// Ends what [`Running::tap`] began.
+    pub(crate) fn untap(&self) {
+        let mut engines = self.engines();
+        engines.tapped = false;
+        if let Some(xdp) = &engines.xdp {
+            for thread in 0..xdp.dataplane.counters().count() {
+                xdp.dataplane.tap(thread, None);
+            }
+        }
+    }
+
+    /// Nanoseconds since 1970 at the zero of the copies' times; None without AF_XDP.
+    pub(crate) fn tap_clock(&self) -> Option<u64> {
+        self.engines().xdp.as_ref().map(|xdp| xdp.origin_unix_ns)
     }
 
     /// Frames that passed while the taps' readers had no room.
@@ -255,7 +276,7 @@ impl Running {
 
     /// Stops every thread.
     pub(crate) fn stop(&self) {
-        let Engines { xdp, sockets } = std::mem::take(&mut *self.engines());
+        let Engines { xdp, sockets, .. } = std::mem::take(&mut *self.engines());
         if let Some(xdp) = xdp {
             xdp.stop();
         }

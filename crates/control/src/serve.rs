@@ -17,10 +17,9 @@ use base::publish::Publisher;
 use dns::Tables;
 use serde_json::{Value, json};
 use std::fs::File;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What the supervising thread is woken for.
 #[derive(Debug)]
@@ -89,18 +88,6 @@ impl World {
             Err(_) => failed(gone),
         }
     }
-
-    /// Sends the frames that pass to `client` until a bound is met or it goes.
-    pub(crate) fn capture(
-        &self,
-        filter: &str,
-        count: Option<u64>,
-        seconds: u32,
-        client: UnixStream,
-    ) -> std::io::Result<()> {
-        let limit = Duration::from_secs(seconds.into());
-        crate::capture::run(&self.running, filter, count.unwrap_or(u64::MAX), limit, client)
-    }
 }
 
 /// The server's own figures.
@@ -149,6 +136,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let opened = launch::open(settings)?;
     privileges::drop_all(identity.as_ref())?;
     warn_unreadable(settings);
+    if settings.dns.rrl_rate.is_none() && settings.listen.iter().any(|address| !address.ip().is_loopback()) {
+        tracing::info!("response rate limiting is off; a server on the internet wants --rrl-rate 200");
+    }
 
     let registry = Arc::new(Registry::default());
     let running = Arc::new(opened.start(settings, &publisher, &registry)?);

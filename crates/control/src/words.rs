@@ -276,18 +276,6 @@ word! {
 }
 
 word! {
-    /// How an answer gets into the frame that is sent.
-    Transmit {
-        /// over the question, in the received frame
-        Inplace = "inplace",
-        /// into another frame
-        Copy = "copy",
-        /// prebuilt with its headers
-        Precopy = "precopy",
-    }
-}
-
-word! {
     /// What happens to a question with a compressed name.
     QuestionCompression {
         /// FORMERR

@@ -107,8 +107,8 @@ pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
             }
         };
         // said here, since the place is where the file was asked for and the mend is there
-        if let Err(error) = File::open(&spec.file) {
-            errors.push(format!("{}: cannot be read: {}; check the path", named(spec), reason(&error)));
+        if let Err(why) = readable(&spec.file) {
+            errors.push(format!("{}: cannot be read: {why}", named(spec)));
             continue;
         }
         match zone::load(&source, &spec.file, origin) {
@@ -133,6 +133,14 @@ pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
     Ok(Loaded { zones, prints: source.0.into_inner().unwrap_or_else(PoisonError::into_inner) })
 }
 
+fn readable(path: &str) -> Result<(), String> {
+    match File::open(path).and_then(|file| file.metadata()) {
+        Ok(facts) if facts.is_dir() => Err("it is a directory; name a zone file".into()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{}; check the path", reason(&error))),
+    }
+}
+
 fn named(spec: &ZoneSpec) -> String {
     match spec.place == spec.file {
         true => spec.file.clone(),
@@ -142,4 +150,33 @@ fn named(spec: &ZoneSpec) -> String {
 
 fn origin(text: &str) -> Result<Name, String> {
     text.parse().map_err(|error| format!("`{text}` is not a zone's name: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZONE: &str = "$ORIGIN a.\n$TTL 60\n@ SOA ns host 1 2 3 4 5\n@ NS ns\nns A 192.0.2.1\n";
+
+    #[test]
+    fn a_file_is_unchanged_only_when_it_is_old_and_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, included) = (folder.path().join("zone"), folder.path().join("more"));
+        std::fs::write(&file, format!("{ZONE}$INCLUDE more\n")).unwrap();
+        std::fs::write(&included, "x A 192.0.2.1\n").unwrap();
+        let path = file.to_str().unwrap().to_owned();
+        let specs = [ZoneSpec { origin: None, file: path.clone(), place: path }];
+        // just written: a later write could leave the same time
+        assert!(!load(&specs).unwrap().prints.unchanged());
+        let old = SystemTime::now() - std::time::Duration::from_secs(60);
+        for path in [&file, &included] {
+            File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
+        }
+        let prints = load(&specs).unwrap().prints;
+        assert!(prints.unchanged());
+        File::options().write(true).open(&included).unwrap().set_modified(SystemTime::now()).unwrap();
+        assert!(!prints.unchanged(), "an included file counts");
+        std::fs::remove_file(&included).unwrap();
+        assert!(!prints.unchanged());
+    }
 }

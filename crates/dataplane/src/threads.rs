@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// While frames are on their way out the port wants a flush now and then; a sleep is no longer than this meanwhile, nor with
-/// a port that cannot be polled.
+/// While frames are on their way out the port wants a flush now and then, and a port without a descriptor is to be asked;
+/// such a sleep is this long at first and twice as long each time that nothing moved, up to a bound.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
+const LONGEST_SHORT_SLEEP: Duration = Duration::from_millis(5);
 /// Panics that follow each other within this time make the thread rest that long before it goes on.
 const PANIC_REST: Duration = Duration::from_millis(100);
 
@@ -113,8 +114,14 @@ where
                 let cycles = Loop::new(port, stack, service, config.batch);
                 // as above
                 let _ = ready.send(Ok(cycles.counters().clone()));
-                let mut thread =
-                    Thread { cycles, shared: of_thread, ordered, governor: Governor::new(config.idle), clock };
+                let mut thread = Thread {
+                    cycles,
+                    shared: of_thread,
+                    ordered,
+                    governor: Governor::new(config.idle),
+                    clock,
+                    short_sleep: SHORT_SLEEP,
+                };
                 thread.supervise(|facts| make(n, facts));
                 thread.cycles.into_port()
             })?;
@@ -205,6 +212,7 @@ struct Thread<P, S, N> {
     ordered: Receiver<Order<S, N>>,
     governor: Governor,
     clock: Clock,
+    short_sleep: Duration,
 }
 
 impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
@@ -246,6 +254,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             let (began, busy) = (now, activity.is_busy());
             now = self.clock.now();
             if busy {
+                self.short_sleep = SHORT_SLEEP;
                 self.cycles.counters().busy_ns.add((now - began).as_nanos() as u64);
             }
             if self.governor.after_cycle(now, busy) == Next::Sleep {
@@ -276,7 +285,10 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         let counters = self.cycles.counters().clone();
         let port = self.cycles.port();
         let pollable = port.descriptor();
-        let short = (sending || pollable.is_none()).then_some(now + SHORT_SLEEP);
+        let short = (sending || pollable.is_none()).then_some(now + self.short_sleep);
+        if short.is_some() {
+            self.short_sleep = (self.short_sleep * 2).min(LONGEST_SHORT_SLEEP);
+        }
         // past the timer's own time rather than before it: a wake-up that came early would find nothing due
         let limit = until.into_iter().chain(short).min().map(|until| until - now);
         if limit == Some(Duration::ZERO) {

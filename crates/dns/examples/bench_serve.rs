@@ -67,7 +67,7 @@ fn main() {
         Server::new(Publisher::new(Arc::new(tables)).reader(), Options { question_compression, ..Options::default() });
     let mut rng = Rng::new(7);
     let prefix = if miss { "nohost" } else { "host" };
-    let questions: Vec<Vec<u8>> = (0..names.max(1 << 16).min(1 << 20))
+    let questions: Vec<Vec<u8>> = (0..names.clamp(1 << 16, 1 << 20))
         .map(|_| question(&format!("{prefix}{}.example.com", rng.below(names as u64))))
         .collect();
     let mut slots = vec![[0u8; SLOT_BYTES]; burst];

@@ -51,11 +51,11 @@ impl Tables {
             return Err(errors);
         }
         let parents: Vec<Option<u32>> = zones.iter().map(|zone| parent_of(zone.origin(), &by_name)).collect();
+        let inner = inner_apexes(&zones, &parents);
         let mut build = Build::new(seed, zones.iter().map(Zone::len).sum());
         let mut entries = Vec::with_capacity(zones.len());
         for (index, zone) in zones.iter().enumerate() {
-            let inner = inner_apexes(&zones, &parents, index as u32);
-            let negative = build.zone(zone, index as u32, &inner);
+            let negative = build.zone(zone, index as u32, &inner[index]);
             if build.units() > u64::from(u32::MAX) {
                 return Err(vec![BuildError::TooLarge(zone.origin().to_name())]);
             }
@@ -79,11 +79,17 @@ fn parent_of(origin: NameRef<'_>, by_name: &HashMap<Name, u32>) -> Option<u32> {
     None
 }
 
-/// The apexes of the zones directly inside this one, in canonical order.
-fn inner_apexes<'z>(zones: &'z [Zone], parents: &[Option<u32>], index: u32) -> Vec<NameRef<'z>> {
-    let inside = zones.iter().zip(parents).filter(|(_, parent)| **parent == Some(index));
-    let mut inner: Vec<NameRef<'z>> = inside.map(|(zone, _)| zone.origin()).collect();
-    inner.sort_unstable_by(|a, b| a.canonical_cmp(*b));
+/// For each zone the apexes of those directly inside it, in canonical order.
+fn inner_apexes<'z>(zones: &'z [Zone], parents: &[Option<u32>]) -> Vec<Vec<NameRef<'z>>> {
+    let mut inner = vec![Vec::new(); zones.len()];
+    for (zone, parent) in zones.iter().zip(parents) {
+        if let Some(parent) = parent {
+            inner[*parent as usize].push(zone.origin());
+        }
+    }
+    for apexes in &mut inner {
+        apexes.sort_unstable_by(|a: &NameRef<'_>, b| a.canonical_cmp(*b));
+    }
     inner
 }
 

@@ -8,6 +8,10 @@ use zone::name::{MAX_LABEL_BYTES, MAX_NAME_BYTES};
 
 const HEADER_BYTES: usize = 12;
 const OPT: u16 = 41;
+/// octets of an OPT record without options
+const OPT_BYTES: usize = 11;
+const IXFR: u16 = 251;
+const AXFR: u16 = 252;
 const OPTION_NSID: u16 = 3;
 const OPTION_COOKIE: u16 = 10;
 const OPTION_KEEPALIVE: u16 = 11;
@@ -47,6 +51,8 @@ pub(crate) struct Ask {
     pub(crate) sent_bytes: u8,
     pub(crate) qtype: u16,
     pub(crate) qclass: u16,
+    /// class IN, no transfer, not compressed, and EDNS, if at all, of version 0 without options: nearly every question
+    pub(crate) plain: bool,
     pub(crate) edns: Option<Edns>,
 }
 
@@ -114,11 +120,15 @@ fn question(message: &[u8], additional: bool, decompressed: Option<&mut [u8; 256
         sent_bytes: sent_bytes as u8,
         qtype: u16_at(fixed, 0),
         qclass: u16_at(fixed, 2),
+        plain: false,
         edns: None,
     };
+    ask.plain = ask.qclass == 1 && ask.qtype != IXFR && ask.qtype != AXFR && name_bytes == sent_bytes;
     let end = at + 4;
     if additional {
-        ask.edns = Some(opt(message, end)?);
+        let edns = opt(message, end)?;
+        ask.plain &= edns.version == 0 && end + OPT_BYTES == message.len();
+        ask.edns = Some(edns);
     } else if end != message.len() {
         return None;
     }
@@ -178,18 +188,18 @@ fn expand(message: &[u8], buffer: &mut [u8; 256]) -> Option<(usize, usize)> {
 /// Reads the OPT record that is all that may follow the question (RFC 6891 section 6.1.1: at most one, at the root).
 #[inline(always)]
 fn opt(message: &[u8], at: usize) -> Option<Edns> {
-    let fixed = message.get(at..at + 11)?;
+    let fixed = message.get(at..at + OPT_BYTES)?;
     if fixed[0] != 0 || u16_at(fixed, 1) != OPT {
         return None;
     }
     let mut edns =
         Edns { size: u16_at(fixed, 3), version: fixed[6], dnssec_ok: fixed[7] & 0x80 != 0, ..Edns::default() };
     let len = usize::from(u16_at(fixed, 9));
-    if at + 11 + len != message.len() {
+    if at + OPT_BYTES + len != message.len() {
         return None;
     }
     if len > 0 {
-        options(message, at + 11, &mut edns)?;
+        options(message, at + OPT_BYTES, &mut edns)?;
     }
     Some(edns)
 }

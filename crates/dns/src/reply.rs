@@ -19,6 +19,8 @@ pub(crate) struct Opt<'a> {
     pub(crate) cookie: Option<[u8; cookie::CLIENT_BYTES + cookie::SERVER_BYTES]>,
     /// in units of 100 ms (RFC 7828 section 3.1)
     pub(crate) keepalive: Option<u16>,
+    /// an extended error's number (RFC 8914)
+    pub(crate) error: Option<u16>,
 }
 
 impl Opt<'_> {
@@ -28,6 +30,7 @@ impl Opt<'_> {
             + self.nsid.map_or(0, |nsid| 4 + nsid.len())
             + if self.cookie.is_some() { cookie::OPTION_BYTES } else { 0 }
             + if self.keepalive.is_some() { 6 } else { 0 }
+            + if self.error.is_some() { 6 } else { 0 }
     }
 
     /// Writes the record at the front of `out`; `rcode_high` is the upper part of the extended RCODE.
@@ -60,6 +63,9 @@ impl Opt<'_> {
         if let Some(keepalive) = self.keepalive {
             option(11, &keepalive.to_be_bytes());
         }
+        if let Some(error) = self.error {
+            option(15, &error.to_be_bytes());
+        }
     }
 }
 
@@ -85,6 +91,34 @@ pub(crate) fn header(buffer: &mut [u8], rcode: u8) -> usize {
     let flags = 0x80 | (buffer[2] & 0x79);
     buffer[2..12].copy_from_slice(&[flags, rcode, 0, 0, 0, 0, 0, 0, 0, 0]);
     12
+}
+
+/// The usual answer at once: one small set, an OPT record without options or none. Such an answer fits every limit. None
+/// where it is not of this kind or the buffer is too short for copies of fixed size.
+#[inline(always)]
+pub(crate) fn small(buffer: &mut [u8], name_bytes: usize, block: Block<'_>, opt: Option<&Opt<'_>>) -> Option<usize> {
+    let len = block.body_bytes();
+    if len > SMALL_BYTES || !block.is_short() {
+        return None;
+    }
+    let begin = NAME_AT + name_bytes + 4;
+    let buffer = buffer.get_mut(..begin + SMALL_BYTES + OPT_BYTES)?;
+    buffer[begin..begin + SMALL_BYTES].copy_from_slice(block.body_onwards().first_chunk::<SMALL_BYTES>()?);
+    let mut end = begin + len;
+    let records = if let Some(opt) = opt {
+        let [size_high, size_low] = opt.size.to_be_bytes();
+        let flags = if opt.dnssec_ok { 0x80 } else { 0 };
+        buffer[end..end + OPT_BYTES].copy_from_slice(&[0, 0, 41, size_high, size_low, 0, 0, flags, 0, 0, 0]);
+        end += OPT_BYTES;
+        1
+    } else {
+        0
+    };
+    let [an_high, an_low] = block.counts().answer.to_be_bytes();
+    let authoritative = if block.is_authoritative() { 4 } else { 0 };
+    let first = 0x80 | authoritative | (buffer[2] & 1);
+    buffer[2..12].copy_from_slice(&[first, block.rcode(), 0, 1, an_high, an_low, 0, 0, 0, records]);
+    Some(end)
 }
 
 impl Frame<'_> {
@@ -149,7 +183,7 @@ impl Frame<'_> {
         buffer: &mut [u8],
         block: Block<'_>,
         delta: u16,
-        rcode: Option<u8>,
+        rcode: u8,
         authoritative: bool,
     ) -> Option<Sent> {
         let room = self.room(buffer)?;
@@ -169,7 +203,7 @@ impl Frame<'_> {
         if authoritative && block.is_authoritative() {
             flags |= 4;
         }
-        let bytes = self.close(buffer, begin + len, u16::from(rcode.unwrap_or(block.rcode())), flags, counts);
+        let bytes = self.close(buffer, begin + len, u16::from(rcode), flags, counts);
         Some(Sent { bytes, truncated })
     }
 }

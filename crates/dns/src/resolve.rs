@@ -2,7 +2,7 @@
 
 use crate::question::Ask;
 use crate::reference::rcode;
-use crate::table::{Candidate, Entry, Tables, flag};
+use crate::table::{Entry, Key, Tables, flag};
 use zone::Rtype;
 
 /// Which kind of answer it is; response rate limiting counts them apart.
@@ -39,10 +39,10 @@ pub(crate) enum Outcome {
 
 impl Tables {
     /// Finds the answer for the name of `ask`, which stands at `at` of `bytes`.
-    #[inline]
-    pub(crate) fn resolve(&self, hash: u64, candidate: Candidate, bytes: &[u8], at: usize, ask: &Ask) -> Outcome {
+    #[inline(always)]
+    pub(crate) fn resolve(&self, key: &Key, bytes: &[u8], at: usize, ask: &Ask) -> Outcome {
         let len = usize::from(ask.name_bytes);
-        match self.find(hash, candidate, bytes, at, len) {
+        match self.find(key, bytes, at, len) {
             Some(entry) if !entry.has(flag::PHANTOM) => self.exact(entry, Rtype(ask.qtype)),
             Some(phantom) if phantom.link() == 0 => Outcome::Refused,
             Some(phantom) => self.under(self.entry(phantom.link()), len, Rtype(ask.qtype)),
@@ -50,7 +50,16 @@ impl Tables {
         }
     }
 
-    #[cold]
+    /// The block of a name that exists, has nothing special about it, and owns the type: almost every answer.
+    #[inline(always)]
+    pub(crate) fn direct(&self, key: &Key, bytes: &[u8], at: usize, ask: &Ask) -> Option<(u32, u32)> {
+        let entry = self.find(key, bytes, at, usize::from(ask.name_bytes))?;
+        if entry.has(flag::PHANTOM | flag::CUT | flag::DEPENDS | flag::APEX) {
+            return None;
+        }
+        Some((entry.block(Rtype(ask.qtype))?, entry.zone()))
+    }
+
     #[inline(never)]
     fn absent(&self, wire: &[u8], rtype: Rtype) -> Outcome {
         let Some(mut encloser) = self.encloser(wire) else { return Outcome::Refused };
@@ -84,6 +93,7 @@ impl Tables {
     }
 
     /// Names below `entry`, none of which exists.
+    #[inline(never)]
     fn under(&self, entry: Entry<'_>, name_bytes: usize, rtype: Rtype) -> Outcome {
         let delta = (name_bytes - entry.name_bytes()) as u16;
         if entry.has(flag::CUT) {

@@ -1,9 +1,9 @@
 //! Response rate limiting: what goes to one network is bounded by kind and source of the answer, so that a forged source
 //! address gains nothing from us.
 //!
-//! An account is a network (/24 or /56), a kind of answer, and what answered: the node for data (all names under one wildcard
-//! share it), the closest encloser for NXDOMAIN and NODATA, so that floods of random names meet one account; errors have one
-//! account a network. Each account is one time: when it would be even again if nothing more came (the generic cell rate
+//! An account is a network (/24 or /56), a kind of answer, and what answered: the name for data and NODATA (all names under
+//! one wildcard share the wildcard's), the cut for referrals, the closest existing name above for NXDOMAIN, so that floods of
+//! random names meet one account; errors have one account a network. Each account is one time: when it would be even again if nothing more came (the generic cell rate
 //! algorithm). The table has a fixed size and belongs to one thread; four accounts share a cache line, and a newcomer takes
 //! the place of the one that is even, or was, the longest.
 //!
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn allowed_networks_and_divided_rates() {
-        let allow = vec![(peer("192.0.2.0"), 24), (peer("2001:db8::"), 32), (peer("0.0.0.0"), 0)];
+        let allow = [(peer("192.0.2.0"), 24), (peer("2001:db8::"), 32), (peer("0.0.0.0"), 0)];
         let mut limiter = Limiter::new(&Config { allow: allow[..2].to_vec(), ..config(8) }, 4, 1);
         assert_eq!(sent(&mut limiter, at(0), peer("192.0.2.77"), Kind::Data, 1, 50), 50);
         assert_eq!(sent(&mut limiter, at(0), peer("2001:db8:ffff::"), Kind::Data, 1, 50), 50);

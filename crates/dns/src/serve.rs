@@ -11,15 +11,14 @@ use crate::block::{self, Block, UNIT_BYTES};
 use crate::chaos;
 use crate::compose::{Composer, NAME_AT};
 use crate::cookie::{self, Baker};
-use crate::key;
 use crate::question::{self, Ask, DropReason, Edns, Verdict};
 use crate::reference::{self, rcode};
-use crate::reply::{self, Frame, Opt, Sent};
+use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
 use crate::rrl::{self, Judgement, Limiter};
 use crate::stats::{Stats, Transport, ZoneStats};
 use crate::stream::{self, Connections};
-use crate::table::{Candidate, Tables};
+use crate::table::{Key, Tables};
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams};
 use base::publish::Reader;
 use base::{BURST_FRAMES, Instant};
@@ -31,6 +30,8 @@ pub(crate) const CLASS_IN: u16 = 1;
 pub(crate) const CLASS_CH: u16 = 3;
 pub(crate) const CLASS_ANY: u16 = 255;
 const BADVERS: u16 = 16;
+/// RFC 8914 section 4.21
+const EDE_NOT_AUTHORITATIVE: u16 = 20;
 
 /// Whether a compressed name in a question is taken: the two keyings of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,8 +89,7 @@ impl Default for Options {
 #[derive(Clone, Copy)]
 struct Pending {
     verdict: Verdict,
-    hash: u64,
-    candidate: Candidate,
+    key: Key,
 }
 
 /// Decompressed names of a burst.
@@ -105,14 +105,35 @@ pub struct Server {
 
 /// What answers one question needs, without the burst's state.
 pub(crate) struct Core {
+    pub(crate) shared: Shared,
+    limiter: Option<Limiter>,
+    kitchen: Kitchen,
+}
+
+/// What is only read while a question is answered (counters apart).
+pub(crate) struct Shared {
     pub(crate) tables: Reader<Tables>,
     pub(crate) options: Options,
     baker: Option<Baker>,
-    limiter: Option<Limiter>,
-    composer: Composer,
-    scratch: Vec<u8>,
     pub(crate) stats: Arc<Stats>,
     zones: Vec<Arc<ZoneStats>>,
+}
+
+/// Where the few answers are made that are not prepared.
+struct Kitchen {
+    composer: Composer,
+    block: Vec<u8>,
+}
+
+/// A question on its way to its answer.
+struct Request<'s> {
+    shared: &'s Shared,
+    from: From,
+    ask: &'s Ask,
+    key: &'s Key,
+    frame: Frame<'s>,
+    /// a valid cookie or a stream has shown that the address is no forgery
+    exempt: bool,
 }
 
 /// Who asked, and how much fits back.
@@ -130,54 +151,48 @@ impl Server {
         options.nsid.truncate(255);
         let stats = Arc::new(Stats::default());
         let zones = stats.zones(tables.zones());
-        let idle = Pending { verdict: Verdict::Drop(DropReason::Short), hash: 0, candidate: Candidate::default() };
+        let idle = Pending { verdict: Verdict::Drop(DropReason::Short), key: Key::default() };
         let names = if options.question_compression == QuestionCompression::Accept { BURST_FRAMES } else { 0 };
         Server {
             pending: Box::new([idle; BURST_FRAMES]),
             names: vec![[0; 256]; names].into(),
             connections: Connections::new(&options.tcp, options.threads),
             core: Core {
-                baker: options.cookies.as_ref().and_then(Baker::new),
                 limiter: options.rrl.as_ref().map(|config| Limiter::new(config, options.threads, options.seed)),
-                composer: Composer::new(),
-                scratch: Vec::with_capacity(128 << 10),
-                tables,
-                options,
-                stats,
-                zones,
+                kitchen: Kitchen { composer: Composer::new(), block: Vec::with_capacity(128 << 10) },
+                shared: Shared { baker: options.cookies.as_ref().and_then(Baker::new), tables, options, stats, zones },
             },
         }
     }
 
     /// This thread's counters.
     pub fn stats(&self) -> Arc<Stats> {
-        self.core.stats.clone()
+        self.core.shared.stats.clone()
     }
 
     /// The tables that the next burst is answered from.
     pub fn tables(&self) -> &Tables {
-        &self.core.tables
+        &self.core.shared.tables
     }
 
     /// Stage one: reads and hashes, and asks for the buckets.
     #[inline]
     fn read(&mut self, burst: &mut [Datagram<'_>]) {
         let Server { pending, names, core, .. } = self;
-        let tables: &Tables = &core.tables;
+        let tables: &Tables = &core.shared.tables;
         for (n, (slot, datagram)) in pending.iter_mut().zip(burst).enumerate() {
             let name = names.get_mut(n);
             match name {
                 None => slot.verdict = question::read(datagram.question(), None),
                 Some(name) => slot.verdict = question::read(datagram.question(), Some(name)),
             }
-            slot.candidate = Candidate::default();
             if let Verdict::Ask(ask) = &slot.verdict {
                 let len = usize::from(ask.name_bytes);
-                slot.hash = match names.get(n) {
-                    None => key::hash(tables.seed, datagram.buffer(), NAME_AT, len),
-                    Some(name) => key::hash(tables.seed, name, 0, len),
+                slot.key = match names.get(n) {
+                    None => Key::new(tables.seed, datagram.buffer(), NAME_AT, len),
+                    Some(name) => Key::new(tables.seed, name, 0, len),
                 };
-                tables.prefetch_bucket(slot.hash);
+                tables.prefetch_bucket(slot.key.hash);
             }
         }
     }
@@ -185,8 +200,8 @@ impl Server {
 
 impl Service for Server {
     fn cycle(&mut self, _now: Instant) {
-        if self.core.tables.refresh() {
-            self.core.zones = self.core.stats.zones(self.core.tables.zones());
+        if self.core.shared.tables.refresh() {
+            self.core.shared.zones = self.core.shared.stats.zones(self.core.shared.tables.zones());
         }
     }
 
@@ -195,7 +210,7 @@ impl Service for Server {
             self.read(burst);
             for slot in &mut self.pending[..burst.len()] {
                 if let Verdict::Ask(_) = slot.verdict {
-                    slot.candidate = self.core.tables.prefetch_node(slot.hash);
+                    self.core.shared.tables.prefetch_node(&mut slot.key);
                 }
             }
             let Server { pending, names, core, .. } = self;
@@ -203,9 +218,9 @@ impl Service for Server {
                 let peer = datagram.addresses.peer.ip();
                 let from = From { now, peer, stream: false };
                 let name = names.get(n);
-                match core.answer(from, slot.verdict, slot.hash, slot.candidate, name, datagram.buffer()) {
+                match core.answer(from, &slot.verdict, &slot.key, name, datagram.buffer()) {
                     Ok(bytes) => datagram.reply(bytes),
-                    Err(reason) => core.stats.dropped(reason),
+                    Err(reason) => core.shared.stats.dropped(reason),
                 }
             }
         }
@@ -255,15 +270,16 @@ impl Core {
     /// Reads and answers one message that stands alone at the front of `buffer`; gives the answer's octets.
     pub(crate) fn one(&mut self, from: From, buffer: &mut [u8], question_bytes: usize) -> Result<usize, DropReason> {
         let mut name = [0; 256];
-        let accept = self.options.question_compression == QuestionCompression::Accept;
+        let accept = self.shared.options.question_compression == QuestionCompression::Accept;
         let verdict = question::read(&buffer[..question_bytes], accept.then_some(&mut name));
         let name = accept.then_some(&name);
-        let hash = match (&verdict, name) {
-            (Verdict::Ask(ask), None) => key::hash(self.tables.seed, buffer, NAME_AT, usize::from(ask.name_bytes)),
-            (Verdict::Ask(ask), Some(name)) => key::hash(self.tables.seed, name, 0, usize::from(ask.name_bytes)),
-            _ => 0,
+        let seed = self.shared.tables.seed;
+        let key = match (&verdict, name) {
+            (Verdict::Ask(ask), None) => Key::new(seed, buffer, NAME_AT, usize::from(ask.name_bytes)),
+            (Verdict::Ask(ask), Some(name)) => Key::new(seed, name, 0, usize::from(ask.name_bytes)),
+            _ => Key::default(),
         };
-        self.answer(from, verdict, hash, Candidate::default(), name, buffer)
+        self.answer(from, &verdict, &key, name, buffer)
     }
 
     /// Writes the answer over the question at the front of `buffer`.
@@ -271,178 +287,51 @@ impl Core {
     fn answer(
         &mut self,
         from: From,
-        verdict: Verdict,
-        hash: u64,
-        candidate: Candidate,
+        verdict: &Verdict,
+        key: &Key,
         decompressed: Option<&[u8; 256]>,
         buffer: &mut [u8],
     ) -> Result<usize, DropReason> {
         let ask = match verdict {
             Verdict::Ask(ask) => ask,
-            Verdict::Drop(reason) => return Err(reason),
-            Verdict::Header(rcode) => return self.header(from, rcode, buffer),
+            Verdict::Drop(reason) => return Err(*reason),
+            Verdict::Header(rcode) => return self.header(from, *rcode, buffer),
         };
-        let transport = match (from.stream, from.peer) {
-            (false, IpAddr::V4(_)) => Transport::Udp4,
-            (false, IpAddr::V6(_)) => Transport::Udp6,
-            (true, IpAddr::V4(_)) => Transport::Tcp4,
-            (true, IpAddr::V6(_)) => Transport::Tcp6,
-        };
-        self.stats.asked(transport, ask.qtype);
-        let (opt, exempt) = match &ask.edns {
-            Some(edns) => self.opt(from, edns, buffer),
-            None => (None, false),
-        };
+        let Core { shared, limiter, kitchen } = self;
+        shared.stats.asked(Transport::of(from.stream, from.peer), ask.qtype);
+        if ask.plain
+            && limiter.is_none()
+            && let Some(bytes) = shared.direct(key, ask, buffer)
+        {
+            return Ok(bytes);
+        }
+        Core::answer_long(shared, limiter, kitchen, from, ask, key, decompressed, buffer)
+    }
+
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn answer_long(
+        shared: &Shared,
+        limiter: &mut Option<Limiter>,
+        kitchen: &mut Kitchen,
+        from: From,
+        ask: &Ask,
+        key: &Key,
+        decompressed: Option<&[u8; 256]>,
+        buffer: &mut [u8],
+    ) -> Result<usize, DropReason> {
+        let mut request = Request::new(shared, from, ask, key, buffer);
         if ask.sent_bytes != ask.name_bytes
             && let Some(name) = decompressed
         {
-            write_question(buffer, name, &ask)?;
+            write_question(buffer, name, ask)?;
         }
-        let limit = if from.stream {
-            usize::from(u16::MAX)
-        } else {
-            let asked = ask.edns.as_ref().map_or(0, |edns| usize::from(edns.size));
-            asked.max(LEAST_UDP_BYTES).min(usize::from(self.options.udp_bytes))
-        };
-        let nsid = ask.edns.as_ref().is_some_and(|edns| edns.nsid) && !self.options.nsid.is_empty();
-        if ask.qclass == CLASS_IN && ask.edns.as_ref().is_none_or(|edns| edns.version == 0) {
-            if !matches!(Rtype(ask.qtype), Rtype::AXFR | Rtype::IXFR) {
-                return self.lookup(from, &ask, hash, candidate, buffer, limit, opt, nsid, exempt);
-            }
-        }
-        self.unusual(from, &ask, hash, candidate, buffer, limit, opt, nsid, exempt)
-    }
-
-    /// What few ask: other classes, transfers, later versions of EDNS.
-    #[cold]
-    #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
-    fn unusual(
-        &mut self,
-        from: From,
-        ask: &Ask,
-        hash: u64,
-        candidate: Candidate,
-        buffer: &mut [u8],
-        limit: usize,
-        opt: Option<Opt<'static>>,
-        nsid: bool,
-        exempt: bool,
-    ) -> Result<usize, DropReason> {
         let version = ask.edns.as_ref().map_or(0, |edns| edns.version);
-        let transfer = matches!(Rtype(ask.qtype), Rtype::AXFR | Rtype::IXFR);
-        let error = match ask.qclass {
-            _ if version > 0 => BADVERS,
-            CLASS_IN | CLASS_ANY if transfer => {
-                // AXFR is not defined over UDP (RFC 5936 section 4.2); there are no transfers over TCP either
-                u16::from(if ask.qtype == Rtype::AXFR.0 && !from.stream { rcode::NOTIMP } else { rcode::REFUSED })
-            }
-            CLASS_ANY => {
-                return self.lookup(from, ask, hash, candidate, buffer, limit, opt, nsid, exempt);
-            }
-            _ => u16::from(rcode::REFUSED),
-        };
-        if !self.passes(from, Kind::Error, 0, exempt, buffer, ask, limit, opt)? {
-            return self.slip(buffer, ask, limit, opt);
+        let unusual = ask.qclass != CLASS_IN || version != 0 || matches!(Rtype(ask.qtype), Rtype::AXFR | Rtype::IXFR);
+        if unusual && let Some(answered) = request.unusual(limiter, buffer) {
+            return answered;
         }
-        let frame = self.frame(ask, limit, opt, nsid);
-        let text = match ask.qclass {
-            CLASS_CH if version == 0 => chaos::text(&self.options, &buffer[NAME_AT..], ask),
-            _ => None,
-        };
-        let (sent, rcode) = match text {
-            Some(text) => {
-                let len = [text.len() as u8];
-                (frame.record(buffer, Rtype::TXT.0, CLASS_CH, &[&len, text]), 0)
-            }
-            None => (frame.empty(buffer, error, false), error),
-        };
-        let sent = sent.ok_or(DropReason::NoRoom)?;
-        self.stats.answered(rcode);
-        Ok(sent.bytes)
-    }
-
-    fn frame<'s>(&'s self, ask: &Ask, limit: usize, opt: Option<Opt<'s>>, nsid: bool) -> Frame<'s> {
-        let opt = opt.map(|opt| Opt { nsid: nsid.then_some(&self.options.nsid[..]), ..opt });
-        Frame { name_bytes: usize::from(ask.name_bytes), limit, opt }
-    }
-
-    /// The usual question: a name of the Internet's class.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    fn lookup(
-        &mut self,
-        from: From,
-        ask: &Ask,
-        hash: u64,
-        candidate: Candidate,
-        buffer: &mut [u8],
-        limit: usize,
-        opt: Option<Opt<'static>>,
-        nsid: bool,
-        exempt: bool,
-    ) -> Result<usize, DropReason> {
-        let outcome = self.tables.resolve(hash, candidate, buffer, NAME_AT, ask);
-        // a server of one class out of all is not authoritative for ANY (RFC 1035 section 6.2)
-        let authoritative = ask.qclass == CLASS_IN;
-        let (unit, delta, instead, zone) = match outcome {
-            Outcome::Block { unit, delta, rcode, kind, source, zone } => {
-                if self.limiter.is_some() && !self.passes(from, kind, source, exempt, buffer, ask, limit, opt)? {
-                    return self.slip(buffer, ask, limit, opt);
-                }
-                (Some(unit), delta, rcode, zone)
-            }
-            Outcome::Refused => {
-                if !self.passes(from, Kind::Error, 0, exempt, buffer, ask, limit, opt)? {
-                    return self.slip(buffer, ask, limit, opt);
-                }
-                let frame = self.frame(ask, limit, opt, nsid);
-                let sent = frame.empty(buffer, u16::from(rcode::REFUSED), false).ok_or(DropReason::NoRoom)?;
-                self.stats.answered(u16::from(rcode::REFUSED));
-                return Ok(sent.bytes);
-            }
-            Outcome::Compose { zone, source } => {
-                let kind = self.compose(zone, buffer, ask);
-                if !self.passes(from, kind, source, exempt, buffer, ask, limit, opt)? {
-                    return self.slip(buffer, ask, limit, opt);
-                }
-                (None, 0, None, zone)
-            }
-        };
-        let frame = self.frame(ask, limit, opt, nsid);
-        let block = match unit {
-            Some(unit) => Block::at(&self.tables.arena, unit),
-            None => Block::at(&self.scratch, 0),
-        };
-        let sent = frame.block(buffer, block, delta, instead, authoritative).ok_or(DropReason::NoRoom)?;
-        self.count(sent, instead.unwrap_or(block.rcode()), zone);
-        Ok(sent.bytes)
-    }
-
-    #[inline(always)]
-    fn count(&self, sent: Sent, rcode: u8, zone: u32) {
-        self.stats.answered(u16::from(rcode));
-        if sent.truncated {
-            self.stats.truncated.add(1);
-        }
-        if let Some(zone) = self.zones.get(zone as usize) {
-            zone.rcodes[usize::from(rcode & 15)].add(1);
-        }
-    }
-
-    /// Composes an answer that is not prepared, as a block in the scratch memory.
-    #[cold]
-    #[inline(never)]
-    fn compose(&mut self, zone: u32, buffer: &[u8], ask: &Ask) -> Kind {
-        let Core { tables, composer, scratch, .. } = self;
-        let wire = &buffer[NAME_AT..NAME_AT + usize::from(ask.name_bytes)];
-        if let Ok(name) = NameRef::from_wire(wire) {
-            reference::answer(&tables.zones[zone as usize].zone, name, Rtype(ask.qtype), composer);
-        }
-        scratch.clear();
-        block::write(scratch, composer);
-        scratch.resize(scratch.len() + UNIT_BYTES, 0);
-        if composer.rcode == rcode::NXDOMAIN { Kind::NxDomain } else { Kind::Data }
+        request.lookup(limiter, kitchen, buffer)
     }
 
     /// A header alone, under the limit for errors.
@@ -455,46 +344,154 @@ impl Core {
         {
             return Err(DropReason::RateLimited);
         }
-        self.stats.answered(u16::from(rcode));
+        self.shared.stats.answered(u16::from(rcode));
         Ok(reply::header(buffer, rcode))
     }
+}
 
-    /// The OPT record of the answer, and whether a valid cookie exempts from rate limiting.
+impl<'s> Request<'s> {
     #[inline(always)]
-    fn opt(&self, from: From, edns: &Edns, buffer: &[u8]) -> (Option<Opt<'static>>, bool) {
-        let mut opt = Opt { size: self.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
-        let mut exempt = false;
-        if edns.cookie_bytes > 0
-            && let Some(baker) = &self.baker
-        {
-            (opt.cookie, exempt) = bake(baker, from, edns, buffer);
-            if exempt {
-                self.stats.cookies_valid.add(1);
+    fn new(shared: &'s Shared, from: From, ask: &'s Ask, key: &'s Key, buffer: &[u8]) -> Request<'s> {
+        let udp_bytes = usize::from(shared.options.udp_bytes);
+        let (mut limit, mut opt, mut exempt) = (LEAST_UDP_BYTES, None, from.stream);
+        if let Some(edns) = &ask.edns {
+            limit = usize::from(edns.size).clamp(LEAST_UDP_BYTES, udp_bytes);
+            let mut ours = Opt { size: shared.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
+            if edns.nsid || edns.keepalive || edns.cookie_bytes > 0 {
+                exempt |= shared.options_of(from, edns, buffer, &mut ours);
+            }
+            opt = Some(ours);
+        }
+        if from.stream {
+            limit = usize::from(u16::MAX);
+        }
+        let frame = Frame { name_bytes: usize::from(ask.name_bytes), limit, opt };
+        Request { shared, from, ask, key, frame, exempt }
+    }
+
+    /// What few ask: other classes, transfers, later versions of EDNS. None leaves the question to the tables.
+    #[cold]
+    #[inline(never)]
+    fn unusual(&mut self, limiter: &mut Option<Limiter>, buffer: &mut [u8]) -> Option<Result<usize, DropReason>> {
+        let transfer = matches!(Rtype(self.ask.qtype), Rtype::AXFR | Rtype::IXFR);
+        let error = match self.ask.qclass {
+            _ if self.ask.edns.as_ref().is_some_and(|edns| edns.version > 0) => BADVERS,
+            // AXFR is not defined over UDP (RFC 5936 section 4.2); there are no transfers over TCP either
+            CLASS_IN | CLASS_ANY if transfer && self.ask.qtype == Rtype::AXFR.0 && !self.from.stream => {
+                u16::from(rcode::NOTIMP)
+            }
+            CLASS_ANY if !transfer => return None,
+            CLASS_CH => {
+                if let Some(text) = chaos::text(&self.shared.options, &buffer[NAME_AT..], self.ask) {
+                    return Some(self.text(limiter, buffer, text));
+                }
+                u16::from(rcode::REFUSED)
+            }
+            _ => u16::from(rcode::REFUSED),
+        };
+        Some(self.error(limiter, buffer, error, None))
+    }
+
+    fn text(&self, limiter: &mut Option<Limiter>, buffer: &mut [u8], text: &[u8]) -> Result<usize, DropReason> {
+        if !self.passes(limiter, Kind::Data, 0)? {
+            return self.slip(buffer);
+        }
+        let len = [text.len() as u8];
+        let sent = self.frame.record(buffer, Rtype::TXT.0, CLASS_CH, &[&len, text]).ok_or(DropReason::NoRoom)?;
+        self.shared.stats.answered(0);
+        Ok(sent.bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn error(
+        &self,
+        limiter: &mut Option<Limiter>,
+        buffer: &mut [u8],
+        rcode: u16,
+        extended: Option<u16>,
+    ) -> Result<usize, DropReason> {
+        if !self.passes(limiter, Kind::Error, 0)? {
+            return self.slip(buffer);
+        }
+        let opt = self.frame.opt.map(|opt| Opt { error: extended, ..opt });
+        let sent = Frame { opt, ..self.frame }.empty(buffer, rcode, false).ok_or(DropReason::NoRoom)?;
+        self.shared.stats.answered(rcode);
+        Ok(sent.bytes)
+    }
+
+    /// The usual question: a name of the Internet's class.
+    #[inline(always)]
+    fn lookup(
+        &self,
+        limiter: &mut Option<Limiter>,
+        kitchen: &mut Kitchen,
+        buffer: &mut [u8],
+    ) -> Result<usize, DropReason> {
+        let tables: &Tables = &self.shared.tables;
+        match tables.resolve(self.key, buffer, NAME_AT, self.ask) {
+            Outcome::Block { unit, delta, rcode, kind, source, zone } => {
+                if limiter.is_some() && !self.passes(limiter, kind, source)? {
+                    return self.slip(buffer);
+                }
+                self.send(buffer, Block::at(&tables.arena, unit), delta, rcode, zone)
+            }
+            Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED), Some(EDE_NOT_AUTHORITATIVE)),
+            Outcome::Compose { zone, source } => {
+                let kind = self.compose(kitchen, zone, buffer);
+                if !self.passes(limiter, kind, source)? {
+                    return self.slip(buffer);
+                }
+                self.send(buffer, Block::at(&kitchen.block, 0), 0, None, zone)
             }
         }
-        if from.stream && edns.keepalive {
-            opt.keepalive = Some(self.options.tcp.keepalive_units());
+    }
+
+    #[inline(always)]
+    fn send(
+        &self,
+        buffer: &mut [u8],
+        block: Block<'_>,
+        delta: u16,
+        rcode: Option<u8>,
+        zone: u32,
+    ) -> Result<usize, DropReason> {
+        // a server of one class out of all is not authoritative for ANY (RFC 1035 section 6.2)
+        let authoritative = self.ask.qclass == CLASS_IN;
+        let rcode = rcode.unwrap_or(block.rcode());
+        let sent = self.frame.block(buffer, block, delta, rcode, authoritative).ok_or(DropReason::NoRoom)?;
+        let Shared { stats, zones, .. } = self.shared;
+        stats.answered(u16::from(rcode));
+        if sent.truncated {
+            stats.truncated.add(1);
         }
-        (Some(opt), exempt)
+        if let Some(zone) = zones.get(zone as usize) {
+            zone.rcodes[usize::from(rcode & 15)].add(1);
+        }
+        Ok(sent.bytes)
+    }
+
+    /// Composes an answer that is not prepared, as a block.
+    #[cold]
+    #[inline(never)]
+    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) -> Kind {
+        let Kitchen { composer, block } = kitchen;
+        let wire = &buffer[NAME_AT..NAME_AT + usize::from(self.ask.name_bytes)];
+        if let Ok(name) = NameRef::from_wire(wire) {
+            let zone = &self.shared.tables.zones[zone as usize].zone;
+            reference::answer(zone, name, Rtype(self.ask.qtype), composer);
+        }
+        block.clear();
+        block::write(block, composer);
+        block.resize(block.len() + UNIT_BYTES, 0);
+        if composer.rcode == rcode::NXDOMAIN { Kind::NxDomain } else { Kind::Data }
     }
 
     /// Asks the rate limiter: true to answer, false to answer truncated.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    fn passes(
-        &mut self,
-        from: From,
-        kind: Kind,
-        source: u32,
-        exempt: bool,
-        _buffer: &[u8],
-        _ask: &Ask,
-        _limit: usize,
-        _opt: Option<Opt<'_>>,
-    ) -> Result<bool, DropReason> {
-        // TCP proves the address
-        match &mut self.limiter {
-            Some(limiter) if !from.stream && !exempt => match limiter.judge(from.now, from.peer, kind, source) {
+    fn passes(&self, limiter: &mut Option<Limiter>, kind: Kind, source: u32) -> Result<bool, DropReason> {
+        match limiter {
+            Some(limiter) if !self.exempt => match limiter.judge(self.from.now, self.from.peer, kind, source) {
                 Judgement::Send => Ok(true),
                 Judgement::Slip => Ok(false),
                 Judgement::Drop => Err(DropReason::RateLimited),
@@ -504,24 +501,58 @@ impl Core {
     }
 
     #[cold]
-    fn slip(
-        &mut self,
-        buffer: &mut [u8],
-        ask: &Ask,
-        limit: usize,
-        opt: Option<Opt<'static>>,
-    ) -> Result<usize, DropReason> {
-        let sent = self.frame(ask, limit, opt, false).empty(buffer, 0, true).ok_or(DropReason::NoRoom)?;
-        self.stats.slipped.add(1);
-        self.stats.answered(0);
+    #[inline(never)]
+    fn slip(&self, buffer: &mut [u8]) -> Result<usize, DropReason> {
+        let sent = self.frame.empty(buffer, 0, true).ok_or(DropReason::NoRoom)?;
+        self.shared.stats.slipped.add(1);
+        self.shared.stats.answered(0);
         Ok(sent.bytes)
+    }
+}
+
+impl Shared {
+    /// The short way for what is asked most; what it does is what the long way would do.
+    #[inline(always)]
+    fn direct(&self, key: &Key, ask: &Ask, buffer: &mut [u8]) -> Option<usize> {
+        let tables: &Tables = &self.tables;
+        let (unit, zone) = tables.direct(key, buffer, NAME_AT, ask)?;
+        let opt = ask.edns.as_ref().map(|edns| Opt {
+            size: self.options.udp_bytes,
+            dnssec_ok: edns.dnssec_ok,
+            ..Opt::default()
+        });
+        let block = Block::at(&tables.arena, unit);
+        let bytes = reply::small(buffer, usize::from(ask.name_bytes), block, opt.as_ref())?;
+        self.stats.answered(u16::from(block.rcode()));
+        if let Some(zone) = self.zones.get(zone as usize) {
+            zone.rcodes[usize::from(block.rcode() & 15)].add(1);
+        }
+        Some(bytes)
+    }
+
+    /// Adds the options of the answer; true when a valid cookie exempts from rate limiting.
+    #[cold]
+    #[inline(never)]
+    fn options_of<'s>(&'s self, from: From, edns: &Edns, buffer: &[u8], opt: &mut Opt<'s>) -> bool {
+        if edns.nsid && !self.options.nsid.is_empty() {
+            opt.nsid = Some(&self.options.nsid);
+        }
+        if from.stream && edns.keepalive {
+            opt.keepalive = Some(self.options.tcp.keepalive_units());
+        }
+        let Some(baker) = self.baker.as_ref().filter(|_| edns.cookie_bytes > 0) else { return false };
+        let (cookies, valid) = bake(baker, from, edns, buffer);
+        opt.cookie = cookies;
+        if valid {
+            self.stats.cookies_valid.add(1);
+        }
+        valid
     }
 }
 
 type Cookies = [u8; cookie::CLIENT_BYTES + cookie::SERVER_BYTES];
 
 /// The cookies of the answer, and whether the question's server cookie was valid.
-#[cold]
 fn bake(baker: &Baker, from: From, edns: &Edns, buffer: &[u8]) -> (Option<Cookies>, bool) {
     let at = usize::from(edns.cookie_at);
     let came = &buffer[at..at + usize::from(edns.cookie_bytes)];

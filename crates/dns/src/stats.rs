@@ -2,6 +2,7 @@
 
 use base::Counter;
 use base::counter::{Figure, Report};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::question::DropReason;
@@ -43,6 +44,18 @@ pub(crate) enum Transport {
     Udp6,
     Tcp4,
     Tcp6,
+}
+
+impl Transport {
+    #[inline(always)]
+    pub(crate) fn of(stream: bool, peer: IpAddr) -> Transport {
+        match (stream, peer) {
+            (false, IpAddr::V4(_)) => Transport::Udp4,
+            (false, IpAddr::V6(_)) => Transport::Udp6,
+            (true, IpAddr::V4(_)) => Transport::Tcp4,
+            (true, IpAddr::V6(_)) => Transport::Tcp6,
+        }
+    }
 }
 
 const TRANSPORTS: [(&str, &str); 4] = [("udp", "4"), ("udp", "6"), ("tcp", "4"), ("tcp", "6")];

@@ -22,7 +22,7 @@ const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
 pub struct Limits {
     /// connections at a time, over all threads
     pub connections: usize,
-    /// how long a connection may be idle; half of it goes by before a question must be complete
+    /// how long a connection may go without a whole question
     pub idle: Duration,
     /// answers, over all threads, that wait for their peers to read, 64 KiB each
     pub backlogs: usize,
@@ -104,7 +104,7 @@ pub(crate) fn knock<C: Streams>(
     peer: IpAddr,
 ) {
     let Some(place) = server.connections.free.pop() else {
-        server.core.stats.connections_refused.add(1);
+        server.core.shared.stats.connections_refused.add(1);
         let _ = calls.reject(connection);
         return;
     };
@@ -112,9 +112,9 @@ pub(crate) fn knock<C: Streams>(
         server.connections.free.push(place);
         return;
     }
-    server.core.stats.connections.add(1);
+    server.core.shared.stats.connections.add(1);
     server.connections.clients[place as usize] = Some(Client { peer, input_bytes: 0, backlog: None, finished: false });
-    let _ = calls.timer_set(connection, Some(now + server.core.options.tcp.idle));
+    let _ = calls.timer_set(connection, Some(now + server.core.shared.options.tcp.idle));
 }
 
 pub(crate) fn recv<C: Streams>(
@@ -174,7 +174,7 @@ pub(crate) fn dead(server: &mut Server, cookie: u64) {
 }
 
 pub(crate) fn timer<C: Streams>(server: &mut Server, calls: &mut C, connection: Connection) {
-    server.core.stats.connections_timed_out.add(1);
+    server.core.shared.stats.connections_timed_out.add(1);
     let _ = calls.close(connection);
 }
 
@@ -221,7 +221,7 @@ fn work<C: Streams>(
             }
             // what is no question ends the connection: its framing cannot be trusted
             Err(reason) => {
-                server.core.stats.dropped(reason);
+                server.core.shared.stats.dropped(reason);
                 return Err(Broken);
             }
         }
@@ -233,7 +233,7 @@ fn work<C: Streams>(
         server.connections.input(cookie).copy_within(done..held, 0);
         calls.recv_done(connection, done).map_err(|_| Broken)?;
         // only a whole question keeps a connection alive (RFC 7766 section 6.2.3)
-        let _ = calls.timer_set(connection, Some(now + server.core.options.tcp.idle));
+        let _ = calls.timer_set(connection, Some(now + server.core.shared.options.tcp.idle));
     }
     Ok(())
 }
@@ -270,3 +270,6 @@ fn send<C: Streams>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,6 +93,11 @@ impl<'t> Entry<'t> {
     }
 
     #[inline(always)]
+    fn is(self, key: &Key, bytes: &[u8], at: usize, len: usize) -> bool {
+        self.name_bytes() == len && key::same(&key.short, bytes, at, len, &self.bytes[HEADER_BYTES..])
+    }
+
+    #[inline(always)]
     fn types(self) -> usize {
         usize::from(u16::from_le_bytes([self.bytes[2], self.bytes[3]]))
     }
@@ -150,10 +155,21 @@ impl<'t> Entry<'t> {
     }
 }
 
-/// Where the search for a name begins: its bucket, and the node that probably is it.
+/// A name ready to be looked for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Candidate {
-    pub(crate) unit: u32,
+pub(crate) struct Key {
+    pub(crate) hash: u64,
+    /// the node that probably is it; 0 for none
+    candidate: u32,
+    short: key::Short,
+}
+
+impl Key {
+    #[inline(always)]
+    pub(crate) fn new(seed: u64, bytes: &[u8], at: usize, len: usize) -> Key {
+        let (hash, short) = key::fold(seed, bytes, at, len);
+        Key { hash, candidate: 0, short }
+    }
 }
 
 impl Tables {
@@ -195,19 +211,15 @@ impl Tables {
         base::prefetch::read(&raw const self.buckets[self.bucket_of(hash)]);
     }
 
-    /// Asks for the node that probably has this hash.
+    /// Asks for the node that probably has the key's hash, and notes it.
     #[inline(always)]
-    pub(crate) fn prefetch_node(&self, hash: u64) -> Candidate {
-        let bucket = &self.buckets[self.bucket_of(hash)];
-        let matches = bucket.matches(tag_of(hash));
-        if matches == 0 {
-            return Candidate::default();
-        }
-        let unit = bucket.nodes[matches.trailing_zeros() as usize];
-        let at = self.arena.as_ptr().wrapping_add(unit as usize * UNIT_BYTES);
+    pub(crate) fn prefetch_node(&self, key: &mut Key) {
+        let bucket = &self.buckets[self.bucket_of(key.hash)];
+        let matches = bucket.matches(tag_of(key.hash));
+        key.candidate = if matches == 0 { 0 } else { bucket.nodes[first(matches)] };
+        let at = self.arena.as_ptr().wrapping_add(key.candidate as usize * UNIT_BYTES);
         base::prefetch::read(at);
         base::prefetch::read(at.wrapping_add(64));
-        Candidate { unit }
     }
 
     #[inline(always)]
@@ -215,33 +227,27 @@ impl Tables {
         Entry { unit, bytes: &self.arena[unit as usize * UNIT_BYTES..] }
     }
 
-    /// The node of the name of `len` octets at `at` of `bytes`, whose hash is known; `candidate` is looked at first.
+    /// The node of a question's name, which stands at `at` of `bytes`.
     #[inline(always)]
-    pub(crate) fn find(
-        &self,
-        hash: u64,
-        candidate: Candidate,
-        bytes: &[u8],
-        at: usize,
-        len: usize,
-    ) -> Option<Entry<'_>> {
-        if candidate.unit != 0 {
-            let entry = self.entry(candidate.unit);
-            if entry.name_bytes() == len && key::same(bytes, at, len, &entry.bytes[HEADER_BYTES..]) {
+    pub(crate) fn find(&self, key: &Key, bytes: &[u8], at: usize, len: usize) -> Option<Entry<'_>> {
+        if key.candidate != 0 {
+            let entry = self.entry(key.candidate);
+            if entry.is(key, bytes, at, len) {
                 return Some(entry);
             }
         }
-        self.search(hash, bytes, at, len)
+        self.search(key, bytes, at, len)
     }
 
-    fn search(&self, hash: u64, bytes: &[u8], at: usize, len: usize) -> Option<Entry<'_>> {
-        let mut bucket_at = self.bucket_of(hash);
+    #[inline(never)]
+    fn search(&self, key: &Key, bytes: &[u8], at: usize, len: usize) -> Option<Entry<'_>> {
+        let mut bucket_at = self.bucket_of(key.hash);
         loop {
             let bucket = &self.buckets[bucket_at];
-            let mut matches = bucket.matches(tag_of(hash));
+            let mut matches = bucket.matches(tag_of(key.hash));
             while matches != 0 {
-                let entry = self.entry(bucket.nodes[matches.trailing_zeros() as usize]);
-                if entry.name_bytes() == len && key::same(bytes, at, len, &entry.bytes[HEADER_BYTES..]) {
+                let entry = self.entry(bucket.nodes[first(matches)]);
+                if entry.is(key, bytes, at, len) {
                     return Some(entry);
                 }
                 matches &= matches - 1;
@@ -255,7 +261,8 @@ impl Tables {
 
     /// The node of a name, in any letter case.
     pub(crate) fn lookup(&self, wire: &[u8]) -> Option<Entry<'_>> {
-        self.search(key::hash(self.seed, wire, 0, wire.len()), wire, 0, wire.len())
+        let (hash, short) = key::fold(self.seed, wire, 0, wire.len());
+        self.search(&Key { hash, candidate: 0, short }, wire, 0, wire.len())
     }
 
     /// The node of the longest proper suffix that exists, for a name in wire form that does not. None is impossible but for
@@ -319,14 +326,22 @@ fn tag_of(hash: u64) -> u8 {
     (hash as u8).max(1)
 }
 
+/// The entry that the lowest bit of [`Bucket::matches`] stands for.
+#[inline(always)]
+fn first(matches: u128) -> usize {
+    (matches.trailing_zeros() / 8) as usize
+}
+
 impl Bucket {
-    /// A bit for each entry with this tag.
+    /// The high bit of each octet whose entry has this tag, and perhaps of one right above such an entry.
     #[inline(always)]
-    fn matches(&self, tag: u8) -> u32 {
-        let mut bits = 0u32;
-        for n in 0..16 {
-            bits |= u32::from(self.tags[n] == tag) << n;
-        }
-        bits & ((1 << BUCKET_ENTRIES) - 1)
+    fn matches(&self, tag: u8) -> u128 {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        let [low, high] = self.tags.as_chunks::<8>().0 else { return 0 };
+        let zeros = |tags: &[u8; 8]| {
+            let differ = u64::from_le_bytes(*tags) ^ (u64::from(tag) * ONES);
+            differ.wrapping_sub(ONES) & !differ & (0x80 * ONES)
+        };
+        u128::from(zeros(low)) | u128::from(zeros(high) & 0x8080_8080) << 64
     }
 }

@@ -1,12 +1,22 @@
 //! The service held against expectations written by hand and against the reference.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use crate::compose::Composer;
+use crate::question::DropReason;
 use crate::reference;
 use crate::serve::{Options, Server};
 use crate::table::Tables;
 use crate::testing::{Answer, Record, ask, question, read, server, show, zone};
+use crate::{QuestionCompression, cookie, rrl};
+use app::{Addresses, Datagram, Ecn, Listener, Service};
+use base::Instant;
+use base::counter::{Figure, Report};
+use base::publish::Publisher;
 use base::rng::Rng;
 use zone::{Name, NameRef, Rtype, Zone};
 
@@ -234,7 +244,7 @@ fn shuffled_case(rng: &mut Rng, name: &str) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn prepared_answers_are_the_reference_s(seed in any::<u64>()) {
@@ -242,7 +252,20 @@ proptest! {
         let origins = ["x.", "a.x.", "b.a.c.x."];
         let count = 1 + rng.below(3) as usize;
         let zones: Vec<Zone> = origins[..count].iter().map(|origin| draw(rng, origin)).collect();
-        let mut server = server(zones, Options::default());
+        let tables = Arc::new(Tables::build(zones, 7).unwrap());
+        let mut server = Server::new(Publisher::new(tables.clone()).reader(), Options::default());
+        // the same over the long way, which a rate limiter makes every question take
+        let unlimited = rrl::Config {
+            responses_per_second: 0,
+            referrals_per_second: 0,
+            nodata_per_second: 0,
+            nxdomains_per_second: 0,
+            errors_per_second: 0,
+            table_bytes: 64,
+            ..rrl::Config::default()
+        };
+        let long = Options { rrl: Some(unlimited), ..Options::default() };
+        let mut long = Server::new(Publisher::new(tables.clone()).reader(), long);
         for _ in 0..150 {
             let depth = rng.below(6);
             let labels = ["a", "b", "c", "*", "d", "e", "ns"];
@@ -266,6 +289,7 @@ proptest! {
             }
             for size in [None, Some(512), Some(4096)] {
                 let message = question(name.view(), rtype, size);
+                prop_assert_eq!(ask(&mut server, &message, false), ask(&mut long, &message, false));
                 let mut cut = ask(&mut server, &message, false);
                 let limit = if size == Some(4096) { 1232 } else { 512 };
                 prop_assert!(cut.bytes <= limit);
@@ -307,4 +331,204 @@ fn every_name_knows_its_place_in_canonical_order() {
     let (zone, order) = tables.place("ent.example".parse::<Name>().unwrap().view()).unwrap();
     assert_eq!(zone.node(order).name(), "a.b.ent.example".parse::<Name>().unwrap().view());
     assert!(tables.place(NameRef::ROOT).is_none());
+}
+
+/// One datagram through the service; the answer's octets.
+fn datagram(server: &mut Server, now: Instant, peer: &str, message: &[u8]) -> Option<Vec<u8>> {
+    let mut slot = vec![0xee; 1500];
+    slot[..message.len()].copy_from_slice(message);
+    let peer: IpAddr = peer.parse().unwrap();
+    let addresses = Addresses { local: "192.0.2.53:53".parse().unwrap(), peer: (peer, 4000).into() };
+    let mut burst = [Datagram::new(&mut slot, message.len(), Ecn::NotEct, addresses)];
+    server.datagrams(now, Listener(0), &mut burst);
+    let bytes = burst[0].reply_bytes()?;
+    Some(slot[..bytes].to_vec())
+}
+
+fn with_options(name: &str, options: &[u8]) -> Vec<u8> {
+    let name: Name = name.parse().unwrap();
+    let mut message = question(name.view(), Rtype::A, Some(1232));
+    let at = message.len() - 2;
+    message[at..].copy_from_slice(&(options.len() as u16).to_be_bytes());
+    message.extend_from_slice(options);
+    message
+}
+
+fn find<'a>(haystack: &'a [u8], needle: &[u8]) -> Option<&'a [u8]> {
+    haystack.windows(needle.len()).position(|window| window == needle).map(|at| &haystack[at..])
+}
+
+#[test]
+fn edns_is_answered_with_edns() {
+    let mut server = example(Options { nsid: b"node-1".to_vec(), ..Options::default() });
+    let mut go = |message: &[u8]| datagram(&mut server, Instant::ZERO, "192.0.2.1", message).unwrap();
+    let nsid = go(&with_options("www.example", b"\0\x03\0\0"));
+    assert!(nsid.ends_with(b"\0\0\x29\x04\xd0\0\0\0\0\0\x0a\0\x03\0\x06node-1"), "{nsid:?}");
+    assert!(find(&go(&with_options("www.example", b"")), b"node-1").is_none());
+    let mut later = with_options("www.example", b"");
+    let version_at = later.len() - 5;
+    later[version_at] = 1;
+    later[version_at + 1] = 0x80;
+    let badvers = go(&later);
+    assert_eq!((badvers[3] & 15, &badvers[6..12]), (0, &[0, 0, 0, 0, 0, 1][..]));
+    // extended RCODE 1, version 0, DO copied
+    assert!(badvers.ends_with(b"\0\0\x29\x04\xd0\x01\0\x80\0\0\0"), "{badvers:?}");
+    let refused = go(&with_options("elsewhere", b""));
+    assert!(refused.ends_with(b"\0\0\x29\x04\xd0\0\0\0\0\0\x06\0\x0f\0\x02\0\x14"), "{refused:?}");
+    let malformed = go(&with_options("www.example", b"\0\x03\0"));
+    assert_eq!(malformed, [0xab, 0xcd, 0x81, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn other_classes_and_the_server_s_own_names() {
+    let set = Options { version: Some("desert".into()), id: None, ..Options::default() };
+    let mut server = example(set);
+    let mut go = |name: &str, rtype: Rtype, class: u16| {
+        let name: Name = name.parse().unwrap();
+        let mut message = question(name.view(), rtype, None);
+        let at = message.len() - 2;
+        message[at..].copy_from_slice(&class.to_be_bytes());
+        let answer = datagram(&mut server, Instant::ZERO, "::1", &message).unwrap();
+        (show(&read(&answer)), answer)
+    };
+    let (line, wire) = go("Version.Bind", Rtype::TXT, 3);
+    assert_eq!(line, "NOERROR | version.bind./TXT | |");
+    assert!(wire.ends_with(b"\xc0\x0c\0\x10\0\x03\0\0\0\0\0\x07\x06desert"), "{wire:?}");
+    for (name, rtype, class) in [
+        ("id.server", Rtype::TXT, 3),
+        ("version.bind", Rtype::A, 3),
+        ("www.example", Rtype::A, 3),
+        ("version.bind", Rtype::TXT, 1),
+        ("www.example", Rtype::A, 4),
+        ("www.example", Rtype::A, 0),
+        ("elsewhere", Rtype::A, 255),
+    ] {
+        assert_eq!(go(name, rtype, class).0, "REFUSED | | |", "{name} {rtype} {class}");
+    }
+    assert_eq!(go("www.example", Rtype::A, 255).0, "NOERROR | www.example./A | |");
+}
+
+#[test]
+fn random_name_floods_are_limited_and_a_cookie_exempts() {
+    let limits = rrl::Config { nxdomains_per_second: 5, ..rrl::Config::default() };
+    let cookies = cookie::Config { secrets: vec![[9; 16]], unix_time_at_zero_s: 1_700_000_000 };
+    let mut server = example(Options { rrl: Some(limits), cookies: Some(cookies), ..Options::default() });
+    let mut counts = [0; 3];
+    for n in 0..100 {
+        let message = with_options(&format!("random{n}.example"), b"");
+        match datagram(&mut server, Instant::ZERO, "192.0.2.77", &message) {
+            None => counts[0] += 1,
+            Some(answer) if answer[2] & 2 != 0 => counts[1] += 1,
+            Some(_) => counts[2] += 1,
+        }
+    }
+    assert_eq!(counts, [48, 47, 5]);
+    assert_eq!(server.stats().drops(DropReason::RateLimited), 48);
+    // the client asks over, is given a cookie, and is believed with it
+    let first = with_options("www.example", b"\0\x0a\0\x08clientco");
+    let answer = datagram(&mut server, Instant::ZERO, "192.0.2.77", &first).unwrap();
+    let option = &find(&answer, b"\0\x0a\0\x18clientco").expect("a server cookie")[..28];
+    for n in 0..50 {
+        let message = with_options(&format!("random{n}.example"), option);
+        let answer = datagram(&mut server, Instant::ZERO, "192.0.2.77", &message).unwrap();
+        assert_eq!((answer[2] & 2, answer[3]), (0, 3));
+    }
+    let elsewhere = (0..50).filter(|n| {
+        let message = with_options(&format!("random{n}.example"), option);
+        datagram(&mut server, Instant::ZERO, "203.0.113.1", &message).is_some_and(|answer| answer[2] & 2 == 0)
+    });
+    assert_eq!(elsewhere.count(), 5, "the cookie is another client's");
+    let after = Instant::ZERO + Duration::from_secs(60);
+    assert!(datagram(&mut server, after, "192.0.2.77", &with_options("random.example", b"")).is_some());
+}
+
+#[test]
+fn a_compressed_question_is_answered_written_out() {
+    let mut message = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    // the name ends in a pointer to an octet of the header that is zero: the root
+    message.extend_from_slice(b"\x03wWw\x07example\xc0\x0b\0\x01\0\x01");
+    let mut refusing = example(Options::default());
+    let refused = datagram(&mut refusing, Instant::ZERO, "192.0.2.1", &message).unwrap();
+    assert_eq!((refused.len(), refused[3]), (12, 1));
+    let accept = Options { question_compression: QuestionCompression::Accept, ..Options::default() };
+    let mut accepting = example(accept);
+    let answer = read(&datagram(&mut accepting, Instant::ZERO, "192.0.2.1", &message).unwrap());
+    assert_eq!(show(&answer), "NOERROR aa | www.example./A | |");
+    assert_eq!(answer.question, b"\x03wWw\x07example\0");
+}
+
+fn counted(server: &Server, metric: &str, label: &str) -> u64 {
+    let mut sum = 0;
+    server.stats().report(&mut |figure: Figure<'_>| {
+        if figure.name == metric && figure.labels.iter().any(|(_, value)| *value == label) {
+            sum += figure.value;
+        }
+    });
+    sum
+}
+
+#[test]
+fn a_reload_is_seen_at_the_next_cycle_and_zones_keep_their_counts() {
+    let text = |address: &str| format!("@ 60 SOA ns h 1 1 1 1 1\n@ 60 NS ns\nns 60 A {address}\n");
+    let tables = |address: &str, origins: &[&str]| {
+        let zones = origins.iter().map(|origin| zone(origin, &text(address))).collect();
+        Arc::new(Tables::build(zones, 7).unwrap())
+    };
+    let publisher = Publisher::new(tables("192.0.2.1", &["a.", "b."]));
+    let mut server = Server::new(publisher.reader(), Options::default());
+    let name: Name = "ns.b".parse().unwrap();
+    let address = |server: &mut Server| {
+        let answer = datagram(server, Instant::ZERO, "192.0.2.1", &question(name.view(), Rtype::A, None)).unwrap();
+        read(&answer).sections[0].first().map(|record| record.rdata[3])
+    };
+    assert_eq!(address(&mut server), Some(1));
+    publisher.publish(tables("192.0.2.2", &["b."]));
+    assert_eq!(address(&mut server), Some(1), "a burst never changes tables");
+    server.cycle(Instant::ZERO);
+    assert_eq!(address(&mut server), Some(2));
+    assert_eq!(counted(&server, "dns_zone_answers_total", "b."), 3);
+    publisher.publish(tables("192.0.2.3", &["c."]));
+    server.cycle(Instant::ZERO);
+    assert_eq!(address(&mut server), None);
+    assert_eq!(counted(&server, "dns_answers_total", "REFUSED"), 1);
+    assert_eq!(counted(&server, "dns_questions_by_type_total", "A"), 4);
+}
+
+#[test]
+fn what_fills_64_kib_goes_over_tcp_and_what_exceeds_it_is_truncated() {
+    let set = |name: &str, count: usize| -> String {
+        (0..count).map(|n| format!("{name} A 10.0.{}.{}\n", n / 256, n % 256)).collect()
+    };
+    let text = format!("$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\n{}{}", set("large", 4000), set("huge", 4100));
+    let mut server = server(vec![zone("example.", &text)], Options::default());
+    let mut go = |name: &str, stream: bool| {
+        let name: Name = name.parse().unwrap();
+        let answer = ask(&mut server, &question(name.view(), Rtype::A, None), stream);
+        (answer.sections[0].len(), answer.truncated)
+    };
+    assert_eq!(go("large.example", true), (4000, false));
+    assert_eq!(go("large.example", false), (0, true));
+    assert_eq!(go("huge.example", true), (0, true));
+}
+
+#[test]
+fn glue_that_must_be_there_truncates_and_other_addresses_do_not() {
+    let mut text = "$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\n".to_owned();
+    for n in 0..12 {
+        text += &format!("inside NS a-rather-long-name-{n}.inside\na-rather-long-name-{n}.inside AAAA ::{n}\n");
+        text += &format!("beside NS a-rather-long-name-{n}.inside\n");
+    }
+    let mut server = server(vec![zone("example.", &text)], Options::default());
+    let mut go = |name: &str, size: Option<u16>| {
+        let name: Name = name.parse().unwrap();
+        let answer = ask(&mut server, &question(name.view(), Rtype::A, size), false);
+        let glue = answer.sections[2].iter().filter(|record| record.rtype == 28).count();
+        (answer.sections[1].len(), glue, answer.truncated)
+    };
+    assert_eq!(go("x.inside.example", Some(1232)), (12, 12, false));
+    assert_eq!(go("x.beside.example", Some(1232)), (12, 12, false));
+    let (ns, glue, truncated) = go("x.inside.example", None);
+    assert!(ns == 12 && glue < 12 && truncated, "RFC 9471 section 3.1: {ns} {glue}");
+    let (ns, glue, truncated) = go("x.beside.example", None);
+    assert!(ns == 12 && glue < 12 && !truncated, "RFC 9471 section 3.2: {ns} {glue}");
 }

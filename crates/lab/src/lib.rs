@@ -3,6 +3,21 @@
 //!
 //! Nothing here is part of the product. It needs root and Debian's packages (see [`require`]); a test that uses it fails
 //! loudly where they are missing, it never skips. Everything a test starts ends with the value that holds it.
+//!
+//! ```no_run
+//! use lab::{Host, Lab, compare, peers::ZoneFile};
+//! use std::net::SocketAddr;
+//!
+//! lab::require();
+//! let lab = Lab::new().unwrap();
+//! let start = |host: &Host, zones: &[ZoneFile], address: SocketAddr| {
+//!     let mut command = host.command("target/debug/simoom");
+//!     command.args(["dns", "--interface", host.interface(), "--listen", &address.to_string()]);
+//!     command.args(zones.iter().map(|zone| format!("{}={}", zone.origin, zone.path.display())));
+//!     lab::Process::spawn(command)
+//! };
+//! compare::run(&lab, Some(&start), &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 5000).unwrap().check(500);
+//! ```
 
 #![forbid(unsafe_code)]
 

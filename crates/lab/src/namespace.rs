@@ -118,7 +118,7 @@ impl Lab {
     }
 
     /// Puts each side's receive threads on its processor: the server's on 0, the client's on 1. Call it again after a
-    /// program was attached, since that makes the threads anew.
+    /// program was attached, since that makes the threads anew. Other laboratories' threads go to the same processors.
     pub fn pin(&self) {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if processors < 2 {

@@ -1,13 +1,14 @@
 //! The servers that ours is compared with: NSD and Knot, with configurations of our own.
 
-use crate::{Host, Process, zonegen::Zone};
+use crate::{
+    Lab, Process,
+    zonegen::{Question, Zone, present},
+};
 use anyhow::{Context as _, Result};
 use std::{
-    fmt,
-    fs::{self, File},
-    io::Write as _,
+    fmt, fs,
     net::{SocketAddr, UdpSocket},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -49,21 +50,24 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts a server in `host` and waits until it answers for every zone.
-    pub fn start(host: &Host, kind: Kind, address: SocketAddr, zones: &[Zone]) -> Result<Self> {
+    /// Starts a server in the server's host and waits until it answers the client's for every zone.
+    pub fn start(lab: &Lab, kind: Kind, address: SocketAddr, zones: &[Zone]) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("simoom-peer-").tempdir()?;
-        write_zones(dir.path(), zones)?;
+        let files = write_zones(dir.path(), zones)?;
         let (config, program) = match kind {
-            Kind::Nsd => (nsd_config(dir.path(), address, zones), "nsd"),
-            Kind::Knot => (knot_config(dir.path(), address, zones), "knotd"),
+            Kind::Nsd => (nsd_config(dir.path(), address, &files), "nsd"),
+            Kind::Knot => (knot_config(dir.path(), address, &files), "knotd"),
         };
         let file = dir.path().join("server.conf");
         fs::write(&file, config)?;
         let file = file.to_str().context("a temporary path in UTF-8")?;
         let args: &[&str] = if kind == Kind::Nsd { &[program, "-d", "-c", file] } else { &[program, "-c", file] };
-        let mut process = host.spawn(args)?;
+        let mut process = lab.server().spawn(args)?;
         process
-            .wait_until(|| host.inside(|| zones.iter().all(|zone| serves(address, zone))), Duration::from_secs(30))
+            .wait_until(
+                || lab.client().inside(|| zones.iter().all(|zone| serves(address, zone))),
+                Duration::from_secs(30),
+            )
             .with_context(|| format!("{kind} does not serve every zone of {}", zones.len()))?;
         Ok(Self { kind, address, process, _dir: dir })
     }
@@ -74,17 +78,28 @@ impl Peer {
     }
 }
 
+/// A zone file on disk.
+#[derive(Clone, Debug)]
+pub struct ZoneFile {
+    /// The zone's name with a final dot.
+    pub origin: String,
+    /// The file.
+    pub path: PathBuf,
+}
+
 /// Writes each zone to `NUMBER.zone` in `dir`: an origin may hold what a file name cannot.
-pub fn write_zones(dir: &Path, zones: &[Zone]) -> Result<()> {
-    for (number, zone) in zones.iter().enumerate() {
-        File::create(dir.join(format!("{number}.zone")))?.write_all(zone.text.as_bytes())?;
-    }
-    Ok(())
+pub fn write_zones(dir: &Path, zones: &[Zone]) -> Result<Vec<ZoneFile>> {
+    let write = |(number, zone): (usize, &Zone)| {
+        let path = dir.join(format!("{number}.zone"));
+        fs::write(&path, &zone.text)?;
+        Ok(ZoneFile { origin: present(&zone.origin), path })
+    };
+    zones.iter().enumerate().map(write).collect()
 }
 
 /// True if the server at `address` answers the zone's SOA question with authority.
 pub fn serves(address: SocketAddr, zone: &Zone) -> bool {
-    let question = crate::zonegen::Question::new(zone.origin.clone(), 6);
+    let question = Question::new(zone.origin.clone(), 6);
     let ask = || -> Result<bool> {
         let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(local)?;
@@ -99,27 +114,27 @@ pub fn serves(address: SocketAddr, zone: &Zone) -> bool {
     ask().unwrap_or(false)
 }
 
-fn nsd_config(dir: &Path, address: SocketAddr, zones: &[Zone]) -> String {
+fn nsd_config(dir: &Path, address: SocketAddr, files: &[ZoneFile]) -> String {
     let (dir, ip, port) = (dir.display(), address.ip(), address.port());
     let mut config = format!(
         "server:\n  server-count: 1\n  minimal-responses: yes\n  ip-address: {ip}@{port}\n  username: \"\"\n  tcp-count: 100\n  \
          zonesdir: \"{dir}\"\n  database: \"\"\n  pidfile: \"{dir}/nsd.pid\"\n  xfrdfile: \"{dir}/xfrd.state\"\n  \
          zonelistfile: \"{dir}/zone.list\"\n  rrl-ratelimit: 0\nremote-control:\n  control-enable: no\n"
     );
-    for (number, zone) in zones.iter().enumerate() {
-        config += &format!("zone:\n  name: \"{}\"\n  zonefile: {number}.zone\n", zone.origin);
+    for ZoneFile { origin, path } in files {
+        config += &format!("zone:\n  name: \"{origin}\"\n  zonefile: \"{}\"\n", path.display());
     }
     config
 }
 
-fn knot_config(dir: &Path, address: SocketAddr, zones: &[Zone]) -> String {
+pub(crate) fn knot_config(dir: &Path, address: SocketAddr, files: &[ZoneFile]) -> String {
     let (dir, ip, port) = (dir.display(), address.ip(), address.port());
     let mut config = format!(
         "server:\n  rundir: \"{dir}\"\n  user: root:root\n  listen: {ip}@{port}\n  udp-workers: 1\n  tcp-workers: 1\n\
          log:\n  - target: stderr\n    any: warning\ndatabase:\n  storage: \"{dir}\"\nzone:\n"
     );
-    for (number, zone) in zones.iter().enumerate() {
-        config += &format!("  - domain: \"{}.\"\n    file: \"{dir}/{number}.zone\"\n", zone.origin);
+    for ZoneFile { origin, path } in files {
+        config += &format!("  - domain: \"{origin}\"\n    file: \"{}\"\n", path.display());
     }
     config
 }

@@ -139,3 +139,28 @@ pub fn read_pcap(file: &[u8]) -> Result<Vec<Vec<u8>>> {
     }
     Ok(frames)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_growing_file_gives_its_whole_frames(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..5), cut in 0_usize..500) {
+            let mut file = [&0xa1b2_c3d4_u32.to_ne_bytes()[..], &[0; 20]].concat();
+            let mut ends = Vec::new();
+            for frame in &frames {
+                let length = u32::try_from(frame.len()).unwrap().to_ne_bytes();
+                file.extend([&[0; 8][..], &length, &length, frame].concat());
+                ends.push(file.len());
+            }
+            file.truncate(cut);
+            let whole = ends.iter().filter(|end| **end <= file.len()).count();
+            match read_pcap(&file) {
+                Ok(read) => prop_assert_eq!(&read[..], &frames[..whole]),
+                Err(_) => prop_assert!(file.len() < 24),
+            }
+        }
+    }
+}

@@ -77,7 +77,7 @@ impl Device {
 
     /// The device's other end is on this machine, so its frames may carry partial checksums.
     pub fn is_virtual_link(&self) -> bool {
-        matches!(self.driver.as_str(), "veth" | "tun" | "bridge" | "virtio_net")
+        matches!(self.driver.as_str(), "veth" | "tun" | "bridge")
     }
 
     /// Waits for carrier, which some drivers drop when a program or a socket comes; false when it has not come by then.
@@ -292,15 +292,19 @@ fn dump(request: RouteNetlinkMessage, mut show: impl FnMut(RouteNetlinkMessage))
     Ok(())
 }
 
-/// Takes a datagram apart into its messages, until `on` says false.
+/// Takes a datagram apart into its messages, until `on` says false. A message that the parser does not understand (an
+/// interface of a kind it has not heard of) is passed over: it is not the one we look for.
 fn each(buffer: &[u8], mut on: impl FnMut(NetlinkPayload<RouteNetlinkMessage>) -> io::Result<bool>) -> io::Result<()> {
     let mut rest = buffer;
-    while !rest.is_empty() {
-        let invalid = |e| io::Error::new(io::ErrorKind::InvalidData, format!("rtnetlink: {e}"));
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(invalid)?;
+    while let Some(length) = rest.first_chunk::<4>() {
         // messages are padded to four bytes (RFC 3549 2.2)
-        let bytes = (message.header.length as usize).next_multiple_of(4);
-        if !on(message.payload)? || bytes == 0 {
+        let bytes = (u32::from_ne_bytes(*length) as usize).next_multiple_of(4);
+        if bytes < 16 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "rtnetlink: a message shorter than its header"));
+        }
+        if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+            && !on(message.payload)?
+        {
             return Ok(());
         }
         rest = rest.get(bytes..).unwrap_or_default();
@@ -338,5 +342,60 @@ impl Membership {
                 ethtool::add_multicast(self.socket.as_raw_fd(), self.interface, [0x33, 0x33, 0xff, o[13], o[14], o[15]])
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RTM_DELADDR (21) for 192.0.2.1/24 on interface 7: header, ifaddrmsg, IFA_LOCAL.
+    fn removal() -> Vec<u8> {
+        let mut bytes = 32u32.to_ne_bytes().to_vec();
+        bytes.extend(21u16.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend([2, 24, 0, 0]);
+        bytes.extend(7u32.to_ne_bytes());
+        bytes.extend(8u16.to_ne_bytes());
+        bytes.extend(2u16.to_ne_bytes());
+        bytes.extend([192, 0, 2, 1]);
+        bytes[0] = bytes.len() as u8;
+        bytes
+    }
+
+    fn heard(buffer: &[u8]) -> io::Result<Vec<Address>> {
+        let mut heard = Vec::new();
+        each(buffer, |payload| {
+            if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(message)) = payload {
+                heard.extend(address_of(&message));
+            }
+            Ok(true)
+        })?;
+        Ok(heard)
+    }
+
+    #[test]
+    fn a_message_that_is_not_understood_hides_no_other() {
+        let expect = Address { interface: 7, address: "192.0.2.1".parse().unwrap(), prefix_bits: 24 };
+        // an attribute that claims more bytes than there are
+        let mut broken = removal();
+        let attribute = broken.len() - 8;
+        broken[attribute] = 200;
+        let buffer = [removal(), broken, removal()].concat();
+        assert_eq!(heard(&buffer).unwrap(), [expect, expect]);
+    }
+
+    #[test]
+    fn a_message_without_end_is_an_error_not_a_loop() {
+        assert!(heard(&[0; 16]).is_err());
+        assert!(heard(&[1, 0]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn lo_is_there_and_nothing_is_not() {
+        let lo = Device::find("lo").unwrap().unwrap();
+        assert!(lo.loopback && lo.index == 1 && lo.rx_queues >= 1, "{lo:?}");
+        assert_eq!(Device::find("no such one").unwrap(), None);
+        assert!(names().unwrap().contains(&"lo".to_owned()));
     }
 }

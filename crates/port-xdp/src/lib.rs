@@ -9,12 +9,14 @@
 
 pub mod device;
 mod ethtool;
+mod handle;
 mod open;
 mod port;
 mod ring;
 mod socket;
 mod stats;
 
-pub use open::{BusyPolling, Got, Handle, Listener, Mode, OpenConfig, OpenError, Opened, open};
+pub use handle::Handle;
+pub use open::{BusyPolling, Got, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;
 pub use stats::Stats;

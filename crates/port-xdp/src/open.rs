@@ -4,15 +4,16 @@
 //! and only then are addresses taken: no packet finds an empty queue. Modes are tried from the best down, and what made
 //! a better one fail is kept for the report.
 
-use crate::device::{self, Address, Device, Membership, Monitor};
+use crate::device::{self, Device};
+use crate::handle::Handle;
 use crate::port::{Recipe, XdpPort};
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
 use base::{Arena, Frame, Pool};
-use bpf::steering::{self, CAP_NET_RAW, Capability, Counts, Prefix, Rule};
-use bpf::{Attach, Config, Steering, SteeringError, Taken};
+use bpf::capability::{CAP_NET_RAW, missing_of};
+use bpf::steering::Prefix;
+use bpf::{Attach, Config, Steering, SteeringError};
 use port::Facts;
 use rustix::process::{Resource, Rlimit};
-use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -80,6 +81,8 @@ pub struct OpenConfig {
     pub spare_frames: u32,
     /// poll the device from our thread for up to so many microseconds
     pub busy_poll_us: Option<u32>,
+    /// after this long without any of the transmitted frames coming back the socket is made anew
+    pub completion_timeout: Duration,
     /// how long to wait for the carrier after the program and the sockets are in place
     pub carrier_wait: Duration,
 }
@@ -99,6 +102,7 @@ impl OpenConfig {
             tx_slots: 2048,
             spare_frames: 2048,
             busy_poll_us: None,
+            completion_timeout: Duration::from_secs(5),
             carrier_wait: Duration::from_secs(10),
         }
     }
@@ -172,7 +176,7 @@ pub enum OpenError {
     },
     /// Packets of the interface's MTU do not fit.
     #[error(
-        "the MTU of {interface}, {mtu}, is too large for {mode} mode, which carries {most}: lower it with `ip link set dev {interface} mtu {most}`{also}"
+        "the MTU of {interface}, {mtu}, is too large for {mode} mode, which carries {most}: lower it with `ip link set dev {interface} mtu {most}`"
     )]
     Mtu {
         /// the interface
@@ -183,8 +187,6 @@ pub enum OpenError {
         mode: Mode,
         /// the largest that works
         most: usize,
-        /// another way out, if there is one
-        also: &'static str,
     },
     /// A queue would be without a socket.
     #[error(
@@ -323,7 +325,7 @@ impl From<OpenError> for Failed {
     }
 }
 
-fn other(interface: &str, doing: &'static str) -> impl Fn(io::Error) -> OpenError {
+pub(crate) fn other(interface: &str, doing: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |why| OpenError::Other { interface: interface.to_owned(), doing, why }
 }
 
@@ -375,7 +377,6 @@ fn chunk_bytes(device: &Device, mode: Mode) -> Result<u16, OpenError> {
         mtu: device.mtu,
         mode,
         most: carries(LARGEST_CHUNK_BYTES),
-        also: "",
     })
 }
 
@@ -391,7 +392,10 @@ fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering
     let maps = Config { queues: device.rx_queues, ..Config::default() };
     let steering = Steering::load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
-    let _ = device.wait_for_carrier(config.carrier_wait);
+    if device.running {
+        // some drivers restart the link for a program; a link that was down before is waited for once, at the end
+        device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
+    }
     let frames = config.frames();
     let (arena, mut all) =
         Arena::new(frames * device.rx_queues, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
@@ -430,11 +434,7 @@ fn refused(device: &Device, queue: u32, arena: &Arena, refused: Refused) -> Fail
     match (refused.step, refused.why.raw_os_error()) {
         (step, Some(libc::EPERM | libc::EACCES)) => {
             let doing = if step == Step::Open { "open an AF_XDP socket" } else { "bind an AF_XDP socket" };
-            let wanted: &[Capability] = &[CAP_NET_RAW];
-            let needs = match steering::not_permitted(doing, wanted) {
-                SteeringError::NotPermitted { needs, .. } => needs,
-                _ => CAP_NET_RAW.0.to_owned(),
-            };
+            let needs = missing_of(&[CAP_NET_RAW]);
             OpenError::NotPermitted { interface, doing, needs }.into()
         }
         (Step::Open, Some(libc::EAFNOSUPPORT)) => OpenError::KernelTooOld("it has no AF_XDP".into()).into(),
@@ -481,7 +481,9 @@ fn finish(
         let queue = queue as u32;
         steering.sockets().set(queue, socket.fd()).map_err(OpenError::Entry)?;
         let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
-        let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, slots: steering.sockets() };
+        let completion_timeout = config.completion_timeout;
+        let slots = steering.sockets();
+        let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, completion_timeout, slots };
         ports.push(XdpPort::new(facts.clone(), Pool::new(made.arena.clone(), frames), socket, recipe));
     }
     let running =
@@ -499,7 +501,8 @@ fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<S
     if !running {
         warnings.push(format!("{name} has no carrier: nothing arrives until its link is up"));
     }
-    if device.strips_vlan {
+    // veth claims to strip tags too, but only hands over apart what the sender's kernel had apart
+    if device.strips_vlan && device.driver != "veth" {
         warnings.push(format!("{name} takes VLAN tags off, so tagged queries look untagged: run `ethtool -K {name} rxvlan off` if there are any"));
     }
     match busy_polling {
@@ -512,123 +515,3 @@ fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<S
     }
     warnings
 }
-
-/// Says what is ours while the ports run. Control's; dropping it detaches the program, and the kernel has all traffic.
-#[derive(Debug)]
-pub struct Handle {
-    interface: u32,
-    steering: Steering,
-    membership: Option<Membership>,
-    monitor: Monitor,
-    listeners: BTreeSet<Listener>,
-}
-
-impl Handle {
-    fn new(config: &OpenConfig, device: &Device, steering: Steering) -> Result<Handle, OpenError> {
-        let name = &config.interface;
-        // before the addresses are asked for, so that no change is missed
-        let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
-        let listeners = config.listeners.iter().copied().collect();
-        let mut handle = Handle { interface: device.index, steering, membership: None, monitor, listeners };
-        for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
-            for prefix in prefixes {
-                handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
-            }
-        }
-        for address in &config.own {
-            handle.add_own(*address).map_err(|why| other(name, "adding an own address")(why))?;
-        }
-        handle.follow().map_err(other(name, "taking the listeners' addresses"))?;
-        Ok(handle)
-    }
-
-    /// The program, for single entries.
-    pub fn steering(&mut self) -> &mut Steering {
-        &mut self.steering
-    }
-
-    /// What the program has counted.
-    pub fn counts(&self) -> Arc<Counts> {
-        self.steering.counts()
-    }
-
-    /// Makes an address wholly ours.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn add_own(&mut self, address: IpAddr) -> io::Result<()> {
-        if address.is_ipv6() {
-            let membership = match self.membership.take() {
-                Some(membership) => membership,
-                None => Membership::open(self.interface)?,
-            };
-            let joined = membership.join_for(address);
-            self.membership = Some(membership);
-            joined?;
-        }
-        self.steering.add_own(address).map_err(|e| io::Error::other(e.to_string()))
-    }
-
-    /// Listens on one more destination.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
-        self.listeners.insert(listener);
-        self.follow().map(|_| ())
-    }
-
-    /// Listens on one destination less.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
-        self.listeners.remove(listener);
-        self.follow().map(|_| ())
-    }
-
-    /// Readable when addresses have changed; then [`Handle::follow`] is due.
-    pub fn monitor(&mut self) -> &mut Monitor {
-        &mut self.monitor
-    }
-
-    /// Makes what is taken what the listeners mean with the addresses of now; whether anything changed.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn follow(&mut self) -> io::Result<bool> {
-        self.monitor.changes()?;
-        let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
-        let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
-        let failed = |e: SteeringError| io::Error::other(e.to_string());
-        for taken in wanted.difference(&has) {
-            self.steering.take(*taken).map_err(failed)?;
-        }
-        for taken in has.difference(&wanted) {
-            self.steering.release(taken).map_err(failed)?;
-        }
-        Ok(wanted != has)
-    }
-}
-
-/// What the listeners mean, with these addresses, on interface index `interface`.
-fn resolve(listeners: &BTreeSet<Listener>, addresses: &BTreeSet<Address>, interface: u32) -> BTreeSet<Taken> {
-    // a link-local address counts on its own link only, and loopback addresses never come over a wire
-    let reachable = |a: &&Address| match a.address {
-        IpAddr::V4(v4) => !v4.is_loopback(),
-        IpAddr::V6(v6) => !v6.is_loopback() && (!v6.is_unicast_link_local() || a.interface == interface),
-    };
-    let mut wanted = BTreeSet::new();
-    for Listener { address, protocol, port } in listeners.iter().copied() {
-        if !address.is_unspecified() {
-            wanted.insert(Taken { address, protocol, port });
-            continue;
-        }
-        let local = addresses.iter().filter(reachable).filter(|a| a.address.is_ipv4() == address.is_ipv4());
-        wanted.extend(local.map(|a| Taken { address: a.address, protocol, port }));
-    }
-    wanted
-}
-
-#[cfg(test)]
-mod tests;

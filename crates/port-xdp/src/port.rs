@@ -30,8 +30,6 @@ const KICKS: usize = 64;
 const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 /// Flushes without a completion between two looks at the clock.
 const PATIENCE_FLUSHES: u32 = 256;
-/// After this long without any completion the device is taken to have lost the frames.
-const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which chunks the kernel holds from one port: a bit a chunk.
 #[derive(Debug)]
@@ -78,11 +76,12 @@ pub(crate) struct Recipe {
     pub(crate) sizes: Sizes,
     /// microseconds, and packets a poll
     pub(crate) busy_poll: Option<(u32, u32)>,
+    /// after this long without any completion the device is taken to have lost the frames
+    pub(crate) completion_timeout: Duration,
     pub(crate) slots: Sockets,
 }
 
 /// One receive queue and one transmit queue of an interface, on an AF_XDP socket. For one thread.
-#[derive(Debug)]
 pub struct XdpPort {
     facts: Facts,
     arena: Arc<Arena>,
@@ -156,7 +155,8 @@ impl XdpPort {
 
     /// Throws the socket away and makes it anew on the same queue, as is needed when a device reset has eaten frames. What
     /// was in its rings is lost, every frame of it comes home to the pool, and the steering program finds the new socket.
-    /// [`Port::flush`] does this when completions stay away for five seconds.
+    /// [`Port::flush`] does this when completions stay away
+    /// for [`OpenConfig::completion_timeout`](crate::OpenConfig::completion_timeout).
     ///
     /// # Errors
     /// The kernel's. The port then neither receives nor sends; the next `flush` tries again after a while.
@@ -275,7 +275,7 @@ impl XdpPort {
         self.quiet_flushes = 0;
         let now = Instant::now();
         let since = *self.quiet_since.get_or_insert(now);
-        if now.duration_since(since) >= COMPLETION_TIMEOUT && self.rebuild().is_err() {
+        if now.duration_since(since) >= self.recipe.completion_timeout && self.rebuild().is_err() {
             self.stats.kick_errors.add(1);
         }
     }
@@ -411,6 +411,14 @@ impl Port for XdpPort {
     }
 }
 
+impl std::fmt::Debug for XdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let XdpPort { outstanding, pool, .. } = self;
+        let (queue, ifindex) = (self.queue(), self.recipe.binding.ifindex);
+        write!(f, "XdpPort(queue {queue} of interface {ifindex}, {outstanding} frames going out, {} free)", pool.len())
+    }
+}
+
 impl Drop for XdpPort {
     fn drop(&mut self) {
         // the kernel lets go first; then every frame is home, and the arena can be unmapped with the last port
@@ -420,5 +428,26 @@ impl Drop for XdpPort {
             let frame = reclaim(&self.arena, &mut self.ledger, address, 0);
             self.pool.give(frame);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_comes_back_once_and_only_if_it_was_given() {
+        let (arena, _frames) = Arena::new(130, 4096).unwrap();
+        let mut ledger = Ledger::new(&arena);
+        for chunk in [0, 63, 64, 129] {
+            ledger.give_up(chunk * 4096 + 256);
+        }
+        assert_eq!(ledger.held(), [0, 63 * 4096, 64 * 4096, 129 * 4096]);
+        // the kernel may name any byte of the chunk
+        assert!(ledger.take_back(64 * 4096 + 4095));
+        assert!(!ledger.take_back(64 * 4096));
+        assert!(!ledger.take_back(65 * 4096));
+        assert!(!ledger.take_back(u64::MAX));
+        assert_eq!(ledger.held(), [0, 63 * 4096, 129 * 4096]);
     }
 }

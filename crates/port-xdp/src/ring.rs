@@ -235,3 +235,78 @@ impl<T, Side> Drop for Ring<T, Side> {
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::collections::VecDeque;
+    use std::os::fd::AsFd;
+
+    /// Both sides of one ring, as we and the kernel map it, with its indices at `start`.
+    fn pair(size: u32, start: u32) -> (Ring<Address, Fills>, Ring<Address, Drains>) {
+        let memory = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, 8192).unwrap();
+        let offsets = Offsets { producer: 0, consumer: 64, flags: 128, slots: 192 };
+        for at in [offsets.producer, offsets.consumer] {
+            rustix::io::pwrite(&memory, &start.to_ne_bytes(), at).unwrap();
+        }
+        let fills = Ring::producing(memory.as_fd(), 0, offsets, size).unwrap();
+        let drains = Ring::consuming(memory.as_fd(), 0, offsets, size).unwrap();
+        (fills, drains)
+    }
+
+    proptest! {
+        #[test]
+        fn two_sides_agree_with_a_queue(
+            power in 0u32..6,
+            start in prop_oneof![Just(0), Just(u32::MAX - 3), any::<u32>()],
+            steps in prop::collection::vec((any::<bool>(), 0u32..40), 1..100),
+        ) {
+            let (mut fills, mut drains) = pair(1 << power, start);
+            let mut twin = VecDeque::new();
+            let mut next = 0;
+            for (put, n) in steps {
+                if put {
+                    let room = (1 << power) - twin.len() as u32;
+                    prop_assert_eq!(fills.room(u32::MAX), room);
+                    for _ in 0..n.min(room) {
+                        fills.put(next);
+                        twin.push_back(next);
+                        next += 1;
+                    }
+                    fills.publish();
+                } else {
+                    prop_assert_eq!(drains.waiting(u32::MAX), twin.len() as u32);
+                    prop_assert_eq!(drains.ahead(0), twin.front().copied());
+                    prop_assert_eq!(drains.ahead(twin.len() as u32), None);
+                    for _ in 0..n.min(twin.len() as u32) {
+                        prop_assert_eq!(Some(drains.get()), twin.pop_front());
+                    }
+                    drains.publish();
+                }
+                prop_assert_eq!(fills.waiting(), twin.len() as u32);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_published_is_not_seen() {
+        let (mut fills, mut drains) = pair(4, 0);
+        fills.put(1);
+        assert_eq!(drains.waiting(1), 0);
+        fills.publish();
+        assert_eq!(drains.waiting(1), 1);
+    }
+
+    #[test]
+    fn neither_side_passes_the_other() {
+        let (mut fills, mut drains) = pair(2, 0);
+        fills.put(1);
+        fills.put(2);
+        let caught = |work: &mut dyn FnMut()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err();
+        assert!(caught(&mut || fills.put(3)));
+        assert!(caught(&mut || assert_eq!(drains.get(), 0)));
+    }
+}

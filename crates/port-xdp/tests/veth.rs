@@ -222,7 +222,15 @@ fn what_is_wrong_is_said_in_one_line_with_the_mend() {
     ip(&format!("-n {space} link set vs mtu 9000"));
     let said = refusal(&config(&[]));
     assert!(said.contains("9000, is too large") && said.contains("mtu 3822"), "{said}");
+    // fits a chunk, but not the one page that veth's driver gives a packet of the peer's; generic mode carries it
+    ip(&format!("-n {space} link set vs mtu 3700"));
+    ip(&format!("-n {} link set vc mtu 3700", lab.client));
+    let copy = port_xdp::OpenConfig { mode: Mode::Copy, ..config(&[]) };
+    let said = refusal(&copy);
+    assert!(said.contains("the MTU is too large for XDP in the driver") && said.contains("--mode generic"), "{said}");
+    assert_eq!(open(&config(&[])).unwrap().got.mode, Mode::Generic);
     ip(&format!("-n {space} link set vs mtu 1500"));
+    ip(&format!("-n {} link set vc mtu 1500", lab.client));
 
     ip(&format!("-n {space} link set vs down"));
     assert_eq!(refusal(&config(&[])), "interface vs is down: put it up with `ip link set dev vs up`");
@@ -403,7 +411,8 @@ fn only_whole_plain_datagrams_and_errors_about_them_are_taken() {
         vec![
             (true, four(ipv4(17, &[], 0, &query))),
             (true, four(ipv4(17, &[], 0x4000, &query))), // DF
-            (false, four(ipv4(17, &[1, 1, 1, 0], 0, &query))),
+            // options that would read as port 53
+            (false, four(ipv4(17, &[1, 1, 0, 53], 0, &query))),
             (false, four(ipv4(17, &[], 0x2000, &query))),
             (false, four(ipv4(17, &[], 0x0001, &query))),
             (false, four(ipv4(17, &[], 0, &udp(4000, 54, b"q")))),
@@ -427,16 +436,19 @@ fn only_whole_plain_datagrams_and_errors_about_them_are_taken() {
 fn fragments_of_tcp_to_a_taken_port_are_dropped_and_counted() {
     let lab = Lab::new("tcpfrag", 1);
     let mac = mac_of(&lab.server, "vs");
+    let v6: IpAddr = "2001:db8:18::1".parse().unwrap();
     let tcp = Listener { protocol: 6, ..dns() };
-    let mut opened = open(&config(&[tcp])).unwrap();
+    let mut opened = open(&config(&[tcp, Listener { address: v6, ..tcp }])).unwrap();
     let mut client = lab.raw_client();
     let segment = udp(4000, 53, b"twelve bytes and some");
     send(&mut client.ports[0], &ethernet(mac, None, 0x0800, &ipv4(6, &[], 0x2000, &segment)));
+    let first = [&[6u8, 0, 0, 1, 0, 0, 0, 1][..], &segment].concat();
+    send(&mut client.ports[0], &ethernet(mac, None, 0x86dd, &ipv6(v6, 44, &first)));
     send(&mut client.ports[0], &ethernet(mac, None, 0x0800, &ipv4(6, &[], 0, &segment)));
     let got = collect(&mut opened.ports[0], |got| !got.is_empty());
     assert_eq!(got.len(), 1);
     assert_eq!(got[0][20], 0, "the whole one");
-    assert_eq!(opened.handle.counts().get("steering_dropped_total", "tcp fragment"), Some(1));
+    assert_eq!(opened.handle.counts().get("steering_dropped_total", "tcp fragment"), Some(2));
 }
 
 #[test]
@@ -641,4 +653,52 @@ fn busy_polling_says_what_became_of_it() {
     // veth does not tell the kernel which NAPI instance feeds a queue, at least not before the first packet
     assert_eq!(opened.got.busy_polling, port_xdp::BusyPolling::Unmapped);
     assert!(opened.got.warnings.iter().any(|w| w.contains("busy polling on vs")), "{:?}", opened.got.warnings);
+}
+
+#[test]
+fn frames_that_find_the_receive_ring_full_are_counted() {
+    let lab = Lab::new("ringfull", 1);
+    let mut opened = open(&port_xdp::OpenConfig { tx_slots: 64, rx_slots: 64, ..config(&[dns()]) }).unwrap();
+    lab.client(|| {
+        let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+        for n in 0..200 {
+            socket.send_to(format!("{n}").as_bytes(), "198.18.0.1:53").unwrap();
+        }
+    })
+    .join()
+    .unwrap();
+    eventually("not all arrived", || opened.handle.counts().get("steering_taken_total", "") == Some(200));
+    let port = &mut opened.ports[0];
+    eventually("the drops were not counted", || port.stats().dropped_by_kernel() == (0, 136));
+    assert_eq!(collect(port, |got| got.len() == 64).len(), 64);
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
+}
+
+#[test]
+fn a_port_whose_frames_do_not_come_back_is_made_anew_when_that_is_possible() {
+    let lab = Lab::new("stuck", 1);
+    let timeout = std::time::Duration::from_millis(100);
+    let mut opened = open(&port_xdp::OpenConfig { completion_timeout: timeout, ..config(&[dns()]) }).unwrap();
+    let port = &mut opened.ports[0];
+    let free = port.free_frames();
+    // nothing leaves an interface that is down
+    ip(&format!("-n {} link set vs down", lab.server));
+    send(port, &ethernet([0xff; 6], None, 0x88b5, &[0; 50]));
+    assert_eq!(port.outstanding(), 1);
+    eventually("the port stayed as it was", || {
+        port.flush();
+        port.stats().rebuilds.get() > 0
+    });
+    assert_eq!(port.outstanding(), 0);
+    ip(&format!("-n {} link set vs up", lab.server));
+    eventually("the port has no socket", || {
+        port.flush();
+        port.descriptor().is_some()
+    });
+    assert_eq!(port.free_frames(), free);
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
 }

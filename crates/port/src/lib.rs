@@ -1,13 +1,15 @@
 //! Frames in, frames out.
 //!
 //! A [`Port`] is one receive queue and one transmit queue of a network interface, together with the free frames of the
-//! thread that owns it. `pipe` is one in memory; crate `port-xdp` has the AF_XDP one.
+//! thread that owns it. `pipe` is one in memory; crate `port-xdp` has the AF_XDP one. `capture` and `fault` wrap any.
 //!
 //! Ownership: [`Port::receive`] gives frames to the caller; each must go out by [`Port::transmit`] or home by
 //! [`Port::give`]. What `transmit` accepts is the port's until the device has sent it, then it is a free frame again.
 
 #![forbid(unsafe_code)]
 
+pub mod capture;
+pub mod fault;
 pub mod pipe;
 
 use base::{Burst, Frame};

@@ -1,11 +1,11 @@
 //! The least that looks like a name server: answers every A question with one address. It measures the engine without a
 //! name server's own work.
 //!
-//! usage: dnsish ADDR:PORT [THREADS]
+//! usage: dnsish ADDR:PORT [THREADS [spin|adaptive|block]]
 
 use app::{Datagram, Listener, Service};
 use base::Instant;
-use sockets::{Config, Endpoint, Engine, Transport};
+use sockets::{Config, Endpoint, Engine, Idle, Transport};
 use std::io;
 
 struct Fixed;
@@ -48,10 +48,16 @@ fn answer(datagram: &mut Datagram<'_>) -> Option<usize> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("usage: dnsish ADDR:PORT [THREADS]")?.parse()?;
+    let address = arguments.next().ok_or("usage: dnsish ADDR:PORT [THREADS [IDLE]]")?.parse()?;
     let threads = arguments.next().map_or(Ok(1), |n| n.parse())?;
+    let idle = match arguments.next().as_deref() {
+        Some("spin") => Idle::Spin,
+        Some("block") => Idle::Block,
+        _ => Idle::Adaptive,
+    };
     let endpoint = Endpoint { listener: Listener(0), address, transport: Transport::Udp };
-    let running = Engine::bind(Config { endpoints: vec![endpoint], threads, ..Config::default() })?.start(|_| Fixed)?;
+    let running =
+        Engine::bind(Config { endpoints: vec![endpoint], threads, idle, ..Config::default() })?.start(|_| Fixed)?;
     println!("answering at {}; Enter or the end of input stops", running.addresses()[0]);
     if io::stdin().read_line(&mut String::new())? == 0 {
         // no terminal: run until killed

@@ -42,7 +42,7 @@ pub struct Endpoint {
 pub enum Idle {
     /// asks again and again: the lowest latency, a whole processor
     Spin,
-    /// asks again for a short while after work, then sleeps in the kernel
+    /// asks once more while that has lately paid, then sleeps in the kernel
     #[default]
     Adaptive,
     /// sleeps in the kernel at once

@@ -3,6 +3,7 @@
 use crate::bind;
 use crate::config::{BATCH_DATAGRAMS, BindError, Config, Idle, Transport};
 use crate::counters::Counters;
+use crate::idle::Governor;
 use crate::sys::Batch;
 use crate::tcp::{READ_BYTES, Table, reset_on_close};
 use crate::udp::Udp;
@@ -269,6 +270,8 @@ struct Loop<'a> {
     scratch: Vec<u8>,
     /// tokens of connections begin here
     first_connection: usize,
+    /// a wake-up was taken in that no cycle has followed yet
+    woken: bool,
 }
 
 impl<'a> Loop<'a> {
@@ -281,6 +284,7 @@ impl<'a> Loop<'a> {
             events: Events::with_capacity(BATCH_DATAGRAMS * 4),
             scratch: vec![0; scratch_bytes],
             first_connection: 2 * (thread.udp.len().max(thread.tcp.len()) + 1),
+            woken: false,
             thread,
             config,
             clock,
@@ -288,9 +292,13 @@ impl<'a> Loop<'a> {
     }
 
     fn run<S: Service>(&mut self, stop: &AtomicBool, service: &mut S) {
-        let mut busy_cycles = 0;
+        let mut governor = Governor::new(self.config.idle);
+        let (mut busy_cycles, mut worked) = (0, false);
         while !stop.load(Ordering::Acquire) {
-            let busy = self.has_work();
+            if worked {
+                governor.on_work();
+            }
+            let busy = self.has_work() || (governor.asks_again() && self.ask_again());
             busy_cycles = if busy { busy_cycles + 1 } else { 0 };
             if !busy || busy_cycles % BUSY_CYCLES == 0 {
                 self.wait(busy);
@@ -299,8 +307,10 @@ impl<'a> Loop<'a> {
             self.thread.counters.cycles.add(1);
             self.table.set_now(now);
             service.cycle(now);
+            self.woken = false;
+            worked = self.table.has_work();
             for udp in self.thread.udp.iter_mut().filter(|udp| udp.readable) {
-                udp.turn(now, self.config.batch, &mut self.batch, service, &self.thread.counters);
+                worked |= udp.turn(now, self.config.batch, &mut self.batch, service, &self.thread.counters) > 0;
             }
             if !self.thread.tcp.is_empty() {
                 for n in 0..self.thread.tcp.len() {
@@ -312,8 +322,19 @@ impl<'a> Loop<'a> {
         self.table.abort_all(service);
     }
 
+    /// Looks again without waiting; true when there is work, or when only trying can tell.
+    fn ask_again(&mut self) -> bool {
+        match &mut self.thread.udp[..] {
+            // one socket is asked itself, several through epoll
+            [udp] if self.thread.tcp.is_empty() => udp.readable = true,
+            _ => self.wait(true),
+        }
+        self.has_work()
+    }
+
     fn has_work(&self) -> bool {
-        self.thread.udp.iter().any(|udp| udp.readable)
+        self.woken
+            || self.thread.udp.iter().any(|udp| udp.readable)
             || self.thread.tcp.iter().any(|tcp| tcp.readable && tcp.rest_until.is_none())
             || self.table.has_work()
     }
@@ -336,7 +357,7 @@ impl<'a> Loop<'a> {
         }
         for event in &self.events {
             match event.token() {
-                WAKE => {}
+                WAKE => self.woken = true,
                 Token(n) if n >= self.first_connection => {
                     let hup = event.is_read_closed() || event.is_error();
                     let index = (n - self.first_connection) as u32;

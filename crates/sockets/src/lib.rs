@@ -14,6 +14,7 @@ mod bind;
 mod config;
 mod counters;
 mod engine;
+mod idle;
 mod sys;
 mod tcp;
 mod udp;

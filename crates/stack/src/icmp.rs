@@ -1,7 +1,8 @@
 //! ICMP and ICMPv6: echo answered in place, errors made in place and limited, errors received judged by what they quote.
 
-use crate::input::{HOPS, Place, pair4, pair6, set_packet, turn_link, turn4, turn6};
+use crate::input::Place;
 use crate::locals::{Key, Local, Route};
+use crate::turn::{HOPS, pair4, pair6, set_packet, turn_link, turn4, turn6};
 use crate::{DropReason, Handled, Stack};
 use base::{Frame, Instant};
 use std::net::Ipv6Addr;
@@ -16,6 +17,7 @@ const ERROR6_BYTES_MAX: usize = 1280;
 
 impl Stack {
     /// An ICMP message to a local address; whether the frame is to be sent.
+    #[inline(never)]
     pub(crate) fn handle_icmp4(&mut self, now: Instant, frame: &mut Frame, place: Place, local: Option<Local>) -> bool {
         let message = &frame.bytes()[place.at..place.at + place.bytes];
         let icmp = match icmpv4::Icmp::parse(message) {
@@ -46,6 +48,7 @@ impl Stack {
     }
 
     /// An ICMPv6 message; whether the frame is to be sent.
+    #[inline(never)]
     pub(crate) fn handle_icmp6(&mut self, now: Instant, frame: &mut Frame, place: Place) -> bool {
         let (src, dst) = pair6(frame.bytes(), place.ip_at);
         let message = &frame.bytes()[place.at..place.at + place.bytes];
@@ -129,6 +132,7 @@ impl Stack {
 
     /// Makes the frame, already counted as dropped, an ICMP error about itself, if the limit has room; whether it is to be
     /// sent. The caller saw that source and destination are unicast and the destination an own address.
+    #[inline(never)]
     pub(crate) fn complain(
         &mut self,
         now: Instant,

@@ -9,19 +9,17 @@
 //! section 4.1).
 
 use crate::locals::{Key, Local, Route};
+use crate::turn::{pair4, pair6, turn4, turn6};
 use crate::{DropReason, Handled, Stack};
 use app::{Addresses, Datagram, Ecn, Listener, Service};
 use arrayvec::ArrayVec;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use wire::ethernet::{self, EtherType, Link};
 use wire::ipv4::{self, Ipv4};
 use wire::ipv6::{self, Ipv6};
 use wire::udp::{self, Udp, Verdict};
 use wire::{Protocol, Sum, icmpv4, icmpv6};
-
-/// TTL and hop limit of everything that may leave the link (RFC 1700; what every end host uses).
-pub(crate) const HOPS: u8 = 64;
 
 /// How far a frame came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,12 +122,13 @@ impl Stack {
         }
     }
 
+    #[inline(never)]
     pub(crate) fn drop_frame(&self, reason: DropReason) -> bool {
         self.counters.add_drop(reason);
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn link(&self, frame: &Frame) -> Note {
         let mut note = Note {
             fate: Fate::Free,
@@ -159,7 +158,7 @@ impl Stack {
         note
     }
 
-    #[inline]
+    #[inline(always)]
     fn network(&mut self, now: Instant, ether_type: EtherType, frame: &mut Frame, note: &mut Note) -> Fate {
         let ip_at = usize::from(note.ip_at);
         let v6 = ether_type == EtherType::IPV6;
@@ -205,7 +204,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn network4(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Found {
         match self.try_network4(frame, ip_at, group) {
             Ok(found) => found,
@@ -213,7 +212,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_network4(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Result<Found, DropReason> {
         let ip = Ipv4::parse(&frame[ip_at..])?;
         let (src, dst) = (ip.src(), ip.dst());
@@ -263,7 +262,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn network6(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Found {
         match self.try_network6(frame, ip_at, group) {
             Ok(found) => found,
@@ -271,7 +270,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_network6(&mut self, frame: &[u8], ip_at: usize, group: bool) -> Result<Found, DropReason> {
         let ip = Ipv6::parse(&frame[ip_at..])?;
         let (src, dst) = (ip.src(), ip.dst());
@@ -332,6 +331,7 @@ impl Stack {
     }
 
     /// Where the field is that names what follows the extension headers, counted from the fixed header.
+    #[cold]
     fn next_header_at(&self, ip: &Ipv6<'_>) -> u32 {
         let (mut named_at, mut protocol, mut at) = (6, ip.next_header(), 0);
         while ipv6::is_extension(protocol) && at + 1 < ip.payload().len() {
@@ -343,6 +343,7 @@ impl Stack {
     }
 
     /// What an extension header that cannot be passed means; only an own, usable address complains.
+    #[cold]
     fn stopped(&self, stopped: ipv6::Stopped, dst: Ipv6Addr, src: Ipv6Addr) -> Found {
         use ipv6::Stopped;
         let complains = matches!(self.locals.find(Key::v6(dst)), Some(Local::Own(_))) && !src.is_unspecified();
@@ -366,7 +367,7 @@ impl Stack {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn judge_udp(&self, udp: &Udp<'_>, pseudo: Sum, v6: bool) -> Result<(), DropReason> {
         if udp.src_port() == 0 {
             return Err(DropReason::UdpSourcePort); // nobody to answer (RFC 768)
@@ -381,7 +382,7 @@ impl Stack {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_listener(&mut self, udp: &Udp<'_>, dst: Key, v6: bool, class: u8, at: usize) -> Result<Found, DropReason> {
         let listener = match self.locals.route(dst, v6, udp.dst_port()) {
             Route::To(listener) => listener,
@@ -451,7 +452,7 @@ impl Stack {
     }
 
     /// The slot of one datagram: the frame's rest after the UDP header, as far as an answer may reach.
-    #[inline]
+    #[inline(always)]
     fn slot<'f>(&self, frame: &'f mut Frame, note: &Note) -> Datagram<'f> {
         let (ip_at, payload_at) = (usize::from(note.ip_at), usize::from(note.payload_at));
         let v6 = matches!(note.fate, Fate::Udp6(_));
@@ -489,68 +490,7 @@ fn socket6(addr: Ipv6Addr, port: u16) -> SocketAddr {
     SocketAddr::V6(SocketAddrV6::new(addr, port, 0, 0))
 }
 
-/// Source and destination of the IPv4 header at `ip_at`, which was parsed before.
-#[inline]
-pub(crate) fn pair4(frame: &[u8], ip_at: usize) -> (Ipv4Addr, Ipv4Addr) {
-    let [a, b, c, d, e, f, g, h] = *frame[ip_at + 12..].first_chunk().expect("an IPv4 header was parsed");
-    (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h))
-}
-
-/// Source and destination of the IPv6 header at `ip_at`, which was parsed before.
-#[inline]
-pub(crate) fn pair6(frame: &[u8], ip_at: usize) -> (Ipv6Addr, Ipv6Addr) {
-    let addresses = frame[ip_at + 8..].first_chunk::<32>().expect("an IPv6 header was parsed");
-    let (src, dst) = addresses.split_at(16);
-    let addr = |octets: &[u8]| Ipv6Addr::from(*octets.first_chunk().expect("half of 32 bytes"));
-    (addr(src), addr(dst))
-}
-
-/// Turns the link header round and moves it forward by `shift` bytes, over what the answer leaves out.
-#[inline]
-pub(crate) fn turn_link(room: &mut [u8], link_bytes: usize, shift: usize) {
-    let (dst, rest) = room.split_at_mut(6);
-    dst.swap_with_slice(&mut rest[..6]);
-    if shift != 0 {
-        room.copy_within(..link_bytes, shift);
-    }
-}
-
-/// Moves the packet's start by `shift` bytes and makes it `bytes` long.
-#[inline]
-pub(crate) fn set_packet(frame: &mut Frame, shift: usize, bytes: usize) {
-    if shift == 0 {
-        frame.set_len(bytes);
-    } else {
-        frame.set_window(frame.headroom() + shift, bytes);
-    }
-}
-
-/// Makes the frame an answer whose transport bytes are the `bytes` at `at`, over IPv4. The header goes directly in front of
-/// them, so options of the question are left out.
-#[inline]
-pub(crate) fn turn4(frame: &mut Frame, ip_at: usize, at: usize, bytes: usize, protocol: Protocol) {
-    let new_ip_at = at - ipv4::HEADER_BYTES;
-    let room = frame.room_mut();
-    let (src, dst) = pair4(room, ip_at);
-    turn_link(room, ip_at, new_ip_at - ip_at);
-    let head = room[new_ip_at..].first_chunk_mut().expect("room for an IPv4 header");
-    ipv4::Header { src: dst, dst: src, protocol, ttl: HOPS, payload_bytes: bytes }.write(head);
-    set_packet(frame, new_ip_at - ip_at, at - (new_ip_at - ip_at) + bytes);
-}
-
-/// The same over IPv6, without the question's extension headers.
-#[inline]
-pub(crate) fn turn6(frame: &mut Frame, ip_at: usize, at: usize, bytes: usize, next_header: Protocol) {
-    let new_ip_at = at - ipv6::HEADER_BYTES;
-    let room = frame.room_mut();
-    let (src, dst) = pair6(room, ip_at);
-    turn_link(room, ip_at, new_ip_at - ip_at);
-    let head = room[new_ip_at..].first_chunk_mut().expect("room for an IPv6 header");
-    ipv6::Header { src: dst, dst: src, next_header, hop_limit: HOPS, payload_bytes: bytes }.write(head);
-    set_packet(frame, new_ip_at - ip_at, at - (new_ip_at - ip_at) + bytes);
-}
-
-#[inline]
+#[inline(always)]
 fn answer4(frame: &mut Frame, note: &Note, bytes: usize) {
     let (ip_at, at) = (usize::from(note.ip_at), usize::from(note.payload_at) - udp::HEADER_BYTES);
     let bytes = udp::HEADER_BYTES + bytes;
@@ -560,7 +500,7 @@ fn answer4(frame: &mut Frame, note: &Note, bytes: usize) {
     turn4(frame, ip_at, at, bytes, Protocol::UDP);
 }
 
-#[inline]
+#[inline(always)]
 fn answer6(frame: &mut Frame, note: &Note, bytes: usize) {
     let (ip_at, at) = (usize::from(note.ip_at), usize::from(note.payload_at) - udp::HEADER_BYTES);
     let bytes = udp::HEADER_BYTES + bytes;
@@ -570,7 +510,7 @@ fn answer6(frame: &mut Frame, note: &Note, bytes: usize) {
     turn6(frame, ip_at, at, bytes, Protocol::UDP);
 }
 
-#[inline]
+#[inline(always)]
 fn turn_udp(datagram: &mut [u8], pseudo: Sum) {
     let ports = datagram.first_chunk::<4>().expect("a UDP header was parsed");
     let (src, dst) = (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]));

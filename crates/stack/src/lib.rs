@@ -20,6 +20,7 @@ mod icmp;
 mod input;
 mod locals;
 mod own;
+mod turn;
 
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};

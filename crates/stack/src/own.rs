@@ -4,11 +4,12 @@
 //! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
 //! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
 //! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
+//! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
 
 use crate::counters::{OwnCounters, Readiness};
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
-use crate::input::pair6;
 use crate::locals::{Key, Local};
+use crate::turn::pair6;
 use crate::{ClaimMode, DropReason, Handled, Stack};
 use base::{Burst, Frame, Instant};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -276,6 +277,7 @@ impl Stack {
     }
 
     /// An ARP packet; whether the frame is to be sent.
+    #[inline(never)]
     pub(crate) fn handle_arp(&mut self, now: Instant, frame: &mut Frame, at: usize) -> bool {
         let packet = &frame.bytes()[at..];
         if packet.len() < arp::BYTES {
@@ -403,6 +405,9 @@ impl Stack {
         }
         for index in 0..self.own.len() {
             let IpAddr::V6(addr) = self.own[index].addr else { continue };
+            if self.own[index].state == State::Conflict {
+                continue;
+            }
             if query.group.is_unspecified() || query.group == ipv6::solicited_node(addr) {
                 let at = now + self.random(Duration::from_millis(u64::from(query.delay_ms)));
                 let own = &mut self.own[index];

@@ -23,41 +23,35 @@ impl Sum {
     /// Adds `bytes`, the first of them at an even offset; an odd last byte is padded with zero, so it must be the last.
     #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Sum {
-        // two lanes of 32 bits in a u64 each: no carry is lost below 2^32 steps of eight bytes
-        let (mut low, mut high) = (self.0, 0u64);
-        let (eights, rest) = bytes.as_chunks::<8>();
+        // four chains of add-with-carry, so that none waits for another
+        let (blocks, rest) = bytes.as_chunks::<32>();
+        let mut sum = self.0;
+        if !blocks.is_empty() {
+            let mut chains = [0; 4];
+            for block in blocks {
+                for (chain, eight) in chains.iter_mut().zip(block.as_chunks::<8>().0) {
+                    *chain = add(*chain, u64::from_ne_bytes(*eight));
+                }
+            }
+            sum = chains.into_iter().fold(sum, add);
+        }
+        let (eights, rest) = rest.as_chunks::<8>();
         for eight in eights {
-            let word = u64::from_ne_bytes(*eight);
-            low += word & 0xffff_ffff;
-            high += word >> 32;
+            sum = add(sum, u64::from_ne_bytes(*eight));
         }
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            if rest.len() & 4 != 0 {
-                last[..4].copy_from_slice(&rest[..4]);
-            }
-            let tail = &rest[rest.len() & 4..];
-            for (to, from) in last[4..].iter_mut().zip(tail) {
-                *to = *from;
-            }
-            let word = u64::from_ne_bytes(last);
-            low += word & 0xffff_ffff;
-            high += word >> 32;
-        }
-        let all = low + high;
-        Sum((all & 0xffff_ffff) + (all >> 32))
+        if rest.is_empty() { Sum(sum) } else { Sum(add(sum, tail(rest))) }
     }
 
     /// Adds one 16-bit number.
     #[inline]
     pub fn word(self, word: u16) -> Sum {
-        Sum(self.0 + u64::from(u16::from_ne_bytes(word.to_be_bytes())))
+        Sum(add(self.0, u64::from(u16::from_ne_bytes(word.to_be_bytes()))))
     }
 
     /// Adds another sum whose bytes began at an even offset of the whole.
     #[inline]
     pub fn join(self, other: Sum) -> Sum {
-        Sum(self.0 + u64::from(other.fold()))
+        Sum(add(self.0, u64::from(other.fold())))
     }
 
     /// The same bytes as if they began at an odd offset (RFC 1071 section 2 (B)).
@@ -126,6 +120,24 @@ impl Sum {
             .word((transport_bytes >> 16) as u16)
             .word(transport_bytes as u16)
     }
+}
+
+/// One's complement addition of 64 bits: the carry comes back in at the bottom.
+#[inline(always)]
+fn add(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + u64::from(carry)
+}
+
+/// One to seven bytes, padded with zeros to eight; each part keeps its parity.
+#[inline(always)]
+fn tail(bytes: &[u8]) -> u64 {
+    let (fours, bytes) = bytes.as_chunks::<4>();
+    let (twos, bytes) = bytes.as_chunks::<2>();
+    let four = fours.first().map_or(0, |four| u64::from(u32::from_ne_bytes(*four)));
+    let two = twos.first().map_or(0, |two| u64::from(u16::from_ne_bytes(*two)));
+    let one = bytes.first().map_or(0, |one| u64::from(u16::from_ne_bytes([*one, 0])));
+    four + two + one
 }
 
 /// The checksum after one 16-bit word that it covers changed from `old` to `new`: HC' = ~(~HC + ~m + m') (RFC 1624

@@ -40,7 +40,7 @@ impl Builder {
     }
 
     /// Adds a record; whatever is wrong with it is kept for [`Builder::finish`]. `rdata` is in uncompressed
-    /// wire form.
+    /// wire form. In errors its place is `<memory>` and, as the line, how many records stand before it plus one.
     pub fn add(&mut self, owner: NameRef<'_>, class: Class, ttl: u32, rtype: Rtype, rdata: &[u8]) {
         let at =
             At { file: 0, line: u32::try_from(self.records.len()).unwrap_or(u32::MAX).saturating_add(1), column: 0 };

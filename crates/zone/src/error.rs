@@ -68,7 +68,10 @@ impl Bounded {
     fn into_vec(mut self, kind: &str) -> Vec<Error> {
         if let (1.., Some(last)) = (self.more, self.kept.last()) {
             let place = Place { line: 0, column: 0, ..last.place.clone() };
-            self.kept.push(Error { place, what: format!("and {} more {kind}", self.more) });
+            self.kept.push(Error {
+                place,
+                what: format!("and {}{} more {kind}", if self.more < KEPT { "" } else { "at least " }, self.more),
+            });
         }
         self.kept
     }

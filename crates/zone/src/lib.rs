@@ -4,6 +4,9 @@
 //! includes, and gives either a [`Zone`] or all the errors of the run, each with file, line and column.
 //! [`Builder`] makes a zone from records in memory under the same checks.
 //!
+//! What refuses a zone stands in `checks`; that a signed zone is refused is this server's policy, not the
+//! protocol's, and stands there apart. [`load_within`] bounds what input from strangers may use up.
+//!
 //! What is left out: serving (crate `dns`), opening files (the caller's `Source`), DNSSEC validation, zone
 //! transfer. A zone is immutable once made; it owns all its memory.
 

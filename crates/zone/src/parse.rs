@@ -133,12 +133,10 @@ fn read_field(field: Field, cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parse
         Field::U32 => integer(cursor, out, 4),
         Field::U64 => integer(cursor, out, 8),
         Field::Ttl => {
-            let (text, token) = cursor.word("a time in seconds")?;
-            let seconds = time::ttl(text).ok_or_else(|| {
-                wrong(text, token, "is not a time; write seconds up to 4294967295, or units as in 1h30m")
-            })?;
-            out.extend_from_slice(&seconds.to_be_bytes());
-            Ok(())
+            seconds(cursor, out, time::ttl, "is not a time; write seconds up to 4294967295, or units as in 1h30m")
+        }
+        Field::Time => {
+            seconds(cursor, out, time::timestamp, "is not a time; write YYYYMMDDHHmmSS or seconds since 1970")
         }
         Field::Ipv4 => ipv4(cursor, out),
         Field::Ipv6 => ipv6(cursor, out),
@@ -171,38 +169,11 @@ fn read_field(field: Field, cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parse
             }
             _ => base64_rest(cursor, out),
         },
-        Field::Salt => {
-            let (text, token) = cursor.word("a salt in hexadecimal, or -")?;
-            if text == b"-" {
-                out.push(0);
-                return Ok(());
-            }
-            counted(out, text, token, |out| hex_word(text, token, out))
-        }
-        Field::Hash => {
-            let (text, token) = cursor.word("a hash in base32hex")?;
-            counted(out, text, token, |out| {
-                let upper = text.to_ascii_uppercase();
-                let hash = data_encoding::BASE32HEX_NOPAD.decode(&upper);
-                out.extend_from_slice(&hash.map_err(|_| wrong(text, token, "is not base32hex (RFC 4648 7)"))?);
-                Ok(())
-            })
-        }
+        Field::Salt => salt(cursor, out),
+        Field::Hash => hash(cursor, out),
         Field::Types => exotic::type_bitmap(cursor, out),
         Field::NxtTypes => exotic::nxt_bitmap(cursor, out),
-        Field::Time => {
-            let (text, token) = cursor.word("a time as YYYYMMDDHHmmSS")?;
-            let seconds = time::timestamp(text)
-                .ok_or_else(|| wrong(text, token, "is not a time; write YYYYMMDDHHmmSS or seconds since 1970"))?;
-            out.extend_from_slice(&seconds.to_be_bytes());
-            Ok(())
-        }
-        Field::Type => {
-            let (text, token) = cursor.word("a record type")?;
-            let rtype = Rtype::parse(text).ok_or_else(|| wrong(text, token, "is not a record type"))?;
-            out.extend_from_slice(&rtype.0.to_be_bytes());
-            Ok(())
-        }
+        Field::Type => record_type(cursor, out),
         Field::Algorithm => mnemonic(cursor, out, 1, ALGORITHMS, "a DNSSEC algorithm's number or mnemonic"),
         Field::CertType => mnemonic(cursor, out, 2, CERT_TYPES, "a certificate type's number or mnemonic"),
         Field::Scheme => mnemonic(cursor, out, 1, &[("NOTIFY", 1)], "a scheme's number or mnemonic"),
@@ -220,6 +191,34 @@ fn read_field(field: Field, cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parse
         Field::Eui64 => exotic::eui(cursor, out, 8),
         Field::SvcParams => svcb_text::params(cursor, out),
     }
+}
+
+fn seconds(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, read: fn(&[u8]) -> Option<u32>, why: &str) -> Parsed<()> {
+    let (text, token) = cursor.word("a time")?;
+    out.extend_from_slice(&read(text).ok_or_else(|| wrong(text, token, why))?.to_be_bytes());
+    Ok(())
+}
+
+fn record_type(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
+    let (text, token) = cursor.word("a record type")?;
+    let rtype = Rtype::parse(text).ok_or_else(|| wrong(text, token, "is not a record type"))?;
+    out.extend_from_slice(&rtype.0.to_be_bytes());
+    Ok(())
+}
+
+fn salt(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
+    let (text, token) = cursor.word("a salt in hexadecimal, or -")?;
+    let digits = if text == b"-" { b"" } else { text };
+    counted(out, text, token, |out| hex_word(digits, token, out))
+}
+
+fn hash(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
+    let (text, token) = cursor.word("a hash in base32hex")?;
+    counted(out, text, token, |out| {
+        let hash = data_encoding::BASE32HEX_NOPAD.decode(&text.to_ascii_uppercase());
+        out.extend_from_slice(&hash.map_err(|_| wrong(text, token, "is not base32hex (RFC 4648 7)"))?);
+        Ok(())
+    })
 }
 
 /// DNSSEC algorithms by their mnemonics (IANA's registry).

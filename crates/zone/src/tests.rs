@@ -29,6 +29,52 @@ fn below(name: &Name, origin: &Name) -> Option<Name> {
     Name::from_wire(&[labels, origin.as_wire()].concat()).ok()
 }
 
+#[test]
+fn a_name_with_an_address_takes_at_most_64_octets() {
+    let lines: String = (0..10_000).map(|host| format!("host{host} A 192.0.2.{}\n", host % 256)).collect();
+    let text = format!("$ORIGIN example.com.\n$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\n{lines}");
+    let zone = load(&MemorySource::new().with("z", text), "z", None).unwrap();
+    assert_eq!(zone.len(), 10_001);
+    assert!(zone.bytes() <= 64 * zone.len(), "{}", zone.bytes());
+}
+
+#[test]
+fn a_builder_checks_as_a_file_is_checked() {
+    let origin: Name = "example".parse().unwrap();
+    let mut builder = Builder::new(Some(origin.clone()));
+    soa(&mut builder, &origin);
+    builder.add(origin.view(), Class::IN, 60, Rtype::A, &[1, 2, 3]);
+    builder.add(origin.view(), Class::IN, 1 << 31, Rtype::A, &[1, 2, 3, 4]);
+    builder.add(origin.view(), Class::CH, 60, Rtype::TXT, b"\x01a");
+    builder.add(origin.view(), Class::IN, 60, Rtype::ANY, b"");
+    builder.add(origin.view(), Class::IN, 60, Rtype::NULL, &vec![0; 65536]);
+    builder.add(NameRef::ROOT, Class::IN, 60, Rtype::A, &[1, 2, 3, 4]);
+    let errors: Vec<String> = builder.finish().unwrap_err().iter().map(ToString::to_string).collect();
+    let expected =
+        ["of A is malformed", "TTL 2147483648", "class CH", "ANY is no type", "65536 octets", "outside the zone"];
+    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+    for (error, expected) in errors.iter().zip(expected) {
+        assert!(error.starts_with("<memory>:3: ") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn signatures_are_found_beside_what_they_cover() {
+    let text = "$ORIGIN example.\n$TTL 9\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\nx 7 A 192.0.2.1\nx 8 TXT t\n\
+        x 7 RRSIG A 13 2 7 20300101000000 20200101000000 1 example. AQID\n\
+        x 8 RRSIG TXT 13 2 8 20300101000000 20200101000000 1 example. AQID\n";
+    let zone = load(&MemorySource::new().with("z", text), "z", None).unwrap();
+    let name: Name = "x.example".parse().unwrap();
+    let node = zone.find(name.view()).unwrap();
+    for (rtype, covered) in [(Rtype::A, [0, 1]), (Rtype::TXT, [0, 16])] {
+        let sigs: Vec<&[u8]> = node.rrset(rtype).unwrap().sigs().collect();
+        assert!(sigs.len() == 1 && sigs[0].starts_with(&covered), "{rtype} {sigs:?}");
+    }
+    // each signature has the TTL of what it covers, and that is no difference within a set
+    assert_eq!(zone.warnings(), []);
+    assert_eq!(node.rrset(Rtype::RRSIG).unwrap().ttls().collect::<Vec<_>>(), [7, 8]);
+}
+
 proptest! {
     #[test]
     fn a_zone_is_its_sorted_records(

@@ -53,7 +53,6 @@ cpus = [0, 2]
 batch = 32
 idle = "spin"
 busy-poll = 50
-transmit = "copy"
 allow = ["192.0.2.0/24"]
 deny = ["198.51.100.0/24"]
 [dns]
@@ -68,6 +67,7 @@ tcp-idle = 3
 [dns.rrl]
 rate = 200
 slip = 3
+exempt = ["192.0.2.0/24"]
 [[dns.zone]]
 file = "x"
 [control]
@@ -79,10 +79,11 @@ group = "nogroup"
     let settings = settings(text);
     assert_eq!(settings.cpus, Some(vec![0, 2]));
     assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
-    assert_eq!((settings.mode, settings.transmit, settings.own.len()), (Mode::Copy, Transmit::Copy, 1));
+    assert_eq!((settings.mode, settings.own.len()), (Mode::Copy, 1));
     assert_eq!((settings.allow.len(), settings.deny.len(), settings.listen.len()), (1, 1, 2));
     let dns = &settings.dns;
     assert_eq!((dns.rrl_rate, dns.rrl_slip, dns.edns_size), (Some(200), 3, 1400));
+    assert_eq!(dns.rrl_exempt.len(), 1);
     assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, false));
     assert_eq!(dns.question_compression, QuestionCompression::Accept);
     let texts = [&dns.nsid, &dns.version_string, &dns.id_string].map(|text| text.as_deref());
@@ -164,4 +165,15 @@ fn the_command_line_names_its_options() {
             "--interface: `an-interface-name-too-long` cannot be an interface's name; see `ip link`",
         ]
     );
+}
+
+#[test]
+fn the_example_is_read() {
+    let example = include_str!("../../../../contrib/simoom.toml");
+    let settings = settings(example);
+    assert_eq!(settings.backend, Backend::Auto);
+    // every word of the example that is commented out is read too
+    let all = example.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect::<Vec<_>>().join("\n");
+    assert!(example.contains("#: "));
+    from_text("all.toml", &all).unwrap_or_else(|error| panic!("{error}"));
 }

@@ -129,6 +129,10 @@ impl Connection {
                 ));
             };
             out.write_all(&packet).map_err(cannot)?;
+            if self.stream.buffer().is_empty() {
+                // so that the file is whole when the user ends this by Ctrl-C
+                out.flush().map_err(cannot)?;
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! after the other; it is dropped when it says nothing for a while.
 
 use super::{REQUEST_BYTES, Request};
+use crate::capture;
 use crate::error::{Error, reason};
 use crate::serve::World;
 use rustix::fs::{Gid, Mode, Uid};
@@ -172,7 +173,9 @@ fn converse(stream: UnixStream, world: &World) -> io::Result<()> {
         }
         match serde_json::from_slice(&line) {
             Ok(Request::Capture { filter, count, seconds }) => {
-                return world.capture(&filter, count, seconds, answers);
+                let time = Duration::from_secs(seconds.into());
+                let wanted = capture::Wanted { filter, frames: count.unwrap_or(u64::MAX), time };
+                return capture::run(&world.running, &wanted, answers);
             }
             Ok(Request::Stop {}) => {
                 // said first: the process may end at once

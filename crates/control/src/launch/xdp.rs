@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Interfaces with the program attached and nobody serving yet.
 #[derive(Debug)]
@@ -31,7 +32,9 @@ pub(crate) struct Opened {
 /// One line that names the mend; nothing stays attached then.
 pub(crate) fn open(settings: &Settings, listeners: &[(Listener, SocketAddr)]) -> Result<Opened, Error> {
     if settings.interfaces.len() > 1 && !settings.own.is_empty() {
-        return Err(Error::input("--own: with several interfaces it is not clear whose it is; start one server for each"));
+        return Err(Error::input(
+            "--own: with several interfaces it is not clear whose it is; start one server for each",
+        ));
     }
     let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new() };
     for interface in &settings.interfaces {
@@ -85,11 +88,7 @@ fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAd
 /// What each stack is told; the first claims the own addresses, since the answers to its probes come to one queue.
 fn stack_config(settings: &Settings, listeners: &[(Listener, SocketAddr)], seed: u64) -> stack::Config {
     stack::Config {
-        own: settings
-            .own
-            .iter()
-            .map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits })
-            .collect(),
+        own: settings.own.iter().map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits }).collect(),
         listeners: listeners.iter().map(|&(listener, local)| UdpListener { listener, local }).collect(),
         seed,
         ..stack::Config::default()
@@ -138,13 +137,16 @@ impl Opened {
             stacks.add(stack.counters());
             stack
         };
+        // within microseconds of the dataplane's own zero
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
         let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |_| services.make())?;
         for counters in dataplane.counters() {
             registry.add(counters.clone());
         }
         let followers = self.handles.into_iter().map(|(name, handle)| follow(name, handle));
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { followers, dataplane, described: self.described })
+        Ok(Running { followers, dataplane, described: self.described, origin_unix_ns })
     }
 }
 
@@ -207,6 +209,8 @@ pub(crate) struct Running {
     followers: Vec<Follower>,
     pub(crate) dataplane: Dataplane<XdpPort, Server>,
     pub(crate) described: Vec<String>,
+    /// when the dataplane's clock began
+    pub(crate) origin_unix_ns: u64,
 }
 
 impl Running {

@@ -21,7 +21,18 @@ fn ask(message: &[u8]) -> Ask {
 
 #[test]
 fn a_plain_question_is_read() {
-    assert_eq!(ask(PLAIN), Ask { name_bytes: 17, sent_bytes: 17, qtype: 1, qclass: 1, edns: None });
+    assert_eq!(ask(PLAIN), Ask { name_bytes: 17, sent_bytes: 17, qtype: 1, qclass: 1, plain: true, edns: None });
+}
+
+#[test]
+fn only_questions_without_anything_special_are_plain() {
+    assert!(ask(&with_opt(b"")).plain);
+    assert!(!ask(&with_opt(b"\0\x03\0\0")).plain);
+    for (at, value) in [(30, 251), (30, 252), (32, 3), (32, 255), (39, 1)] {
+        let mut message = with_opt(b"");
+        message[at] = value;
+        assert!(!ask(&message).plain, "octet {at} = {value}");
+    }
 }
 
 #[test]

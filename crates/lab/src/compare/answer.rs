@@ -293,3 +293,53 @@ impl fmt::Display for Answer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `www.x` with a CNAME and a HTTPS record whose names are compressed and in mixed case, and an OPT record.
+    fn sample() -> Vec<u8> {
+        let mut wire = vec![0, 7, 0x84, 0, 0, 1, 0, 2, 0, 0, 0, 1];
+        wire.extend(b"\x03wWw\x01X\0\0\x41\0\x01");
+        wire.extend(b"\xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x04\x01B\xc0\x10");
+        wire.extend(b"\x01b\xc0\x10\0\x41\0\x01\0\0\0\x3c\0\x07\0\x01\x01C\x01x\0");
+        wire.extend(b"\0\0\x29\x04\xd0\x01\0\x80\0\0\x04\0\x03\0\0");
+        wire
+    }
+
+    #[test]
+    fn names_are_lowered_and_the_question_is_not() {
+        let answer = Answer::parse(&sample()).unwrap();
+        assert_eq!(answer.questions, [(b"\x03wWw\x01X\0".to_vec(), 65, 1)]);
+        let rdata: Vec<&[u8]> = answer.sections[0].iter().map(|rr| &rr.rdata[..]).collect();
+        assert_eq!(rdata, [&b"\0\x01\x01c\x01x\0"[..], b"\x01b\x01x\0"]);
+        let edns = answer.edns.clone().unwrap();
+        assert_eq!((edns.size, edns.version, edns.dnssec_ok, edns.options), (1232, 0, true, vec![(3, vec![])]));
+        // BADVERS: the upper bits of the RCODE stand in the OPT record
+        assert_eq!((answer.rcode, answer.flags), (16, 0x8400));
+        assert!(answer.differences(&answer).is_empty());
+    }
+
+    #[test]
+    fn octets_after_the_message_are_an_error() {
+        let mut wire = sample();
+        wire.push(0);
+        assert!(format!("{:#}", Answer::parse(&wire).unwrap_err()).contains("1 octets after"));
+        assert!(Answer::parse(&wire[..40]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_answers_never_panic(at in 0_usize..90, with: u8, keep in 0_usize..100) {
+            let mut wire = sample();
+            let end = wire.len();
+            wire[at % end] = with;
+            wire.truncate(keep);
+            if let Ok(answer) = Answer::parse(&wire) {
+                prop_assert!(!answer.to_string().is_empty());
+            }
+        }
+    }
+}

@@ -133,6 +133,10 @@ impl Exceptions {
 impl View<'_, '_> {
     /// Takes over from ours all that depends on how far a chain is followed.
     fn give_way(&mut self) -> bool {
+        // RFC 2181 5: no record twice
+        if self.ours.sections[0].windows(2).any(|pair| pair[0] == pair[1]) {
+            return false;
+        }
         self.theirs.rcode = self.ours.rcode;
         self.theirs.sections = self.ours.sections.clone();
         self.theirs.set_truncated(self.ours.truncated());

@@ -12,8 +12,8 @@ pub use answer::{Answer, Edns, Part, Rr};
 pub use ask::{Transport, ask};
 
 use crate::{
-    Host, Process,
-    peers::{Kind, Peer},
+    Host, Lab, Process, SERVER_V4,
+    peers::{Kind, Peer, ZoneFile, serves, write_zones},
     zonegen::{Class, Question, World, rtype},
 };
 use anyhow::{Context as _, Result};
@@ -21,7 +21,8 @@ use exceptions::{Case, Exceptions};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 /// Differences that a report shows in full; all are counted.
@@ -92,45 +93,46 @@ pub struct Difference {
     pub answers: [(Party, String); 2],
 }
 
-/// Starts the server under test for a world's zones: given the host to run in and the address to answer on.
-pub type Start<'a> = &'a dyn Fn(&Host, &World, SocketAddr) -> Result<Process>;
+/// Starts the server under test: the host to run in (its interface is `vs`), the zones, and the address to answer on.
+pub type Start<'a> = &'a dyn Fn(&Host, &[ZoneFile], SocketAddr) -> Result<Process>;
 
-/// Draws a world for each seed, starts NSD, Knot and the subject for it in `host`, asks `questions` questions of each and
-/// compares. Without a subject the two peers are compared with each other.
-pub fn run(host: &Host, subject: Option<Start<'_>>, seeds: &[u64], questions: usize) -> Result<Report> {
+/// Where the server under test is to answer.
+pub const SUBJECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 53);
+const NSD: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 5301);
+const KNOT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 5302);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Draws a world for each seed, starts NSD, Knot and the subject for it in the server's host, asks `questions` questions of
+/// each from the client's and compares. Without a subject the two peers are compared with each other.
+pub fn run(lab: &Lab, subject: Option<Start<'_>>, seeds: &[u64], questions: usize) -> Result<Report> {
     let mut report = Report::default();
     for &seed in seeds {
-        let world = World::draw(seed);
-        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let peers = [
-            Peer::start(host, Kind::Nsd, at(5301), &world.zones)?,
-            Peer::start(host, Kind::Knot, at(5302), &world.zones)?,
-        ];
-        let mut servers: Vec<Server> = Vec::new();
-        let mut process = None;
-        if let Some(start) = subject {
-            let mut started = start(host, &world, at(5300))?;
-            started.wait_until(
-                || host.inside(|| world.zones.iter().all(|zone| crate::peers::serves(at(5300), zone))),
-                std::time::Duration::from_secs(30),
-            )?;
-            process = Some(started);
-            servers.push(Server { party: Party::Subject, udp: at(5300), tcp: at(5300) });
-        }
-        servers.extend(peers.iter().map(|peer| Server {
-            party: Party::Peer(peer.kind),
-            udp: peer.address,
-            tcp: peer.address,
-        }));
-        let questions = world.questions(seed, questions);
-        let part = host.inside(|| compare(&world, &questions, &servers));
-        let part = part.with_context(|| {
-            let log = process.as_ref().map(Process::log).unwrap_or_default();
-            format!("seed {seed}; the subject wrote:\n{log}")
-        })?;
+        let part = run_world(lab, subject, &World::draw(seed), questions).with_context(|| format!("seed {seed}"))?;
         report.merge(part);
     }
     Ok(report)
+}
+
+fn run_world(lab: &Lab, subject: Option<Start<'_>>, world: &World, questions: usize) -> Result<Report> {
+    let peers = [Peer::start(lab, Kind::Nsd, NSD, &world.zones)?, Peer::start(lab, Kind::Knot, KNOT, &world.zones)?];
+    let mut servers = Vec::new();
+    let dir = tempfile::tempdir()?;
+    let files = write_zones(dir.path(), &world.zones)?;
+    let mut process = None;
+    if let Some(start) = subject {
+        let started = process.insert(start(lab.server(), &files, SUBJECT)?);
+        let ready = || lab.client().inside(|| world.zones.iter().all(|zone| serves(SUBJECT, zone)));
+        started.wait_until(ready, PATIENCE)?;
+        servers.push(Server { party: Party::Subject, udp: SUBJECT, tcp: SUBJECT });
+    }
+    servers.extend(peers.iter().map(|peer| Server {
+        party: Party::Peer(peer.kind),
+        udp: peer.address,
+        tcp: peer.address,
+    }));
+    let questions = world.questions(world.seed, questions);
+    let report = lab.client().inside(|| compare(world, &questions, &servers));
+    report.with_context(|| format!("the subject wrote:\n{}", process.as_ref().map(Process::log).unwrap_or_default()))
 }
 
 /// Asks every server every question, from the calling thread's host, and compares the first server's answers with each other's.

@@ -4,8 +4,8 @@ use crate::{Lab, zonegen::Zone};
 const QUESTIONS: usize = 3000;
 
 fn started(lab: &Lab, kind: Kind, port: u16, zones: &[Zone]) -> (Peer, Server) {
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let peer = Peer::start(lab.server(), kind, at, zones).unwrap();
+    let at = SocketAddr::from((SERVER_V4, port));
+    let peer = Peer::start(lab, kind, at, zones).unwrap();
     (peer, Server { party: Party::Peer(kind), udp: at, tcp: at })
 }
 
@@ -20,15 +20,43 @@ fn a_changed_record_is_found_and_nothing_else() {
     let (_two, second) = started(&lab, Kind::Knot, 5401, &world.zones);
     let first = Server { party: Party::Subject, ..first };
     let questions = world.questions(77, QUESTIONS);
-    let report = lab.server().inside(|| compare(&world, &questions, &[first, second])).unwrap();
+    let report = lab.client().inside(|| compare(&world, &questions, &[first, second])).unwrap();
     assert!(report.unexplained > 0);
     assert_eq!(report.parts.keys().copied().collect::<Vec<_>>(), [Part::Answer], "{report}");
     assert!(report.to_string().contains("CAA 128 issue"), "{report}");
     // and a server that is silent is no match
-    let closed = SocketAddr::from((Ipv4Addr::LOCALHOST, 5402));
+    let closed = SocketAddr::from((SERVER_V4, 5402));
     let silent = Server { udp: closed, ..second };
-    let report = lab.server().inside(|| compare(&world, &questions[..5], &[silent, second])).unwrap();
+    let report = lab.client().inside(|| compare(&world, &questions[..5], &[silent, second])).unwrap();
     assert_eq!(report.parts.get(&Part::Message), Some(&5), "{report}");
+}
+
+#[test]
+fn a_subject_is_started_and_compared_with_both_peers() {
+    crate::require();
+    let lab = Lab::new().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    // Knot stands in for the server under test: equal to Knot, and as different from NSD as Knot is
+    let start = |host: &Host, files: &[ZoneFile], address: SocketAddr| {
+        let config = dir.path().join("knot.conf");
+        std::fs::write(&config, crate::peers::knot_config(dir.path(), address, files))?;
+        host.spawn(&["knotd", "-c", config.to_str().unwrap()])
+    };
+    let report = run(&lab, Some(&start), &[5], 1500).unwrap();
+    assert_eq!((report.questions, report.compared), (1500, 2 * 2 * 1500));
+    assert!(report.unexplained > 0 && report.differences.len() <= SHOWN, "{report}");
+    assert!(report.differences.iter().all(|difference| difference.answers[1].0 == Party::Peer(Kind::Nsd)), "{report}");
+    assert!(report.classes[&Class::Exact] > 100, "{report}");
+}
+
+#[test]
+fn a_subject_that_does_not_start_is_told_with_its_words() {
+    crate::require();
+    let lab = Lab::new().unwrap();
+    let start =
+        |host: &Host, _: &[ZoneFile], _: SocketAddr| host.spawn(&["sh", "-c", "echo no such option >&2; exit 2"]);
+    let error = format!("{:#}", run(&lab, Some(&start), &[5], 10).unwrap_err());
+    assert!(error.contains("no such option") && error.contains("exit status: 2"), "{error}");
 }
 
 type Fault = (&'static str, fn(&mut Answer) -> bool);
@@ -82,7 +110,7 @@ fn the_exceptions_do_not_swallow_faults() {
     let questions = world.questions(78, QUESTIONS);
     for (kind, port) in [(Kind::Nsd, 5400), (Kind::Knot, 5401)] {
         let (_peer, server) = started(&lab, kind, port, &world.zones);
-        let right = lab.server().inside(|| gather(&server, &questions)).unwrap();
+        let right = lab.client().inside(|| gather(&server, &questions)).unwrap();
         for (name, fault) in FAULTS {
             let mut planted = 0;
             let mut spoilt = right.each_ref().map(|answers| copy(answers));

@@ -11,6 +11,8 @@
 mod build;
 mod classify;
 mod question;
+#[cfg(test)]
+mod tests;
 
 pub use classify::Class;
 pub(crate) use classify::Walk;

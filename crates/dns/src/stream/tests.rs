@@ -1,0 +1,185 @@
+use super::*;
+use crate::serve::Options;
+use crate::testing::{question, read, show, zone};
+use app::{Addresses, CallError, DeadReason, Listener, Service};
+use zone::{Name, Rtype};
+
+/// One connection's far end: what the service sent, and how much the engine takes.
+#[derive(Default)]
+struct Peer {
+    accepted: Option<u64>,
+    rejected: bool,
+    room: usize,
+    out: Vec<u8>,
+    given_back: usize,
+    closed: bool,
+    aborted: bool,
+    timer: Option<Instant>,
+}
+
+impl Streams for Peer {
+    fn accept(&mut self, _: Connection, cookie: u64) -> Result<(), CallError> {
+        self.accepted = Some(cookie);
+        Ok(())
+    }
+    fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+        self.rejected = true;
+        Ok(())
+    }
+    fn send(&mut self, _: Connection, bytes: &[u8]) -> Result<usize, CallError> {
+        let taken = bytes.len().min(self.room);
+        self.room -= taken;
+        self.out.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+    fn room(&self, _: Connection) -> usize {
+        self.room
+    }
+    fn recv_done(&mut self, _: Connection, bytes: usize) -> Result<(), CallError> {
+        self.given_back += bytes;
+        Ok(())
+    }
+    fn close(&mut self, _: Connection) -> Result<(), CallError> {
+        self.closed = true;
+        Ok(())
+    }
+    fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+        self.aborted = true;
+        Ok(())
+    }
+    fn timer_set(&mut self, _: Connection, at: Option<Instant>) -> Result<(), CallError> {
+        self.timer = at;
+        Ok(())
+    }
+}
+
+const HANDLE: Connection = Connection { index: 0, generation: 0 };
+
+fn server(limits: Limits) -> Server {
+    let text = "$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\nns A 192.0.2.1\n$GENERATE 1-3000 big A 10.0.${0,1,x}.1\n\
+                $GENERATE 1-250 big A 10.1.2.$\n$GENERATE 1-250 big A 10.1.3.$\n";
+    let text = text.replace("$GENERATE 1-3000 big A 10.0.${0,1,x}.1\n", "");
+    crate::testing::server(vec![zone("example.", &text)], Options { tcp: limits, ..Options::default() })
+}
+
+fn knock(server: &mut Server, peer: &mut Peer) -> u64 {
+    let addresses = Addresses { local: "192.0.2.53:53".parse().unwrap(), peer: "198.51.100.1:4000".parse().unwrap() };
+    server.knock(Instant::ZERO, peer, Listener(0), HANDLE, addresses);
+    peer.accepted.unwrap_or(u64::MAX)
+}
+
+fn framed(name: &str) -> Vec<u8> {
+    let name: Name = name.parse().unwrap();
+    let message = question(name.view(), Rtype::A, None);
+    [&(message.len() as u16).to_be_bytes()[..], &message].concat()
+}
+
+fn answers(peer: &Peer) -> Vec<String> {
+    let mut rest = &peer.out[..];
+    let mut lines = Vec::new();
+    while let Some((length, after)) = rest.split_first_chunk::<2>() {
+        let (message, after) = after.split_at(usize::from(u16::from_be_bytes(*length)));
+        let answer = read(message);
+        lines.push(if answer.sections[0].len() > 9 {
+            format!("{} records", answer.sections[0].len())
+        } else {
+            show(&answer)
+        });
+        rest = after;
+    }
+    lines
+}
+
+#[test]
+fn questions_come_in_any_pieces_and_are_answered_in_order() {
+    let stream = [framed("ns.example"), framed("nope.example"), framed("big.example"), framed("elsewhere")].concat();
+    let expected = ["NOERROR aa | ns.example./A | |", "NXDOMAIN aa | | example./SOA |", "500 records", "REFUSED | | |"];
+    for piece in [1, 2, 3, 7, 31, stream.len()] {
+        let mut server = server(Limits::default());
+        let mut peer = Peer { room: usize::MAX, ..Peer::default() };
+        let cookie = knock(&mut server, &mut peer);
+        for bytes in stream.chunks(piece) {
+            server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, bytes);
+        }
+        assert_eq!(answers(&peer), expected, "pieces of {piece}");
+        assert_eq!(peer.given_back, stream.len());
+        assert!(!peer.aborted && !peer.closed);
+        server.eof(Instant::ZERO, &mut peer, HANDLE, cookie);
+        assert!(peer.closed);
+    }
+}
+
+#[test]
+fn an_answer_that_does_not_fit_waits_and_holds_the_next_ones_back() {
+    let mut server = server(Limits::default());
+    let mut peer = Peer { room: 100, ..Peer::default() };
+    let cookie = knock(&mut server, &mut peer);
+    let stream = [framed("big.example"), framed("ns.example")].concat();
+    server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, &stream);
+    assert_eq!((peer.out.len(), peer.given_back), (100, framed("big.example").len()));
+    server.eof(Instant::ZERO, &mut peer, HANDLE, cookie);
+    assert!(!peer.closed, "the peer still reads");
+    for _ in 0..200 {
+        peer.room = 77;
+        server.sent(Instant::ZERO, &mut peer, HANDLE, cookie, 77, 77);
+    }
+    assert_eq!(answers(&peer), ["500 records", "NOERROR aa | ns.example./A | |"]);
+    assert!(peer.closed && !peer.aborted);
+}
+
+#[test]
+fn a_peer_that_sends_on_without_reading_is_aborted() {
+    let mut server = server(Limits::default());
+    let mut peer = Peer { room: 10, ..Peer::default() };
+    let cookie = knock(&mut server, &mut peer);
+    for _ in 0..200 {
+        if !peer.aborted {
+            server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, &framed("ns.example"));
+        }
+    }
+    assert!(peer.aborted);
+    server.dead(Instant::ZERO, HANDLE, cookie, DeadReason::Aborted);
+    let Connections { free, clients, backlogs, free_backlogs, .. } = &server.connections;
+    assert_eq!((free.len(), free_backlogs.len()), (clients.len(), backlogs.len()), "everything came home");
+}
+
+#[test]
+fn what_is_no_question_ends_the_connection() {
+    let response = {
+        let mut framed = framed("ns.example");
+        framed[4] |= 0x80;
+        framed
+    };
+    for bytes in [&b"\0\0"[..], b"\0\x05abcde", b"\xff\xff", &response] {
+        let mut server = server(Limits::default());
+        let mut peer = Peer { room: usize::MAX, ..Peer::default() };
+        let cookie = knock(&mut server, &mut peer);
+        server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, bytes);
+        assert!(peer.aborted && peer.out.is_empty(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn connections_are_bounded_and_idle_ones_closed() {
+    let limits = Limits { connections: 2, idle: Duration::from_secs(3), ..Limits::default() };
+    let mut server = server(limits);
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer { room: usize::MAX, ..Peer::default() }).collect();
+    for peer in &mut peers {
+        knock(&mut server, peer);
+    }
+    assert_eq!(peers.iter().map(|peer| peer.rejected).collect::<Vec<_>>(), [false, false, true]);
+    let cookie = peers[0].accepted.unwrap();
+    let later = Instant::ZERO + Duration::from_secs(1);
+    // a piece of a question does not keep the connection alive, a whole one does
+    let question = framed("ns.example");
+    server.recv(later, &mut peers[0], HANDLE, cookie, &question[..5]);
+    assert_eq!(peers[0].timer, Some(Instant::ZERO + Duration::from_secs(3)));
+    server.recv(later, &mut peers[0], HANDLE, cookie, &question[5..]);
+    assert_eq!(peers[0].timer, Some(later + Duration::from_secs(3)));
+    server.timer(later, &mut peers[0], HANDLE, cookie);
+    assert!(peers[0].closed);
+    server.dead(later, HANDLE, cookie, DeadReason::TimedOut);
+    let mut next = Peer { room: usize::MAX, ..Peer::default() };
+    knock(&mut server, &mut next);
+    assert!(!next.rejected);
+}

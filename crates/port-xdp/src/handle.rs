@@ -1,0 +1,132 @@
+//! What is ours while the ports run: listeners as the namespace's addresses have them now, own addresses, prefixes.
+//!
+//! Control's thread owns it; the ports never wait for it.
+
+use crate::device::{self, Address, Device, Membership, Monitor};
+use crate::open::{Listener, OpenConfig, OpenError, other};
+use bpf::steering::{Counts, Rule};
+use bpf::{Steering, SteeringError, Taken};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Says what is ours while the ports run. Control's; dropping it detaches the program, and the kernel has all traffic.
+#[derive(Debug)]
+pub struct Handle {
+    interface: u32,
+    steering: Steering,
+    membership: Option<Membership>,
+    monitor: Monitor,
+    listeners: BTreeSet<Listener>,
+}
+
+impl Handle {
+    pub(crate) fn new(config: &OpenConfig, device: &Device, steering: Steering) -> Result<Handle, OpenError> {
+        let name = &config.interface;
+        // before the addresses are asked for, so that no change is missed
+        let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
+        let listeners = config.listeners.iter().copied().collect();
+        let mut handle = Handle { interface: device.index, steering, membership: None, monitor, listeners };
+        for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
+            for prefix in prefixes {
+                handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
+            }
+        }
+        for address in &config.own {
+            handle.add_own(*address).map_err(|why| other(name, "adding an own address")(why))?;
+        }
+        handle.follow().map_err(other(name, "taking the listeners' addresses"))?;
+        Ok(handle)
+    }
+
+    /// The program, for single entries.
+    pub fn steering(&mut self) -> &mut Steering {
+        &mut self.steering
+    }
+
+    /// What the program has counted.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.steering.counts()
+    }
+
+    /// Makes an address wholly ours.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn add_own(&mut self, address: IpAddr) -> io::Result<()> {
+        if address.is_ipv6() {
+            let membership = match self.membership.take() {
+                Some(membership) => membership,
+                None => Membership::open(self.interface)?,
+            };
+            let joined = membership.join_for(address);
+            self.membership = Some(membership);
+            joined?;
+        }
+        self.steering.add_own(address).map_err(|e| io::Error::other(e.to_string()))
+    }
+
+    /// Listens on one more destination.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        self.listeners.insert(listener);
+        self.follow().map(|_| ())
+    }
+
+    /// Listens on one destination less.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
+        self.listeners.remove(listener);
+        self.follow().map(|_| ())
+    }
+
+    /// Readable when addresses have changed; then [`Handle::follow`] is due.
+    pub fn monitor(&mut self) -> &mut Monitor {
+        &mut self.monitor
+    }
+
+    /// Makes what is taken what the listeners mean with the addresses of now; whether anything changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn follow(&mut self) -> io::Result<bool> {
+        self.monitor.changes()?;
+        let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
+        let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
+        let failed = |e: SteeringError| io::Error::other(e.to_string());
+        for taken in wanted.difference(&has) {
+            self.steering.take(*taken).map_err(failed)?;
+        }
+        for taken in has.difference(&wanted) {
+            self.steering.release(taken).map_err(failed)?;
+        }
+        Ok(wanted != has)
+    }
+}
+
+/// What the listeners mean, with these addresses, on interface index `interface`.
+fn resolve(listeners: &BTreeSet<Listener>, addresses: &BTreeSet<Address>, interface: u32) -> BTreeSet<Taken> {
+    // a link-local address counts on its own link only, and loopback addresses never come over a wire
+    let reachable = |a: &&Address| match a.address {
+        IpAddr::V4(v4) => !v4.is_loopback(),
+        IpAddr::V6(v6) => !v6.is_loopback() && (!v6.is_unicast_link_local() || a.interface == interface),
+    };
+    let mut wanted = BTreeSet::new();
+    for Listener { address, protocol, port } in listeners.iter().copied() {
+        if !address.is_unspecified() {
+            wanted.insert(Taken { address, protocol, port });
+            continue;
+        }
+        let local = addresses.iter().filter(reachable).filter(|a| a.address.is_ipv4() == address.is_ipv4());
+        wanted.extend(local.map(|a| Taken { address: a.address, protocol, port }));
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! A running `simoom` and a minimal DNS client.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses a part")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Far beyond what anything here takes on a busy machine; only a failure waits so long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub const ZONE: &str =
+    "$ORIGIN example.com.\n$TTL 3600\n@ SOA ns host 1 2 3 4 5\n@ NS ns\nns A 192.0.2.1\nwww A 192.0.2.2\n";
+
+pub fn simoom() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_simoom"));
+    command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env("SIMOOM_LOG", "info").stdin(Stdio::null());
+    command
+}
+
+/// Runs the command to its end.
+pub fn run(args: &[&str]) -> Output {
+    simoom().args(args).output().unwrap()
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A port that was free a moment ago, over UDP and TCP.
+pub fn free_port() -> u16 {
+    for _ in 0..100 {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = tcp.local_addr().unwrap().port();
+        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free over both UDP and TCP");
+}
+
+/// A folder with a zone in it.
+pub struct Place(pub TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        place.write("example.zone", ZONE);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        // whole or not at all, as an operator's tools do
+        let new = self.0.path().join(format!("{name}.new"));
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.0.path().join(name)).unwrap();
+    }
+
+    pub fn zone(&self, www: &str) {
+        self.write("example.zone", &ZONE.replace("192.0.2.2", www));
+    }
+}
+
+/// A server that is ended with the test.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    pub control: PathBuf,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Serves `place`'s zone on a free port; ready when this returns.
+    pub fn start(place: &Place, more: &[&str]) -> Server {
+        Server::start_with(place, more, |_| {})
+    }
+
+    pub fn start_with(place: &Place, more: &[&str], prepare: impl Fn(&mut Command)) -> Server {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let control = place.path("control");
+        let mut command = simoom();
+        command.args(["dns", &place.path("example.zone"), "--listen", &address.to_string(), "--control", &control]);
+        command.args(more).stderr(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (lines, shared) = (BufReader::new(child.stderr.take().unwrap()).lines(), log.clone());
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| shared.lock().unwrap().push(line)));
+        let server = Server { child, address, control: control.into(), log };
+        server.wait_for_log("serving on");
+        server
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn wait_for_log(&self, part: &str) {
+        until(|| self.log().iter().any(|line| line.contains(part)), || format!("no `{part}` in {:#?}", self.log()));
+    }
+
+    pub fn ctl(&self, args: &[&str]) -> Output {
+        run(&[&["ctl", "--control", self.control.to_str().unwrap()], args].concat())
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// The exit status, once it ends by itself.
+    pub fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        until(
+            || {
+                status = self.child.try_wait().unwrap();
+                status.is_some()
+            },
+            || "it does not end".into(),
+        );
+        status.unwrap()
+    }
+
+    /// The value of a metric without labels.
+    pub fn stat(&self, name: &str) -> u64 {
+        let output = self.ctl(&["stats"]);
+        let text = text(&output.stdout);
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let value =
+            line.and_then(|line| line.split_whitespace().last()).unwrap_or_else(|| panic!("no {name} in {text}"));
+        value.parse().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // it may have ended; the child is ours, so the number is too
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until something is true.
+pub fn until(mut is: impl FnMut() -> bool, otherwise: impl Fn() -> String) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < deadline, "{}", otherwise());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A question for the A record of `name`.
+pub fn question(id: u16, name: &str) -> Vec<u8> {
+    let mut message = id.to_be_bytes().to_vec();
+    message.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        message.push(label.len() as u8);
+        message.extend(label.bytes());
+    }
+    message.extend([0, 0, 1, 0, 1]);
+    message
+}
+
+/// The RCODE and the last address of an answer; it must be one to the question `id`.
+pub fn read_answer(id: u16, answer: &[u8]) -> (u8, Option<[u8; 4]>) {
+    assert_eq!(answer[..2], id.to_be_bytes());
+    assert_eq!(answer[2] & 0x80, 0x80, "not an answer");
+    let answers = u16::from_be_bytes([answer[6], answer[7]]);
+    let address = (answers > 0).then(|| *answer.last_chunk::<4>().unwrap());
+    (answer[3] & 15, address)
+}
+
+/// Asks over UDP once; panics without an answer.
+pub fn ask(server: SocketAddr, name: &str) -> (u8, Option<[u8; 4]>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(server).unwrap();
+    socket.send(&question(7, name)).unwrap();
+    let mut answer = [0; 4096];
+    let bytes = socket.recv(&mut answer).unwrap();
+    read_answer(7, &answer[..bytes])
+}
+
+/// Asks over TCP.
+pub fn ask_tcp(server: SocketAddr, name: &str) -> (u8, Option<[u8; 4]>) {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let question = question(9, name);
+    stream.write_all(&(question.len() as u16).to_be_bytes()).unwrap();
+    stream.write_all(&question).unwrap();
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).unwrap();
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut answer).unwrap();
+    read_answer(9, &answer)
+}
+
+/// The fields of every thread's status.
+pub fn thread_status(pid: u32, field: &str) -> Vec<String> {
+    let mut values = Vec::new();
+    for task in std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task")).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let value = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+        values.push(value.trim_start_matches(':').trim().to_owned());
+    }
+    values
+}

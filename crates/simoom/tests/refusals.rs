@@ -1,0 +1,199 @@
+//! What is wrong is said in one line each, with status 2 and nothing started.
+
+mod common;
+
+use common::{Place, Server, ZONE, free_port, run, text};
+use std::net::{TcpListener, UdpSocket};
+
+/// The complaints, without the log.
+fn complaints(output: &std::process::Output) -> Vec<String> {
+    text(&output.stderr).lines().filter_map(|line| line.strip_prefix("simoom: ")).map(str::to_owned).collect()
+}
+
+/// Runs `simoom`, which must refuse with exactly these lines; `DIR` stands for the folder.
+#[track_caller]
+fn refused(place: &Place, args: &[&str], lines: &[&str]) {
+    let folder = place.0.path().to_str().unwrap();
+    let args: Vec<String> = args.iter().map(|arg| arg.replace("DIR", folder)).collect();
+    let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let said = complaints(&output).iter().map(|line| line.replace(folder, "DIR")).collect::<Vec<_>>();
+    assert_eq!(said, lines, "{args:?}: {}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    assert!(!place.0.path().join("control").exists(), "a control socket was left");
+}
+
+#[test]
+fn broken_zones_show_every_error() {
+    let place = Place::new();
+    place.write("a.zone", &format!("{ZONE}bad A 192.0.2\nworse A 1.2.3.4.5\n"));
+    place.write("b.zone", "$ORIGIN b.\n@ 60 NS ns\n");
+    let listen = format!("127.0.0.1:{}", free_port());
+    let output = run(&["dns", &place.path("a.zone"), &place.path("b.zone"), "--listen", &listen]);
+    let said = complaints(&output);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said[0].starts_with(&format!("{}:7:7: ", place.path("a.zone"))), "{said:?}");
+    assert!(said[1].starts_with(&format!("{}:8:9: ", place.path("a.zone"))), "{said:?}");
+    assert!(said[2..].iter().any(|line| line.starts_with(&place.path("b.zone")) && line.contains("SOA")), "{said:?}");
+    // check says the same
+    let checked = run(&["check", &place.path("a.zone"), &place.path("b.zone")]);
+    assert_eq!((complaints(&checked), checked.status.code()), (said, Some(2)));
+}
+
+#[test]
+fn files_and_names() {
+    let place = Place::new();
+    place.write("other.zone", ZONE);
+    refused(
+        &place,
+        &["dns", "example.com=DIR/none"],
+        &["DIR/none: cannot be read: No such file or directory; check the path"],
+    );
+    refused(&place, &["dns", "DIR"], &["DIR: cannot be read: it is a directory; name a zone file"]);
+    refused(
+        &place,
+        &["dns", "example.com=DIR/example.zone", "DIR/other.zone"],
+        &["DIR/other.zone: zone example.com. is given twice; DIR/example.zone has it too; remove one"],
+    );
+    refused(
+        &place,
+        &["dns", "a..b=DIR/example.zone"],
+        &["DIR/example.zone: `a..b` is not a zone's name: an empty label (two dots in a row, or one in front)"],
+    );
+}
+
+#[test]
+fn addresses() {
+    let place = Place::new();
+    let port = free_port();
+    let at = format!("127.0.0.1:{port}");
+    refused(
+        &place,
+        &["dns", "DIR/example.zone", "--listen", &at, "--listen", &at],
+        &[&format!("--listen: {at} is given twice; remove one")],
+    );
+    let held = UdpSocket::bind(&at).unwrap();
+    let in_use = |transport: &str| {
+        format!(
+            "{transport} {at}: in use by another program; stop it (ss -lpn 'sport = :{port}') or choose another port"
+        )
+    };
+    let args = ["dns", "DIR/example.zone", "--control", "DIR/control", "--listen", &at];
+    refused(&place, &args, &[&in_use("UDP")]);
+    drop(held);
+    let held = TcpListener::bind(&at).unwrap();
+    refused(&place, &args, &[&in_use("TCP")]);
+    let metrics = held.local_addr().unwrap().to_string();
+    let free = format!("127.0.0.1:{}", free_port());
+    refused(
+        &place,
+        &["dns", "DIR/example.zone", "--control", "DIR/control", "--listen", &free, "--metrics", &metrics],
+        &[&format!("metrics {metrics}: Address already in use; choose another port")],
+    );
+}
+
+#[test]
+fn options() {
+    let place = Place::new();
+    let zone = "DIR/example.zone";
+    refused(
+        &place,
+        &["dns", zone, "--user", "no-such-user"],
+        &["--user no-such-user: no such user; see `getent passwd`"],
+    );
+    refused(
+        &place,
+        &["dns", zone, "--cpus", "4095"],
+        &["--cpus: there is no processor 4095; see /sys/devices/system/cpu/online"],
+    );
+    refused(&place, &["dns", zone, "--backend", "xdp"], &["--backend xdp: needs an interface; add --interface IF"]);
+    refused(
+        &place,
+        &["dns", zone, "--own", "192.0.2.7"],
+        &["--own: 192.0.2.7/32 needs AF_XDP; add --interface IF or give the address to the kernel"],
+    );
+    refused(&place, &["serve"], &["the following required arguments were not provided: --config <FILE>; see --help"]);
+    refused(
+        &place,
+        &["dns", zone, "--idle", "lazy"],
+        &["invalid value 'lazy' for '--idle <WORD>': `lazy` is none of spin, adaptive, block; see --help"],
+    );
+}
+
+#[test]
+fn configuration_files() {
+    let place = Place::new();
+    let config = &["serve", "--config", "DIR/s.toml"];
+    refused(&place, config, &["DIR/s.toml: cannot be read: No such file or directory; check --config"]);
+    for (content, line) in [
+        ("[dns]\ncolour = 1\n", None),
+        (
+            "[[dns.zone]]\nfile = \"example.zone\"\n[dns.rrl]\nrate = -1\n",
+            Some("DIR/s.toml:4:8: `-1` is not a whole number from 0 to 1000000"),
+        ),
+        (
+            "[[dns.zone]]\nfile = \"none\"\n",
+            Some("DIR/s.toml:1:1: DIR/none: cannot be read: No such file or directory; check the path"),
+        ),
+        (
+            "[[dns.zone]]\nfile = \"example.zone\"\n[[dns.zone]]\nfile = \"example.zone\"\n",
+            Some(
+                "DIR/s.toml:3:1: DIR/example.zone: zone example.com. is given twice; DIR/s.toml:1:1: DIR/example.zone has it too; remove one",
+            ),
+        ),
+    ] {
+        place.write("s.toml", content);
+        match line {
+            Some(line) => refused(&place, config, &[line]),
+            None => {
+                let output = run(&["serve", "--config", &place.path("s.toml")]);
+                let said = complaints(&output);
+                assert_eq!((said.len(), output.status.code()), (1, Some(2)), "{said:?}");
+                assert!(
+                    said[0].contains("s.toml:2:1: unknown key `colour`; known here: `question-compression`"),
+                    "{said:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_control_socket_that_is_taken() {
+    let place = Place::new();
+    let server = Server::start(&place, &[]);
+    let free = format!("127.0.0.1:{}", free_port());
+    let control = server.control.to_str().unwrap();
+    let output = run(&["dns", &place.path("example.zone"), "--listen", &free, "--control", control]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        complaints(&output),
+        [format!(
+            "control socket {control}: a running server (process {}) answers there; stop it or give another with --control PATH",
+            server.pid()
+        )]
+    );
+    assert_eq!(common::ask(server.address, "www.example.com").0, 0);
+    assert!(server.ctl(&["status"]).status.success());
+}
+
+#[test]
+fn an_interface_that_is_not_there_ends_with_status_1() {
+    let place = Place::new();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let args = ["dns", &place.path("example.zone"), "--listen", &listen, "--control", &place.path("control")];
+    let output = run(&[&args[..], &["--interface", "no-such-if"]].concat());
+    let said = complaints(&output);
+    assert_eq!((said.len(), output.status.code()), (1, Some(1)), "{said:?}");
+    assert!(said[0].starts_with("AF_XDP: no interface no-such-if: there are "), "{said:?}");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let version = run(&["--version"]);
+    assert_eq!(text(&version.stdout), format!("simoom {}\n", env!("CARGO_PKG_VERSION")));
+    let help = run(&["dns", "--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for word in ["--interface", "--own", "--rrl-rate", "--metrics"] {
+        assert!(text(&help.stdout).contains(word), "{word}");
+    }
+}
