@@ -1,7 +1,6 @@
 //! A server and a client at the two ends of an in-memory pipe, in one thread: the client fills the pipe, the server's cycles
 //! over what is there are timed, the client takes the answers out and checks them. Only the middle step is on the clock.
 
-use super::copied::Copied;
 use super::{Keying, Setup, Transmit};
 use crate::load::{Ends, Template};
 use crate::queries::{Content, Queries, Synthetic};
@@ -13,6 +12,7 @@ use base::{Burst, Clock};
 use dataplane::Loop;
 use dns::{Options, QuestionCompression, Server, Tables};
 use port::Port;
+use port::copied::Copied;
 use port::pipe::{self, Pipe};
 use stack::{OwnAddress, Stack, UdpListener};
 use std::net::{IpAddr, SocketAddr};
@@ -27,16 +27,10 @@ const FIRST_PORT: u16 = 20_000;
 /// One answer in so many is checked to the last byte.
 const CHECK_EVERY: u64 = 64;
 
-/// The server, behind either port.
-enum Served {
-    InPlace(Box<Loop<Pipe, Server>>),
-    Copy(Box<Loop<Copied<Pipe>, Server>>),
-}
-
 /// Client, pipe and server.
 pub(crate) struct Harness {
     client: Pipe,
-    served: Served,
+    server: Loop<Copied<Pipe>, Server>,
     template: Template,
     queries: Queries,
     clock: Clock,
@@ -82,10 +76,8 @@ impl Harness {
         // a server that accepts unfinished checksums would skip verifying them
         let facts = port::Facts { virtual_link: false, ..server.facts().clone() };
         let stack = Stack::new(stack_config, &facts);
-        let served = match setup.transmit {
-            Transmit::Inplace => Served::InPlace(Box::new(Loop::new(server, stack, service, setup.batch))),
-            Transmit::Copy => Served::Copy(Box::new(Loop::new(Copied::new(server), stack, service, setup.batch))),
-        };
+        let port = Copied::new(server, setup.transmit == Transmit::Copy);
+        let server = Loop::new(port, stack, service, setup.batch);
         let zone = Synthetic { origin: "example.com".into(), names: setup.names, content: Content::Plain };
         let queries = Queries::synthetic(&zone, None, 7)?;
         let ends = Ends {
@@ -97,7 +89,7 @@ impl Harness {
         let template = Template::new(ends, false);
         Ok(Harness {
             client,
-            served,
+            server,
             template,
             queries,
             clock: Clock::start(),
@@ -116,7 +108,7 @@ impl Harness {
             self.fill()?;
             let now = self.clock.now();
             let start = Instant::now();
-            serve_waiting(&mut self.served, now);
+            serve_waiting(&mut self.server, now);
             self.sections_ns.push(start.elapsed().as_nanos() as f64 / RING_FRAMES as f64);
             self.drain()?;
         }
@@ -176,9 +168,6 @@ impl Harness {
 /// The server's cycles over everything that waits. One function that is never inlined, so that callgrind can be told to count
 /// inside it alone.
 #[inline(never)]
-fn serve_waiting(served: &mut Served, now: base::Instant) {
-    match served {
-        Served::InPlace(server) => while server.cycle(now).received > 0 {},
-        Served::Copy(server) => while server.cycle(now).received > 0 {},
-    }
+fn serve_waiting(server: &mut Loop<Copied<Pipe>, Server>, now: base::Instant) {
+    while server.cycle(now).received > 0 {}
 }

@@ -1,6 +1,5 @@
 //! `simoom-bench pipe-dns`: nanoseconds, or instructions, a query in our stack and service, with no kernel in it.
 
-mod copied;
 mod harness;
 #[cfg(test)]
 mod tests;
