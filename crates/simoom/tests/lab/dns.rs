@@ -1,8 +1,8 @@
 //! Real clients over every transport, and what tshark says about the answers.
 
-use crate::common::{LISTEN, Server, client};
+use crate::common::{LISTEN, PATIENCE, Server, client, dig_until, ip, question};
 use lab::{Lab, Options, capture::Capture};
-use std::fs;
+use std::{fs, net::UdpSocket};
 
 /// The wire without offloads: a kernel that leaves checksums to a device would look as if it sent wrong ones.
 fn lab() -> Lab {
@@ -90,4 +90,65 @@ fn dnsperf_loses_nothing() {
         assert_eq!(stats.questions(transport, family), 400, "{transport}{family}");
     }
     assert_eq!((stats.taken(), stats.on_sockets()), (800, 0));
+}
+
+#[test]
+fn every_mode_and_idle_policy_answers() {
+    let lab = lab();
+    for more in [
+        ["--mode", "copy", "--idle", "spin"],
+        ["--mode", "generic", "--idle", "block"],
+        ["--mode", "auto", "--idle", "block"],
+        ["--mode", "generic", "--batch", "1"],
+    ] {
+        let server = Server::start(lab.server(), &[&LISTEN[..], &more].concat());
+        let capture = Capture::start(&lab).unwrap();
+        for (at, family) in SERVERS.into_iter().zip(["4", "6"]) {
+            dig_until(&lab, &format!("@{at} alias.example.com A"), "www.example.com.\n198.18.0.80");
+            assert!(server.stats().questions("udp", family) >= 1, "{more:?}");
+        }
+        assert_eq!(server.stats().on_sockets(), 0, "{more:?}");
+        capture.finish().unwrap().check();
+    }
+}
+
+#[test]
+fn every_queue_is_served() {
+    let lab = Lab::with(&Options { queues: 2, ..Options::default() }).unwrap();
+    let server = Server::start(lab.server(), &LISTEN);
+    for (any, at) in [("0.0.0.0:0", "198.18.0.1:53"), ("[::]:0", "[2001:db8:18::1]:53")] {
+        for id in 0..64 {
+            // each socket is a flow of its own
+            let socket = lab.client().inside(|| UdpSocket::bind(any).unwrap());
+            socket.connect(at).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.send(&question(id)).unwrap();
+            let mut answer = [0; 512];
+            let length = socket.recv(&mut answer).unwrap();
+            assert!(length > 12 && answer[..2] == id.to_be_bytes() && answer[3] & 15 == 0, "{id}");
+        }
+    }
+    let stats = server.stats();
+    for queue in ["0", "1"] {
+        assert!(stats.sum("xdp_frames_received_total", &[("queue", queue)]) >= 10, "{queue}: {stats:?}");
+    }
+    assert_eq!((stats.taken(), stats.on_sockets()), (128, 0));
+}
+
+#[test]
+fn several_interfaces_are_served_at_once() {
+    let lab = Lab::new().unwrap();
+    let client = lab.client().name().to_owned();
+    ip(lab.server(), &format!("link add second type veth peer name second netns {client}"));
+    for (host, last) in [(lab.server(), 1), (lab.client(), 2)] {
+        ip(host, &format!("addr add 198.18.1.{last}/24 dev second"));
+        ip(host, "link set second up");
+        host.run(&["ethtool", "-K", "second", "gro", "on"]).unwrap();
+    }
+    let args = ["--interface", "vs", "--interface", "second", "--listen", "0.0.0.0:53"];
+    let server = Server::start(lab.server(), &args);
+    for at in ["198.18.0.1", "198.18.1.1"] {
+        dig_until(&lab, &format!("@{at} www.example.com A"), "198.18.0.80");
+    }
+    assert!(server.stats().taken() >= 2 && server.stats().on_sockets() == 0, "{:?}", server.stats());
 }

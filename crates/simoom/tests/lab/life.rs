@@ -1,6 +1,6 @@
 //! A server's life: killed, ended, reloaded under load, idle.
 
-use crate::common::{LISTEN, PATIENCE, Server, client, dig, dig_until, nothing_attached, question_for, ticks};
+use crate::common::{LISTEN, PATIENCE, Server, client, dig, dig_until, ip, nothing_attached, question_for, ticks};
 use lab::{Host, Lab};
 use rustix::process::Signal;
 use std::{
@@ -242,4 +242,55 @@ fn an_idle_server_uses_less_than_a_hundredth_of_a_processor() {
     // a tick is a hundredth of a second (USER_HZ)
     assert!(used < SECONDS, "{used} ticks in {SECONDS} s");
     dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
+}
+
+#[test]
+fn another_user_serves_follows_and_reloads() {
+    let lab = Lab::new().unwrap();
+    let args = ["--interface", "vs", "--listen", "0.0.0.0:53", "--user", "nobody"];
+    let mut server = Server::start_for(lab.server(), &version(1), &args);
+    let folder = server.zone_file().parent().unwrap().to_owned();
+    fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    dig_until(&lab, "@198.18.0.1 ns.example.com A", "198.18.0.1");
+    // the steering program is changed without any capability
+    ip(lab.client(), "route add 198.51.100.7/32 via 198.18.0.1");
+    ip(lab.server(), "addr add 198.51.100.7/32 dev lo");
+    server.wait_for("addresses changed");
+    let taken = server.stats().taken();
+    dig_until(&lab, "@198.51.100.7 ns.example.com A", "198.18.0.1");
+    assert!(server.stats().taken() > taken && server.stats().on_sockets() == 0, "{:?}", server.stats());
+    fs::write(server.zone_file(), version(2)).unwrap();
+    let out = server.ctl(&["reload"]);
+    assert!(out.status.success(), "{out:?}");
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.wait(PATIENCE).unwrap().code(), Some(0), "{}", server.process.log());
+    nothing_attached(&lab);
+}
+
+#[test]
+fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothing() {
+    let lab = Lab::new().unwrap();
+    let server = Server::start(lab.server(), &["--interface", "vs", "--listen", "198.18.0.1:53"]);
+    let answered = || dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
+    let idle = |what: &str| {
+        thread::sleep(Duration::from_secs(1));
+        let before = ticks(server.process.id());
+        thread::sleep(Duration::from_secs(3));
+        let used = ticks(server.process.id()) - before;
+        // a tick is a hundredth of a second (USER_HZ)
+        assert!(used <= 6, "{what}: {used} ticks in 3 s");
+    };
+    answered();
+    for _ in 0..3 {
+        ip(lab.server(), "link set vs down");
+        ip(lab.server(), "link set vs up");
+        let before = server.stats().taken();
+        answered();
+        assert!(server.stats().taken() > before && server.stats().on_sockets() == 0, "{:?}", server.stats());
+    }
+    ip(lab.server(), "link set vs down");
+    idle("down");
+    ip(lab.server(), "link del vs");
+    idle("gone");
+    assert!(server.ctl(&["stop"]).status.success());
 }

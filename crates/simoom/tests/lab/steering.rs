@@ -273,3 +273,29 @@ fn a_question_to_a_name_beside_is_no_business_of_the_port() {
     assert!(unreachable.is_some(), "no ICMPv6 port unreachable");
     assert_eq!(server.stats().taken(), before.taken());
 }
+
+#[test]
+fn a_capture_holds_what_af_xdp_took_and_sent() {
+    let lab = Lab::new().unwrap();
+    let server = Server::start(lab.server(), &LISTEN);
+    dig_until(&lab, "@2001:db8:18::1 www.example.com A", "198.18.0.80");
+    let file = server.zone_file().with_file_name("capture.pcap");
+    let mut capture = std::process::Command::new(env!("CARGO_BIN_EXE_simoom"));
+    capture.arg("ctl").arg("--control").arg(server.control()).arg("capture").arg(&file);
+    capture.args(["ip and udp and port 53", "--count", "4", "--seconds", "30"]);
+    let mut capture = lab::Process::spawn(capture).unwrap();
+    // the file is made when the server has begun
+    capture.wait_until(|| file.exists(), crate::common::PATIENCE).unwrap();
+    // not IPv4, so not wanted
+    dig(&lab, "@2001:db8:18::1 www.example.com A");
+    for name in ["www.example.com", "absent.example.com"] {
+        dig(&lab, &format!("@198.18.0.1 {name} A"));
+    }
+    assert!(capture.wait(crate::common::PATIENCE).unwrap().success(), "{}", capture.log());
+    assert_eq!(capture.log(), "4 frames captured, 0 missed\n");
+    let read = lab.client().run(&["tshark", "-n", "-r", file.to_str().unwrap(), "-Y", "dns && ip"]).unwrap();
+    let lines: Vec<&str> = read.lines().collect();
+    assert_eq!(lines.len(), 4, "{read}");
+    assert!(lines[1].contains("Standard query response") && lines[1].contains("198.18.0.80"), "{read}");
+    assert!(lines[3].contains("No such name"), "{read}");
+}
