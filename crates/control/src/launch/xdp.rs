@@ -8,7 +8,7 @@ use crate::words::{Idle, Mode, Prefix};
 use app::Listener;
 use dataplane::Dataplane;
 use dns::Server;
-use port_xdp::{Handle, OpenConfig, XdpPort};
+use port_xdp::{Handle, OpenConfig, XdpPort, device::Device};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::{Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
 use std::io;
@@ -215,6 +215,7 @@ fn follow(name: String, mut handle: Handle, mut claims: Option<Claims>) -> io::R
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let told = stop.clone();
     let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
+        let mut gone = false;
         loop {
             let monitor = handle.monitor();
             let mut ready = [
@@ -231,6 +232,13 @@ fn follow(name: String, mut handle: Handle, mut claims: Option<Claims>) -> io::R
             }
             if ready[1].revents().is_empty() {
                 continue;
+            }
+            // its addresses went with it, so this thread wakes
+            if !gone && Device::find(&name).is_ok_and(|found| found.is_none()) {
+                gone = true;
+                tracing::error!(
+                    "{name}: the interface is gone, and nothing is served there; start again when it is back"
+                );
             }
             match handle.follow() {
                 Ok(true) => tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them"),

@@ -292,5 +292,7 @@ fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothi
     idle("down");
     ip(lab.server(), "link del vs");
     idle("gone");
+    let log = server.process.log();
+    assert!(log.contains("vs: the interface is gone"), "{log}");
     assert!(server.ctl(&["stop"]).status.success());
 }
