@@ -68,10 +68,22 @@ else
   echo "dig is not installed (Debian: bind9-dnsutils), so no query is shown"
 fi
 
+counters() {
+  "$simoom" ctl --control "$control" stats | awk '
+    $1 == "dns_questions_total" && /transport=udp/ { udp += $NF }
+    $1 == "dns_questions_total" && /transport=tcp/ { tcp += $NF }
+    $1 == "dns_answers_total" { sub("rcode=", "", $2); answers = answers ", " $2 " " $NF }
+    $1 == "dataplane_frames_total" && /direction=in/ { taken = "; AF_XDP " $NF " frames in" }
+    $1 == "dataplane_frames_total" && /direction=out/ { sent = ", " $NF " out" }
+    END { printf "questions: UDP %d, TCP %d; answers: %s%s%s", udp, tcp, substr(answers, 3), taken, sent }'
+}
+
 echo "counters (Ctrl-C ends the demo):"
 started=$SECONDS
 while [ "$seconds" = 0 ] || [ $((SECONDS - started)) -lt "$seconds" ]; do
-  "$simoom" ctl --control "$control" status
+  line=$(counters) || { echo "the server does not answer" >&2; exit 1; }
+  # on a terminal the line stays where it is
+  if [ -t 1 ]; then printf '\r%s\033[K' "$line"; else echo "$line"; fi
   sleep 1
   kill -0 "$pid" 2>/dev/null || { pid=; echo "the server ended" >&2; exit 1; }
 done

@@ -89,8 +89,12 @@ impl Port for Queues {
 
     #[inline]
     fn flush(&mut self) -> bool {
-        // every queue, whatever the first says
-        self.ports.iter_mut().fold(false, |outstanding, port| port.flush() || outstanding)
+        let mut outstanding = false;
+        for port in &mut self.ports {
+            // every queue, whatever the first says
+            outstanding |= port.flush();
+        }
+        outstanding
     }
 
     #[inline]

@@ -75,6 +75,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
         let sockets = open_sockets(settings, &listeners, true, threads)?;
         return Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: false });
     }
+    refuse_the_kernels(settings)?;
     // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
     let sockets = open_sockets(settings, &listeners, false, 1)?;
     let why = match xdp::open(settings, &listeners) {
@@ -96,6 +97,24 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
     tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
     let sockets = open_sockets(settings, &listeners, true, threads)?;
     Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: true })
+}
+
+/// Own addresses must be nobody's, or the kernel's SSH there would end with us: everything to an own address is taken.
+fn refuse_the_kernels(settings: &Settings) -> Result<(), Error> {
+    if settings.own.is_empty() {
+        return Ok(());
+    }
+    let kernels = port_xdp::device::addresses()
+        .map_err(|error| Error::environment(format!("the machine's addresses: {}; see `ip addr`", reason(&error))))?;
+    let place = settings.file.as_ref().map_or("--own".to_owned(), |file| format!("{file}: dataplane.own"));
+    let both = settings.own.iter().filter_map(|own| kernels.iter().find(|kernel| kernel.address == own.0.address));
+    let lines: Vec<String> = both
+        .map(|kernel| {
+            let (at, bits) = (kernel.address, kernel.prefix_bits);
+            format!("{place}: the kernel has {at}; leave it out to share the address, or take it from the kernel with `ip addr del {at}/{bits} dev IF`")
+        })
+        .collect();
+    if lines.is_empty() { Ok(()) } else { Err(Error::Input(lines)) }
 }
 
 fn open_sockets(

@@ -82,6 +82,13 @@ impl Process {
         }
     }
 
+    /// Waits until the log holds `words`; fails as [`Self::wait_until`] does.
+    pub fn wait_for(&mut self, words: &str, timeout: Duration) -> Result<()> {
+        let log = self.log.clone();
+        let said = || std::fs::read(&log).is_ok_and(|log| String::from_utf8_lossy(&log).contains(words));
+        self.wait_until(said, timeout).with_context(|| format!("waiting for {words:?}"))
+    }
+
     /// Waits for the program to end by itself.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
         let end = Instant::now() + timeout;

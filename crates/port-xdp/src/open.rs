@@ -484,7 +484,8 @@ fn finish(
         let completion_timeout = config.completion_timeout;
         let slots = steering.sockets();
         let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, completion_timeout, slots };
-        ports.push(XdpPort::new(facts.clone(), Pool::new(made.arena.clone(), frames), socket, recipe));
+        let pool = Pool::new(made.arena.clone(), frames);
+        ports.push(XdpPort::new(&device.name, facts.clone(), pool, socket, recipe));
     }
     let running =
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;

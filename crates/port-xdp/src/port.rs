@@ -108,9 +108,9 @@ pub struct XdpPort {
 }
 
 impl XdpPort {
-    pub(crate) fn new(facts: Facts, pool: Pool, socket: Socket, recipe: Recipe) -> XdpPort {
+    pub(crate) fn new(interface: &str, facts: Facts, pool: Pool, socket: Socket, recipe: Recipe) -> XdpPort {
         let arena = pool.arena().clone();
-        let stats = Arc::new(Stats::new(recipe.binding.queue));
+        let stats = Arc::new(Stats::new(interface, recipe.binding.queue));
         stats.watch(socket.fd());
         let mut port = XdpPort {
             facts,

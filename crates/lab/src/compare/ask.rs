@@ -13,8 +13,10 @@ use std::{
 const UDP_WINDOW: usize = 64;
 /// Questions on a connection at a time: many, since Nagle's algorithm and a delayed acknowledgement cost each window 40 ms.
 const TCP_WINDOW: usize = 512;
-/// How long to wait for the window's answers before asking again what is missing.
-const PATIENCE: Duration = Duration::from_millis(700);
+/// How long to wait for the window's answers before asking again what is missing: a datagram may be lost, a connection
+/// loses nothing and is only slow.
+const UDP_PATIENCE: Duration = Duration::from_millis(700);
+const TCP_PATIENCE: Duration = Duration::from_secs(8);
 const ATTEMPTS: usize = 4;
 
 /// Over which transport.
@@ -90,7 +92,7 @@ impl Channel {
         questions: &[Question],
         mut take: impl FnMut(usize, Vec<u8>) -> bool,
     ) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + if matches!(self, Self::Udp(_)) { UDP_PATIENCE } else { TCP_PATIENCE };
         let mut burst = Vec::new();
         for (&id, &index) in missing {
             let wire = questions[index].wire(id);

@@ -1,0 +1,15 @@
+//! The command in the laboratory: `simoom` itself, as a user starts it, at the end of a wire with real clients at the other.
+//!
+//! Needs root and the packages that crate `lab` names; it fails where they are missing. Each test has hosts of its own, so
+//! they run in parallel.
+
+#![forbid(unsafe_code)]
+
+mod common;
+mod demo;
+mod dns;
+mod errors;
+mod life;
+mod own;
+mod peers;
+mod steering;

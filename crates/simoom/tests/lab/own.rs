@@ -1,0 +1,71 @@
+//! Addresses that the kernel does not have: wholly ours, on the wire as any host's.
+
+use crate::common::{Server, client, complaints, dig, dig_until, nothing_attached, refused, zone};
+use lab::Lab;
+
+const OWN: [&str; 10] = [
+    "--interface",
+    "vs",
+    "--own",
+    "198.18.0.53/24",
+    "--own",
+    "2001:db8:18::53/64",
+    "--listen",
+    "198.18.0.53:53",
+    "--listen",
+    "[2001:db8:18::53]:53",
+];
+
+#[test]
+fn an_own_address_resolves_echoes_and_answers() {
+    let lab = Lab::new().unwrap();
+    let server = Server::start(lab.server(), &OWN);
+    let ready = |at: &str| {
+        server.wait_until(at, |stats| stats.sum("own_address_state", &[("address", at)]) == 1);
+    };
+    for at in ["198.18.0.53", "2001:db8:18::53"] {
+        ready(at);
+        dig_until(&lab, &format!("@{at} www.example.com AAAA"), "2001:db8:18::80");
+        assert!(client(&lab, &format!("ping -c 3 -i 0.2 -W 5 -s 1000 {at}")).contains(" 3 received"), "{at}");
+        // the kernel's resolution found the interface
+        let neighbour = client(&lab, &format!("ip neigh show {at}"));
+        let mac = lab.server().mac().unwrap().map(|octet| format!("{octet:02x}")).join(":");
+        assert!(neighbour.contains(&mac), "{neighbour}");
+        let log = server.process.log();
+        assert!(log.contains(&format!("own address {at}: TCP/53 is missing there")), "{log}");
+        assert!(!dig(&lab, &format!("@{at} +tcp www.example.com A")).contains("198.18.0.80"));
+    }
+    // the address of the kernel beside it stays the kernel's
+    assert!(client(&lab, "ping -c 2 -i 0.2 -W 5 198.18.0.1").contains(" 2 received"));
+    let stats = server.stats();
+    assert_eq!(stats.questions("udp", "4"), 1, "{stats:?}");
+    assert_eq!(stats.sum("own_address_conflicts_total", &[]), 0, "{stats:?}");
+}
+
+#[test]
+fn an_address_that_the_kernel_has_cannot_be_own() {
+    let lab = Lab::new().unwrap();
+    let (_dir, zone) = zone(crate::common::ZONE);
+    for (own, at, listen) in [
+        ("198.18.0.1/24", "198.18.0.1", "198.18.0.1:53"),
+        ("2001:db8:18::1/64", "2001:db8:18::1", "[2001:db8:18::1]:53"),
+    ] {
+        let (status, log) = refused(lab.server(), &["--interface", "vs", "--own", own, "--listen", listen, &zone]);
+        let lines = complaints(&log);
+        assert!(lines.len() == 1 && lines[0].contains(at) && lines[0].contains("--own"), "{log}");
+        assert_eq!(status, Some(2), "{log}");
+        nothing_attached(&lab);
+    }
+}
+
+#[test]
+fn another_holder_is_noticed_and_said() {
+    let lab = Lab::new().unwrap();
+    crate::common::ip(lab.client(), "addr add 198.18.0.53/24 dev vc");
+    crate::common::ip(lab.client(), "addr add 2001:db8:18::53/64 dev vc nodad");
+    let mut server = Server::start(lab.server(), &OWN);
+    for at in ["198.18.0.53", "2001:db8:18::53"] {
+        server.wait_until("no conflict", |stats| stats.sum("own_address_state", &[("address", at)]) == 2);
+        server.wait_for(&format!("own address {at}: another station"));
+    }
+}
