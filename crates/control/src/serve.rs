@@ -137,7 +137,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     privileges::drop_all(identity.as_ref())?;
     warn_unreadable(settings);
     if settings.dns.rrl_rate.is_none() && settings.listen.iter().any(|address| !address.ip().is_loopback()) {
-        tracing::info!("response rate limiting is off; a server on the internet wants --rrl-rate 200");
+        tracing::warn!("response rate limiting is off; a server on the internet wants --rrl-rate 200");
     }
 
     let registry = Arc::new(Registry::default());

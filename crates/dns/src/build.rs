@@ -11,6 +11,10 @@ use crate::reply::ARENA_SLACK_BYTES;
 use crate::table::{HEADER_BYTES, Tables, ZoneEntry, flag};
 use zone::{Name, NameRef, Node, Rtype, Zone};
 
+/// What the prepared answers of one alias may take. They repeat its target's sets, one name's large set for each alias of it;
+/// beyond this the alias is answered from the zone itself when it is asked for.
+const ALIAS_BYTES: usize = 4096;
+
 /// Why zones cannot be served together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
@@ -274,11 +278,19 @@ impl Build {
         self.directory.clear();
         let mut fallback = 0;
         let mut depends = false;
+        let blocks_at = self.arena.len();
         for rtype in &types {
             self.compose(zone, node, *rtype);
             depends |= self.composer.depends;
             let block = self.block();
             self.directory.push((*rtype, block));
+            if alias && self.arena.len() - blocks_at > ALIAS_BYTES {
+                self.arena.truncate(blocks_at);
+                self.directory.clear();
+                flags |= flag::DEPENDS;
+                depends = true;
+                break;
+            }
         }
         if cut {
             self.composer.start(node.name(), true);

@@ -243,6 +243,22 @@ fn shuffled_case(rng: &mut Rng, name: &str) -> String {
     name.chars().map(|c| if rng.chance(0.5) { c.to_ascii_uppercase() } else { c }).collect()
 }
 
+#[test]
+fn aliases_of_a_large_set_do_not_repeat_it() {
+    let mut text = String::from("@ SOA ns1 hostmaster 1 7200 3600 1209600 300\n@ NS ns1\nns1 A 192.0.2.1\n");
+    for n in 0..200 {
+        text += &format!("big TXT \"{n} {}\"\nalias{n} CNAME big\n", "x".repeat(250));
+    }
+    let mut server = server(vec![zone("example.", &text)], Options::default());
+    assert!(server.tables().bytes() < 5 * text.len(), "{} bytes for {}", server.tables().bytes(), text.len());
+    let name: Name = "alias7.example".parse().unwrap();
+    let whole = ask(&mut server, &question(name.view(), Rtype::TXT, None), true);
+    assert_eq!(whole.sections[0].len(), 201);
+    assert_eq!(line(&mut server, "alias7.example", Rtype::A), "NOERROR aa | alias7.example./CNAME | example./SOA |");
+    let cut = ask(&mut server, &question(name.view(), Rtype::TXT, Some(1232)), false);
+    assert!(cut.truncated && is_cut_of(&Answer { sections: [cut.sections[0].clone(), vec![], vec![]], ..cut }, &whole));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 

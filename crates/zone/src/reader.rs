@@ -28,7 +28,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { include_depth: 16, files: 10_000, generated: 1 << 26 }
+        Limits { include_depth: 16, files: 10_000, generated: 1 << 22 }
     }
 }
 
