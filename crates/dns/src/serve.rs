@@ -189,7 +189,11 @@ impl Server {
     fn read(&mut self, burst: &mut [Datagram<'_>]) {
         let Server { pending, names, core, .. } = self;
         let tables: &Tables = &core.shared.tables;
-        read_burst(pending, names, tables, burst, |_, _, key| tables.prefetch_bucket(key.hash));
+        for (n, (slot, datagram)) in pending.iter_mut().zip(burst).enumerate() {
+            if slot.read(tables.seed, names, n, datagram) {
+                tables.prefetch_bucket(slot.key.hash);
+            }
+        }
     }
 
     /// The three stages with retained answers: what is expected there is asked for instead of the tables' memory.
@@ -199,13 +203,16 @@ impl Server {
         let Some(retained) = retained else { return };
         let tables: &Tables = &core.shared.tables;
         let mut absent = 0u64;
-        read_burst(pending, names, tables, burst, |n, ask, key| {
-            retained.hashes[n] = Retained::hash(key, ask);
-            if !ask.plain || !retained.prefetch(retained.hashes[n]) {
-                tables.prefetch_bucket(key.hash);
+        for (n, (slot, datagram)) in pending.iter_mut().zip(&mut *burst).enumerate() {
+            slot.read(tables.seed, names, n, datagram);
+            let Verdict::Ask(ask) = &slot.verdict else { continue };
+            let (plain, hash) = (ask.plain, Retained::hash(&slot.key, ask));
+            retained.hashes[n] = hash;
+            if !plain || !retained.prefetch(hash) {
+                tables.prefetch_bucket(slot.key.hash);
                 absent |= 1 << n;
             }
-        });
+        }
         for (n, slot) in pending[..burst.len()].iter_mut().enumerate() {
             if absent & 1 << n != 0 {
                 tables.prefetch_node(&mut slot.key);
@@ -221,29 +228,21 @@ impl Server {
     }
 }
 
-/// Reads and hashes; `hashed` is told the place and the key of every question.
-#[inline(always)]
-fn read_burst(
-    pending: &mut [Pending; BURST_FRAMES],
-    names: &mut Names,
-    tables: &Tables,
-    burst: &mut [Datagram<'_>],
-    mut hashed: impl FnMut(usize, &Ask, &Key),
-) {
-    for (n, (slot, datagram)) in pending.iter_mut().zip(burst).enumerate() {
-        let name = names.get_mut(n);
-        match name {
-            None => slot.verdict = question::read(datagram.question(), None),
-            Some(name) => slot.verdict = question::read(datagram.question(), Some(name)),
+impl Pending {
+    /// Reads and hashes the question that is the `n`th of a burst; false when there is none to look up.
+    #[inline(always)]
+    fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>) -> bool {
+        match names.get_mut(n) {
+            None => self.verdict = question::read(datagram.question(), None),
+            Some(name) => self.verdict = question::read(datagram.question(), Some(name)),
         }
-        if let Verdict::Ask(ask) = &slot.verdict {
-            let len = usize::from(ask.name_bytes);
-            slot.key = match names.get(n) {
-                None => Key::new(tables.seed, datagram.buffer(), NAME_AT, len),
-                Some(name) => Key::new(tables.seed, name, 0, len),
-            };
-            hashed(n, ask, &slot.key);
-        }
+        let Verdict::Ask(ask) = &self.verdict else { return false };
+        let len = usize::from(ask.name_bytes);
+        self.key = match names.get(n) {
+            None => Key::new(seed, datagram.buffer(), NAME_AT, len),
+            Some(name) => Key::new(seed, name, 0, len),
+        };
+        true
     }
 }
 
@@ -265,11 +264,10 @@ impl Service for Server {
     }
 
     fn datagrams(&mut self, now: Instant, _listener: Listener, burst: &mut [Datagram<'_>]) {
+        if self.retained.is_some() {
+            return burst.chunks_mut(BURST_FRAMES).for_each(|burst| self.retained(now, burst));
+        }
         for burst in burst.chunks_mut(BURST_FRAMES) {
-            if self.retained.is_some() {
-                self.retained(now, burst);
-                continue;
-            }
             self.read(burst);
             for slot in &mut self.pending[..burst.len()] {
                 if let Verdict::Ask(_) = slot.verdict {

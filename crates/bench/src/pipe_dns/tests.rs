@@ -9,7 +9,7 @@ fn every_key_and_way_answers_rightly_at_every_batch() {
     // the harness fails on the first answer that is missing, out of order or wrong
     let tables = harness::tables(1_000).unwrap();
     for keying in [Keying::Wire, Keying::Name] {
-        for transmit in [Transmit::Inplace, Transmit::Copy] {
+        for transmit in [Transmit::Inplace, Transmit::Copy, Transmit::Precopy] {
             for batch in [1, 7, 64] {
                 let mut harness = Harness::new(&setup(1_000, batch, keying, transmit), tables.clone()).unwrap();
                 assert!(harness.run(3_000).unwrap() > 0.0);
@@ -36,6 +36,6 @@ fn callgrinds_count_is_read() {
 
 #[test]
 fn the_sweep_has_every_size_and_two_at_every_batch() {
-    assert_eq!(setups(100).len(), 4);
-    assert_eq!(setups(10_000).len(), 28);
+    assert_eq!(setups(100).len(), 6);
+    assert_eq!(setups(10_000).len(), 42);
 }
