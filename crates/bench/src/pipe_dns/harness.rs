@@ -166,6 +166,54 @@ impl Harness {
     }
 }
 
+#[cfg(test)]
+impl Harness {
+    /// Frames that ask: the `n`th question with this ID, from this port.
+    pub(super) fn question(&mut self, n: u64, id: u16, port: u16) -> Vec<u8> {
+        let mut frame = self.client.take().expect("a free frame");
+        let query = self.queries.get((n % self.queries.len() as u64) as usize);
+        self.template.fill(&mut frame, &query, id, port);
+        let bytes = frame.bytes().to_vec();
+        self.client.give(frame);
+        bytes
+    }
+
+    /// Puts frames on the wire, has the server work, and gives what it sent.
+    pub(super) fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        for bytes in frames {
+            let mut frame = self.client.take().expect("a free frame");
+            assert!(frame.fill(bytes));
+            burst.push(frame);
+            if burst.is_full() {
+                self.client.transmit(&mut burst);
+            }
+        }
+        self.client.transmit(&mut burst);
+        serve_waiting(&mut self.server, base::Instant::ZERO);
+        let mut answers = Vec::new();
+        while self.client.receive(&mut burst, base::BURST_FRAMES) > 0 {
+            for frame in burst.drain(..) {
+                answers.push(frame.bytes().to_vec());
+                self.client.give(frame);
+            }
+        }
+        answers
+    }
+
+    /// Free frames of both ends, with nothing on its way.
+    pub(super) fn at_rest(&mut self) -> (usize, usize) {
+        let count = |port: &mut Pipe| {
+            port.flush();
+            let frames: Vec<_> = std::iter::from_fn(|| port.take()).collect();
+            let count = frames.len();
+            frames.into_iter().for_each(|frame| port.give(frame));
+            count
+        };
+        (count(&mut self.client), count(self.server.port()))
+    }
+}
+
 /// The server's cycles over everything that waits. One function that is never inlined, so that callgrind can be told to count
 /// inside it alone.
 #[inline(never)]

@@ -19,6 +19,46 @@ fn every_key_and_way_answers_rightly_at_every_batch() {
 }
 
 #[test]
+fn every_way_sends_the_same_frames_and_keeps_all_of_its_own() {
+    let tables = harness::tables(40).unwrap();
+    let ways = [Transmit::Inplace, Transmit::Copy, Transmit::Precopy];
+    for keying in [Keying::Wire, Keying::Name] {
+        let harness = |transmit| Harness::new(&setup(40, 16, keying, transmit), tables.clone()).unwrap();
+        let mut harnesses = ways.map(harness);
+        let before = harnesses.each_mut().map(Harness::at_rest);
+        let mut rng = base::rng::Rng::new(5);
+        let mut answered = 0;
+        for _ in 0..50 {
+            let mut frames = Vec::new();
+            for _ in 0..rng.below(200) {
+                let mut frame =
+                    harnesses[0].question(rng.below(1000), rng.below(65_536) as u16, 1024 + rng.below(9000) as u16);
+                match rng.below(10) {
+                    0 => {
+                        let at = rng.below(frame.len() as u64) as usize;
+                        frame[at] ^= 1 << rng.below(8);
+                    }
+                    // type, class, flags and letters, under no checksum
+                    1 => {
+                        let at = 42 + 2 + rng.below(frame.len() as u64 - 44) as usize;
+                        frame[40..42].fill(0);
+                        frame[at] ^= [1, 0x20, 2][rng.below(3) as usize];
+                    }
+                    _ => {}
+                }
+                frames.push(frame);
+            }
+            let [in_place, copied, retained] = harnesses.each_mut().map(|harness| harness.exchange(&frames));
+            answered += in_place.len();
+            assert_eq!(in_place, copied);
+            assert_eq!(in_place, retained);
+        }
+        assert!(answered > 3000, "{answered} were answered");
+        assert_eq!(harnesses.each_mut().map(Harness::at_rest), before);
+    }
+}
+
+#[test]
 fn a_zone_that_lacks_the_names_is_found_out() {
     let tables = harness::tables(1).unwrap();
     let mut harness = Harness::new(&setup(1_000, 64, Keying::Wire, Transmit::Inplace), tables).unwrap();
