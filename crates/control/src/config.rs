@@ -6,7 +6,7 @@
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Within, ZoneArg,
+    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -59,6 +59,10 @@ pub struct DnsOptions {
     /// A question whose name is compressed: refuse (FORMERR) or accept
     #[arg(long, value_name = "WORD")]
     pub question_compression: Option<QuestionCompression>,
+    /// How answers are sent: inplace (in the received frame), copy (in a frame of our own) or precopy (finished answers are
+    /// retained); default: inplace
+    #[arg(long, value_name = "WORD")]
+    pub transmit: Option<Transmit>,
     /// DNS cookies (RFC 7873): on or off
     #[arg(long, value_name = "on|off")]
     pub cookies: Option<Switch>,
@@ -189,6 +193,8 @@ pub struct Dns {
     pub zones: Vec<ZoneSpec>,
     /// whether a compressed question is answered
     pub question_compression: QuestionCompression,
+    /// how answers get into the frames that are sent
+    pub transmit: Transmit,
     /// whether cookies are given and honoured
     pub cookies: bool,
     /// NSID
@@ -431,6 +437,7 @@ fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
     Dns {
         zones,
         question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
+        transmit: dns.transmit.unwrap_or(Transmit::Inplace),
         cookies: dns.cookies.is_none_or(|on| on.0),
         nsid: dns.nsid.clone(),
         version_string: dns.version_string.clone(),

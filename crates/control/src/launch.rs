@@ -10,7 +10,7 @@ use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service;
 use crate::service::Maker;
-use crate::words::{Backend, Cpus, Idle};
+use crate::words::{Backend, Cpus, Idle, Transmit};
 use app::Listener;
 use base::publish::Publisher;
 use base::ring::Consumer;
@@ -71,6 +71,9 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
     if settings.backend == Backend::Sockets {
         if !settings.interfaces.is_empty() {
             tracing::info!("--backend sockets: --interface has no effect, the listeners say where");
+        }
+        if settings.dns.transmit == Transmit::Copy {
+            tracing::info!("--transmit copy has no effect on kernel sockets, which copy every datagram");
         }
         let sockets = open_sockets(settings, &listeners, true, threads)?;
         return Ok(Opened { listeners, sockets, socket_threads: threads, xdp: None, fell_back: false });

@@ -2,13 +2,16 @@
 
 use crate::config::Settings;
 use crate::metrics::Registry;
-use crate::words::QuestionCompression;
+use crate::words::{QuestionCompression, Transmit};
 use base::publish::Publisher;
 use dns::{Options, Server, Tables};
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Memory of each thread for finished answers under `--transmit precopy`.
+const RETAINED_BYTES: usize = 16 << 20;
 
 /// Makes a server for each thread of an engine, and again after a panic.
 #[derive(Clone)]
@@ -52,6 +55,7 @@ pub(crate) fn options(settings: &Settings) -> io::Result<Options> {
             QuestionCompression::Refuse => dns::QuestionCompression::Refuse,
             QuestionCompression::Accept => dns::QuestionCompression::Accept,
         },
+        retained_bytes: if dns.transmit == Transmit::Precopy { RETAINED_BYTES } else { 0 },
         nsid: dns.nsid.clone().unwrap_or_default().into_bytes(),
         version: dns.version_string.clone(),
         id: dns.id_string.clone(),

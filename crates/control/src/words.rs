@@ -285,6 +285,18 @@ word! {
     }
 }
 
+word! {
+    /// How a DNS answer gets into the frame that is sent.
+    Transmit {
+        /// the received frame becomes the answer
+        Inplace = "inplace",
+        /// the answer is made in a frame of our own
+        Copy = "copy",
+        /// finished answers are retained and copied whole
+        Precopy = "precopy",
+    }
+}
+
 /// `on` or `off`; in the file `true` and `false` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch(pub bool);

@@ -12,6 +12,22 @@ pub trait Floor {
     /// Takes every frame of `rx`; each ends in `tx`, to be sent, or in `free`, to go home. `tx` has room for all of them.
     fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S);
 
+    /// The same, but what the service answers is copied into frames of `spare` first; each that was used is exchanged for the
+    /// received one, so `spare` keeps its length and goes home afterwards. A floor that only ever answers in place need not
+    /// have it.
+    fn input_copied<S: Service>(
+        &mut self,
+        now: Instant,
+        rx: &mut Burst,
+        tx: &mut Burst,
+        free: &mut Burst,
+        spare: &mut Burst,
+        service: &mut S,
+    ) {
+        let _ = spare;
+        self.input(now, rx, tx, free, service);
+    }
+
     /// Does what is due by `now`, putting frames from `take` into `tx` as far as there is room; when it wants to be asked
     /// next.
     fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant>;
@@ -21,6 +37,19 @@ impl Floor for stack::Stack {
     #[inline]
     fn input<S: Service>(&mut self, now: Instant, rx: &mut Burst, tx: &mut Burst, free: &mut Burst, service: &mut S) {
         self.input(now, rx, tx, free, service);
+    }
+
+    #[inline]
+    fn input_copied<S: Service>(
+        &mut self,
+        now: Instant,
+        rx: &mut Burst,
+        tx: &mut Burst,
+        free: &mut Burst,
+        spare: &mut Burst,
+        service: &mut S,
+    ) {
+        self.input_copied(now, rx, tx, free, spare, service);
     }
 
     #[inline]
@@ -60,6 +89,9 @@ pub struct Loop<P, S, N = stack::Stack> {
     /// answers; what the transmit ring did not take stays for the next cycle
     tx: Burst,
     free: Burst,
+    /// frames of ours that answers are copied into
+    spare: Burst,
+    copies: bool,
     /// when the stack is to be polled
     due: Option<Instant>,
     tap: Option<Tap>,
@@ -77,10 +109,19 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             rx: Burst::new(),
             tx: Burst::new(),
             free: Burst::new(),
+            spare: Burst::new(),
+            copies: false,
             due: Some(Instant::ZERO),
             tap: None,
             counters: Arc::default(),
         }
+    }
+
+    /// Whether datagrams are answered in frames of our own, with the received ones going home, instead of in place.
+    #[must_use]
+    pub fn with_copies(mut self, copies: bool) -> Self {
+        self.copies = copies;
+        self
     }
 
     /// Runs one cycle at `now`: never waits, never reads a clock.
@@ -122,10 +163,24 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if let Some(tap) = &mut self.tap {
             tap.copy(now, Direction::In, &self.rx, &self.counters);
         }
-        self.stack.input(now, &mut self.rx, &mut self.tx, &mut self.free, &mut self.service);
+        if self.copies {
+            self.input_copied(now, received);
+        } else {
+            self.stack.input(now, &mut self.rx, &mut self.tx, &mut self.free, &mut self.service);
+        }
         debug_assert!(self.rx.is_empty(), "the stack left {} frames", self.rx.len());
         for frame in self.free.drain(..) {
             self.port.give(frame);
+        }
+    }
+
+    #[inline(never)]
+    fn input_copied(&mut self, now: Instant, received: usize) {
+        let Loop { port, stack, service, rx, tx, free, spare, .. } = self;
+        spare.extend(std::iter::from_fn(|| port.take()).take(received));
+        stack.input_copied(now, rx, tx, free, spare, service);
+        for frame in spare.drain(..) {
+            port.give(frame);
         }
     }
 
@@ -183,6 +238,10 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
                 self.port.give(frame);
             }
         }
+        // what was exchanged for a copy is counted as that copy
+        for frame in self.spare.drain(..) {
+            self.port.give(frame);
+        }
         self.stack = stack;
         self.service = service;
         self.poll_soon();
@@ -190,7 +249,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
 
     /// Takes the loop apart; frames in hand go home.
     pub fn into_port(mut self) -> P {
-        for burst in [&mut self.rx, &mut self.tx, &mut self.free] {
+        for burst in [&mut self.rx, &mut self.tx, &mut self.free, &mut self.spare] {
             for frame in burst.drain(..) {
                 self.port.give(frame);
             }

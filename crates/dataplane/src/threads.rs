@@ -32,13 +32,15 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// frames of a cycle at most, 1 to 64
     pub batch: usize,
+    /// datagrams are answered in frames of our own instead of in the received ones
+    pub copies: bool,
     /// what a thread does when there is nothing to do
     pub idle: Idle,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { cpus: Vec::new(), batch: BURST_FRAMES, idle: Idle::default() }
+        Config { cpus: Vec::new(), batch: BURST_FRAMES, copies: false, idle: Idle::default() }
     }
 }
 
@@ -113,7 +115,7 @@ where
                     return port;
                 }
                 let (stack, service) = make(n, port.facts());
-                let cycles = Loop::new(port, stack, service, config.batch);
+                let cycles = Loop::new(port, stack, service, config.batch).with_copies(config.copies);
                 // as above
                 let _ = ready.send(Ok(cycles.counters().clone()));
                 let mut thread = Thread {

@@ -20,6 +20,7 @@ mod question;
 mod reference;
 mod reply;
 mod resolve;
+mod retained;
 pub mod rrl;
 mod serve;
 mod stats;

@@ -2,7 +2,8 @@
 //!
 //! A burst is worked on in stages, so that the cache misses of its questions overlap: all are read and hashed and their
 //! buckets asked for; then their nodes; then the answers are written. Memory: the tables are shared and held until the next
-//! cycle's start; all else belongs to the server and was allocated when it was made.
+//! cycle's start; all else belongs to the server and was allocated when it was made. With retained answers (see `retained`)
+//! a question that was answered before skips the tables.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::question::{self, Ask, DropReason, Edns, Verdict};
 use crate::reference::{self, rcode};
 use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
+use crate::retained::{Held, Made, Origin, Retained};
 use crate::rrl::{self, Judgement, Limiter};
 use crate::stats::{Stats, Transport, ZoneStats};
 use crate::stream::{self, Connections};
@@ -60,6 +62,8 @@ pub struct Options {
     pub cookies: Option<cookie::Config>,
     /// response rate limiting; None is no limit
     pub rrl: Option<rrl::Config>,
+    /// octets of memory in which finished answers over datagrams are retained and copied whole; 0 retains none
+    pub retained_bytes: usize,
     /// DNS over TCP
     pub tcp: stream::Limits,
     /// how many servers work side by side; rate limits and connection limits are divided among them
@@ -78,6 +82,7 @@ impl Default for Options {
             id: None,
             cookies: None,
             rrl: None,
+            retained_bytes: 0,
             tcp: stream::Limits::default(),
             threads: 1,
             seed: 0,
@@ -99,6 +104,7 @@ type Names = Box<[[u8; 256]]>;
 pub struct Server {
     pending: Box<[Pending; BURST_FRAMES]>,
     names: Names,
+    retained: Option<Retained>,
     pub(crate) core: Core,
     pub(crate) connections: Connections,
 }
@@ -152,10 +158,13 @@ impl Server {
         let stats = Arc::new(Stats::default());
         let zones = stats.zones(tables.zones());
         let idle = Pending { verdict: Verdict::Drop(DropReason::Short), key: Key::default() };
+        let retained = Retained::new(options.retained_bytes);
+        stats.retained_bytes.set(retained.as_ref().map_or(0, Retained::bytes) as u64);
         let names = if options.question_compression == QuestionCompression::Accept { BURST_FRAMES } else { 0 };
         Server {
             pending: Box::new([idle; BURST_FRAMES]),
             names: vec![[0; 256]; names].into(),
+            retained,
             connections: Connections::new(&options.tcp, options.threads),
             core: Core {
                 limiter: options.rrl.as_ref().map(|config| Limiter::new(config, options.threads, options.seed)),
@@ -181,20 +190,66 @@ impl Server {
         let Server { pending, names, core, .. } = self;
         let tables: &Tables = &core.shared.tables;
         for (n, (slot, datagram)) in pending.iter_mut().zip(burst).enumerate() {
-            let name = names.get_mut(n);
-            match name {
-                None => slot.verdict = question::read(datagram.question(), None),
-                Some(name) => slot.verdict = question::read(datagram.question(), Some(name)),
-            }
-            if let Verdict::Ask(ask) = &slot.verdict {
-                let len = usize::from(ask.name_bytes);
-                slot.key = match names.get(n) {
-                    None => Key::new(tables.seed, datagram.buffer(), NAME_AT, len),
-                    Some(name) => Key::new(tables.seed, name, 0, len),
-                };
+            if slot.read(tables.seed, names, n, datagram) {
                 tables.prefetch_bucket(slot.key.hash);
             }
         }
+    }
+
+    /// The three stages with retained answers: what is expected there is asked for instead of the tables' memory.
+    #[inline(never)]
+    fn retained(&mut self, now: Instant, burst: &mut [Datagram<'_>]) {
+        let Server { pending, names, retained, core, .. } = self;
+        let Some(retained) = retained else { return };
+        let tables: &Tables = &core.shared.tables;
+        let mut absent = 0u64;
+        for (n, (slot, datagram)) in pending.iter_mut().zip(&mut *burst).enumerate() {
+            slot.read(tables.seed, names, n, datagram);
+            let Verdict::Ask(ask) = &slot.verdict else { continue };
+            let (plain, hash) = (ask.plain, Retained::hash(&slot.key, ask));
+            retained.hashes[n] = hash;
+            if !plain || !retained.prefetch(hash) {
+                tables.prefetch_bucket(slot.key.hash);
+                absent |= 1 << n;
+            }
+        }
+        for (n, slot) in pending[..burst.len()].iter_mut().enumerate() {
+            if absent & 1 << n != 0 {
+                tables.prefetch_node(&mut slot.key);
+            }
+        }
+        for (n, (slot, datagram)) in pending.iter().zip(burst).enumerate() {
+            let from = From { now, peer: datagram.addresses.peer.ip(), stream: false };
+            match core.answer_retained(from, slot, names.get(n), retained, retained.hashes[n], datagram) {
+                Ok(bytes) => datagram.reply(bytes),
+                Err(reason) => core.shared.stats.dropped(reason),
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Reads and hashes the question that is the `n`th of a burst; false when there is none to look up.
+    #[inline(always)]
+    fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>) -> bool {
+        match names.get_mut(n) {
+            None => self.verdict = question::read(datagram.question(), None),
+            Some(name) => self.verdict = question::read(datagram.question(), Some(name)),
+        }
+        let Verdict::Ask(ask) = &self.verdict else { return false };
+        let len = usize::from(ask.name_bytes);
+        self.key = match names.get(n) {
+            None => Key::new(seed, datagram.buffer(), NAME_AT, len),
+            Some(name) => Key::new(seed, name, 0, len),
+        };
+        true
+    }
+}
+
+/// What is gone takes no memory, though its counts stay.
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.core.shared.stats.retained_bytes.set(0);
     }
 }
 
@@ -202,10 +257,16 @@ impl Service for Server {
     fn cycle(&mut self, _now: Instant) {
         if self.core.shared.tables.refresh() {
             self.core.shared.zones = self.core.shared.stats.zones(self.core.shared.tables.zones());
+            if let Some(retained) = &mut self.retained {
+                retained.clear();
+            }
         }
     }
 
     fn datagrams(&mut self, now: Instant, _listener: Listener, burst: &mut [Datagram<'_>]) {
+        if self.retained.is_some() {
+            return burst.chunks_mut(BURST_FRAMES).for_each(|burst| self.retained(now, burst));
+        }
         for burst in burst.chunks_mut(BURST_FRAMES) {
             self.read(burst);
             for slot in &mut self.pending[..burst.len()] {
@@ -218,7 +279,7 @@ impl Service for Server {
                 let peer = datagram.addresses.peer.ip();
                 let from = From { now, peer, stream: false };
                 let name = names.get(n);
-                match core.answer(from, &slot.verdict, &slot.key, name, datagram.buffer()) {
+                match core.answer(from, &slot.verdict, &slot.key, name, datagram.buffer(), &mut ()) {
                     Ok(bytes) => datagram.reply(bytes),
                     Err(reason) => core.shared.stats.dropped(reason),
                 }
@@ -279,18 +340,70 @@ impl Core {
             (Verdict::Ask(ask), Some(name)) => Key::new(seed, name, 0, usize::from(ask.name_bytes)),
             _ => Key::default(),
         };
-        self.answer(from, &verdict, &key, name, buffer)
+        self.answer(from, &verdict, &key, name, buffer, &mut ())
+    }
+
+    /// Answers from what is retained, or as ever, and then retains the answer where it may be used again.
+    #[inline]
+    fn answer_retained(
+        &mut self,
+        from: From,
+        slot: &Pending,
+        name: Option<&[u8; 256]>,
+        retained: &mut Retained,
+        hash: u64,
+        datagram: &mut Datagram<'_>,
+    ) -> Result<usize, DropReason> {
+        let plain = match &slot.verdict {
+            Verdict::Ask(ask) if ask.plain => ask,
+            _ => return self.answer(from, &slot.verdict, &slot.key, name, datagram.buffer(), &mut ()),
+        };
+        let limit = limit_of(&self.shared.options, plain).min(datagram.capacity());
+        if let Some(held) = retained.find(hash, plain, datagram.question(), limit) {
+            return self.again(from, plain, &slot.key, held, datagram.buffer());
+        }
+        let (asked, mut made) = (Retained::asked(plain, datagram.question()), None);
+        let bytes = self.answer(from, &slot.verdict, &slot.key, name, datagram.buffer(), &mut made)?;
+        if let (Some(asked), Some(made)) = (asked, made) {
+            retained.retain(hash, plain, asked, made, &datagram.buffer()[..bytes], limit);
+        }
+        Ok(bytes)
+    }
+
+    /// Sends what was sent before, judged and counted as if it were made anew.
+    #[inline]
+    fn again(
+        &mut self,
+        from: From,
+        ask: &Ask,
+        key: &Key,
+        held: Held<'_>,
+        buffer: &mut [u8],
+    ) -> Result<usize, DropReason> {
+        let Core { shared, limiter, .. } = self;
+        let made = held.made();
+        shared.stats.asked(Transport::of(from.stream, from.peer), ask.qtype);
+        if limiter.is_some() {
+            let request = Request::new(shared, from, ask, key, buffer);
+            if !request.passes(limiter, made.kind, made.source)? {
+                return request.slip(buffer);
+            }
+        }
+        shared.count(made.rcode, made.zone, made.truncated);
+        shared.stats.retained.add(1);
+        Ok(held.copy(buffer))
     }
 
     /// Writes the answer over the question at the front of `buffer`.
     #[inline(always)]
-    fn answer(
+    fn answer<O: Origin>(
         &mut self,
         from: From,
         verdict: &Verdict,
         key: &Key,
         decompressed: Option<&[u8; 256]>,
         buffer: &mut [u8],
+        origin: &mut O,
     ) -> Result<usize, DropReason> {
         let ask = match verdict {
             Verdict::Ask(ask) => ask,
@@ -301,16 +414,16 @@ impl Core {
         shared.stats.asked(Transport::of(from.stream, from.peer), ask.qtype);
         if ask.plain
             && limiter.is_none()
-            && let Some(bytes) = shared.direct(key, ask, buffer)
+            && let Some(bytes) = shared.direct(key, ask, buffer, origin)
         {
             return Ok(bytes);
         }
-        Core::answer_long(shared, limiter, kitchen, from, ask, key, decompressed, buffer)
+        Core::answer_long(shared, limiter, kitchen, from, ask, key, decompressed, buffer, origin)
     }
 
     #[inline(never)]
     #[allow(clippy::too_many_arguments)]
-    fn answer_long(
+    fn answer_long<O: Origin>(
         shared: &Shared,
         limiter: &mut Option<Limiter>,
         kitchen: &mut Kitchen,
@@ -319,6 +432,7 @@ impl Core {
         key: &Key,
         decompressed: Option<&[u8; 256]>,
         buffer: &mut [u8],
+        origin: &mut O,
     ) -> Result<usize, DropReason> {
         let mut request = Request::new(shared, from, ask, key, buffer);
         if ask.sent_bytes != ask.name_bytes
@@ -331,7 +445,7 @@ impl Core {
         if unusual && let Some(answered) = request.unusual(limiter, buffer) {
             return answered;
         }
-        request.lookup(limiter, kitchen, buffer)
+        request.lookup(limiter, kitchen, buffer, origin)
     }
 
     /// A header alone, under the limit for errors.
@@ -352,10 +466,8 @@ impl Core {
 impl<'s> Request<'s> {
     #[inline(always)]
     fn new(shared: &'s Shared, from: From, ask: &'s Ask, key: &'s Key, buffer: &[u8]) -> Request<'s> {
-        let udp_bytes = usize::from(shared.options.udp_bytes);
-        let (mut limit, mut opt, mut exempt) = (LEAST_UDP_BYTES, None, from.stream);
+        let (mut limit, mut opt, mut exempt) = (limit_of(&shared.options, ask), None, from.stream);
         if let Some(edns) = &ask.edns {
-            limit = usize::from(edns.size).clamp(LEAST_UDP_BYTES, udp_bytes);
             let mut ours = Opt { size: shared.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
             if edns.nsid || edns.keepalive || edns.cookie_bytes > 0 {
                 exempt |= shared.options_of(from, edns, buffer, &mut ours);
@@ -422,11 +534,12 @@ impl<'s> Request<'s> {
 
     /// The usual question: a name of the Internet's class.
     #[inline(always)]
-    fn lookup(
+    fn lookup<O: Origin>(
         &self,
         limiter: &mut Option<Limiter>,
         kitchen: &mut Kitchen,
         buffer: &mut [u8],
+        origin: &mut O,
     ) -> Result<usize, DropReason> {
         let tables: &Tables = &self.shared.tables;
         match tables.resolve(self.key, buffer, NAME_AT, self.ask) {
@@ -434,7 +547,7 @@ impl<'s> Request<'s> {
                 if limiter.is_some() && !self.passes(limiter, kind, source)? {
                     return self.slip(buffer);
                 }
-                self.send(buffer, Block::at(&tables.arena, unit), delta, rcode, zone)
+                self.send(buffer, Block::at(&tables.arena, unit), delta, rcode, (zone, kind, source), origin)
             }
             Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED), Some(EDE_NOT_AUTHORITATIVE)),
             Outcome::Compose { zone, source } => {
@@ -442,32 +555,27 @@ impl<'s> Request<'s> {
                 if !self.passes(limiter, kind, source)? {
                     return self.slip(buffer);
                 }
-                self.send(buffer, Block::at(&kitchen.block, 0), 0, None, zone)
+                self.send(buffer, Block::at(&kitchen.block, 0), 0, None, (zone, kind, source), origin)
             }
         }
     }
 
     #[inline(always)]
-    fn send(
+    fn send<O: Origin>(
         &self,
         buffer: &mut [u8],
         block: Block<'_>,
         delta: u16,
         rcode: Option<u8>,
-        zone: u32,
+        (zone, kind, source): (u32, Kind, u32),
+        origin: &mut O,
     ) -> Result<usize, DropReason> {
         // a server of one class out of all is not authoritative for ANY (RFC 1035 section 6.2)
         let authoritative = self.ask.qclass == CLASS_IN;
         let rcode = rcode.unwrap_or(block.rcode());
         let sent = self.frame.block(buffer, block, delta, rcode, authoritative).ok_or(DropReason::NoRoom)?;
-        let Shared { stats, zones, .. } = self.shared;
-        stats.answered(u16::from(rcode));
-        if sent.truncated {
-            stats.truncated.add(1);
-        }
-        if let Some(zone) = zones.get(zone as usize) {
-            zone.rcodes[usize::from(rcode & 15)].add(1);
-        }
+        self.shared.count(rcode, zone, sent.truncated);
+        origin.made(Made { source, zone, kind, rcode, truncated: sent.truncated });
         Ok(sent.bytes)
     }
 
@@ -510,10 +618,29 @@ impl<'s> Request<'s> {
     }
 }
 
+/// Octets of the largest answer over a datagram that the question allows.
+#[inline(always)]
+fn limit_of(options: &Options, ask: &Ask) -> usize {
+    let udp_bytes = usize::from(options.udp_bytes);
+    ask.edns.as_ref().map_or(LEAST_UDP_BYTES, |edns| usize::from(edns.size).clamp(LEAST_UDP_BYTES, udp_bytes))
+}
+
 impl Shared {
+    /// Counts an answer of a zone.
+    #[inline(always)]
+    fn count(&self, rcode: u8, zone: u32, truncated: bool) {
+        self.stats.answered(u16::from(rcode));
+        if truncated {
+            self.stats.truncated.add(1);
+        }
+        if let Some(zone) = self.zones.get(zone as usize) {
+            zone.rcodes[usize::from(rcode & 15)].add(1);
+        }
+    }
+
     /// The short way for what is asked most; what it does is what the long way would do.
     #[inline(always)]
-    fn direct(&self, key: &Key, ask: &Ask, buffer: &mut [u8]) -> Option<usize> {
+    fn direct<O: Origin>(&self, key: &Key, ask: &Ask, buffer: &mut [u8], origin: &mut O) -> Option<usize> {
         let tables: &Tables = &self.tables;
         let (unit, zone) = tables.direct(key, buffer, NAME_AT, ask)?;
         let opt = ask.edns.as_ref().map(|edns| Opt {
@@ -523,10 +650,10 @@ impl Shared {
         });
         let block = Block::at(&tables.arena, unit);
         let bytes = reply::small(buffer, usize::from(ask.name_bytes), block, opt.as_ref())?;
-        self.stats.answered(u16::from(block.rcode()));
-        if let Some(zone) = self.zones.get(zone as usize) {
-            zone.rcodes[usize::from(block.rcode() & 15)].add(1);
-        }
+        let rcode = block.rcode();
+        self.count(rcode, zone, false);
+        // without a limiter nobody asks for the source
+        origin.made(Made { source: 0, zone, kind: Kind::Data, rcode, truncated: false });
         Some(bytes)
     }
 

@@ -83,6 +83,8 @@ pub struct Stats {
     pub(crate) truncated: Counter,
     pub(crate) slipped: Counter,
     pub(crate) cookies_valid: Counter,
+    pub(crate) retained: Counter,
+    pub(crate) retained_bytes: Counter,
     pub(crate) connections: Counter,
     pub(crate) connections_refused: Counter,
     pub(crate) connections_timed_out: Counter,
@@ -99,6 +101,8 @@ impl Default for Stats {
             truncated: Counter::new(),
             slipped: Counter::new(),
             cookies_valid: Counter::new(),
+            retained: Counter::new(),
+            retained_bytes: Counter::new(),
             connections: Counter::new(),
             connections_refused: Counter::new(),
             connections_timed_out: Counter::new(),
@@ -184,12 +188,20 @@ impl Report for Stats {
             ("dns_truncated_total", "answers with TC set", &self.truncated),
             ("dns_slipped_total", "rate-limited answers sent truncated", &self.slipped),
             ("dns_cookies_valid_total", "questions with a valid server cookie", &self.cookies_valid),
+            ("dns_retained_total", "answers copied whole from those retained", &self.retained),
             ("dns_connections_total", "TCP connections accepted", &self.connections),
             ("dns_connections_refused_total", "TCP connections refused at the limit", &self.connections_refused),
             ("dns_connections_timed_out_total", "TCP connections closed as idle", &self.connections_timed_out),
         ] {
             show(count(name, help, &[], counter));
         }
+        show(Figure {
+            name: "dns_retained_bytes",
+            help: "memory for retained answers",
+            gauge: true,
+            labels: &[],
+            value: self.retained_bytes.get(),
+        });
         // not under the lock: a serving thread takes it when new tables come
         let zones = self.lock().clone();
         for zone in &zones {

@@ -194,8 +194,17 @@ fn nothing_is_allocated_for_an_answer() {
 }
 
 #[test]
+fn nor_for_one_that_is_retained() {
+    for retained_bytes in [1 << 12, 4 << 20] {
+        let (allocated, answered, asked) = count(Options { retained_bytes, ..Options::default() });
+        assert_eq!((allocated, asked - answered), (0, 12 + 1));
+    }
+}
+
+#[test]
 fn nor_with_everything_switched_on() {
     let (allocated, answered, _) = count(Options {
+        retained_bytes: 1 << 16,
         question_compression: QuestionCompression::Accept,
         nsid: b"ns1".to_vec(),
         version: Some("simoom".to_owned()),

@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
-pub mod copied;
 pub mod fault;
 pub mod pipe;
 

@@ -116,6 +116,8 @@ counted! {
         NeighbourNotOurs = "neighbour not ours",
         /// listener discovery: malformed (RFC 3810 section 6.2)
         ListenerQuery = "listener query malformed",
+        /// a datagram whose answer was to be copied while no frame was free
+        NoFrame = "no frame",
         /// longer than the link's MTU, or its answer needs more room than the frame has
         NoRoom = "no room",
     }

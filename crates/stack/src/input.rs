@@ -1,5 +1,6 @@
 //! The way of a burst: link, network and transport, service, turning round. Each stage runs over the whole burst; frames
-//! stay where they are, and a note for each says how far it came. Nothing is copied but headers.
+//! stay where they are, and a note for each says how far it came. Nothing is copied but headers; with
+//! [`Stack::input_copied`], also what a service is to answer, once, into a frame of the caller's.
 //!
 //! IPv4 options are passed over, except source routing, which is refused (RFC 7126 section 4.3); no answer carries any.
 //! IPv6 extension headers are walked (RFC 8200 section 4). Fragments are dropped and counted: on a shared address the
@@ -94,6 +95,38 @@ impl Stack {
         free: &mut Burst,
         service: &mut S,
     ) {
+        self.burst(now, rx, tx, free, None, service);
+    }
+
+    /// Takes a burst in, as [`Stack::input`] does, but has each datagram answered in one of the frames of `spare`: what came is
+    /// copied there, answered there, and its received frame takes the other's place in `spare`. So `spare` keeps its length,
+    /// and everything in it goes home afterwards. When it has run short, datagrams are dropped ([`DropReason::NoFrame`]). What
+    /// the stack itself answers (ARP, ICMP, neighbour discovery) is answered in place.
+    ///
+    /// # Panics
+    /// When `tx` or `free` has no room for all of `rx`.
+    pub fn input_copied<S: Service>(
+        &mut self,
+        now: Instant,
+        rx: &mut Burst,
+        tx: &mut Burst,
+        free: &mut Burst,
+        spare: &mut Burst,
+        service: &mut S,
+    ) {
+        self.burst(now, rx, tx, free, Some(spare), service);
+    }
+
+    #[inline(always)]
+    fn burst<S: Service>(
+        &mut self,
+        now: Instant,
+        rx: &mut Burst,
+        tx: &mut Burst,
+        free: &mut Burst,
+        spare: Option<&mut Burst>,
+        service: &mut S,
+    ) {
         for frame in rx.iter() {
             base::prefetch::read(frame.bytes().as_ptr());
         }
@@ -113,6 +146,9 @@ impl Stack {
         if !sorted {
             order.sort_unstable();
         }
+        if let Some(spare) = spare {
+            self.copy(rx, &mut notes, &mut order, spare);
+        }
         if !order.is_empty() {
             self.serve(now, rx, &mut notes, &order, service);
             self.answer(rx, &mut notes);
@@ -120,6 +156,31 @@ impl Stack {
         for (frame, note) in rx.drain(..).zip(&notes) {
             if note.fate == Fate::Send { tx.push(frame) } else { free.push(frame) }
         }
+    }
+
+    /// Exchanges the frame of each datagram for one of `spare` with the same bytes. What cannot be had leaves the order.
+    #[inline(never)]
+    fn copy(&self, frames: &mut Burst, notes: &mut [Note], order: &mut ArrayVec<u32, BURST_FRAMES>, spare: &mut Burst) {
+        let mut spare = spare.iter_mut();
+        order.retain(|entry| {
+            let place = (*entry & 0xff) as usize;
+            let (frame, note) = (&mut frames[place], &mut notes[place]);
+            // padding of the link stays behind
+            let bytes = usize::from(note.payload_at + note.payload_bytes);
+            let reason = match spare.next() {
+                None => DropReason::NoFrame,
+                Some(ours) => {
+                    if ours.fill(&frame.bytes()[..bytes]) {
+                        std::mem::swap(frame, ours);
+                        return true;
+                    }
+                    // its room is shorter than the received frame's was
+                    DropReason::NoRoom
+                }
+            };
+            note.fate = sent(self.drop_frame(reason));
+            false
+        });
     }
 
     #[inline(never)]

@@ -3,7 +3,7 @@
 //! A [`Stack`] is fed bursts of frames ([`Stack::input`]) and the time ([`Stack::poll`]); it reads no clock, draws no
 //! randomness but from its seed, and allocates nothing after [`Stack::new`] and [`Stack::reconfigure`]. It owns no frame:
 //! each comes in a burst and leaves in another, most of them as their own answers. Datagrams go to an
-//! [`app::Service`] as bursts and are answered in place.
+//! [`app::Service`] as bursts and are answered in place, or in frames that the caller adds ([`Stack::input_copied`]).
 //!
 //! Left out: TCP; reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routing (answers
 //! go to the hardware address that asked, so nothing needs a neighbour cache); address configuration; redirects.

@@ -82,10 +82,15 @@ fn frames() -> Vec<Vec<u8>> {
 
 #[test]
 fn packets_and_claims_allocate_nothing() {
+    allocate_nothing(false);
+    allocate_nothing(true);
+}
+
+fn allocate_nothing(copied: bool) {
     let limits = Limits { icmp_errors_per_second: 1_000_000, icmp_errors_burst: 1000, ..Limits::default() };
     let mut host = Host::new(Config { claim: Claim::default(), limits, ..config() });
     let frames = frames();
-    let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
+    let (mut rx, mut tx, mut free, mut spare) = (Burst::new(), Burst::new(), Burst::new(), Burst::new());
     let mut sent = 0;
     let before = ALLOCATIONS.get();
     for round in 0..2000u64 {
@@ -95,11 +100,16 @@ fn packets_and_claims_allocate_nothing() {
             assert!(frame.fill(bytes));
             rx.push(frame);
         }
-        host.stack.input(host.now, &mut rx, &mut tx, &mut free, &mut Reverse);
+        if copied {
+            spare.extend(std::iter::from_fn(|| host.port.take()).take(rx.len()));
+            host.stack.input_copied(host.now, &mut rx, &mut tx, &mut free, &mut spare, &mut Reverse);
+        } else {
+            host.stack.input(host.now, &mut rx, &mut tx, &mut free, &mut Reverse);
+        }
         let port = &mut host.port;
         host.stack.poll(host.now, &mut || port.take(), &mut tx);
         sent += tx.len();
-        for frame in tx.drain(..).chain(free.drain(..)) {
+        for frame in tx.drain(..).chain(free.drain(..)).chain(spare.drain(..)) {
             host.port.give(frame);
         }
     }

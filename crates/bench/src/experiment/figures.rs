@@ -22,7 +22,7 @@ enum Figure {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place and,
-with --copied, copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
+with --copied, copied and pre-copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
 measured in turn in every round. Writes NAME.csv, NAME.svg and NAME.md. Needs root.")]
 pub(crate) struct Options {
     /// The figure
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Values of the x axis instead of the figure's own
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     points: Vec<u64>,
-    /// Lines with --transmit copy as well (the paper's memcpy)
+    /// Lines with --transmit copy and precopy as well (the paper's memcpy and pre-copy)
     #[arg(long)]
     copied: bool,
     /// grid
@@ -67,17 +67,21 @@ struct Plan {
 
 const IN_PLACE_WIRE: &str = "wire keys, in place";
 /// How the names of lines with copied answers end.
-const COPIED: &str = "memcpy";
+const COPIED: [&str; 2] = ["memcpy", "pre-copy"];
 
 fn fig8a() -> Plan {
     let lines = vec![
         Line::new(IN_PLACE_WIRE, |name, _| Subject::simoom(name, "--transmit inplace")),
         Line::new("wire keys, memcpy", |name, _| Subject::simoom(name, "--transmit copy")),
+        Line::new("wire keys, pre-copy", |name, _| Subject::simoom(name, "--transmit precopy")),
         Line::new("name keys, in place", |name, _| {
             Subject::simoom(name, "--transmit inplace --question-compression accept")
         }),
         Line::new("name keys, memcpy", |name, _| {
             Subject::simoom(name, "--transmit copy --question-compression accept")
+        }),
+        Line::new("name keys, pre-copy", |name, _| {
+            Subject::simoom(name, "--transmit precopy --question-compression accept")
         }),
         Line::new("Knot XDP", |_, _| Subject::KnotXdp),
         Line::new("Knot", |_, _| Subject::Knot),
@@ -119,7 +123,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let rates = options.grid.rates()?;
     let mut plan = if options.figure == Figure::Fig8a { fig8a() } else { fig8b() };
     if !options.copied {
-        plan.lines.retain(|line| !line.name.ends_with(COPIED));
+        plan.lines.retain(|line| !COPIED.iter().any(|copied| line.name.ends_with(copied)));
     }
     if !options.points.is_empty() {
         plan.points.clone_from(&options.points);

@@ -12,7 +12,6 @@ use base::{Burst, Clock};
 use dataplane::Loop;
 use dns::{Options, QuestionCompression, Server, Tables};
 use port::Port;
-use port::copied::Copied;
 use port::pipe::{self, Pipe};
 use stack::{OwnAddress, Stack, UdpListener};
 use std::net::{IpAddr, SocketAddr};
@@ -24,13 +23,15 @@ pub(crate) const RING_FRAMES: usize = 512;
 const CLIENT: &str = "198.18.0.2";
 const SERVER: &str = "198.18.0.1:53";
 const FIRST_PORT: u16 = 20_000;
+/// What `simoom dns --transmit precopy` gives a thread.
+const RETAINED_BYTES: usize = 16 << 20;
 /// One answer in so many is checked to the last byte.
 const CHECK_EVERY: u64 = 64;
 
 /// Client, pipe and server.
 pub(crate) struct Harness {
     client: Pipe,
-    server: Loop<Copied<Pipe>, Server>,
+    server: Loop<Pipe, Server>,
     template: Template,
     queries: Queries,
     clock: Clock,
@@ -65,7 +66,8 @@ impl Harness {
             Keying::Wire => QuestionCompression::Refuse,
             Keying::Name => QuestionCompression::Accept,
         };
-        let options = Options { question_compression: keying, ..Options::default() };
+        let retained_bytes = if setup.transmit == Transmit::Precopy { RETAINED_BYTES } else { 0 };
+        let options = Options { question_compression: keying, retained_bytes, ..Options::default() };
         let service = Server::new(Publisher::new(tables).reader(), options);
         let stack_config = stack::Config {
             own: vec![OwnAddress { addr: listen.ip(), prefix_len: 24 }],
@@ -76,8 +78,7 @@ impl Harness {
         // a server that accepts unfinished checksums would skip verifying them
         let facts = port::Facts { virtual_link: false, ..server.facts().clone() };
         let stack = Stack::new(stack_config, &facts);
-        let port = Copied::new(server, setup.transmit == Transmit::Copy);
-        let server = Loop::new(port, stack, service, setup.batch);
+        let server = Loop::new(server, stack, service, setup.batch).with_copies(setup.transmit == Transmit::Copy);
         let zone = Synthetic { origin: "example.com".into(), names: setup.names, content: Content::Plain };
         let queries = Queries::synthetic(&zone, None, 7)?;
         let ends = Ends {
@@ -165,9 +166,57 @@ impl Harness {
     }
 }
 
+#[cfg(test)]
+impl Harness {
+    /// Frames that ask: the `n`th question with this ID, from this port.
+    pub(super) fn question(&mut self, n: u64, id: u16, port: u16) -> Vec<u8> {
+        let mut frame = self.client.take().expect("a free frame");
+        let query = self.queries.get((n % self.queries.len() as u64) as usize);
+        self.template.fill(&mut frame, &query, id, port);
+        let bytes = frame.bytes().to_vec();
+        self.client.give(frame);
+        bytes
+    }
+
+    /// Puts frames on the wire, has the server work, and gives what it sent.
+    pub(super) fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        for bytes in frames {
+            let mut frame = self.client.take().expect("a free frame");
+            assert!(frame.fill(bytes));
+            burst.push(frame);
+            if burst.is_full() {
+                self.client.transmit(&mut burst);
+            }
+        }
+        self.client.transmit(&mut burst);
+        serve_waiting(&mut self.server, base::Instant::ZERO);
+        let mut answers = Vec::new();
+        while self.client.receive(&mut burst, base::BURST_FRAMES) > 0 {
+            for frame in burst.drain(..) {
+                answers.push(frame.bytes().to_vec());
+                self.client.give(frame);
+            }
+        }
+        answers
+    }
+
+    /// Free frames of both ends, with nothing on its way.
+    pub(super) fn at_rest(&mut self) -> (usize, usize) {
+        let count = |port: &mut Pipe| {
+            port.flush();
+            let frames: Vec<_> = std::iter::from_fn(|| port.take()).collect();
+            let count = frames.len();
+            frames.into_iter().for_each(|frame| port.give(frame));
+            count
+        };
+        (count(&mut self.client), count(self.server.port()))
+    }
+}
+
 /// The server's cycles over everything that waits. One function that is never inlined, so that callgrind can be told to count
 /// inside it alone.
 #[inline(never)]
-fn serve_waiting(server: &mut Loop<Copied<Pipe>, Server>, now: base::Instant) {
+fn serve_waiting(server: &mut Loop<Pipe, Server>, now: base::Instant) {
     while server.cycle(now).received > 0 {}
 }

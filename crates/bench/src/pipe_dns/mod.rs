@@ -8,6 +8,7 @@ use crate::commands::stop_flag;
 use crate::report::{Axis, Cell, Chart, Machine, Report, Series, Table};
 use crate::stats::Summary;
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum as _;
 use dns::Tables;
 use harness::Harness;
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ pub(crate) enum Transmit {
     Inplace,
     /// the answer is made in a frame of ours
     Copy,
+    /// finished answers are retained and copied whole
+    Precopy,
 }
 
 /// What is measured.
@@ -160,7 +163,7 @@ fn sweep(options: &Options) -> Result<()> {
         }
     }
     for keying in [Keying::Wire, Keying::Name] {
-        for transmit in [Transmit::Inplace, Transmit::Copy] {
+        for &transmit in Transmit::value_variants() {
             let same = |setup: &Setup| setup.keying == keying && setup.transmit == transmit;
             let name = format!("{} keys, {}", word(keying), word(transmit));
             by_size.push(series(&name, found.iter().filter(|(setup, _)| same(setup) && setup.batch == 64), |setup| {
@@ -205,7 +208,7 @@ fn setups(names: u64) -> Vec<Setup> {
     let batches: &[usize] = if BATCH_ZONES.contains(&names) { &BATCHES } else { &BATCHES[6..] };
     let mut setups = Vec::new();
     for keying in [Keying::Wire, Keying::Name] {
-        for transmit in [Transmit::Inplace, Transmit::Copy] {
+        for &transmit in Transmit::value_variants() {
             setups.extend(batches.iter().map(|&batch| Setup { names, batch, keying, transmit }));
         }
     }

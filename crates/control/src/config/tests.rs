@@ -23,6 +23,7 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
     assert_eq!((settings.backend, settings.mode, settings.idle), (Backend::Sockets, Mode::Auto, Idle::Adaptive));
     assert_eq!((settings.batch, settings.dns.edns_size, settings.dns.rrl_rate), (64, 1232, None));
     assert!(settings.dns.cookies);
+    assert_eq!(settings.dns.transmit, Transmit::Inplace);
 }
 
 #[test]
@@ -62,6 +63,7 @@ nsid = "a"
 version-string = "b"
 id-string = "c"
 edns-size = 1400
+transmit = "precopy"
 tcp-connections = 7
 tcp-idle = 3
 [dns.rrl]
@@ -85,6 +87,7 @@ group = "nogroup"
     assert_eq!((dns.rrl_rate, dns.rrl_slip, dns.edns_size), (Some(200), 3, 1400));
     assert_eq!(dns.rrl_exempt.len(), 1);
     assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, false));
+    assert_eq!(dns.transmit, Transmit::Precopy);
     assert_eq!(dns.question_compression, QuestionCompression::Accept);
     let texts = [&dns.nsid, &dns.version_string, &dns.id_string].map(|text| text.as_deref());
     assert_eq!(texts, [Some("a"), Some("b"), Some("c")]);
@@ -111,6 +114,7 @@ fn errors_name_their_place_and_the_mend() {
             "[dataplane]\nlisten = \"127.0.0.1:53\"\n",
             "s.toml:2:10: invalid type: string \"127.0.0.1:53\", expected a sequence",
         ),
+        ("[dns]\ntransmit = \"gather\"\n", "s.toml:2:12: `gather` is none of inplace, copy, precopy"),
         ("[dns]\ncookies = \"maybe\"\n", "s.toml:2:11: `maybe` is neither on nor off"),
     ];
     for (text, line) in cases {

@@ -4,7 +4,7 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::Maker;
-use crate::words::{Idle, Mode, Prefix};
+use crate::words::{Idle, Mode, Prefix, Transmit};
 use app::Listener;
 use dataplane::Dataplane;
 use dns::Server;
@@ -121,6 +121,7 @@ impl Opened {
         let configured = dataplane::Config {
             cpus: settings.cpus.clone().unwrap_or_default(),
             batch: settings.batch,
+            copies: settings.dns.transmit == Transmit::Copy,
             idle: match settings.idle {
                 Idle::Spin => dataplane::Idle::Spin,
                 Idle::Adaptive => dataplane::Idle::default(),

@@ -64,6 +64,8 @@ pub struct Host {
     pub peer: Pipe,
     pub echo: Echo,
     pub now: Instant,
+    /// datagrams are answered in frames of the port's own, and of so many
+    pub copies: Option<usize>,
     pub counters: Arc<Counters>,
 }
 
@@ -73,7 +75,7 @@ impl Host {
         let (port, peer) = (ours.remove(0), theirs.remove(0));
         let stack = Stack::new(config, port.facts());
         let counters = stack.counters();
-        Host { stack, port, peer, echo: Echo::default(), now: Instant::ZERO, counters }
+        Host { stack, port, peer, echo: Echo::default(), now: Instant::ZERO, copies: None, counters }
     }
 
     /// Puts frames on the wire towards the stack, lets it work, and gives what it sent.
@@ -87,7 +89,19 @@ impl Host {
         self.peer.transmit(&mut burst);
         let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
         self.port.receive(&mut rx, 64);
-        self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.echo);
+        match self.copies {
+            None => self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.echo),
+            Some(most) => {
+                let mut spare: Burst =
+                    (0..most.min(rx.len())).map(|_| self.port.take().expect("a free frame")).collect();
+                let before = spare.len();
+                self.stack.input_copied(self.now, &mut rx, &mut tx, &mut free, &mut spare, &mut self.echo);
+                assert_eq!(spare.len(), before);
+                for frame in spare {
+                    self.port.give(frame);
+                }
+            }
+        }
         assert!(rx.is_empty());
         assert_eq!(tx.len() + free.len(), frames.len());
         self.port.transmit(&mut tx);
