@@ -33,6 +33,26 @@ const PROBLEMS: &str = "_ws.malformed || ip.checksum.status == 0 || udp.checksum
     || tcp.checksum.status == 0 || icmp.checksum.status == 0 || icmpv6.checksum.status == 0 \
     || _ws.expert.severity == \"Error\"";
 
+/// What is shown of a frame with a problem: what it is, and what is wrong with it.
+const SHOWN: [&str; 16] = [
+    "-T",
+    "fields",
+    "-e",
+    "frame.number",
+    "-e",
+    "_ws.col.Protocol",
+    "-e",
+    "_ws.col.Info",
+    "-e",
+    "_ws.expert.message",
+    "-e",
+    "ip.checksum.status",
+    "-e",
+    "udp.checksum.status",
+    "-e",
+    "tcp.checksum.status",
+];
+
 impl Capture {
     /// Starts a capture at the client's end of the wire: at the server's, AF_XDP hides its packets from captures.
     pub fn start(lab: &Lab) -> Result<Self> {
@@ -44,7 +64,7 @@ impl Capture {
         let mac = self.server.map(|octet| format!("{octet:02x}")).join(":");
         let file = self.sniffer.finish().to_str().context("a temporary path in UTF-8")?.to_owned();
         let all = tshark(&file, "frame", &["-T", "fields", "-e", "eth.src", "-e", "_ws.col.Protocol"])?;
-        let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &[])?;
+        let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &SHOWN)?;
         let mut findings = Findings {
             frames: all.lines().count(),
             problems: problems.lines().map(str::to_owned).collect(),

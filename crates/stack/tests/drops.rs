@@ -215,8 +215,8 @@ fn every_reason_is_reached_by_the_frame_that_deserves_it() {
         reached.insert(*reason);
     }
     reached.extend(refused_cases().iter().map(|(reason, ..)| *reason));
-    // these two depend on a state or a limit; they have tests of their own below
-    reached.extend([DropReason::NotReady, DropReason::EchoLimit]);
+    // these depend on a state or a limit; they have tests of their own below, and in copied.rs
+    reached.extend([DropReason::NotReady, DropReason::EchoLimit, DropReason::NoFrame]);
     let missing: Vec<_> = DropReason::ALL.iter().filter(|reason| !reached.contains(reason)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
