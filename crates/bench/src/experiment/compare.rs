@@ -62,6 +62,8 @@ struct Figures {
     /// nanoseconds of processor 0 and of the machine an answer
     cost: Vec<(f64, f64)>,
     latency: Vec<Latency>,
+    /// medians over short windows of p50 and p99, in microseconds
+    windows: Vec<(f64, f64)>,
 }
 
 /// Runs it.
@@ -120,7 +122,11 @@ fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64], figur
         let (outcome, _) = served.at_rate(rate, options.rate_seconds)?;
         let Latency { p50_us, p99_us, .. } = outcome.latency;
         line += &format!("  p50 {p50_us:.1} us, p99 {p99_us:.1} us, lost {}", outcome.lost);
+        if let Some((p50_us, p99_us)) = outcome.window_us {
+            line += &format!(", by window p50 {p50_us:.1} us, p99 {p99_us:.1} us");
+        }
         figures.latency.push(outcome.latency);
+        figures.windows.extend(outcome.window_us);
     }
     Ok(line)
 }
@@ -144,7 +150,10 @@ fn method(options: &Options) -> String {
         text += &format!(" Processor time an answer at {rate:.0} questions/s, from /proc/stat, softirqs included.");
     }
     if let Some(rate) = options.latency_rate {
-        text += &format!(" Latency at {rate:.0} questions/s.");
+        text += &format!(
+            " Latency at {rate:.0} questions/s, {} s a round; *by window* is the median of the percentile over windows of 100 ms.",
+            options.rate_seconds
+        );
     }
     text
 }
@@ -152,13 +161,15 @@ fn method(options: &Options) -> String {
 /// One figure of a row: its name, its decimals, and where it comes from.
 type Figure = (&'static str, usize, fn(&Figures) -> Vec<f64>);
 
-const FIGURES: [Figure; 6] = [
+const FIGURES: [Figure; 8] = [
     ("lossless, answers/s", 0, |figures| figures.capacity.iter().map(|capacity| capacity.lossless).collect()),
     ("peak, answers/s", 0, |figures| figures.capacity.iter().map(|capacity| capacity.peak).collect()),
     ("processor 0, ns an answer", 0, |figures| figures.cost.iter().map(|cost| cost.0).collect()),
     ("machine, ns an answer", 0, |figures| figures.cost.iter().map(|cost| cost.1).collect()),
     ("p50, us", 1, |figures| figures.latency.iter().map(|latency| latency.p50_us).collect()),
     ("p99, us", 1, |figures| figures.latency.iter().map(|latency| latency.p99_us).collect()),
+    ("p50 by window, us", 1, |figures| figures.windows.iter().map(|window| window.0).collect()),
+    ("p99 by window, us", 1, |figures| figures.windows.iter().map(|window| window.1).collect()),
 ];
 
 fn table(subjects: &[Subject], figures: &[Figures]) -> Table {

@@ -1,6 +1,7 @@
 //! What a load came to.
 
 use super::Fault;
+use crate::stats::Summary;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,6 +21,12 @@ pub(crate) struct Latency {
     /// the slowest
     pub(crate) greatest_us: f64,
 }
+
+/// How long a window of latencies is. A virtual machine's processors are taken away for milliseconds at a time; a window is
+/// short enough that most see none of that.
+const WINDOW_NS: u64 = 100_000_000;
+/// A window with fewer answers than this has no 99th percentile worth the name.
+const WINDOW_LEAST: u64 = 1_000;
 
 /// What a load came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,8 +59,46 @@ pub(crate) struct Outcome {
     pub(crate) versions: u64,
     /// of all answers
     pub(crate) latency: Latency,
+    /// medians over windows of 100 ms of each window's p50 and p99, in microseconds; None where no window had answers enough
+    pub(crate) window_us: Option<(f64, f64)>,
     #[serde(skip, default = "histogram")]
     histogram: Histogram<u64>,
+    #[serde(skip)]
+    windows: Windows,
+}
+
+/// Percentiles window by window.
+#[derive(Clone, Debug, Default)]
+struct Windows {
+    /// the present one's
+    histogram: Option<Histogram<u64>>,
+    end_ns: u64,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+}
+
+impl Windows {
+    fn record(&mut self, now_ns: u64, ns: u64) {
+        if now_ns >= self.end_ns {
+            self.close();
+            self.end_ns = now_ns + WINDOW_NS;
+        }
+        self.histogram.get_or_insert_with(histogram).saturating_record(ns);
+    }
+
+    fn close(&mut self) {
+        let Some(histogram) = &mut self.histogram else { return };
+        if histogram.len() >= WINDOW_LEAST {
+            self.p50_us.push(histogram.value_at_quantile(0.5) as f64 / 1e3);
+            self.p99_us.push(histogram.value_at_quantile(0.99) as f64 / 1e3);
+        }
+        histogram.reset();
+    }
+
+    fn medians(&mut self) -> Option<(f64, f64)> {
+        self.close();
+        Some((Summary::of(&self.p50_us)?.median, Summary::of(&self.p99_us)?.median))
+    }
 }
 
 /// 100 ns to 10 s with three digits.
@@ -78,17 +123,21 @@ impl Outcome {
             faults: BTreeMap::new(),
             versions: 0,
             latency: Latency::default(),
+            window_us: None,
             histogram: histogram(),
+            windows: Windows::default(),
         }
     }
 
     #[inline]
-    pub(super) fn record_latency(&mut self, ns: u64) {
+    pub(super) fn record_latency(&mut self, now_ns: u64, ns: u64) {
         self.histogram.saturating_record(ns.max(100));
+        self.windows.record(now_ns, ns.max(100));
     }
 
     pub(super) fn finish(&mut self) {
         self.lost = self.sent - self.answered;
+        self.window_us = self.windows.medians();
         let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1e3;
         if !self.histogram.is_empty() {
             self.latency = Latency {
@@ -142,6 +191,10 @@ impl fmt::Display for Outcome {
         write!(
             f,
             "latency    p50 {p50_us:.1}  p90 {p90_us:.1}  p99 {p99_us:.1}  p99.9 {p999_us:.1}  max {greatest_us:.1} us"
-        )
+        )?;
+        if let Some((p50_us, p99_us)) = self.window_us {
+            write!(f, "\n  by window  p50 {p50_us:.1}  p99 {p99_us:.1} us: medians over windows of 100 ms")?;
+        }
+        Ok(())
     }
 }
