@@ -206,7 +206,7 @@ impl Served<'_> {
     /// One rate by our generator, with the processor time that passed while it ran at that rate.
     pub(crate) fn at_rate(&self, rate: f64, seconds: f64) -> Result<(Outcome, Busy)> {
         let (rate, span) = (rate.to_string(), (seconds + 3.0).to_string());
-        let load = self.own_load(&["--rate", &rate, "--seconds", &span, "--progress"])?;
+        let load = self.own_load(&["--rate", &rate, "--seconds", &span, "--progress", "--wait", "poll"])?;
         let mut load = Process::spawn(load)?;
         // its first line of progress comes after a second at the rate
         await_log(&mut load, "answered", Duration::from_secs(30))?;

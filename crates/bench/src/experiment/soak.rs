@@ -73,6 +73,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
         &options.seconds.to_string(),
         "--check-every",
         &options.check_every.to_string(),
+        "--wait",
+        "poll",
+        "--progress",
     ])?;
     let mut load = Process::spawn(load)?;
     let reloads = reload_until_done(&mut served, &mut load, &control, options, &bed.data().zone(), zone)?;
