@@ -8,6 +8,10 @@ use std::{
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -16,6 +20,22 @@ use std::{
 const GRACE: Duration = Duration::from_secs(3);
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(20);
+
+static INTERRUPT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on every wait for a process fails once `flag` is set (by a signal's handler), so that the program that waits ends in
+/// order and takes its processes and namespaces along. The first flag counts.
+pub fn interrupt_by(flag: Arc<AtomicBool>) {
+    let _ = INTERRUPT.set(flag);
+}
+
+/// Fails once the flag of [`interrupt_by`] is set; for loops of the caller's own.
+pub fn uninterrupted() -> Result<()> {
+    match INTERRUPT.get() {
+        Some(flag) if flag.load(Ordering::Relaxed) => bail!("interrupted"),
+        _ => Ok(()),
+    }
+}
 
 /// A running program with everything it started. Dropping it ends the whole process group: SIGTERM, then SIGKILL.
 #[derive(Debug)]
@@ -72,6 +92,7 @@ impl Process {
             if probe() {
                 return Ok(());
             }
+            uninterrupted()?;
             if let Some(status) = self.ended() {
                 bail!("{} ended ({status}):\n{}", self.name, self.log());
             }
@@ -96,6 +117,7 @@ impl Process {
             if let Some(status) = self.ended() {
                 return Ok(status);
             }
+            uninterrupted()?;
             if Instant::now() > end {
                 bail!("{} still runs after {timeout:?}:\n{}", self.name, self.log());
             }

@@ -62,6 +62,8 @@ impl Bed {
     /// Writes the zone and the questions. `simoom` is the server's binary.
     pub(crate) fn new(zone: Synthetic, simoom: &Path, generator: Generator) -> Result<Bed> {
         ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
+        // from here on an interruption ends what runs in order: load, server, namespaces
+        lab::interrupt_by(crate::commands::stop_flag()?);
         let data = Data::new()?;
         zone.write_file(&data.zone())?;
         let mut questions = std::io::BufWriter::new(std::fs::File::create(data.questions())?);

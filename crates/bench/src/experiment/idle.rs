@@ -112,6 +112,7 @@ fn measure(served: &mut Served<'_>, options: &Options) -> Result<Found> {
         let mut shares = None;
         for number in 0..options.times {
             std::thread::sleep(span);
+            lab::uninterrupted()?;
             // the first silence, in which nothing at all was asked, tells the cost
             if shares.is_none() {
                 let passed_s = start.elapsed().as_secs_f64();

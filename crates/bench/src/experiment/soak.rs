@@ -73,8 +73,6 @@ pub(super) fn run(options: &Options) -> Result<()> {
         &options.seconds.to_string(),
         "--check-every",
         &options.check_every.to_string(),
-        "--wait",
-        "poll",
         "--progress",
     ])?;
     let mut load = Process::spawn(load)?;
@@ -113,6 +111,7 @@ fn reload_until_done(
     let fresh = zone_file.with_extension("next");
     let mut next = Instant::now() + Duration::from_secs_f64(options.every);
     while load.ended().is_none() {
+        lab::uninterrupted()?;
         if let Some(wait) = next.checked_duration_since(Instant::now()) {
             std::thread::sleep(wait.min(Duration::from_millis(100)));
             continue;
