@@ -128,7 +128,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
         tracing::warn!("{warning}");
     }
-    let tables = crate::reload::build(loaded.zones).map_err(Error::Input)?;
+    let tables = crate::reload::build(loaded.zones, None).map_err(Error::Input)?;
     tracing::info!("{} in {:.1} s", crate::reload::describe(&tables), begun.elapsed().as_secs_f64());
     let publisher = Arc::new(Publisher::new(Arc::new(tables)));
     let control = open_control(settings, identity.as_ref())?;

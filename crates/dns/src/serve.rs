@@ -12,13 +12,14 @@ use crate::block::{self, Block, UNIT_BYTES};
 use crate::chaos;
 use crate::compose::{Composer, NAME_AT};
 use crate::cookie::{self, Baker};
+use crate::ledger::Row;
 use crate::question::{self, Ask, DropReason, Edns, Verdict};
 use crate::reference::{self, rcode};
 use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
 use crate::retained::{Held, Made, Origin, Retained};
 use crate::rrl::{self, Judgement, Limiter};
-use crate::stats::{Stats, Transport, ZoneStats};
+use crate::stats::{Stats, Transport};
 use crate::stream::{self, Connections};
 use crate::table::{Key, Tables};
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams};
@@ -122,7 +123,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     baker: Option<Baker>,
     pub(crate) stats: Arc<Stats>,
-    zones: Vec<Arc<ZoneStats>>,
+    zones: Arc<Row>,
 }
 
 /// Where the few answers are made that are not prepared.
@@ -156,7 +157,7 @@ impl Server {
         options.udp_bytes = options.udp_bytes.max(LEAST_UDP_BYTES as u16);
         options.nsid.truncate(255);
         let stats = Arc::new(Stats::default());
-        let zones = stats.zones(tables.zones());
+        let zones = stats.zones(tables.counted.ledger());
         let idle = Pending { verdict: Verdict::Drop(DropReason::Short), key: Key::default() };
         let retained = Retained::new(options.retained_bytes);
         stats.retained_bytes.set(retained.as_ref().map_or(0, Retained::bytes) as u64);
@@ -256,7 +257,7 @@ impl Drop for Server {
 impl Service for Server {
     fn cycle(&mut self, _now: Instant) {
         if self.core.shared.tables.refresh() {
-            self.core.shared.zones = self.core.shared.stats.zones(self.core.shared.tables.zones());
+            self.core.shared.follow();
             if let Some(retained) = &mut self.retained {
                 retained.clear();
             }
@@ -633,8 +634,16 @@ impl Shared {
         if truncated {
             self.stats.truncated.add(1);
         }
-        if let Some(zone) = self.zones.get(zone as usize) {
-            zone.rcodes[usize::from(rcode & 15)].add(1);
+        if let Some(slot) = self.tables.counted.slot(zone) {
+            self.zones.answered(slot, rcode);
+        }
+    }
+
+    /// After new tables were taken. Those that [`Tables::rebuild`] made count where the ones before did; only others need
+    /// counters of their own.
+    fn follow(&mut self) {
+        if !Arc::ptr_eq(self.zones.ledger(), self.tables.counted.ledger()) {
+            self.zones = self.stats.zones(self.tables.counted.ledger());
         }
     }
 

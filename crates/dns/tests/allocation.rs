@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use app::{Addresses, Datagram, Ecn, Listener, Service};
 use base::Instant;
+use base::counter::Report;
 use base::publish::Publisher;
 use dns::{Options, QuestionCompression, Server, Tables, cookie, rrl};
 use zone::{MemorySource, Rtype};
@@ -191,6 +192,38 @@ fn nothing_is_allocated_for_an_answer() {
     let (allocated, answered, asked) = count(Options::default());
     // what is dropped: the stumps and the response among the mangled
     assert_eq!((allocated, asked - answered), (0, 12 + 1));
+}
+
+#[test]
+fn nor_when_new_tables_are_taken() {
+    let source = MemorySource::new().with("zone", "@ 60 SOA ns h 1 2 3 4 5\n@ 60 NS ns\n");
+    let zones = |range: std::ops::Range<u32>| {
+        range.map(|n| zone::load(&source, "zone", format!("z{n}").parse().ok()).unwrap()).collect()
+    };
+    let publisher = Publisher::new(Arc::new(Tables::build(zones(0..10), 3).unwrap()));
+    let mut server = Server::new(publisher.reader(), Options::default());
+    for last in [10, 500, 20] {
+        let before = publisher.current();
+        publisher.publish(Arc::new(before.rebuild(zones(5..last), 4).unwrap()));
+        let last = format!("z{}", last - 1);
+        let counted = ALLOCATIONS.with(Cell::get);
+        server.cycle(Instant::ZERO);
+        assert_eq!(ALLOCATIONS.with(Cell::get), counted);
+        let mut slot = [0; 512];
+        let question = message(&last, Rtype::SOA.0, 1, None);
+        slot[..question.len()].copy_from_slice(&question);
+        let local = "192.0.2.1:53".parse().unwrap();
+        let mut burst = [Datagram::new(&mut slot, question.len(), Ecn::NotEct, Addresses { local, peer: local })];
+        let counted = ALLOCATIONS.with(Cell::get);
+        server.datagrams(Instant::ZERO, Listener(0), &mut burst);
+        assert_eq!(ALLOCATIONS.with(Cell::get), counted);
+        let mut answers = 0;
+        server.stats().report(&mut |figure| {
+            let of_zone = figure.labels.first().is_some_and(|(_, zone)| zone.trim_end_matches('.') == last);
+            answers += if figure.name == "dns_zone_answers_total" && of_zone { figure.value } else { 0 };
+        });
+        assert_eq!(answers, 1, "{last}");
+    }
 }
 
 #[test]
