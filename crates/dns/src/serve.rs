@@ -153,14 +153,18 @@ pub(crate) struct From {
 
 impl Server {
     /// A server over the tables that `tables` reads.
-    pub fn new(tables: Reader<Tables>, mut options: Options) -> Server {
+    pub fn new(tables: Reader<Tables>, options: Options) -> Server {
+        Server::with_stats(tables, options, Arc::default())
+    }
+
+    /// The same, which goes on counting in `stats`: those of a server that it takes the place of, on the same thread.
+    pub fn with_stats(tables: Reader<Tables>, mut options: Options, stats: Arc<Stats>) -> Server {
         options.udp_bytes = options.udp_bytes.max(LEAST_UDP_BYTES as u16);
         options.nsid.truncate(255);
-        let stats = Arc::new(Stats::default());
         let zones = stats.zones(tables.counted.ledger());
         let idle = Pending { verdict: Verdict::Drop(DropReason::Short), key: Key::default() };
         let retained = Retained::new(options.retained_bytes);
-        stats.retained_bytes.set(retained.as_ref().map_or(0, Retained::bytes) as u64);
+        stats.retained_bytes.add(retained.as_ref().map_or(0, Retained::bytes) as u64);
         let names = if options.question_compression == QuestionCompression::Accept { BURST_FRAMES } else { 0 };
         Server {
             pending: Box::new([idle; BURST_FRAMES]),
@@ -250,7 +254,8 @@ impl Pending {
 /// What is gone takes no memory, though its counts stay.
 impl Drop for Server {
     fn drop(&mut self) {
-        self.core.shared.stats.retained_bytes.set(0);
+        let (held, gone) = (&self.core.shared.stats.retained_bytes, self.retained.as_ref().map_or(0, Retained::bytes));
+        held.set(held.get().wrapping_sub(gone as u64));
     }
 }
 

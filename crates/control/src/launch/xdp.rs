@@ -147,7 +147,7 @@ impl Opened {
         // within microseconds of the dataplane's own zero
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
-        let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |_| services.make())?;
+        let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |thread| services.make(thread))?;
         for counters in dataplane.counters() {
             registry.add(counters.clone());
         }
