@@ -189,7 +189,8 @@ impl Opened {
         let mut engines = Engines::default();
         if let Some(engine) = self.sockets {
             let services = Maker::new(&options, self.socket_threads, true, tables, registry);
-            let sockets = engine.start(move |thread| services.make(thread)).map_err(|error| cannot("sockets", error))?;
+            let sockets =
+                engine.start(move |thread| services.make(thread)).map_err(|error| cannot("sockets", error))?;
             sockets.counters().for_each(|counters| registry.add(counters.clone()));
             running.threads += self.socket_threads;
             running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));

@@ -43,6 +43,8 @@ pub struct Stack {
     echoes: Bucket,
     own: Vec<Own>,
     claim: Claim,
+    /// what it was told last
+    config: Config,
     /// when `poll` has something to do
     due_at: Instant,
     rng: Rng,
@@ -51,19 +53,32 @@ pub struct Stack {
 impl Stack {
     /// A stack for the port with these facts. Own addresses are claimed from the first [`Stack::poll`] on.
     pub fn new(config: Config, facts: &port::Facts) -> Stack {
+        Stack::with(config, facts, Arc::new(Counters::new()), Vec::new())
+    }
+
+    fn with(config: Config, facts: &port::Facts, counters: Arc<Counters>, own: Vec<Own>) -> Stack {
         let mut stack = Stack {
             locals: Locals::new(std::iter::empty(), &[], false),
             facts: facts.clone(),
-            counters: Arc::new(Counters::new()),
+            counters,
             errors: Bucket::new(0, 0),
             echoes: Bucket::new(0, 0),
-            own: Vec::new(),
+            own,
             claim: config.claim,
+            config: Config::default(),
             due_at: Instant::ZERO,
             rng: Rng::new(config.seed),
         };
         stack.reconfigure(config);
         stack
+    }
+
+    /// A new stack in the place of this one, after a panic may have left this one half-way through a burst: told the same,
+    /// counting in the same counters, with the own addresses as far as they had come. They are not claimed anew, since that
+    /// would take the service off the network for seconds.
+    #[must_use]
+    pub fn successor(&self) -> Stack {
+        Stack::with(self.config.clone(), &self.facts, self.counters.clone(), self.own.clone())
     }
 
     /// The counters, which anyone may read at any time.
@@ -99,6 +114,7 @@ impl Stack {
         let all = addresses.into_iter().chain(broadcasts);
         self.locals = Locals::new(all, &config.listeners, config.steered);
         self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect());
+        self.config = config;
         self.due_at = Instant::ZERO;
     }
 }

@@ -45,7 +45,7 @@ enum State {
 }
 
 /// An own address.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) addr: IpAddr,
     pub(crate) shown: Arc<OwnCounters>,

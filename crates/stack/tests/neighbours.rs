@@ -290,3 +290,30 @@ fn without_frames_a_claim_waits_and_loses_nothing() {
     let mut silent = Host::new(config());
     assert!(silent.pass(Duration::from_secs(60)).is_empty());
 }
+
+#[test]
+fn a_successor_keeps_addresses_as_far_as_they_have_come() {
+    let mut host = Host::new(claiming());
+    let question = query("192.0.2.2:4000", "192.0.2.1:7", b"x");
+    // another has the IPv6 address; the IPv4 one is still being probed
+    host.pass(Duration::from_millis(900));
+    let rival = neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat());
+    assert_eq!(host.exchange_one(&rival), None);
+    let replace = |host: &mut Host| host.stack = host.stack.successor();
+    replace(&mut host);
+    assert_eq!(host.exchange_one(&question), None);
+    host.pass(Duration::from_secs(60));
+    let readiness: Vec<_> = host.counters.own().iter().map(|own| own.readiness).collect();
+    assert_eq!(readiness, [Readiness::Ready, Readiness::Conflict]);
+    let claims = host.counters.claims_sent.get();
+    replace(&mut host);
+    assert!(host.exchange_one(&question).is_some(), "in use without a pause");
+    assert_eq!(host.exchange_one(&query("[2001:db8::2]:4000", "[2001:db8::1]:7", b"x")), None);
+    assert_eq!(host.pass(Duration::from_secs(60)), [], "nothing is claimed anew");
+    assert_eq!(host.counters.claims_sent.get(), claims);
+    // it defends as before
+    host.exchange_one(&arp_frame(Operation::Reply, OTHER, A4, B4, None)).expect("a defence");
+    replace(&mut host);
+    assert_eq!(host.exchange_one(&arp_frame(Operation::Reply, OTHER, A4, B4, None)), None, "one an interval");
+    assert_eq!(host.counters.own()[0].conflicts, 2);
+}

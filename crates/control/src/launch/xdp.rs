@@ -139,7 +139,7 @@ impl Opened {
             let stack = Stack::new(stack::Config { claim, seed, ..stack.clone() }, facts);
             stacks.add(stack.counters());
             if thread == 0 {
-                // a stack made anew after a panic takes the place of the old one
+                // a successor after a panic counts in the same ones
                 *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(stack.counters());
             }
             stack
