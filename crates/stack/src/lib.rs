@@ -8,11 +8,12 @@
 //! Left out: TCP; reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routing (answers
 //! go to the hardware address that asked, so nothing needs a neighbour cache); address configuration; redirects.
 //!
-//! One stack serves one queue. Where several serve one interface, one of them claims the own addresses and the others are
-//! [`ClaimMode::Silent`].
+//! One stack serves one queue. Where several serve one interface, one of them claims the own addresses, the others are
+//! [`ClaimMode::Silent`], and an [`Agreement`] holds them together.
 
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod bucket;
 mod config;
 mod counters;
@@ -22,6 +23,7 @@ mod locals;
 mod own;
 mod turn;
 
+pub use agreement::Agreement;
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};
 
@@ -42,6 +44,10 @@ pub struct Stack {
     errors: Bucket,
     echoes: Bucket,
     own: Vec<Own>,
+    agreement: Arc<Agreement>,
+    /// whether another stack claims, and the changes of the agreement that were taken in
+    follows: bool,
+    seen: u64,
     claim: Claim,
     /// what it was told last
     config: Config,
@@ -64,6 +70,9 @@ impl Stack {
             errors: Bucket::new(0, 0),
             echoes: Bucket::new(0, 0),
             own,
+            agreement: Arc::new(Agreement::new([])),
+            follows: false,
+            seen: 0,
             claim: config.claim,
             config: Config::default(),
             due_at: Instant::ZERO,
@@ -93,6 +102,11 @@ impl Stack {
         self.errors = Bucket::new(limits.icmp_errors_per_second, limits.icmp_errors_burst);
         self.echoes = Bucket::new(limits.echoes_per_second, limits.echoes_burst);
         self.claim = config.claim;
+        let own = || config.own.iter().map(|own| own.addr.to_canonical());
+        let given = config.agreement.clone().filter(|given| own().all(|addr| given.find(addr).is_some()));
+        self.follows = given.is_some() && config.claim.mode == ClaimMode::Silent;
+        self.agreement = given.unwrap_or_else(|| Arc::new(Agreement::new(own())));
+        self.seen = self.agreement.changes();
         let mut before = std::mem::take(&mut self.own);
         let mut addresses = Vec::new();
         let mut broadcasts = Vec::new();
@@ -102,10 +116,15 @@ impl Stack {
                 continue;
             }
             let index = self.own.len() as u16;
-            let own = match before.iter().position(|own| own.addr == addr) {
-                Some(at) => before.swap_remove(at),
-                None => Own::new(addr, config.claim.mode),
+            let Some(shared) = self.agreement.find(addr) else { continue };
+            let kept = before.iter().position(|own| own.addr == addr && own.follows() == self.follows);
+            let own = match kept {
+                Some(at) => before.swap_remove(at).shown_as(shared),
+                None => Own::new(addr, config.claim.mode, shared, self.follows),
             };
+            if !self.follows {
+                self.agreement.show(shared, own.readiness());
+            }
             let local = if own.in_use() { Local::Own(index) } else { Local::NotReady(index) };
             addresses.push((Key::of(addr), local));
             broadcasts.extend(broadcast(addr, entry.prefix_len).map(|addr| (Key::v4(addr), Local::Broadcast)));
@@ -113,7 +132,7 @@ impl Stack {
         }
         let all = addresses.into_iter().chain(broadcasts);
         self.locals = Locals::new(all, &config.listeners, config.steered);
-        self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect());
+        self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect(), !self.follows);
         self.config = config;
         self.due_at = Instant::ZERO;
     }

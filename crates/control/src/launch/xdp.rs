@@ -10,7 +10,7 @@ use dataplane::Dataplane;
 use dns::Server;
 use port_xdp::{Handle, OpenConfig, XdpPort, device::Device};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
+use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,11 +85,12 @@ fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAd
     }
 }
 
-/// What each stack is told; the first claims the own addresses, since the answers to its probes come to one queue.
+/// What each stack is told; the first claims the own addresses, and the others follow it.
 fn stack_config(settings: &Settings, listeners: &[(Listener, SocketAddr)], seed: u64) -> stack::Config {
     stack::Config {
         own: settings.own.iter().map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits }).collect(),
         listeners: listeners.iter().map(|&(listener, local)| UdpListener { listener, local }).collect(),
+        agreement: Some(Arc::new(Agreement::new(settings.own.iter().map(|own| own.0.address)))),
         seed,
         ..stack::Config::default()
     }
@@ -162,7 +163,7 @@ impl Opened {
 /// What became of the own addresses, as far as it was said.
 #[derive(Debug, Default)]
 struct Claims {
-    /// the counters of the stack that claims them
+    /// the counters of a stack: all show the same
     stack: Arc<Mutex<Option<Arc<stack::Counters>>>>,
     said: Vec<OwnStatus>,
 }
