@@ -84,6 +84,12 @@ pub struct DnsOptions {
     /// Seconds after which an idle TCP connection is closed
     #[arg(long, value_name = "SECONDS")]
     pub tcp_idle: Option<Within<1, 3600>>,
+    /// MiB of answers that TCP clients have not taken yet, over all connections; beyond it none is queued
+    #[arg(long, value_name = "MIB")]
+    pub tcp_memory: Option<Within<1, 1_000_000>>,
+    /// TCP connections that the kernel holds until they are accepted; no more than net.core.somaxconn
+    #[arg(long, value_name = "N")]
+    pub tcp_backlog: Option<Within<1, 65_535>>,
     #[command(flatten)]
     #[serde(rename = "rrl")]
     /// response rate limiting
@@ -209,6 +215,10 @@ pub struct Dns {
     pub tcp_connections: usize,
     /// seconds
     pub tcp_idle_s: u32,
+    /// bytes queued over all TCP connections
+    pub tcp_memory_bytes: usize,
+    /// connections before they are accepted, a listener
+    pub tcp_backlog: u32,
     /// answers a second; None is off
     pub rrl_rate: Option<u32>,
     /// every Nth limited answer is truncated instead of dropped
@@ -446,6 +456,8 @@ fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
         edns_size: dns.edns_size.map_or(1232, |n| n.0 as u16),
         tcp_connections: dns.tcp_connections.map_or(1024, |n| n.0 as usize),
         tcp_idle_s: dns.tcp_idle.map_or(10, |n| n.0),
+        tcp_memory_bytes: dns.tcp_memory.map_or(64, |n| n.0 as usize) << 20,
+        tcp_backlog: dns.tcp_backlog.map_or(1024, |n| n.0),
         rrl_rate: dns.rrl.rate.map(|n| n.0).filter(|&rate| rate > 0),
         rrl_slip: dns.rrl.slip.map_or(2, |n| n.0),
         rrl_exempt: dns.rrl.exempt.clone(),

@@ -120,6 +120,19 @@ fn refuse_the_kernels(settings: &Settings) -> Result<(), Error> {
     if lines.is_empty() { Ok(()) } else { Err(Error::Input(lines)) }
 }
 
+/// The kernel takes a longer backlog without a word and keeps to its own bound.
+fn warn_short_backlog(settings: &Settings) {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|text| text.trim().parse().ok());
+    let asked = settings.dns.tcp_backlog;
+    if let Some(most) = most.filter(|most: &u32| asked > *most) {
+        let place =
+            settings.file.as_ref().map_or("--tcp-backlog".to_owned(), |file| format!("{file}: dns.tcp-backlog"));
+        tracing::warn!(
+            "{place}: the kernel holds {most} connections, not {asked}; raise it with `sysctl net.core.somaxconn={asked}`"
+        );
+    }
+}
+
 fn open_sockets(
     settings: &Settings,
     listeners: &[(Listener, SocketAddr)],
@@ -137,6 +150,7 @@ fn open_sockets(
     if endpoints.is_empty() {
         return Ok(None);
     }
+    warn_short_backlog(settings);
     let config = sockets::Config {
         endpoints,
         threads,
@@ -151,6 +165,8 @@ fn open_sockets(
         streams: Streams {
             connections: settings.dns.tcp_connections.div_ceil(threads),
             window_bytes: dns::stream::WINDOW_BYTES,
+            budget_bytes: settings.dns.tcp_memory_bytes.div_ceil(threads),
+            backlog: settings.dns.tcp_backlog as i32,
             ..Streams::default()
         },
         ..sockets::Config::default()

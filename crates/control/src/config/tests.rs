@@ -23,6 +23,7 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
     assert_eq!((settings.backend, settings.mode, settings.idle), (Backend::Sockets, Mode::Auto, Idle::Adaptive));
     assert_eq!((settings.batch, settings.dns.edns_size, settings.dns.rrl_rate), (64, 1232, None));
     assert!(settings.dns.cookies);
+    assert_eq!((settings.dns.tcp_memory_bytes, settings.dns.tcp_backlog), (64 << 20, 1024));
     assert_eq!(settings.dns.transmit, Transmit::Inplace);
 }
 
@@ -66,6 +67,8 @@ edns-size = 1400
 transmit = "precopy"
 tcp-connections = 7
 tcp-idle = 3
+tcp-memory = 2
+tcp-backlog = 9
 [dns.rrl]
 rate = 200
 slip = 3
@@ -87,6 +90,7 @@ group = "nogroup"
     assert_eq!((dns.rrl_rate, dns.rrl_slip, dns.edns_size), (Some(200), 3, 1400));
     assert_eq!(dns.rrl_exempt.len(), 1);
     assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, false));
+    assert_eq!((dns.tcp_memory_bytes, dns.tcp_backlog), (2 << 20, 9));
     assert_eq!(dns.transmit, Transmit::Precopy);
     assert_eq!(dns.question_compression, QuestionCompression::Accept);
     let texts = [&dns.nsid, &dns.version_string, &dns.id_string].map(|text| text.as_deref());
