@@ -66,6 +66,10 @@ pub struct DnsOptions {
     /// DNS cookies (RFC 7873): on or off
     #[arg(long, value_name = "on|off")]
     pub cookies: Option<Switch>,
+    /// File of the cookies' secrets (RFC 9018), 32 hexadecimal digits a line, the first active: for servers that share an
+    /// address; default: a random secret
+    #[arg(long, value_name = "FILE")]
+    pub cookie_secret: Option<String>,
     /// Name server identifier (RFC 5001), sent to who asks
     #[arg(long, value_name = "TEXT")]
     pub nsid: Option<String>,
@@ -203,6 +207,8 @@ pub struct Dns {
     pub transmit: Transmit,
     /// whether cookies are given and honoured
     pub cookies: bool,
+    /// the file of the cookies' secrets
+    pub cookie_secret: Option<String>,
     /// NSID
     pub nsid: Option<String>,
     /// version.bind
@@ -314,6 +320,8 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         })
         .collect();
     let mut settings = settle(&places, zones, &file.dataplane, &dns, &file.control)?;
+    let relative = |path: String| folder.join(path).display().to_string();
+    settings.dns.cookie_secret = settings.dns.cookie_secret.map(relative);
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -411,6 +419,10 @@ fn settle(
             errors.push(format!("{}: {} bytes; give 1 to 255", word(places, option, key), text.len()));
         }
     }
+    if dns.cookie_secret.is_some() && dns.cookies.is_some_and(|on| !on.0) {
+        let option = word(places, "--cookie-secret", "dns.cookie-secret");
+        errors.push(format!("{option}: cookies are off; remove one of the two"));
+    }
     if zones.is_empty() {
         errors.push(word(places, "no zone; give ORIGIN=FILE", "no zone; add [[dns.zone]] with origin and file"));
     }
@@ -449,6 +461,7 @@ fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
         question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
         transmit: dns.transmit.unwrap_or(Transmit::Inplace),
         cookies: dns.cookies.is_none_or(|on| on.0),
+        cookie_secret: dns.cookie_secret.clone(),
         nsid: dns.nsid.clone(),
         version_string: dns.version_string.clone(),
         id_string: dns.id_string.clone(),

@@ -16,6 +16,7 @@ use base::publish::Publisher;
 use base::ring::Consumer;
 use dataplane::tap::{Copy, tap};
 use dns::Tables;
+use dns::cookie::Secrets;
 use sockets::{BindError, Endpoint, Engine, Streams, Transport};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -189,10 +190,11 @@ impl Opened {
         self,
         settings: &Settings,
         tables: &Arc<Publisher<Tables>>,
+        secrets: Option<&Arc<Publisher<Secrets>>>,
         registry: &Arc<Registry>,
     ) -> Result<Running, Error> {
         let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
-        let options = service::options(settings).map_err(no_entropy)?;
+        let options = service::options(settings, secrets).map_err(no_entropy)?;
         let listen = self.listeners.iter().map(|(_, address)| address.to_string()).collect();
         let mut running = Running {
             engines: Mutex::default(),

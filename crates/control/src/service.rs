@@ -2,11 +2,12 @@
 
 use crate::config::Settings;
 use crate::metrics::Registry;
+use crate::secrets::random;
 use crate::words::{QuestionCompression, Transmit};
 use base::publish::Publisher;
+use dns::cookie::{self, Secrets};
 use dns::{Options, Server, Stats, Tables};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,24 +23,14 @@ pub(crate) struct Maker {
     stats: Arc<[Arc<Stats>]>,
 }
 
-/// Numbers nobody can guess.
-fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
-    let mut bytes = [0; BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// What the service is told, the same for all engines.
 ///
 /// # Errors
 /// The kernel's, when it gives no random numbers.
-pub(crate) fn options(settings: &Settings) -> io::Result<Options> {
+pub(crate) fn options(settings: &Settings, secrets: Option<&Arc<Publisher<Secrets>>>) -> io::Result<Options> {
     let dns = &settings.dns;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let cookies = match dns.cookies {
-        true => Some(dns::cookie::Config { secrets: vec![random()?], unix_time_at_zero_s: now }),
-        false => None,
-    };
+    let cookies = secrets.map(|secrets| cookie::Config { secrets: secrets.clone(), unix_time_at_zero_s: now });
     let rrl = dns.rrl_rate.map(|rate| dns::rrl::Config {
         responses_per_second: rate,
         referrals_per_second: rate,

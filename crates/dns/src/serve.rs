@@ -174,7 +174,7 @@ impl Server {
             core: Core {
                 limiter: options.rrl.as_ref().map(|config| Limiter::new(config, options.threads, options.seed)),
                 kitchen: Kitchen { composer: Composer::new(), block: Vec::with_capacity(128 << 10) },
-                shared: Shared { baker: options.cookies.as_ref().and_then(Baker::new), tables, options, stats, zones },
+                shared: Shared { baker: options.cookies.as_ref().map(Baker::new), tables, options, stats, zones },
             },
         }
     }
@@ -261,6 +261,9 @@ impl Drop for Server {
 
 impl Service for Server {
     fn cycle(&mut self, _now: Instant) {
+        if let Some(baker) = &mut self.core.shared.baker {
+            baker.refresh();
+        }
         if self.core.shared.tables.refresh() {
             self.core.shared.follow();
             if let Some(retained) = &mut self.retained {
@@ -699,9 +702,10 @@ fn bake(baker: &Baker, from: From, edns: &Edns, buffer: &[u8]) -> (Option<Cookie
     let came = &buffer[at..at + usize::from(edns.cookie_bytes)];
     let Some((client, server)) = came.split_first_chunk::<{ cookie::CLIENT_BYTES }>() else { return (None, false) };
     let valid = baker.is_valid(from.now, client, server, from.peer);
+    let Some(made) = baker.make(from.now, client, from.peer) else { return (None, false) };
     let mut cookies = [0; cookie::CLIENT_BYTES + cookie::SERVER_BYTES];
     cookies[..cookie::CLIENT_BYTES].copy_from_slice(client);
-    cookies[cookie::CLIENT_BYTES..].copy_from_slice(&baker.make(from.now, client, from.peer));
+    cookies[cookie::CLIENT_BYTES..].copy_from_slice(&made);
     (Some(cookies), valid)
 }
 

@@ -427,7 +427,7 @@ fn other_classes_and_the_server_s_own_names() {
 #[test]
 fn random_name_floods_are_limited_and_a_cookie_exempts() {
     let limits = rrl::Config { nxdomains_per_second: 5, ..rrl::Config::default() };
-    let cookies = cookie::Config { secrets: vec![[9; 16]], unix_time_at_zero_s: 1_700_000_000 };
+    let cookies = cookie::Config::fixed(vec![[9; 16]], 1_700_000_000);
     let mut server = example(Options { rrl: Some(limits), cookies: Some(cookies), ..Options::default() });
     let mut counts = [0; 3];
     for n in 0..100 {

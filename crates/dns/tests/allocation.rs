@@ -242,7 +242,7 @@ fn nor_with_everything_switched_on() {
         nsid: b"ns1".to_vec(),
         version: Some("simoom".to_owned()),
         id: Some("ns1".to_owned()),
-        cookies: Some(cookie::Config { secrets: vec![[1; 16]], unix_time_at_zero_s: 1_700_000_000 }),
+        cookies: Some(cookie::Config::fixed(vec![[1; 16]], 1_700_000_000)),
         rrl: Some(rrl::Config::default()),
         ..Options::default()
     });
