@@ -2,7 +2,7 @@
 
 use crate::config::Settings;
 use crate::error::{Error, reason};
-use crate::metrics::Registry;
+use crate::metrics::{OfInterface, Registry};
 use crate::service::Maker;
 use crate::words::{Idle, Mode, Prefix, Transmit};
 use app::Listener;
@@ -116,8 +116,8 @@ impl Opened {
         for port in &self.ports {
             registry.add(port.stats().clone());
         }
-        for (_, handle) in &self.handles {
-            registry.add(handle.counts());
+        for (name, handle) in &self.handles {
+            registry.add(Arc::new(OfInterface { interface: name.clone(), counters: handle.counts() }));
         }
         let configured = dataplane::Config {
             cpus: settings.cpus.clone().unwrap_or_default(),
