@@ -1,7 +1,5 @@
 //! After start-up an answer costs no allocation, whatever was asked.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use app::{Addresses, Datagram, Ecn, Listener, Service};
@@ -11,28 +9,8 @@ use base::publish::Publisher;
 use dns::{Options, QuestionCompression, Server, Tables, cookie, rrl};
 use zone::{MemorySource, Rtype};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes on to the system's allocator unchanged; counting touches a thread-local integer only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 const ZONE: &str = "\
 $TTL 60
@@ -178,10 +156,10 @@ fn count(options: Options) -> (u64, usize, usize) {
             .zip(chunk)
             .map(|(slot, question)| Datagram::new(slot, question.len(), Ecn::NotEct, addresses(n)))
             .collect();
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations::of_thread();
         server.cycle(Instant::ZERO);
         server.datagrams(Instant::ZERO, Listener(0), &mut burst);
-        allocated += ALLOCATIONS.with(Cell::get) - before;
+        allocated += allocations::of_thread() - before;
         answered += burst.iter().filter(|datagram| datagram.reply_bytes().is_some()).count();
     }
     (allocated, answered, questions.len())
@@ -206,17 +184,17 @@ fn nor_when_new_tables_are_taken() {
         let before = publisher.current();
         publisher.publish(Arc::new(before.rebuild(zones(5..last), 4).unwrap()));
         let last = format!("z{}", last - 1);
-        let counted = ALLOCATIONS.with(Cell::get);
+        let counted = allocations::of_thread();
         server.cycle(Instant::ZERO);
-        assert_eq!(ALLOCATIONS.with(Cell::get), counted);
+        assert_eq!(allocations::of_thread(), counted);
         let mut slot = [0; 512];
         let question = message(&last, Rtype::SOA.0, 1, None);
         slot[..question.len()].copy_from_slice(&question);
         let local = "192.0.2.1:53".parse().unwrap();
         let mut burst = [Datagram::new(&mut slot, question.len(), Ecn::NotEct, Addresses { local, peer: local })];
-        let counted = ALLOCATIONS.with(Cell::get);
+        let counted = allocations::of_thread();
         server.datagrams(Instant::ZERO, Listener(0), &mut burst);
-        assert_eq!(ALLOCATIONS.with(Cell::get), counted);
+        assert_eq!(allocations::of_thread(), counted);
         let mut answers = 0;
         server.stats().report(&mut |figure| {
             let of_zone = figure.labels.first().is_some_and(|(_, zone)| zone.trim_end_matches('.') == last);
