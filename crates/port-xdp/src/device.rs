@@ -190,24 +190,67 @@ pub fn addresses() -> io::Result<BTreeSet<Address>> {
     Ok(found)
 }
 
-/// What happened to the namespace's addresses.
+/// What may change of an interface while it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// there is none of that index
+    Gone,
+    /// there is one
+    There {
+        /// an administrator has put it up
+        up: bool,
+        /// it has carrier
+        running: bool,
+        /// its hardware address; zeros when it has none
+        mac: Mac,
+    },
+}
+
+impl Link {
+    /// Asks for the interface of this index.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of(index: u32) -> io::Result<Link> {
+        let mut found = Link::Gone;
+        dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewLink(link) = message
+                && link.header.index == index
+            {
+                found = Link::from(&of("", &link));
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+impl From<&Device> for Link {
+    fn from(device: &Device) -> Link {
+        Link::There { up: device.up, running: device.running, mac: device.mac }
+    }
+}
+
+/// What happened to the namespace's addresses and interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// there is a new one
     Added(Address),
     /// one has gone
     Removed(Address),
-    /// the kernel lost count of what happened; ask [`addresses`]
+    /// something about the interface of this index is new; ask [`Link::of`]
+    Link(u32),
+    /// the kernel lost count of what happened; ask [`addresses`] and [`Link::of`]
     Missed,
 }
 
-/// Hears of changes to the namespace's addresses.
+/// Hears of changes to the namespace's addresses and interfaces.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
 }
 
 /// Multicast groups of rtnetlink (linux/rtnetlink.h).
+const RTMGRP_LINK: u32 = 0x1;
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
 const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 
@@ -218,7 +261,7 @@ impl Monitor {
     /// The kernel's.
     pub fn open() -> io::Result<Monitor> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind(&SocketAddr::new(0, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
+        socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
         socket.set_non_blocking(true)?;
         Ok(Monitor { socket })
     }
@@ -252,6 +295,9 @@ impl Monitor {
                     }
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(m)) => {
                         changes.extend(address_of(&m).map(Change::Removed));
+                    }
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(m) | RouteNetlinkMessage::DelLink(m)) => {
+                        changes.push(Change::Link(m.header.index))
                     }
                     NetlinkPayload::Overrun(_) => changes.push(Change::Missed),
                     _ => {}

@@ -95,6 +95,17 @@ impl Stack {
         self.counters.clone()
     }
 
+    /// Goes on with another hardware address, after the interface got one. Own addresses in use are announced anew, so that
+    /// neighbours learn of it.
+    pub fn set_mac(&mut self, mac: wire::Mac) {
+        if self.facts.mac != mac {
+            self.facts.mac = mac;
+            let claims = self.claim.mode != ClaimMode::Silent;
+            self.own.iter_mut().filter(|_| claims).for_each(Own::announce_again);
+            self.due_at = Instant::ZERO;
+        }
+    }
+
     /// Takes another configuration. Own addresses that stay keep their state; new ones are claimed first. The seed is not
     /// taken again. This allocates, so it belongs between cycles.
     pub fn reconfigure(&mut self, config: Config) {

@@ -98,6 +98,13 @@ impl Own {
         self.readiness() == Readiness::Ready
     }
 
+    /// Begins to announce an address that is in use.
+    pub(crate) fn announce_again(&mut self) {
+        if matches!(self.state, State::Announcing(_) | State::Settled) {
+            (self.state, self.next_at) = (State::Announcing(0), Instant::ZERO);
+        }
+    }
+
     fn due_at(&self) -> Instant {
         let next_at = match self.state {
             State::Settled | State::Conflict | State::Followed => Instant::MAX,

@@ -390,3 +390,32 @@ fn whoever_hears_a_rival_of_a_used_address_defends_it_once_an_interval() {
     claims.pass(Duration::from_secs(60));
     assert_eq!(claims.counters.own()[0].readiness, Readiness::Ready);
 }
+
+#[test]
+fn a_new_hardware_address_is_announced_and_answered_with() {
+    const NEW: Mac = [2, 0, 0, 0, 0, 0x55];
+    let (mut claims, mut follows) = two_queues();
+    claims.pass(Duration::from_secs(60));
+    follows.now = claims.now;
+    for host in [&mut claims, &mut follows] {
+        host.stack.set_mac(NEW);
+    }
+    let told: Vec<Vec<u8>> = claims.pass(Duration::from_secs(60)).into_iter().map(|(_, frame)| frame).collect();
+    assert!(told.len() >= 4 && told.iter().all(|frame| frame[6..12] == NEW), "{told:x?}");
+    assert!(told.iter().any(|frame| frame[..6] == BROADCAST && read_arp(frame).1.sender_mac == NEW));
+    assert!(follows.pass(Duration::from_secs(60)).is_empty());
+    let mut question = query("192.0.2.2:4000", "192.0.2.1:7", b"x");
+    for host in [&mut claims, &mut follows] {
+        let (_, arp) = read_arp(&host.exchange_one(&arp_frame(Operation::Request, THEIRS, B4, A4, None)).unwrap());
+        assert_eq!(arp.sender_mac, NEW);
+        question[..6].copy_from_slice(&OURS);
+        assert_eq!(host.exchange_one(&question), None, "the old one is another's now");
+        question[..6].copy_from_slice(&NEW);
+        let answer = host.exchange_one(&question).unwrap();
+        assert_eq!(answer[6..12], NEW);
+        // a successor does not go back to the facts of the start
+        host.stack = host.stack.successor();
+        assert!(host.exchange_one(&question).is_some());
+    }
+    assert_eq!(claims.counters.own()[0].readiness, Readiness::Ready);
+}
