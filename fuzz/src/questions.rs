@@ -23,7 +23,7 @@ fn server(compression: QuestionCompression) -> Server {
         question_compression: compression,
         nsid: b"fuzz".to_vec(),
         version: Some("fuzz".into()),
-        cookies: Some(dns::cookie::Config { secrets: vec![[7; 16]], unix_time_at_zero_s: 1_800_000_000 }),
+        cookies: Some(dns::cookie::Config::fixed(vec![[7; 16]], 1_800_000_000)),
         ..Options::default()
     };
     Server::new(tables.reader(), options)

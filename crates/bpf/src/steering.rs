@@ -336,6 +336,18 @@ impl Steering {
         self.taken.iter()
     }
 
+    /// Takes frames for this hardware address from now on, after the interface got another one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), SteeringError> {
+        if self.mac == mac {
+            return Ok(());
+        }
+        self.mac = mac;
+        self.settle()
+    }
+
     /// Takes everything for `address`, and ARP and NDP about it.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(crate) fn run(specs: &[ZoneSpec]) -> Result<String, Error> {
         }
         let _ = writeln!(text, "{}", line(zone));
     }
-    let tables = reload::build(loaded.zones).map_err(Error::Input)?;
+    let tables = reload::build(loaded.zones, None).map_err(Error::Input)?;
     let _ = writeln!(text, "total: {}; a reload needs as much again while both are held", reload::describe(&tables));
     Ok(text)
 }

@@ -66,6 +66,10 @@ pub struct DnsOptions {
     /// DNS cookies (RFC 7873): on or off
     #[arg(long, value_name = "on|off")]
     pub cookies: Option<Switch>,
+    /// File of the cookies' secrets (RFC 9018), 32 hexadecimal digits a line, the first active: for servers that share an
+    /// address; default: a random secret
+    #[arg(long, value_name = "FILE")]
+    pub cookie_secret: Option<String>,
     /// Name server identifier (RFC 5001), sent to who asks
     #[arg(long, value_name = "TEXT")]
     pub nsid: Option<String>,
@@ -84,6 +88,12 @@ pub struct DnsOptions {
     /// Seconds after which an idle TCP connection is closed
     #[arg(long, value_name = "SECONDS")]
     pub tcp_idle: Option<Within<1, 3600>>,
+    /// MiB of answers that TCP clients have not taken yet, over all connections; beyond it none is queued
+    #[arg(long, value_name = "MIB")]
+    pub tcp_memory: Option<Within<1, 1_000_000>>,
+    /// TCP connections that the kernel holds until they are accepted; no more than net.core.somaxconn
+    #[arg(long, value_name = "N")]
+    pub tcp_backlog: Option<Within<1, 65_535>>,
     #[command(flatten)]
     #[serde(rename = "rrl")]
     /// response rate limiting
@@ -197,6 +207,8 @@ pub struct Dns {
     pub transmit: Transmit,
     /// whether cookies are given and honoured
     pub cookies: bool,
+    /// the file of the cookies' secrets
+    pub cookie_secret: Option<String>,
     /// NSID
     pub nsid: Option<String>,
     /// version.bind
@@ -209,6 +221,10 @@ pub struct Dns {
     pub tcp_connections: usize,
     /// seconds
     pub tcp_idle_s: u32,
+    /// bytes queued over all TCP connections
+    pub tcp_memory_bytes: usize,
+    /// connections before they are accepted, a listener
+    pub tcp_backlog: u32,
     /// answers a second; None is off
     pub rrl_rate: Option<u32>,
     /// every Nth limited answer is truncated instead of dropped
@@ -304,6 +320,8 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         })
         .collect();
     let mut settings = settle(&places, zones, &file.dataplane, &dns, &file.control)?;
+    let relative = |path: String| folder.join(path).display().to_string();
+    settings.dns.cookie_secret = settings.dns.cookie_secret.map(relative);
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -401,6 +419,10 @@ fn settle(
             errors.push(format!("{}: {} bytes; give 1 to 255", word(places, option, key), text.len()));
         }
     }
+    if dns.cookie_secret.is_some() && dns.cookies.is_some_and(|on| !on.0) {
+        let option = word(places, "--cookie-secret", "dns.cookie-secret");
+        errors.push(format!("{option}: cookies are off; remove one of the two"));
+    }
     if zones.is_empty() {
         errors.push(word(places, "no zone; give ORIGIN=FILE", "no zone; add [[dns.zone]] with origin and file"));
     }
@@ -439,6 +461,7 @@ fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
         question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
         transmit: dns.transmit.unwrap_or(Transmit::Inplace),
         cookies: dns.cookies.is_none_or(|on| on.0),
+        cookie_secret: dns.cookie_secret.clone(),
         nsid: dns.nsid.clone(),
         version_string: dns.version_string.clone(),
         id_string: dns.id_string.clone(),
@@ -446,6 +469,8 @@ fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
         edns_size: dns.edns_size.map_or(1232, |n| n.0 as u16),
         tcp_connections: dns.tcp_connections.map_or(1024, |n| n.0 as usize),
         tcp_idle_s: dns.tcp_idle.map_or(10, |n| n.0),
+        tcp_memory_bytes: dns.tcp_memory.map_or(64, |n| n.0 as usize) << 20,
+        tcp_backlog: dns.tcp_backlog.map_or(1024, |n| n.0),
         rrl_rate: dns.rrl.rate.map(|n| n.0).filter(|&rate| rate > 0),
         rrl_slip: dns.rrl.slip.map_or(2, |n| n.0),
         rrl_exempt: dns.rrl.exempt.clone(),

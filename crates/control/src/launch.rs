@@ -16,6 +16,7 @@ use base::publish::Publisher;
 use base::ring::Consumer;
 use dataplane::tap::{Copy, tap};
 use dns::Tables;
+use dns::cookie::Secrets;
 use sockets::{BindError, Endpoint, Engine, Streams, Transport};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -120,6 +121,19 @@ fn refuse_the_kernels(settings: &Settings) -> Result<(), Error> {
     if lines.is_empty() { Ok(()) } else { Err(Error::Input(lines)) }
 }
 
+/// The kernel takes a longer backlog without a word and keeps to its own bound.
+fn warn_short_backlog(settings: &Settings) {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|text| text.trim().parse().ok());
+    let asked = settings.dns.tcp_backlog;
+    if let Some(most) = most.filter(|most: &u32| asked > *most) {
+        let place =
+            settings.file.as_ref().map_or("--tcp-backlog".to_owned(), |file| format!("{file}: dns.tcp-backlog"));
+        tracing::warn!(
+            "{place}: the kernel holds {most} connections, not {asked}; raise it with `sysctl net.core.somaxconn={asked}`"
+        );
+    }
+}
+
 fn open_sockets(
     settings: &Settings,
     listeners: &[(Listener, SocketAddr)],
@@ -137,6 +151,7 @@ fn open_sockets(
     if endpoints.is_empty() {
         return Ok(None);
     }
+    warn_short_backlog(settings);
     let config = sockets::Config {
         endpoints,
         threads,
@@ -151,6 +166,8 @@ fn open_sockets(
         streams: Streams {
             connections: settings.dns.tcp_connections.div_ceil(threads),
             window_bytes: dns::stream::WINDOW_BYTES,
+            budget_bytes: settings.dns.tcp_memory_bytes.div_ceil(threads),
+            backlog: settings.dns.tcp_backlog as i32,
             ..Streams::default()
         },
         ..sockets::Config::default()
@@ -173,10 +190,11 @@ impl Opened {
         self,
         settings: &Settings,
         tables: &Arc<Publisher<Tables>>,
+        secrets: Option<&Arc<Publisher<Secrets>>>,
         registry: &Arc<Registry>,
     ) -> Result<Running, Error> {
         let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
-        let options = service::options(settings).map_err(no_entropy)?;
+        let options = service::options(settings, secrets).map_err(no_entropy)?;
         let listen = self.listeners.iter().map(|(_, address)| address.to_string()).collect();
         let mut running = Running {
             engines: Mutex::default(),
@@ -189,7 +207,8 @@ impl Opened {
         let mut engines = Engines::default();
         if let Some(engine) = self.sockets {
             let services = Maker::new(&options, self.socket_threads, true, tables, registry);
-            let sockets = engine.start(move |_| services.make()).map_err(|error| cannot("sockets", error))?;
+            let sockets =
+                engine.start(move |thread| services.make(thread)).map_err(|error| cannot("sockets", error))?;
             sockets.counters().for_each(|counters| registry.add(counters.clone()));
             running.threads += self.socket_threads;
             running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));

@@ -18,6 +18,7 @@ mod metrics;
 mod notify;
 mod privileges;
 mod reload;
+mod secrets;
 mod serve;
 mod service;
 mod signals;
@@ -68,6 +69,7 @@ fn run(cli: Cli) -> Result<String, Error> {
         Command::Check { config: Some(config), .. } => {
             let settings = config::from_file(&config)?;
             launch::check(&settings)?;
+            secrets::publisher(&settings.dns)?;
             check::run(&settings.dns.zones)
         }
         Command::Check { config: None, zones } => check::run(&config::zone_specs(&zones)),

@@ -47,6 +47,24 @@ impl Registry {
     }
 }
 
+/// A block of counters of one interface, whose figures say so.
+pub(crate) struct OfInterface<R> {
+    /// the interface's name
+    pub interface: String,
+    /// the counters, which do not know it
+    pub counters: Arc<R>,
+}
+
+impl<R: Report> Report for OfInterface<R> {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        self.counters.report(&mut |figure| {
+            let labels: Vec<_> =
+                std::iter::once(("interface", self.interface.as_str())).chain(figure.labels.iter().copied()).collect();
+            show(Figure { labels: &labels, ..figure });
+        });
+    }
+}
+
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Registry({} blocks)", self.0.lock().unwrap_or_else(PoisonError::into_inner).len())
@@ -168,6 +186,22 @@ mod tests {
              # TYPE simoom_threads gauge\n\
              simoom_threads 2\n"
         );
+    }
+
+    #[test]
+    fn figures_of_interfaces_stay_apart() {
+        let registry = Registry::default();
+        for (interface, drops) in [("e0", 2), ("e1", 40)] {
+            registry.add(Arc::new(OfInterface { interface: interface.to_owned(), counters: Arc::new(Block(drops)) }));
+        }
+        let text = prometheus(&registry.collect());
+        for line in [
+            "simoom_drops_total{interface=\"e0\",reason=\"never\"} 0",
+            "simoom_drops_total{interface=\"e1\",reason=\"bad \\\"sum\\\"\\n\\\\\"} 40",
+            "simoom_threads{interface=\"e1\"} 1",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line} in {text}");
+        }
     }
 
     #[test]

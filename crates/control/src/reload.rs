@@ -7,11 +7,13 @@
 use crate::config::ZoneSpec;
 use crate::launch::Running;
 use crate::notify;
+use crate::secrets;
 use crate::zones::{self, Prints};
 use base::Counter;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use dns::Tables;
+use dns::cookie::Secrets;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -54,18 +56,24 @@ pub(crate) struct Loader {
     specs: Vec<ZoneSpec>,
     prints: Prints,
     publisher: Arc<Publisher<Tables>>,
+    /// the file of the cookies' secrets, when there is one, and where they go
+    secrets: Option<(String, Arc<Publisher<Secrets>>)>,
     running: Arc<Running>,
     counters: Arc<Counters>,
 }
 
-/// Tables of these zones.
+/// Tables of these zones, which will replace those `before`.
 ///
 /// # Errors
 /// Zones that cannot be served together.
-pub(crate) fn build(zones: Vec<Zone>) -> Result<Tables, Vec<String>> {
+pub(crate) fn build(zones: Vec<Zone>, before: Option<&Tables>) -> Result<Tables, Vec<String>> {
     // std's hash keys come from the machine's entropy, and so does what they make of nothing
     let seed = RandomState::new().build_hasher().finish();
-    Tables::build(zones, seed).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    let built = match before {
+        Some(before) => before.rebuild(zones, seed),
+        None => Tables::build(zones, seed),
+    };
+    built.map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
 /// `3 zones, 1200 names, 5 MiB`.
@@ -80,9 +88,10 @@ impl Loader {
         specs: Vec<ZoneSpec>,
         prints: Prints,
         publisher: Arc<Publisher<Tables>>,
+        secrets: Option<(String, Arc<Publisher<Secrets>>)>,
         running: Arc<Running>,
     ) -> Loader {
-        Loader { specs, prints, publisher, running, counters: Arc::default() }
+        Loader { specs, prints, publisher, secrets, running, counters: Arc::default() }
     }
 
     pub(crate) fn counters(&self) -> Arc<dyn Report> {
@@ -135,7 +144,13 @@ impl Loader {
 
     fn attempt(&mut self) -> Outcome {
         let begun = Instant::now();
+        let secrets = self.new_secrets()?;
         if self.prints.unchanged() {
+            if secrets.is_some() {
+                self.publish(secrets);
+                self.counters.done.add(1);
+                return Ok("reloaded the cookie secrets; no zone file has changed".into());
+            }
             self.counters.unchanged.add(1);
             return Ok("nothing to reload: no zone file has changed".into());
         }
@@ -143,10 +158,11 @@ impl Loader {
         for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
             tracing::warn!("{warning}");
         }
-        let tables = build(loaded.zones)?;
-        let message = format!("reloaded {} in {:.1} s", describe(&tables), begun.elapsed().as_secs_f64());
         let old = self.publisher.current();
+        let tables = build(loaded.zones, Some(&old))?;
+        let message = format!("reloaded {} in {:.1} s", describe(&tables), begun.elapsed().as_secs_f64());
         self.publisher.publish(Arc::new(tables));
+        self.publish(secrets);
         self.prints = loaded.prints;
         self.counters.done.add(1);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -155,13 +171,28 @@ impl Loader {
         Ok(message)
     }
 
-    /// Waits until only this thread holds `old`: then every serving thread answers from the new tables.
-    fn wait_until_released(&self, old: &Arc<Tables>) {
+    /// The secrets of the cookies, if there is a file of them that says something new.
+    fn new_secrets(&self) -> Result<Option<Secrets>, Vec<String>> {
+        let Some((file, publisher)) = &self.secrets else { return Ok(None) };
+        let secrets = secrets::load(file).map_err(|line| vec![line])?;
+        Ok(Some(secrets).filter(|new| *new != *publisher.current()))
+    }
+
+    fn publish(&self, secrets: Option<Secrets>) {
+        if let (Some(new), Some((_, publisher))) = (secrets, &self.secrets) {
+            let old = publisher.current();
+            publisher.publish(Arc::new(new));
+            self.wait_until_released(&old);
+        }
+    }
+
+    /// Waits until only this thread holds `old`: then every serving thread answers with what replaced it.
+    fn wait_until_released<T>(&self, old: &Arc<T>) {
         let deadline = Instant::now() + PATIENCE;
         let mut pause = Duration::from_micros(50);
         while Arc::strong_count(old) > 1 {
             if Instant::now() > deadline {
-                tracing::warn!("a thread has not taken the new tables after {} s", PATIENCE.as_secs());
+                tracing::warn!("a thread has not taken what was reloaded after {} s", PATIENCE.as_secs());
                 return;
             }
             // who sleeps is at a cycle's end and takes them when it wakes

@@ -11,7 +11,7 @@ use crate::error::{Error, reason};
 use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
 use crate::reload::{Loader, Outcome};
-use crate::{http, notify, privileges, signals, zones};
+use crate::{http, notify, privileges, secrets, signals, zones};
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use dns::Tables;
@@ -128,9 +128,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
         tracing::warn!("{warning}");
     }
-    let tables = crate::reload::build(loaded.zones).map_err(Error::Input)?;
+    let tables = crate::reload::build(loaded.zones, None).map_err(Error::Input)?;
     tracing::info!("{} in {:.1} s", crate::reload::describe(&tables), begun.elapsed().as_secs_f64());
     let publisher = Arc::new(Publisher::new(Arc::new(tables)));
+    let secrets = secrets::publisher(&settings.dns)?;
     let control = open_control(settings, identity.as_ref())?;
     let metrics = settings.metrics.map(http::bind).transpose()?;
     let opened = launch::open(settings)?;
@@ -141,8 +142,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     }
 
     let registry = Arc::new(Registry::default());
-    let running = Arc::new(opened.start(settings, &publisher, &registry)?);
-    let loader = Loader::new(settings.dns.zones.clone(), loaded.prints, publisher.clone(), running.clone());
+    let running = Arc::new(opened.start(settings, &publisher, secrets.as_ref(), &registry)?);
+    let shared = settings.dns.cookie_secret.clone().zip(secrets);
+    let loader = Loader::new(settings.dns.zones.clone(), loaded.prints, publisher.clone(), shared, running.clone());
     registry.add(loader.counters());
     registry.add(Arc::new(About {
         start_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
@@ -221,11 +223,12 @@ fn open_control(settings: &Settings, identity: Option<&privileges::Identity>) ->
 
 /// A reload reads the files as who the process is now.
 fn warn_unreadable(settings: &Settings) {
-    for zone in &settings.dns.zones {
-        if let Err(error) = File::open(&zone.file) {
+    let zones = settings.dns.zones.iter().map(|zone| &zone.file);
+    for file in zones.chain(&settings.dns.cookie_secret) {
+        if let Err(error) = File::open(file) {
             tracing::warn!(
                 "{}: cannot be read any more now that privileges are dropped ({}): a reload will fail; make it readable for {}",
-                zone.file,
+                file,
                 reason(&error),
                 settings.user.as_deref().unwrap_or("the user that simoom runs as without capabilities"),
             );

@@ -31,6 +31,14 @@ pub trait Floor {
     /// Does what is due by `now`, putting frames from `take` into `tx` as far as there is room; when it wants to be asked
     /// next.
     fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant>;
+
+    /// The stack that takes this one's place after a panic, with what must outlast it; None has one made as at the start.
+    fn successor(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 impl Floor for stack::Stack {
@@ -55,6 +63,10 @@ impl Floor for stack::Stack {
     #[inline]
     fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
         self.poll(now, take, tx)
+    }
+
+    fn successor(&self) -> Option<Self> {
+        Some(self.successor())
     }
 }
 
@@ -257,3 +269,6 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.port
     }
 }
+
+#[cfg(test)]
+mod tests;

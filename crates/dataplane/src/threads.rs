@@ -85,7 +85,8 @@ where
     S: Service + 'static,
     N: Floor + 'static,
 {
-    /// Starts a thread for each of `ports`. It makes its stack and service there, and again after a panic.
+    /// Starts a thread for each of `ports`. It makes its stack and service there, and again after a panic; a stack that has a
+    /// [`Floor::successor`] is not made again.
     ///
     /// # Errors
     /// The kernel's, when a thread cannot be made or pinned; those that were started are stopped.
@@ -95,7 +96,7 @@ where
         make_stack: impl Fn(usize, &Facts) -> N + Send + Sync + 'static,
         make_service: impl Fn(usize) -> S + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let make = Arc::new(move |n, facts: &Facts| (make_stack(n, facts), make_service(n)));
+        let make = Arc::new((make_stack, make_service));
         let clock = Clock::start();
         let mut dataplane = Dataplane { threads: Vec::with_capacity(ports.len()) };
         for (n, port) in ports.into_iter().enumerate() {
@@ -114,7 +115,8 @@ where
                     let _ = ready.send(Err(error));
                     return port;
                 }
-                let (stack, service) = make(n, port.facts());
+                let (make_stack, make_service) = &*make;
+                let (stack, service) = (make_stack(n, port.facts()), make_service(n));
                 let cycles = Loop::new(port, stack, service, config.batch).with_copies(config.copies);
                 // as above
                 let _ = ready.send(Ok(cycles.counters().clone()));
@@ -126,7 +128,7 @@ where
                     clock,
                     short_sleep: SHORT_SLEEP,
                 };
-                thread.supervise(|facts| make(n, facts));
+                thread.supervise(|facts| make_stack(n, facts), || make_service(n));
                 thread.cycles.into_port()
             })?;
             let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
@@ -221,15 +223,18 @@ struct Thread<P, S, N> {
 
 impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
     /// Runs until told to stop, with a new stack and service after each panic.
-    fn supervise(&mut self, make: impl Fn(&Facts) -> (N, S)) {
+    fn supervise(&mut self, make_stack: impl Fn(&Facts) -> N, make_service: impl Fn() -> S) {
         let mut last_panic = None;
         let mut broken = false;
         loop {
             // what a panic may leave half done is replaced before the next cycle: stack, service and the bursts
             let run = catch_unwind(AssertUnwindSafe(|| {
                 if broken {
-                    let (stack, service) = make(self.cycles.port().facts());
-                    self.cycles.recover(stack, service);
+                    let stack = match self.cycles.stack().successor() {
+                        Some(stack) => stack,
+                        None => make_stack(self.cycles.port().facts()),
+                    };
+                    self.cycles.recover(stack, make_service());
                     broken = false;
                 }
                 self.run();

@@ -4,27 +4,9 @@ use app::{Listener, Service};
 use base::{Burst, Frame, Instant};
 use dataplane::{Floor, Loop};
 use port::{Port, pipe};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 /// Sends every other frame back and drops the rest.
 struct Half;
@@ -50,7 +32,7 @@ fn cycles_do_not_allocate() {
     let client = &mut clients[0];
     let mut cycles = Loop::new(servers.remove(0), Half, Nothing, 32);
     let mut burst = Burst::new();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations::of_process();
     let mut answers = 0;
     for n in 0..1000 {
         for _ in 0..n % 64 {
@@ -67,6 +49,6 @@ fn cycles_do_not_allocate() {
         }
         client.flush();
     }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(allocations::of_process() - before, 0);
     assert!(answers > 10_000);
 }

@@ -5,8 +5,10 @@ use base::{Burst, Instant};
 use dataplane::{Config, Dataplane};
 use port::pipe::{self, Pipe};
 use port::{Facts, Port};
-use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
+use stack::{Claim, ClaimMode, OwnAddress, Readiness, Stack, UdpListener};
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
 use wire::{Protocol, Sum, ipv4, udp};
@@ -19,6 +21,7 @@ struct Upper;
 impl Service for Upper {
     fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [app::Datagram<'_>]) {
         for datagram in burst {
+            assert_ne!(datagram.question(), b"panic");
             let bytes = datagram.question().len();
             datagram.buffer()[..bytes].make_ascii_uppercase();
             datagram.reply(bytes);
@@ -65,7 +68,10 @@ fn ask(client: &mut Pipe, frame: &[u8]) -> Vec<u8> {
         client.receive(&mut burst, 64);
         let mut answer = None;
         for frame in burst.drain(..) {
-            answer = Some(frame.bytes()[HEADERS_BYTES..].to_vec());
+            // what else comes are claims of the address
+            if frame.bytes()[12..14] == [0x08, 0x00] {
+                answer = Some(frame.bytes()[HEADERS_BYTES..].to_vec());
+            }
             client.give(frame);
         }
         if let Some(answer) = answer {
@@ -85,5 +91,48 @@ fn datagrams_are_answered_and_a_new_configuration_takes_hold() {
     assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"hello")), b"HELLO");
     dataplane.command(|_, _, stack| stack.reconfigure(listening(5353)));
     assert_eq!(ask(client, &question(&facts, &client_facts, 5353, b"moved")), b"MOVED");
+    dataplane.stop();
+}
+
+#[test]
+fn own_addresses_stay_in_use_over_a_panic() {
+    let (mut clients, servers) = pipe::pair(&pipe::Config::default()).unwrap();
+    let (facts, client) = (servers[0].facts().clone(), &mut clients[0]);
+    let client_facts = client.facts().clone();
+    let short = Duration::from_millis(1);
+    let claim = Claim {
+        mode: ClaimMode::Detect,
+        wait: short,
+        probe_interval: short,
+        announce_interval: short,
+        ..Claim::default()
+    };
+    let (made, shown) = (Arc::new(AtomicU64::new(0)), Arc::new(OnceLock::new()));
+    let (count, show) = (made.clone(), shown.clone());
+    let make_stack = move |_, facts: &Facts| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let stack = Stack::new(stack::Config { claim, ..listening(53) }, facts);
+        show.set(stack.counters()).expect("one stack only");
+        stack
+    };
+    let dataplane: Dataplane<Pipe, Upper> =
+        Dataplane::start(servers, &Config::default(), make_stack, |_| Upper).unwrap();
+    let counters = dataplane.counters().next().unwrap().clone();
+    let stack: &Arc<stack::Counters> = shown.get().unwrap();
+    assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"hello")), b"HELLO");
+    let started = std::time::Instant::now();
+    let mut panic = client.take().expect("a free frame");
+    assert!(panic.fill(&question(&facts, &client_facts, 53, b"panic")));
+    let mut burst = Burst::new();
+    burst.push(panic);
+    client.transmit(&mut burst);
+    client.flush();
+    while counters.panics.get() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "no panic");
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"again")), b"AGAIN");
+    assert_eq!(stack.own()[0].readiness, Readiness::Ready);
+    assert_eq!(made.load(Ordering::Relaxed), 1);
     dataplane.stop();
 }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::block::{self, UNIT_BYTES};
 use crate::compose::Composer;
 use crate::key;
+use crate::ledger::Ledger;
 use crate::reference::{self, Located};
 use crate::reply::ARENA_SLACK_BYTES;
 use crate::table::{HEADER_BYTES, Tables, ZoneEntry, flag};
@@ -44,6 +46,19 @@ impl Tables {
     /// # Errors
     /// Every zone that cannot be served beside the others.
     pub fn build(zones: Vec<Zone>, seed: u64) -> Result<Tables, Vec<BuildError>> {
+        Tables::counted_in(&Arc::default(), zones, seed)
+    }
+
+    /// As [`Tables::build`], for tables that will replace `self`: zones that are in both keep their counts, and servers take
+    /// the new tables without allocating, since the room for their counters is made here.
+    ///
+    /// # Errors
+    /// Every zone that cannot be served beside the others.
+    pub fn rebuild(&self, zones: Vec<Zone>, seed: u64) -> Result<Tables, Vec<BuildError>> {
+        Tables::counted_in(self.counted.ledger(), zones, seed)
+    }
+
+    fn counted_in(ledger: &Arc<Ledger>, zones: Vec<Zone>, seed: u64) -> Result<Tables, Vec<BuildError>> {
         let mut by_name = HashMap::with_capacity(zones.len());
         let mut errors = Vec::new();
         for (index, zone) in zones.iter().enumerate() {
@@ -68,7 +83,7 @@ impl Tables {
         let entries = zones.into_iter().zip(entries).zip(parents);
         let entries =
             entries.map(|((zone, (negative, apex_bytes)), parent)| ZoneEntry { zone, parent, negative, apex_bytes });
-        Ok(build.finish(entries.collect()))
+        Ok(build.finish(entries.collect(), ledger))
     }
 }
 
@@ -325,13 +340,14 @@ impl Build {
     }
 
     /// Enters what is missing above each apex, so that every suffix of a name in the table is in the table.
-    fn finish(mut self, zones: Vec<ZoneEntry>) -> Tables {
+    fn finish(mut self, zones: Vec<ZoneEntry>, ledger: &Arc<Ledger>) -> Tables {
         let more = zones.iter().map(|entry| entry.zone.origin().label_count()).sum();
         let mut apexes: Vec<Name> = zones.iter().map(|entry| entry.zone.origin().to_name()).collect();
         // outer zones first
         apexes.sort_by_key(|apex| apex.as_wire().len());
         let names = std::mem::take(&mut self.names);
-        let mut tables = Tables::with(&names, more, Vec::new(), zones, self.seed);
+        let counted = ledger.lease(zones.iter().map(|entry| entry.zone.origin()));
+        let mut tables = Tables::with(&names, more, zones, self.seed, counted);
         drop(names);
         for apex in &apexes {
             let mut encloser = 0;

@@ -2,8 +2,10 @@
 //! address. Every server behind an anycast address that has the same secret takes the others' cookies.
 
 use base::Instant;
+use base::publish::{Publisher, Reader};
 use siphasher::sip::SipHasher24;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Octets of a server cookie (RFC 9018 section 4).
 pub(crate) const SERVER_BYTES: usize = 16;
@@ -17,39 +19,76 @@ const PAST_S: i32 = 3600;
 /// How far ahead the clock of the server that made it may be.
 const AHEAD_S: i32 = 300;
 
+/// Secrets, ready for use.
+pub struct Secrets {
+    secrets: Vec<[u8; 16]>,
+    hashers: Vec<SipHasher24>,
+}
+
+impl Secrets {
+    /// Cookies are made with the first, and taken under any: put the next secret second first, then in front, then drop the
+    /// old one (RFC 9018 section 5). Without one there are no cookies.
+    pub fn new(secrets: Vec<[u8; 16]>) -> Secrets {
+        let hashers = secrets.iter().map(SipHasher24::new_with_key).collect();
+        Secrets { secrets, hashers }
+    }
+}
+
+/// Those of the same secrets in the same order.
+impl PartialEq for Secrets {
+    fn eq(&self, other: &Self) -> bool {
+        self.secrets == other.secrets
+    }
+}
+
+impl Eq for Secrets {}
+
+/// Secrets are not shown.
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} secrets", self.secrets.len())
+    }
+}
+
 /// The server's secrets and its clock.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Config {
-    /// cookies are made with the first, and taken under any: put the next secret second first, then in front, then drop
-    /// the old one (RFC 9018 section 5)
-    pub secrets: Vec<[u8; 16]>,
+    /// they may be replaced while the server serves; it takes the new ones at its next cycle
+    pub secrets: Arc<Publisher<Secrets>>,
     /// seconds since 1970 at [`Instant::ZERO`]
     pub unix_time_at_zero_s: u64,
 }
 
-/// Secrets are not shown.
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cookie::Config({} secrets)", self.secrets.len())
+impl Config {
+    /// With secrets that stay.
+    pub fn fixed(secrets: Vec<[u8; 16]>, unix_time_at_zero_s: u64) -> Config {
+        let secrets = Arc::new(Publisher::new(Arc::new(Secrets::new(secrets))));
+        Config { secrets, unix_time_at_zero_s }
     }
 }
 
 /// Makes and checks server cookies.
 pub(crate) struct Baker {
-    hashers: Vec<SipHasher24>,
+    secrets: Reader<Secrets>,
     unix_time_at_zero_s: u64,
 }
 
 impl Baker {
-    /// None without a secret.
-    pub(crate) fn new(config: &Config) -> Option<Baker> {
-        let hashers: Vec<_> = config.secrets.iter().map(SipHasher24::new_with_key).collect();
-        (!hashers.is_empty()).then_some(Baker { hashers, unix_time_at_zero_s: config.unix_time_at_zero_s })
+    /// With the secrets of now.
+    pub(crate) fn new(config: &Config) -> Baker {
+        Baker { secrets: config.secrets.reader(), unix_time_at_zero_s: config.unix_time_at_zero_s }
     }
 
-    /// The cookie for this client now.
-    pub(crate) fn make(&self, now: Instant, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> [u8; SERVER_BYTES] {
-        self.made_at(&self.hashers[0], self.seconds(now), client, peer)
+    /// Takes newer secrets if there are some; between bursts only.
+    #[inline]
+    pub(crate) fn refresh(&mut self) {
+        self.secrets.refresh();
+    }
+
+    /// The cookie for this client now; None without a secret.
+    pub(crate) fn make(&self, now: Instant, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> Option<[u8; SERVER_BYTES]> {
+        let active = self.secrets.hashers.first()?;
+        Some(self.made_at(active, self.seconds(now), client, peer))
     }
 
     /// Whether the cookie is ours, for this client, and fresh.
@@ -61,7 +100,7 @@ impl Baker {
         if !(-AHEAD_S..=PAST_S).contains(&age) {
             return false;
         }
-        self.hashers.iter().any(|hasher| {
+        self.secrets.hashers.iter().any(|hasher| {
             let expected = self.made_at(hasher, made, client, peer);
             // no early end, so that time tells nothing
             expected.iter().zip(server).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
@@ -105,7 +144,7 @@ mod tests {
     }
 
     fn baker(secrets: &[&str], unix_time_at_zero_s: u64) -> Baker {
-        Baker::new(&Config { secrets: secrets.iter().map(|text| hex(text)).collect(), unix_time_at_zero_s }).unwrap()
+        Baker::new(&Config::fixed(secrets.iter().map(|text| hex(text)).collect(), unix_time_at_zero_s))
     }
 
     /// RFC 9018 appendix A.1.
@@ -114,7 +153,7 @@ mod tests {
         let baker = baker(&["e5e973e5a6b2a43f48e7dc849e37bfcf"], 1_559_731_985);
         let peer = "198.51.100.100".parse().unwrap();
         let made = baker.make(Instant::ZERO, &hex("2464c4abcf10c957"), peer);
-        assert_eq!(made, hex("010000005cf79f111f8130c3eee29480"));
+        assert_eq!(made.unwrap(), hex("010000005cf79f111f8130c3eee29480"));
     }
 
     #[test]
@@ -122,7 +161,7 @@ mod tests {
         let old = baker(&["00000000000000000000000000000001"], 1000);
         let rolled = baker(&["00000000000000000000000000000002", "00000000000000000000000000000001"], 1000);
         let (client, peer) = ([7; 8], "2001:db8::1".parse().unwrap());
-        let made = old.make(Instant::ZERO, &client, peer);
+        let made = old.make(Instant::ZERO, &client, peer).unwrap();
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         assert!(old.is_valid(at(0), &client, &made, peer));
         assert!(rolled.is_valid(at(3600), &client, &made, peer));
@@ -136,13 +175,37 @@ mod tests {
             // the low bit of the time leaves it fresh, but no longer fits the hash
             assert!(!old.is_valid(at(2), &client, &forged, peer), "octet {octet}");
         }
-        let early = old.make(at(301), &client, peer);
+        let early = old.make(at(301), &client, peer).unwrap();
         assert!(!old.is_valid(at(0), &client, &early, peer));
         assert!(old.is_valid(at(1), &client, &early, peer));
     }
 
     #[test]
+    fn secrets_roll_while_clients_keep_their_cookies() {
+        let [first, second] = [[1; 16], [2; 16]];
+        let config = Config::fixed(vec![first], 1000);
+        let mut baker = Baker::new(&config);
+        let (client, peer, now) = ([7; 8], "192.0.2.1".parse().unwrap(), Instant::ZERO);
+        let old = baker.make(now, &client, peer).unwrap();
+        let steps =
+            [(vec![first, second], true, true), (vec![second, first], true, false), (vec![second], false, false)];
+        for (secrets, takes_old, makes_old) in steps {
+            config.secrets.publish(Arc::new(Secrets::new(secrets)));
+            baker.refresh();
+            assert_eq!(baker.is_valid(now, &client, &old, peer), takes_old);
+            let made = baker.make(now, &client, peer).unwrap();
+            assert_eq!(made == old, makes_old);
+            assert!(baker.is_valid(now, &client, &made, peer));
+            // a server made now, from the settings of the start
+            assert!(Baker::new(&config).is_valid(now, &client, &made, peer));
+        }
+    }
+
+    #[test]
     fn without_a_secret_there_are_no_cookies() {
-        assert!(Baker::new(&Config { secrets: Vec::new(), unix_time_at_zero_s: 0 }).is_none());
+        let none = Baker::new(&Config::fixed(Vec::new(), 0));
+        let peer = "192.0.2.1".parse().unwrap();
+        assert_eq!(none.make(Instant::ZERO, &[0; 8], peer), None);
+        assert!(!none.is_valid(Instant::ZERO, &[0; 8], &[0; 16], peer));
     }
 }

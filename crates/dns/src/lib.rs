@@ -16,6 +16,7 @@ mod chaos;
 mod compose;
 pub mod cookie;
 mod key;
+mod ledger;
 mod question;
 mod reference;
 mod reply;

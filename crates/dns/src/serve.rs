@@ -12,13 +12,14 @@ use crate::block::{self, Block, UNIT_BYTES};
 use crate::chaos;
 use crate::compose::{Composer, NAME_AT};
 use crate::cookie::{self, Baker};
+use crate::ledger::Row;
 use crate::question::{self, Ask, DropReason, Edns, Verdict};
 use crate::reference::{self, rcode};
 use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
 use crate::retained::{Held, Made, Origin, Retained};
 use crate::rrl::{self, Judgement, Limiter};
-use crate::stats::{Stats, Transport, ZoneStats};
+use crate::stats::{Stats, Transport};
 use crate::stream::{self, Connections};
 use crate::table::{Key, Tables};
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams};
@@ -122,7 +123,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     baker: Option<Baker>,
     pub(crate) stats: Arc<Stats>,
-    zones: Vec<Arc<ZoneStats>>,
+    zones: Arc<Row>,
 }
 
 /// Where the few answers are made that are not prepared.
@@ -152,14 +153,18 @@ pub(crate) struct From {
 
 impl Server {
     /// A server over the tables that `tables` reads.
-    pub fn new(tables: Reader<Tables>, mut options: Options) -> Server {
+    pub fn new(tables: Reader<Tables>, options: Options) -> Server {
+        Server::with_stats(tables, options, Arc::default())
+    }
+
+    /// The same, which goes on counting in `stats`: those of a server that it takes the place of, on the same thread.
+    pub fn with_stats(tables: Reader<Tables>, mut options: Options, stats: Arc<Stats>) -> Server {
         options.udp_bytes = options.udp_bytes.max(LEAST_UDP_BYTES as u16);
         options.nsid.truncate(255);
-        let stats = Arc::new(Stats::default());
-        let zones = stats.zones(tables.zones());
+        let zones = stats.zones(tables.counted.ledger());
         let idle = Pending { verdict: Verdict::Drop(DropReason::Short), key: Key::default() };
         let retained = Retained::new(options.retained_bytes);
-        stats.retained_bytes.set(retained.as_ref().map_or(0, Retained::bytes) as u64);
+        stats.retained_bytes.add(retained.as_ref().map_or(0, Retained::bytes) as u64);
         let names = if options.question_compression == QuestionCompression::Accept { BURST_FRAMES } else { 0 };
         Server {
             pending: Box::new([idle; BURST_FRAMES]),
@@ -169,7 +174,7 @@ impl Server {
             core: Core {
                 limiter: options.rrl.as_ref().map(|config| Limiter::new(config, options.threads, options.seed)),
                 kitchen: Kitchen { composer: Composer::new(), block: Vec::with_capacity(128 << 10) },
-                shared: Shared { baker: options.cookies.as_ref().and_then(Baker::new), tables, options, stats, zones },
+                shared: Shared { baker: options.cookies.as_ref().map(Baker::new), tables, options, stats, zones },
             },
         }
     }
@@ -249,14 +254,18 @@ impl Pending {
 /// What is gone takes no memory, though its counts stay.
 impl Drop for Server {
     fn drop(&mut self) {
-        self.core.shared.stats.retained_bytes.set(0);
+        let (held, gone) = (&self.core.shared.stats.retained_bytes, self.retained.as_ref().map_or(0, Retained::bytes));
+        held.set(held.get().wrapping_sub(gone as u64));
     }
 }
 
 impl Service for Server {
     fn cycle(&mut self, _now: Instant) {
+        if let Some(baker) = &mut self.core.shared.baker {
+            baker.refresh();
+        }
         if self.core.shared.tables.refresh() {
-            self.core.shared.zones = self.core.shared.stats.zones(self.core.shared.tables.zones());
+            self.core.shared.follow();
             if let Some(retained) = &mut self.retained {
                 retained.clear();
             }
@@ -633,8 +642,16 @@ impl Shared {
         if truncated {
             self.stats.truncated.add(1);
         }
-        if let Some(zone) = self.zones.get(zone as usize) {
-            zone.rcodes[usize::from(rcode & 15)].add(1);
+        if let Some(slot) = self.tables.counted.slot(zone) {
+            self.zones.answered(slot, rcode);
+        }
+    }
+
+    /// After new tables were taken. Those that [`Tables::rebuild`] made count where the ones before did; only others need
+    /// counters of their own.
+    fn follow(&mut self) {
+        if !Arc::ptr_eq(self.zones.ledger(), self.tables.counted.ledger()) {
+            self.zones = self.stats.zones(self.tables.counted.ledger());
         }
     }
 
@@ -685,9 +702,10 @@ fn bake(baker: &Baker, from: From, edns: &Edns, buffer: &[u8]) -> (Option<Cookie
     let came = &buffer[at..at + usize::from(edns.cookie_bytes)];
     let Some((client, server)) = came.split_first_chunk::<{ cookie::CLIENT_BYTES }>() else { return (None, false) };
     let valid = baker.is_valid(from.now, client, server, from.peer);
+    let Some(made) = baker.make(from.now, client, from.peer) else { return (None, false) };
     let mut cookies = [0; cookie::CLIENT_BYTES + cookie::SERVER_BYTES];
     cookies[..cookie::CLIENT_BYTES].copy_from_slice(client);
-    cookies[cookie::CLIENT_BYTES..].copy_from_slice(&baker.make(from.now, client, from.peer));
+    cookies[cookie::CLIENT_BYTES..].copy_from_slice(&made);
     (Some(cookies), valid)
 }
 

@@ -1,12 +1,13 @@
-//! What was asked and answered. One block a thread, written by it alone; zones keep their counts by name over reloads.
+//! What was asked and answered. One block a thread, written by it alone; `ledger` has the counts by zone.
 
 use base::Counter;
 use base::counter::{Figure, Report};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::ledger::{Ledger, Row};
 use crate::question::DropReason;
-use zone::{NameRef, Rtype};
+use zone::Rtype;
 
 const TYPES: usize = 260;
 const RCODES: [&str; 24] = [
@@ -66,13 +67,6 @@ const DROPS: [(DropReason, &str); 4] = [
     (DropReason::NoRoom, "no room"),
 ];
 
-/// The counts of one zone.
-#[derive(Debug)]
-pub(crate) struct ZoneStats {
-    name: String,
-    pub(crate) rcodes: [Counter; 24],
-}
-
 /// One thread's counts.
 #[derive(Debug)]
 pub struct Stats {
@@ -88,7 +82,8 @@ pub struct Stats {
     pub(crate) connections: Counter,
     pub(crate) connections_refused: Counter,
     pub(crate) connections_timed_out: Counter,
-    zones: Mutex<Vec<Arc<ZoneStats>>>,
+    /// by zone; one row, but for tables that were built without regard to those before
+    zones: Mutex<Vec<Arc<Row>>>,
 }
 
 impl Default for Stats {
@@ -112,25 +107,19 @@ impl Default for Stats {
 }
 
 impl Stats {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ZoneStats>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Row>>> {
         // a push that panicked left the vector whole
         self.zones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The blocks of these zones, in this order; a zone that was here before keeps its block.
-    pub(crate) fn zones<'n>(&self, names: impl Iterator<Item = NameRef<'n>>) -> Vec<Arc<ZoneStats>> {
-        let mut known = self.lock();
-        let mut by_name: std::collections::HashMap<String, usize> =
-            known.iter().enumerate().map(|(at, zone)| (zone.name.clone(), at)).collect();
-        let block = |name: NameRef<'n>| {
-            let name = name.to_lower().to_string();
-            let at = *by_name.entry(name.clone()).or_insert_with(|| {
-                known.push(Arc::new(ZoneStats { name, rcodes: std::array::from_fn(|_| Counter::new()) }));
-                known.len() - 1
-            });
-            known[at].clone()
-        };
-        names.map(block).collect()
+    /// This thread's counts of the zones of `ledger`.
+    pub(crate) fn zones(&self, ledger: &Arc<Ledger>) -> Arc<Row> {
+        let mut rows = self.lock();
+        if let Some(row) = rows.iter().find(|row| Arc::ptr_eq(row.ledger(), ledger)) {
+            return row.clone();
+        }
+        rows.push(ledger.row());
+        rows[rows.len() - 1].clone()
     }
 
     #[inline(always)]
@@ -202,12 +191,19 @@ impl Report for Stats {
             labels: &[],
             value: self.retained_bytes.get(),
         });
-        // not under the lock: a serving thread takes it when new tables come
-        let zones = self.lock().clone();
-        for zone in &zones {
-            for (name, counter) in RCODES.iter().zip(&zone.rcodes).filter(|(_, counter)| counter.get() > 0) {
-                let labels = [("zone", zone.name.as_str()), ("rcode", *name)];
-                show(count("dns_zone_answers_total", "answers by zone and RCODE", &labels, counter));
+        // not under the lock: who makes a server for this thread takes it
+        let rows = self.lock().clone();
+        for (zone, rcode, value) in rows.iter().flat_map(|row| row.figures()) {
+            let rcode = ("rcode", RCODES[rcode]);
+            match &zone {
+                Some(zone) => {
+                    let (name, help) = ("dns_zone_answers_total", "answers by zone and RCODE");
+                    show(Figure { name, help, gauge: false, labels: &[("zone", zone), rcode], value });
+                }
+                None => {
+                    let (name, help) = ("dns_removed_zone_answers_total", "answers of zones that a reload removed");
+                    show(Figure { name, help, gauge: false, labels: &[rcode], value });
+                }
             }
         }
     }
@@ -217,20 +213,21 @@ impl Report for Stats {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use zone::NameRef;
 
     #[test]
     fn who_shows_the_figures_does_not_hold_up_the_thread_that_counts() {
-        let stats = Arc::new(Stats::default());
-        for zone in stats.zones([NameRef::ROOT].into_iter()) {
-            zone.rcodes[0].add(1);
-        }
+        let (stats, ledger) = (Arc::new(Stats::default()), Arc::new(Ledger::default()));
+        let slots = ledger.lease([NameRef::ROOT].into_iter());
+        stats.zones(&ledger).answered(slots.slot(0).unwrap(), 0);
         let (shown, of_zone) = std::sync::mpsc::channel();
         let counting = stats.clone();
-        // not joined: where the lock is held this thread never ends
+        // not joined: where a lock is held this thread never ends
         std::thread::spawn(move || {
             stats.report(&mut |figure| {
                 if figure.name == "dns_zone_answers_total" {
-                    counting.zones(std::iter::empty());
+                    drop(ledger.lease(std::iter::empty()));
+                    counting.zones(&ledger);
                     let _ = shown.send(figure.value);
                 }
             });

@@ -15,6 +15,7 @@
 
 use crate::block::UNIT_BYTES;
 use crate::key;
+use crate::ledger::Lease;
 use zone::{Name, NameRef, Rtype, Zone};
 
 /// A node's flags.
@@ -67,6 +68,8 @@ pub struct Tables {
     pub(crate) zones: Vec<ZoneEntry>,
     pub(crate) seed: u64,
     names: usize,
+    /// the zones' counters, by the zones' index
+    pub(crate) counted: Lease,
 }
 
 /// A node in the arena.
@@ -173,12 +176,12 @@ impl Key {
 }
 
 impl Tables {
-    /// Tables of these names, with room for `more` of them.
-    pub(crate) fn with(names: &[(u64, u32)], more: usize, arena: Vec<u8>, zones: Vec<ZoneEntry>, seed: u64) -> Tables {
+    /// Tables of these names, with room for `more` of them, and an empty arena.
+    pub(crate) fn with(names: &[(u64, u32)], more: usize, zones: Vec<ZoneEntry>, seed: u64, counted: Lease) -> Tables {
         // 9 of 12 entries used on average: few buckets overflow
         let count = ((names.len() + more) / 9 + 1).min(u32::MAX as usize);
         let empty = Bucket { tags: [0; 16], nodes: [0; BUCKET_ENTRIES] };
-        let mut tables = Tables { buckets: vec![empty; count], arena, zones, seed, names: 0 };
+        let mut tables = Tables { buckets: vec![empty; count], arena: Vec::new(), zones, seed, names: 0, counted };
         for &(hash, unit) in names {
             tables.put(hash, unit);
         }

@@ -427,7 +427,7 @@ fn other_classes_and_the_server_s_own_names() {
 #[test]
 fn random_name_floods_are_limited_and_a_cookie_exempts() {
     let limits = rrl::Config { nxdomains_per_second: 5, ..rrl::Config::default() };
-    let cookies = cookie::Config { secrets: vec![[9; 16]], unix_time_at_zero_s: 1_700_000_000 };
+    let cookies = cookie::Config::fixed(vec![[9; 16]], 1_700_000_000);
     let mut server = example(Options { rrl: Some(limits), cookies: Some(cookies), ..Options::default() });
     let mut counts = [0; 3];
     for n in 0..100 {
@@ -486,11 +486,14 @@ fn counted(server: &Server, metric: &str, label: &str) -> u64 {
 #[test]
 fn a_reload_is_seen_at_the_next_cycle_and_zones_keep_their_counts() {
     let text = |address: &str| format!("@ 60 SOA ns h 1 1 1 1 1\n@ 60 NS ns\nns 60 A {address}\n");
-    let tables = |address: &str, origins: &[&str]| {
-        let zones = origins.iter().map(|origin| zone(origin, &text(address))).collect();
-        Arc::new(Tables::build(zones, 7).unwrap())
+    let zones = |address: &str, origins: &[&str]| -> Vec<Zone> {
+        origins.iter().map(|origin| zone(origin, &text(address))).collect()
     };
-    let publisher = Publisher::new(tables("192.0.2.1", &["a.", "b."]));
+    let publisher = Publisher::new(Arc::new(Tables::build(zones("192.0.2.1", &["a.", "b."]), 7).unwrap()));
+    let replace = |address: &str, origins: &[&str]| {
+        let next = publisher.current().rebuild(zones(address, origins), 8).unwrap();
+        publisher.publish(Arc::new(next));
+    };
     let mut server = Server::new(publisher.reader(), Options::default());
     let name: Name = "ns.b".parse().unwrap();
     let address = |server: &mut Server| {
@@ -498,16 +501,29 @@ fn a_reload_is_seen_at_the_next_cycle_and_zones_keep_their_counts() {
         read(&answer).sections[0].first().map(|record| record.rdata[3])
     };
     assert_eq!(address(&mut server), Some(1));
-    publisher.publish(tables("192.0.2.2", &["b."]));
+    replace("192.0.2.2", &["c.", "b."]);
     assert_eq!(address(&mut server), Some(1), "a burst never changes tables");
     server.cycle(Instant::ZERO);
     assert_eq!(address(&mut server), Some(2));
     assert_eq!(counted(&server, "dns_zone_answers_total", "b."), 3);
-    publisher.publish(tables("192.0.2.3", &["c."]));
+    replace("192.0.2.3", &["c."]);
+    let sum = |server: &Server| {
+        let both = ["dns_zone_answers_total", "dns_removed_zone_answers_total"];
+        both.map(|metric| counted(server, metric, "NOERROR")).iter().sum::<u64>()
+    };
+    assert_eq!(sum(&server), 3);
     server.cycle(Instant::ZERO);
+    assert_eq!(counted(&server, "dns_zone_answers_total", "b."), 0);
+    assert_eq!(sum(&server), 3, "what a removed zone answered is not forgotten");
     assert_eq!(address(&mut server), None);
     assert_eq!(counted(&server, "dns_answers_total", "REFUSED"), 1);
     assert_eq!(counted(&server, "dns_questions_by_type_total", "A"), 4);
+    // tables that know nothing of those before are counted all the same
+    publisher.publish(Arc::new(Tables::build(zones("192.0.2.4", &["d.", "b."]), 7).unwrap()));
+    server.cycle(Instant::ZERO);
+    assert_eq!(address(&mut server), Some(4));
+    assert_eq!(counted(&server, "dns_zone_answers_total", "b."), 1);
+    assert_eq!(sum(&server), 4);
 }
 
 #[test]

@@ -1,37 +1,16 @@
 //! After start-up an answer costs no allocation, whatever was asked.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use app::{Addresses, Datagram, Ecn, Listener, Service};
 use base::Instant;
+use base::counter::Report;
 use base::publish::Publisher;
 use dns::{Options, QuestionCompression, Server, Tables, cookie, rrl};
 use zone::{MemorySource, Rtype};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes on to the system's allocator unchanged; counting touches a thread-local integer only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 const ZONE: &str = "\
 $TTL 60
@@ -177,10 +156,10 @@ fn count(options: Options) -> (u64, usize, usize) {
             .zip(chunk)
             .map(|(slot, question)| Datagram::new(slot, question.len(), Ecn::NotEct, addresses(n)))
             .collect();
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations::of_thread();
         server.cycle(Instant::ZERO);
         server.datagrams(Instant::ZERO, Listener(0), &mut burst);
-        allocated += ALLOCATIONS.with(Cell::get) - before;
+        allocated += allocations::of_thread() - before;
         answered += burst.iter().filter(|datagram| datagram.reply_bytes().is_some()).count();
     }
     (allocated, answered, questions.len())
@@ -191,6 +170,38 @@ fn nothing_is_allocated_for_an_answer() {
     let (allocated, answered, asked) = count(Options::default());
     // what is dropped: the stumps and the response among the mangled
     assert_eq!((allocated, asked - answered), (0, 12 + 1));
+}
+
+#[test]
+fn nor_when_new_tables_are_taken() {
+    let source = MemorySource::new().with("zone", "@ 60 SOA ns h 1 2 3 4 5\n@ 60 NS ns\n");
+    let zones = |range: std::ops::Range<u32>| {
+        range.map(|n| zone::load(&source, "zone", format!("z{n}").parse().ok()).unwrap()).collect()
+    };
+    let publisher = Publisher::new(Arc::new(Tables::build(zones(0..10), 3).unwrap()));
+    let mut server = Server::new(publisher.reader(), Options::default());
+    for last in [10, 500, 20] {
+        let before = publisher.current();
+        publisher.publish(Arc::new(before.rebuild(zones(5..last), 4).unwrap()));
+        let last = format!("z{}", last - 1);
+        let counted = allocations::of_thread();
+        server.cycle(Instant::ZERO);
+        assert_eq!(allocations::of_thread(), counted);
+        let mut slot = [0; 512];
+        let question = message(&last, Rtype::SOA.0, 1, None);
+        slot[..question.len()].copy_from_slice(&question);
+        let local = "192.0.2.1:53".parse().unwrap();
+        let mut burst = [Datagram::new(&mut slot, question.len(), Ecn::NotEct, Addresses { local, peer: local })];
+        let counted = allocations::of_thread();
+        server.datagrams(Instant::ZERO, Listener(0), &mut burst);
+        assert_eq!(allocations::of_thread(), counted);
+        let mut answers = 0;
+        server.stats().report(&mut |figure| {
+            let of_zone = figure.labels.first().is_some_and(|(_, zone)| zone.trim_end_matches('.') == last);
+            answers += if figure.name == "dns_zone_answers_total" && of_zone { figure.value } else { 0 };
+        });
+        assert_eq!(answers, 1, "{last}");
+    }
 }
 
 #[test]
@@ -209,7 +220,7 @@ fn nor_with_everything_switched_on() {
         nsid: b"ns1".to_vec(),
         version: Some("simoom".to_owned()),
         id: Some("ns1".to_owned()),
-        cookies: Some(cookie::Config { secrets: vec![[1; 16]], unix_time_at_zero_s: 1_700_000_000 }),
+        cookies: Some(cookie::Config::fixed(vec![[1; 16]], 1_700_000_000)),
         rrl: Some(rrl::Config::default()),
         ..Options::default()
     });

@@ -4,7 +4,7 @@
 //! Nothing here changes an interface. A multicast membership ([`Membership`]) lasts as long as its socket.
 
 use crate::ethtool;
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
@@ -190,24 +190,67 @@ pub fn addresses() -> io::Result<BTreeSet<Address>> {
     Ok(found)
 }
 
-/// What happened to the namespace's addresses.
+/// What may change of an interface while it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// there is none of that index
+    Gone,
+    /// there is one
+    There {
+        /// an administrator has put it up
+        up: bool,
+        /// it has carrier
+        running: bool,
+        /// its hardware address; zeros when it has none
+        mac: Mac,
+    },
+}
+
+impl Link {
+    /// Asks for the interface of this index.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of(index: u32) -> io::Result<Link> {
+        let mut found = Link::Gone;
+        dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewLink(link) = message
+                && link.header.index == index
+            {
+                found = Link::from(&of("", &link));
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+impl From<&Device> for Link {
+    fn from(device: &Device) -> Link {
+        Link::There { up: device.up, running: device.running, mac: device.mac }
+    }
+}
+
+/// What happened to the namespace's addresses and interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// there is a new one
     Added(Address),
     /// one has gone
     Removed(Address),
-    /// the kernel lost count of what happened; ask [`addresses`]
+    /// something about the interface of this index is new; ask [`Link::of`]
+    Link(u32),
+    /// the kernel lost count of what happened; ask [`addresses`] and [`Link::of`]
     Missed,
 }
 
-/// Hears of changes to the namespace's addresses.
+/// Hears of changes to the namespace's addresses and interfaces.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
 }
 
 /// Multicast groups of rtnetlink (linux/rtnetlink.h).
+const RTMGRP_LINK: u32 = 0x1;
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
 const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 
@@ -218,7 +261,7 @@ impl Monitor {
     /// The kernel's.
     pub fn open() -> io::Result<Monitor> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind(&SocketAddr::new(0, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
+        socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
         socket.set_non_blocking(true)?;
         Ok(Monitor { socket })
     }
@@ -245,13 +288,16 @@ impl Monitor {
                 }
                 Err(e) => return Err(e),
             }
-            each(&buffer, |payload| {
-                match payload {
+            each(&buffer, |message| {
+                match message.payload {
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(m)) => {
                         changes.extend(address_of(&m).map(Change::Added));
                     }
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(m)) => {
                         changes.extend(address_of(&m).map(Change::Removed));
+                    }
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(m) | RouteNetlinkMessage::DelLink(m)) => {
+                        changes.push(Change::Link(m.header.index))
                     }
                     NetlinkPayload::Overrun(_) => changes.push(Change::Missed),
                     _ => {}
@@ -264,37 +310,73 @@ impl Monitor {
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Sends a dump request and shows what comes back.
-fn dump(request: RouteNetlinkMessage, mut show: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+/// A dump is asked for this often when what it tells of changes meanwhile.
+const DUMPS: usize = 8;
+
+/// Asks for a dump, again while the kernel says that its tables changed during it, and shows what came.
+fn dump(request: RouteNetlinkMessage, show: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
     let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
     message.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let mut more = true;
-    while more {
+    consistent(|| ask(&bytes))?.into_iter().for_each(show);
+    Ok(())
+}
+
+/// What `ask` gives once nothing changed while it was asked, in a bounded number of attempts.
+fn consistent(mut ask: impl FnMut() -> io::Result<Dump>) -> io::Result<Vec<RouteNetlinkMessage>> {
+    for _ in 0..DUMPS {
+        let dump = ask()?;
+        if !dump.interrupted {
+            return Ok(dump.messages);
+        }
+    }
+    let what = format!("the interfaces or addresses changed during each of {DUMPS} looks at them; try again");
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
+}
+
+fn ask(request: &[u8]) -> io::Result<Dump> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(request, 0)?;
+    let mut dump = Dump::default();
+    while !dump.done {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         socket.recv(&mut buffer, 0)?;
-        each(&buffer, |payload| {
-            match payload {
-                NetlinkPayload::Done(_) => more = false,
+        dump.take(&buffer)?;
+    }
+    Ok(dump)
+}
+
+/// A dump as far as it has come.
+#[derive(Debug, Default)]
+struct Dump {
+    messages: Vec<RouteNetlinkMessage>,
+    done: bool,
+    /// what the kernel walks through changed: something may be missing or stand here twice
+    interrupted: bool,
+}
+
+impl Dump {
+    fn take(&mut self, buffer: &[u8]) -> io::Result<()> {
+        each(buffer, |message| {
+            self.interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+            match message.payload {
+                NetlinkPayload::Done(_) => self.done = true,
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(message) => show(message),
+                NetlinkPayload::InnerMessage(message) => self.messages.push(message),
                 _ => {}
             }
-            Ok(more)
-        })?;
+            Ok(!self.done)
+        })
     }
-    Ok(())
 }
 
 /// Takes a datagram apart into its messages, until `on` says false. A message that the parser does not understand (an
 /// interface of a kind it has not heard of) is passed over: it is not the one we look for.
-fn each(buffer: &[u8], mut on: impl FnMut(NetlinkPayload<RouteNetlinkMessage>) -> io::Result<bool>) -> io::Result<()> {
+fn each(buffer: &[u8], mut on: impl FnMut(NetlinkMessage<RouteNetlinkMessage>) -> io::Result<bool>) -> io::Result<()> {
     let mut rest = buffer;
     while let Some(length) = rest.first_chunk::<4>() {
         // messages are padded to four bytes (RFC 3549 2.2)
@@ -303,7 +385,7 @@ fn each(buffer: &[u8], mut on: impl FnMut(NetlinkPayload<RouteNetlinkMessage>) -
             return Err(io::Error::new(io::ErrorKind::InvalidData, "rtnetlink: a message shorter than its header"));
         }
         if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-            && !on(message.payload)?
+            && !on(message)?
         {
             return Ok(());
         }
@@ -365,8 +447,8 @@ mod tests {
 
     fn heard(buffer: &[u8]) -> io::Result<Vec<Address>> {
         let mut heard = Vec::new();
-        each(buffer, |payload| {
-            if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(message)) = payload {
+        each(buffer, |message| {
+            if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(message)) = message.payload {
                 heard.extend(address_of(&message));
             }
             Ok(true)
@@ -389,6 +471,37 @@ mod tests {
     fn a_message_without_end_is_an_error_not_a_loop() {
         assert!(heard(&[0; 16]).is_err());
         assert!(heard(&[1, 0]).unwrap().is_empty());
+    }
+
+    /// NLMSG_DONE (3), with the error code 0.
+    fn done(flags: u16) -> Vec<u8> {
+        let mut bytes = 20u32.to_ne_bytes().to_vec();
+        bytes.extend(3u16.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 12]);
+        bytes
+    }
+
+    #[test]
+    fn a_dump_during_which_something_changed_is_asked_for_again() {
+        // the kernel sets the flag on the messages after the change, or only on the last
+        let mut changed = removal();
+        changed[6] |= NLM_F_DUMP_INTR as u8;
+        let interrupted = [[changed, done(0)].concat(), [removal(), done(NLM_F_DUMP_INTR)].concat()];
+        for interrupted in interrupted {
+            for (changes, outcome) in [(0, Some(1)), (1, Some(1)), (DUMPS - 1, Some(1)), (DUMPS, None)] {
+                let mut asked = 0;
+                let good = [removal(), done(0)].concat();
+                let found = consistent(|| {
+                    let mut dump = Dump::default();
+                    dump.take(if asked < changes { &interrupted } else { &good })?;
+                    asked += 1;
+                    Ok(dump)
+                });
+                assert_eq!(found.as_ref().ok().map(Vec::len), outcome, "{changes} changes: {found:?}");
+                assert_eq!(asked, DUMPS.min(changes + 1));
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Control's thread owns it; the ports never wait for it.
 
-use crate::device::{self, Address, Device, Membership, Monitor};
+use crate::device::{self, Address, Change, Device, Link, Membership, Monitor};
 use crate::open::{Listener, OpenConfig, OpenError, other};
 use bpf::steering::{Counts, Rule};
 use bpf::{Steering, SteeringError, Taken};
@@ -15,10 +15,24 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Handle {
     interface: u32,
+    /// as it was when it was looked at last
+    link: Link,
+    /// something was heard about it since
+    look: bool,
     steering: Steering,
     membership: Option<Membership>,
     monitor: Monitor,
     listeners: BTreeSet<Listener>,
+}
+
+/// What [`Handle::follow`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// what is taken changed with the machine's addresses
+    pub addresses: bool,
+    /// the interface as it is now, when that is new. The program knows of a new hardware address; who answers for addresses
+    /// is to be told.
+    pub link: Option<Link>,
 }
 
 impl Handle {
@@ -27,7 +41,9 @@ impl Handle {
         // before the addresses are asked for, so that no change is missed
         let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
         let listeners = config.listeners.iter().copied().collect();
-        let mut handle = Handle { interface: device.index, steering, membership: None, monitor, listeners };
+        let link = Link::from(device);
+        let mut handle =
+            Handle { interface: device.index, link, look: true, steering, membership: None, monitor, listeners };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
                 handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
@@ -85,17 +101,37 @@ impl Handle {
         self.follow().map(|_| ())
     }
 
-    /// Readable when addresses have changed; then [`Handle::follow`] is due.
+    /// Readable when addresses or interfaces have changed; then [`Handle::follow`] is due.
     pub fn monitor(&mut self) -> &mut Monitor {
         &mut self.monitor
     }
 
-    /// Makes what is taken what the listeners mean with the addresses of now; whether anything changed.
+    /// Makes what is taken what the listeners mean with the addresses of now, and looks at the interface.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn follow(&mut self) -> io::Result<bool> {
-        self.monitor.changes()?;
+    pub fn follow(&mut self) -> io::Result<Followed> {
+        let changes = self.monitor.changes()?;
+        // of what was heard nothing is believed but that something is new
+        let about_us = |change: &Change| matches!(change, Change::Link(index) if *index == self.interface);
+        if changes.iter().any(|change| about_us(change) || *change == Change::Missed) {
+            self.look = true;
+        }
+        let link = if self.look { self.look()? } else { None };
+        Ok(Followed { addresses: self.follow_addresses()?, link })
+    }
+
+    /// The interface, if anything about it is new.
+    fn look(&mut self) -> io::Result<Option<Link>> {
+        let now = Link::of(self.interface)?;
+        if let Link::There { mac, .. } = now {
+            self.steering.set_mac(mac).map_err(|e| io::Error::other(e.to_string()))?;
+        }
+        self.look = false;
+        Ok((std::mem::replace(&mut self.link, now) != now).then_some(now))
+    }
+
+    fn follow_addresses(&mut self) -> io::Result<bool> {
         let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
         let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
         let failed = |e: SteeringError| io::Error::other(e.to_string());

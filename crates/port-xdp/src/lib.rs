@@ -16,7 +16,7 @@ mod ring;
 mod socket;
 mod stats;
 
-pub use handle::Handle;
+pub use handle::{Followed, Handle};
 pub use open::{BusyPolling, Got, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;
 pub use stats::Stats;

@@ -360,11 +360,11 @@ fn addresses_that_come_and_go_are_followed() {
     let added = port_xdp::device::Address { interface: lo, address: "192.0.2.53".parse().unwrap(), prefix_bits: 32 };
     assert_eq!(changes, [Change::Added(added)]);
     assert!(addresses().unwrap().contains(&added));
-    assert!(handle.follow().unwrap());
+    assert!(handle.follow().unwrap().addresses);
     assert_eq!(taken(&mut handle), ["192.0.2.53", "198.18.0.1"]);
-    assert!(!handle.follow().unwrap());
+    assert!(!handle.follow().unwrap().addresses);
     ip(&format!("-n {} addr del 192.0.2.53/32 dev lo", lab.server));
-    eventually("the address was kept", || handle.follow().unwrap());
+    eventually("the address was kept", || handle.follow().unwrap().addresses);
     assert_eq!(taken(&mut handle), ["198.18.0.1"]);
     assert!(monitor.changes().unwrap().contains(&Change::Removed(added)));
 }

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,6 +91,64 @@ fn a_reload_serves_the_new_zone_and_a_broken_one_keeps_the_old() {
         |outcome: &str| stats.lines().any(|line| line.starts_with(&format!("reloads_total  outcome={outcome} ")));
     assert!(count("done") && count("failed"), "{stats}");
     assert_eq!(server.stat("dns_table_version"), 2);
+}
+
+/// Asks with this COOKIE option (RFC 7873) and gives the whole cookie that came back.
+fn bake(server: &Server, cookie: &[u8]) -> Vec<u8> {
+    let mut message = question(3, "www.example.com");
+    message[11] = 1;
+    let (rdata, option) = (cookie.len() as u16 + 4, cookie.len() as u16);
+    message.extend([0, 0, 41, 4, 208, 0, 0, 0, 0]);
+    message.extend([rdata.to_be_bytes(), [0, 10], option.to_be_bytes()].concat());
+    message.extend(cookie);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(server.address).unwrap();
+    socket.send(&message).unwrap();
+    let mut answer = [0; 512];
+    let bytes = socket.recv(&mut answer).unwrap();
+    answer[bytes - 24..bytes].to_vec()
+}
+
+#[test]
+fn servers_with_one_secret_take_each_others_cookies_and_a_reload_rolls_it() {
+    const OLD: &str = "e5e973e5a6b2a43f48e7dc849e37bfcf";
+    const NEW: &str = "445536bcd2513298075a5d379663c962";
+    let places = [Place::new(), Place::new()];
+    let write = |text: &str, mode: u32| {
+        for place in &places {
+            place.write("secrets", text);
+            std::fs::set_permissions(place.path("secrets"), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    // old enough to count as unchanged
+    for place in &places {
+        let file = std::fs::File::options().write(true).open(place.path("example.zone")).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
+    }
+    write(OLD, 0o600);
+    let [one, two] = places.each_ref().map(|place| Server::start(place, &["--cookie-secret", &place.path("secrets")]));
+    let cookie = bake(&one, b"client01");
+    bake(&two, &cookie);
+    assert_eq!((one.stat("dns_cookies_valid_total"), two.stat("dns_cookies_valid_total")), (0, 1));
+    write(&format!("{NEW}\n{OLD}\n"), 0o600);
+    assert_eq!(text(&two.ctl(&["reload"]).stdout), "reloaded the cookie secrets; no zone file has changed\n");
+    let rolled = bake(&two, &cookie);
+    assert_eq!(two.stat("dns_cookies_valid_total"), 2);
+    bake(&one, &rolled);
+    assert_eq!(one.stat("dns_cookies_valid_total"), 0, "not reloaded yet");
+    assert_eq!(one.ctl(&["reload"]).status.code(), Some(0));
+    bake(&one, &rolled);
+    assert_eq!(one.stat("dns_cookies_valid_total"), 1);
+    // what cannot be taken changes nothing
+    write(NEW, 0o644);
+    let output = two.ctl(&["reload"]);
+    assert_eq!(output.status.code(), Some(1));
+    let path = places[1].path("secrets");
+    let line = format!("simoom: {path}: its mode 644 lets others at the secrets; run `chmod 640 {path}`");
+    assert!(text(&output.stderr).lines().any(|said| said == line), "{}", text(&output.stderr));
+    bake(&two, &cookie);
+    assert_eq!(two.stat("dns_cookies_valid_total"), 3);
 }
 
 #[test]

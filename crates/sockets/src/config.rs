@@ -60,9 +60,11 @@ pub struct Streams {
     pub window_bytes: usize,
     /// bytes queued and not yet taken by the kernel, a connection
     pub queue_bytes: usize,
+    /// bytes queued and not yet taken by the kernel, over all connections: what peers that do not read can hold
+    pub budget_bytes: usize,
     /// how long a closed connection may take to send what is queued and to see the peer's end
     pub linger: Duration,
-    /// connections that the kernel holds before they are accepted
+    /// connections that the kernel holds before they are accepted, a listener; it takes no more than net.core.somaxconn
     pub backlog: i32,
 }
 
@@ -73,6 +75,7 @@ impl Default for Streams {
             per_source: 256,
             window_bytes: 64 << 10,
             queue_bytes: 128 << 10,
+            budget_bytes: 64 << 20,
             linger: Duration::from_secs(2),
             backlog: 1024,
         }
@@ -203,8 +206,9 @@ impl Config {
             return wrong(format!("datagrams of {} bytes; 512 to 65535 are possible", self.datagram_bytes));
         }
         let streams = &self.streams;
-        if streams.connections == 0 || streams.per_source == 0 || streams.window_bytes == 0 || streams.queue_bytes == 0
-        {
+        let limits =
+            [streams.connections, streams.per_source, streams.window_bytes, streams.queue_bytes, streams.budget_bytes];
+        if limits.contains(&0) {
             return wrong("a stream limit of 0 would refuse everything; 1 is the least".into());
         }
         for (n, endpoint) in self.endpoints.iter().enumerate() {

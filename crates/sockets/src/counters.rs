@@ -50,6 +50,8 @@ pub struct Counters {
     pub stream_received: Counter,
     /// stream bytes that the kernel took
     pub stream_sent: Counter,
+    /// sends that were cut short because all connections together had queued their most
+    pub budget_spent: Counter,
     /// connections that ended
     pub ended: Counter,
     /// closed connections that did not finish in time
@@ -103,6 +105,8 @@ impl Report for Counters {
         let bytes = "stream bytes";
         one("sockets_stream_bytes_total", bytes, &[("direction", "in")], &self.stream_received);
         one("sockets_stream_bytes_total", bytes, &[("direction", "out")], &self.stream_sent);
+        let budget = "sends cut short because all connections together had queued their most";
+        one("sockets_budget_spent_total", budget, &[], &self.budget_spent);
         one("sockets_connections_ended_total", "connections that ended", &[], &self.ended);
         one(
             "sockets_linger_expired_total",

@@ -4,8 +4,8 @@
 //! most once, writes at most once and goes to the back of the queue while there is more, so no peer holds up another. The
 //! service's calls only mark and queue; what follows from them happens in the connection's turn.
 //!
-//! Bounds: connections in all and a source, a receive window, a queue of unsent bytes, a time for closed connections to
-//! finish. How long an open connection may idle is the service's business (`timer_set`).
+//! Bounds: connections in all and a source, a receive window, a queue of unsent bytes for each and a budget for all of them, a
+//! time for closed connections to finish. How long an open connection may idle is the service's business (`timer_set`).
 
 use crate::config::Streams as Limits;
 use crate::counters::Counters;
@@ -52,6 +52,8 @@ struct Conn {
     eof: bool,
     /// stands in the ready queue
     queued: bool,
+    /// stands among those that the budget cut short
+    starved: bool,
     /// the service's timer, or after `close` the end of lingering
     deadline: Option<Instant>,
     /// the earliest entry that stands in the timer heap
@@ -88,6 +90,10 @@ pub(crate) struct Table {
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     ready: VecDeque<u32>,
     dead: VecDeque<(Connection, u64, DeadReason)>,
+    /// bytes queued over all connections
+    queued_bytes: usize,
+    /// who waits for others' bytes to go, the longest first
+    starved: VecDeque<Connection>,
     spare: Vec<Vec<u8>>,
     limits: Limits,
     counters: Arc<Counters>,
@@ -103,6 +109,8 @@ impl Table {
             timers: BinaryHeap::new(),
             ready: VecDeque::new(),
             dead: VecDeque::new(),
+            queued_bytes: 0,
+            starved: VecDeque::new(),
             spare: Vec::new(),
             limits,
             counters,
@@ -159,6 +167,7 @@ impl Table {
             hup: false,
             eof: false,
             queued: false,
+            starved: false,
             deadline: None,
             heaped: None,
         };
@@ -199,7 +208,7 @@ impl Table {
 
     /// Whether a turn waits or a death is to be told.
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.dead.is_empty()
+        !self.ready.is_empty() || !self.dead.is_empty() || self.feeds()
     }
 
     /// When the first timer is due.
@@ -218,8 +227,31 @@ impl Table {
             }
         }
         self.fire_timers(turns, service);
+        self.feed(turns, service);
         while let Some((handle, cookie, reason)) = self.dead.pop_front() {
             service.dead(self.now, handle, cookie, reason);
+        }
+    }
+
+    /// Whether somebody waits for a budget of which something is left again.
+    fn feeds(&self) -> bool {
+        !self.starved.is_empty() && self.queued_bytes < self.limits.budget_bytes
+    }
+
+    /// Tells those whom the budget cut short that there is room: nothing of their own may be queued, whose going would tell.
+    fn feed<S: Service>(&mut self, most: usize, service: &mut S) {
+        for _ in 0..most.min(self.starved.len()) {
+            if !self.feeds() {
+                return;
+            }
+            let Some(handle) = self.starved.pop_front() else { return };
+            let Ok(conn) = self.conn(handle) else { continue };
+            conn.starved = false;
+            let (open, cookie) = (conn.phase == Phase::Open, conn.cookie);
+            let room = self.room(handle);
+            if open && room > 0 {
+                service.sent(self.now, self, handle, cookie, 0, room);
+            }
         }
     }
 
@@ -290,6 +322,7 @@ impl Table {
                     self.keep(queue);
                 }
                 self.counters.stream_sent.add(n as u64);
+                self.queued_bytes -= n;
                 if open {
                     let room = self.room(handle);
                     service.sent(now, self, handle, cookie, n, room);
@@ -370,6 +403,7 @@ impl Table {
             self.counters.ended.add(1);
             self.dead.push_back((handle, conn.cookie, reason));
         }
+        self.queued_bytes -= conn.unsent();
         let mut queue = conn.queue;
         queue.clear();
         self.keep(queue);
@@ -455,13 +489,24 @@ impl Streams for Table {
         {
             self.conn(connection)?.queue = spare;
         }
+        let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
         let conn = self.conn(connection)?;
-        let taken = bytes.len().min(most.saturating_sub(conn.unsent()));
+        let wanted = bytes.len().min(most.saturating_sub(conn.unsent()));
+        let taken = wanted.min(budget);
+        let starves = taken < wanted && !conn.starved;
+        conn.starved |= starves;
         if conn.queue_at > 0 && conn.queue.len() + taken > most {
             conn.queue.drain(..conn.queue_at);
             conn.queue_at = 0;
         }
         conn.queue.extend_from_slice(&bytes[..taken]);
+        self.queued_bytes += taken;
+        if taken < wanted {
+            self.counters.budget_spent.add(1);
+        }
+        if starves {
+            self.starved.push_back(connection);
+        }
         self.make_ready(connection.index);
         Ok(taken)
     }
@@ -471,7 +516,8 @@ impl Streams for Table {
             Some(Slot { generation, conn: Some(conn) })
                 if *generation == connection.generation && conn.phase == Phase::Open =>
             {
-                self.limits.queue_bytes.saturating_sub(conn.unsent())
+                let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
+                self.limits.queue_bytes.saturating_sub(conn.unsent()).min(budget)
             }
             _ => 0,
         }

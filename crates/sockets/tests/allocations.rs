@@ -4,28 +4,10 @@ mod common;
 
 use common::{PATIENCE, Reverse, config, start, total, until};
 use sockets::Transport;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 #[test]
 fn datagrams_are_answered_without_allocating() {
@@ -44,11 +26,11 @@ fn datagrams_are_answered_without_allocating() {
         }
     };
     exchange(&mut answer);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations::of_process();
     for _ in 0..50 {
         exchange(&mut answer);
     }
-    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    let after = allocations::of_process();
     assert_eq!(after - before, 0);
     until("all", || total(&running, |c| c.received.get()) == 51 * 40);
 }

@@ -165,6 +165,33 @@ fn a_slow_reader_is_bounded_and_does_not_hold_up_others() {
 }
 
 #[test]
+fn all_connections_together_queue_no_more_than_the_budget() {
+    let (make, _events) = echo();
+    let (running, address) = start(streams(|s| (s.queue_bytes, s.budget_bytes) = (64 << 10, 64 << 10)), make);
+    let mut slow = connect(address);
+    slow.write_all(b"F").unwrap();
+    let sent = || total(&running, |c| c.stream_sent.get());
+    let mut last = 0;
+    until("a standstill", || {
+        std::thread::sleep(Duration::from_millis(50));
+        std::mem::replace(&mut last, sent()) == sent() && last > 0
+    });
+    assert_eq!(total(&running, |c| c.budget_spent.get()), 0, "one queue's bound comes first");
+    let mut other = connect(address);
+    other.write_all(b"x").unwrap();
+    until("a refusal", || total(&running, |c| c.budget_spent.get()) > 0);
+    assert_eq!(sent(), last, "nothing was queued for the other");
+    // who waits costs nothing
+    let cycles = total(&running, |c| c.cycles.get());
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(total(&running, |c| c.cycles.get()) <= cycles + 4);
+    drop(slow);
+    let mut some = vec![0; 200 << 10];
+    other.read_exact(&mut some).unwrap();
+    assert!(some.iter().all(|&b| b == b'f'));
+}
+
+#[test]
 fn an_unopened_window_stops_reading() {
     let (make, _events) = echo();
     let (running, address) = start(streams(|s| s.window_bytes = 1000), make);

@@ -1,7 +1,9 @@
 //! What a stack is told: its addresses, its listeners, its limits.
 
+use crate::Agreement;
 use app::Listener;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An address that only this stack has: it answers ARP or neighbour discovery and ping for it.
@@ -48,7 +50,8 @@ pub enum ClaimMode {
     Detect,
     /// addresses are used at once, and announced
     Announce,
-    /// addresses are used at once and nothing is said: for the stacks of all queues but one
+    /// Nothing is said unasked: for the stacks of all queues but one. With an agreement an address is used when the stack
+    /// that claims it uses it, and defended; without one it is used at once.
     Silent,
 }
 
@@ -95,6 +98,8 @@ pub struct Config {
     pub limits: Limits,
     /// how own addresses are claimed
     pub claim: Claim,
+    /// What the stacks of several queues share, one of which claims; one that lacks an own address is as good as none.
+    pub agreement: Option<Arc<Agreement>>,
     /// of the random delays and nonces; give each stack another
     pub seed: u64,
 }
@@ -107,6 +112,7 @@ impl Default for Config {
             steered: true,
             limits: Limits::default(),
             claim: Claim::default(),
+            agreement: None,
             seed: 0,
         }
     }

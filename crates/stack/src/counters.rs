@@ -1,5 +1,6 @@
 //! What became of every frame: one counter a reason, one a kind of packet handled.
 
+use crate::agreement::Shared;
 use base::Counter;
 use base::counter::{Figure, Report};
 use std::net::IpAddr;
@@ -180,35 +181,6 @@ pub struct OwnStatus {
     pub rival: Option<wire::Mac>,
 }
 
-/// The shared side of an own address: written by the stack's thread, read by anyone.
-#[derive(Debug)]
-pub(crate) struct OwnCounters {
-    pub(crate) addr: IpAddr,
-    pub(crate) readiness: Counter,
-    pub(crate) conflicts: Counter,
-    /// the rival's hardware address in the low 48 bits
-    pub(crate) rival: Counter,
-}
-
-impl OwnCounters {
-    pub(crate) fn new(addr: IpAddr, readiness: Readiness) -> Arc<OwnCounters> {
-        let own = OwnCounters { addr, readiness: Counter::new(), conflicts: Counter::new(), rival: Counter::new() };
-        own.readiness.set(readiness as u64);
-        Arc::new(own)
-    }
-
-    fn status(&self) -> OwnStatus {
-        let readiness = match self.readiness.get() {
-            0 => Readiness::Probing,
-            1 => Readiness::Ready,
-            _ => Readiness::Conflict,
-        };
-        let conflicts = self.conflicts.get();
-        let [_, _, rival @ ..] = self.rival.get().to_be_bytes();
-        OwnStatus { addr: self.addr, readiness, conflicts, rival: (conflicts > 0).then_some(rival) }
-    }
-}
-
 /// The counters of one stack. Its thread writes, anybody reads.
 #[derive(Debug)]
 pub struct Counters {
@@ -226,8 +198,8 @@ pub struct Counters {
     pub claims_sent: Counter,
     drops: [Counter; DropReason::ALL.len()],
     handled: [Counter; Handled::ALL.len()],
-    /// changed only when the configuration is; never locked for a packet
-    own: Mutex<Vec<Arc<OwnCounters>>>,
+    /// and whether this stack is the one to report them; changed only when the configuration is, never locked for a packet
+    own: Mutex<(Vec<Arc<Shared>>, bool)>,
 }
 
 impl Counters {
@@ -241,7 +213,7 @@ impl Counters {
             claims_sent: Counter::new(),
             drops: [const { Counter::new() }; _],
             handled: [const { Counter::new() }; _],
-            own: Mutex::new(Vec::new()),
+            own: Mutex::default(),
         }
     }
 
@@ -255,9 +227,9 @@ impl Counters {
         self.handled[kind as usize].get()
     }
 
-    /// The own addresses and how far they have come.
+    /// The own addresses and how far they have come; stacks that share an agreement show the same.
     pub fn own(&self) -> Vec<OwnStatus> {
-        self.lock().iter().map(|own| own.status()).collect()
+        self.lock().0.iter().map(|own| own.status()).collect()
     }
 
     #[inline]
@@ -270,11 +242,11 @@ impl Counters {
         self.handled[kind as usize].add(n);
     }
 
-    pub(crate) fn show_own(&self, own: Vec<Arc<OwnCounters>>) {
-        *self.lock() = own;
+    pub(crate) fn show_own(&self, own: Vec<Arc<Shared>>, reported: bool) {
+        *self.lock() = (own, reported);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<OwnCounters>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Vec<Arc<Shared>>, bool)> {
         // a list of handles is whole whatever happened to a thread that held it
         self.own.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -302,7 +274,9 @@ impl Report for Counters {
         count("icmp_errors_withheld_total", "ICMP errors not sent for the limit", &self.icmp_errors_withheld, &[]);
         let help = "probes, announcements and listener reports sent unasked for own addresses";
         count("claims_sent_total", help, &self.claims_sent, &[]);
-        for own in self.own() {
+        // what several stacks share is added up only once
+        let reported = if self.lock().1 { self.own() } else { Vec::new() };
+        for own in reported {
             let addr = own.addr.to_string();
             let labels = [("address", addr.as_str())];
             let help = "own address: 0 looked for another holder, 1 used, 2 another has it";
@@ -318,13 +292,15 @@ impl Report for Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Agreement;
     use std::collections::HashSet;
 
     #[test]
     fn every_figure_of_a_report_is_another() {
         let counters = Counters::new();
         let addr = "192.0.2.1".parse().unwrap();
-        counters.show_own(vec![OwnCounters::new(addr, Readiness::Probing)]);
+        let agreement = Agreement::new([addr]);
+        counters.show_own(agreement.find(addr).cloned().into_iter().collect(), true);
         counters.add_drop(DropReason::NoRoom);
         counters.add_handled(Handled::ListenerQuery, 3);
         let (mut seen, mut sum) = (HashSet::new(), 0);

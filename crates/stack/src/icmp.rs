@@ -6,6 +6,7 @@ use crate::turn::{HOPS, pair4, pair6, set_packet, turn_link, turn4, turn6};
 use crate::{DropReason, Handled, Stack};
 use base::{Frame, Instant};
 use std::net::Ipv6Addr;
+use wire::icmp::Malformed;
 use wire::ipv4::{self, Ipv4};
 use wire::ipv6::{self, Ipv6};
 use wire::{Protocol, icmpv4, icmpv6};
@@ -15,6 +16,15 @@ const ERROR_BYTES_MAX: usize = 576;
 /// Bytes of the largest ICMPv6 error: the least MTU (RFC 4443 section 2.4 (c)).
 const ERROR6_BYTES_MAX: usize = 1280;
 
+impl From<Malformed> for DropReason {
+    fn from(why: Malformed) -> DropReason {
+        match why {
+            Malformed::Short => DropReason::IcmpShort,
+            Malformed::Checksum => DropReason::IcmpChecksum,
+        }
+    }
+}
+
 impl Stack {
     /// An ICMP message to a local address; whether the frame is to be sent.
     #[inline(never)]
@@ -22,8 +32,7 @@ impl Stack {
         let message = &frame.bytes()[place.at..place.at + place.bytes];
         let icmp = match icmpv4::Icmp::parse(message) {
             Ok(icmp) => icmp,
-            Err(icmpv4::Malformed::Short) => return self.drop_frame(DropReason::IcmpShort),
-            Err(icmpv4::Malformed::Checksum) => return self.drop_frame(DropReason::IcmpChecksum),
+            Err(why) => return self.drop_frame(why.into()),
         };
         match icmp.kind() {
             icmpv4::Kind::EchoRequest if matches!(local, Some(Local::Own(_))) => {
@@ -54,8 +63,7 @@ impl Stack {
         let message = &frame.bytes()[place.at..place.at + place.bytes];
         let icmp = match icmpv6::Icmp::parse(message, src, dst) {
             Ok(icmp) => icmp,
-            Err(icmpv6::Malformed::Short) => return self.drop_frame(DropReason::IcmpShort),
-            Err(icmpv6::Malformed::Checksum) => return self.drop_frame(DropReason::IcmpChecksum),
+            Err(why) => return self.drop_frame(why.into()),
         };
         let hop_limit = frame.bytes()[place.ip_at + 7];
         if icmp.kind() != icmpv6::Kind::Advertisement

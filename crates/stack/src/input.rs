@@ -130,6 +130,7 @@ impl Stack {
         for frame in rx.iter() {
             base::prefetch::read(frame.bytes().as_ptr());
         }
+        self.follow();
         self.counters.received.add(rx.len() as u64);
         let mut notes: ArrayVec<Note, BURST_FRAMES> = rx.iter().map(|frame| self.link(frame)).collect();
         let mut order: ArrayVec<u32, BURST_FRAMES> = ArrayVec::new();

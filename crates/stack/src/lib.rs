@@ -8,11 +8,12 @@
 //! Left out: TCP; reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routing (answers
 //! go to the hardware address that asked, so nothing needs a neighbour cache); address configuration; redirects.
 //!
-//! One stack serves one queue. Where several serve one interface, one of them claims the own addresses and the others are
-//! [`ClaimMode::Silent`].
+//! One stack serves one queue. Where several serve one interface, one of them claims the own addresses, the others are
+//! [`ClaimMode::Silent`], and an [`Agreement`] holds them together.
 
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod bucket;
 mod config;
 mod counters;
@@ -22,6 +23,7 @@ mod locals;
 mod own;
 mod turn;
 
+pub use agreement::Agreement;
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};
 
@@ -42,7 +44,13 @@ pub struct Stack {
     errors: Bucket,
     echoes: Bucket,
     own: Vec<Own>,
+    agreement: Arc<Agreement>,
+    /// whether another stack claims, and the changes of the agreement that were taken in
+    follows: bool,
+    seen: u64,
     claim: Claim,
+    /// what it was told last
+    config: Config,
     /// when `poll` has something to do
     due_at: Instant,
     rng: Rng,
@@ -51,14 +59,22 @@ pub struct Stack {
 impl Stack {
     /// A stack for the port with these facts. Own addresses are claimed from the first [`Stack::poll`] on.
     pub fn new(config: Config, facts: &port::Facts) -> Stack {
+        Stack::with(config, facts, Arc::new(Counters::new()), Vec::new())
+    }
+
+    fn with(config: Config, facts: &port::Facts, counters: Arc<Counters>, own: Vec<Own>) -> Stack {
         let mut stack = Stack {
             locals: Locals::new(std::iter::empty(), &[], false),
             facts: facts.clone(),
-            counters: Arc::new(Counters::new()),
+            counters,
             errors: Bucket::new(0, 0),
             echoes: Bucket::new(0, 0),
-            own: Vec::new(),
+            own,
+            agreement: Arc::new(Agreement::new([])),
+            follows: false,
+            seen: 0,
             claim: config.claim,
+            config: Config::default(),
             due_at: Instant::ZERO,
             rng: Rng::new(config.seed),
         };
@@ -66,9 +82,28 @@ impl Stack {
         stack
     }
 
+    /// A new stack in the place of this one, after a panic may have left this one half-way through a burst: told the same,
+    /// counting in the same counters, with the own addresses as far as they had come. They are not claimed anew, since that
+    /// would take the service off the network for seconds.
+    #[must_use]
+    pub fn successor(&self) -> Stack {
+        Stack::with(self.config.clone(), &self.facts, self.counters.clone(), self.own.clone())
+    }
+
     /// The counters, which anyone may read at any time.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    /// Goes on with another hardware address, after the interface got one. Own addresses in use are announced anew, so that
+    /// neighbours learn of it.
+    pub fn set_mac(&mut self, mac: wire::Mac) {
+        if self.facts.mac != mac {
+            self.facts.mac = mac;
+            let claims = self.claim.mode != ClaimMode::Silent;
+            self.own.iter_mut().filter(|_| claims).for_each(Own::announce_again);
+            self.due_at = Instant::ZERO;
+        }
     }
 
     /// Takes another configuration. Own addresses that stay keep their state; new ones are claimed first. The seed is not
@@ -78,6 +113,11 @@ impl Stack {
         self.errors = Bucket::new(limits.icmp_errors_per_second, limits.icmp_errors_burst);
         self.echoes = Bucket::new(limits.echoes_per_second, limits.echoes_burst);
         self.claim = config.claim;
+        let own = || config.own.iter().map(|own| own.addr.to_canonical());
+        let given = config.agreement.clone().filter(|given| own().all(|addr| given.find(addr).is_some()));
+        self.follows = given.is_some() && config.claim.mode == ClaimMode::Silent;
+        self.agreement = given.unwrap_or_else(|| Arc::new(Agreement::new(own())));
+        self.seen = self.agreement.changes();
         let mut before = std::mem::take(&mut self.own);
         let mut addresses = Vec::new();
         let mut broadcasts = Vec::new();
@@ -87,10 +127,15 @@ impl Stack {
                 continue;
             }
             let index = self.own.len() as u16;
-            let own = match before.iter().position(|own| own.addr == addr) {
-                Some(at) => before.swap_remove(at),
-                None => Own::new(addr, config.claim.mode),
+            let Some(shared) = self.agreement.find(addr) else { continue };
+            let kept = before.iter().position(|own| own.addr == addr && own.follows() == self.follows);
+            let own = match kept {
+                Some(at) => before.swap_remove(at).shown_as(shared),
+                None => Own::new(addr, config.claim.mode, shared, self.follows),
             };
+            if !self.follows {
+                self.agreement.show(shared, own.readiness());
+            }
             let local = if own.in_use() { Local::Own(index) } else { Local::NotReady(index) };
             addresses.push((Key::of(addr), local));
             broadcasts.extend(broadcast(addr, entry.prefix_len).map(|addr| (Key::v4(addr), Local::Broadcast)));
@@ -98,7 +143,8 @@ impl Stack {
         }
         let all = addresses.into_iter().chain(broadcasts);
         self.locals = Locals::new(all, &config.listeners, config.steered);
-        self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect());
+        self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect(), !self.follows);
+        self.config = config;
         self.due_at = Instant::ZERO;
     }
 }

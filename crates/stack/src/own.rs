@@ -4,9 +4,11 @@
 //! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
 //! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
 //! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
+//! Where another stack claims the addresses, this one follows it (see `agreement`).
 //! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
 
-use crate::counters::{OwnCounters, Readiness};
+use crate::agreement::Shared;
+use crate::counters::Readiness;
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
 use crate::locals::{Key, Local};
 use crate::turn::pair6;
@@ -42,47 +44,78 @@ enum State {
     Settled,
     /// another station has it
     Conflict,
+    /// another stack claims it
+    Followed,
 }
 
 /// An own address.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) addr: IpAddr,
-    pub(crate) shown: Arc<OwnCounters>,
+    pub(crate) shown: Arc<Shared>,
     state: State,
     next_at: Instant,
-    defended_at: Option<Instant>,
     /// a listener report is due
     report_at: Option<Instant>,
 }
 
 impl Own {
-    pub(crate) fn new(addr: IpAddr, mode: ClaimMode) -> Own {
-        let (state, readiness) = match mode {
-            ClaimMode::Detect => (State::New, Readiness::Probing),
-            ClaimMode::Announce => (State::Announcing(0), Readiness::Ready),
-            ClaimMode::Silent => (State::Settled, Readiness::Ready),
+    pub(crate) fn new(addr: IpAddr, mode: ClaimMode, shared: &Arc<Shared>, follows: bool) -> Own {
+        let state = match mode {
+            _ if follows => State::Followed,
+            ClaimMode::Detect => State::New,
+            ClaimMode::Announce => State::Announcing(0),
+            ClaimMode::Silent => State::Settled,
         };
-        let (shown, next_at) = (OwnCounters::new(addr, readiness), Instant::ZERO);
-        Own { addr, shown, state, next_at, defended_at: None, report_at: None }
+        Own { addr, shown: shared.clone(), state, next_at: Instant::ZERO, report_at: None }
+    }
+
+    /// The same address, which others see in `shared` from now on.
+    pub(crate) fn shown_as(mut self, shared: &Arc<Shared>) -> Own {
+        if !Arc::ptr_eq(&self.shown, shared) {
+            if !self.follows() {
+                shared.continue_from(&self.shown);
+            }
+            self.shown = shared.clone();
+        }
+        self
+    }
+
+    pub(crate) fn follows(&self) -> bool {
+        self.state == State::Followed
+    }
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        match self.state {
+            State::New | State::Probing(_) => Readiness::Probing,
+            State::Announcing(_) | State::Settled => Readiness::Ready,
+            State::Conflict => Readiness::Conflict,
+            State::Followed => self.shown.readiness(),
+        }
     }
 
     pub(crate) fn in_use(&self) -> bool {
-        matches!(self.state, State::Announcing(_) | State::Settled)
+        self.readiness() == Readiness::Ready
+    }
+
+    /// Begins to announce an address that is in use.
+    pub(crate) fn announce_again(&mut self) {
+        if matches!(self.state, State::Announcing(_) | State::Settled) {
+            (self.state, self.next_at) = (State::Announcing(0), Instant::ZERO);
+        }
     }
 
     fn due_at(&self) -> Instant {
         let next_at = match self.state {
-            State::Settled | State::Conflict => Instant::MAX,
+            State::Settled | State::Conflict | State::Followed => Instant::MAX,
             _ => self.next_at,
         };
         next_at.min(self.report_at.unwrap_or(Instant::MAX))
     }
 
-    fn on_conflict(&self, rival: Mac) {
-        let [a, b, c, d, e, f] = rival;
-        self.shown.rival.set(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
-        self.shown.conflicts.add(1);
+    /// Another stack heard a rival before the address was in use, or while this one was making it so.
+    fn is_lost(&self) -> bool {
+        matches!(self.state, State::New | State::Probing(_) | State::Announcing(0)) && self.shown.was_heard()
     }
 }
 
@@ -168,6 +201,7 @@ impl Stack {
     /// Sends what is due of our own, in frames that `take` gives, and says when it wants to be called next; None when
     /// nothing is to come. Cheap while nothing is due.
     pub fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+        self.follow();
         if now >= self.due_at {
             let mut outlet = Outlet { take, tx, mac: self.facts.mac };
             let mut due_at = Instant::MAX;
@@ -179,9 +213,30 @@ impl Stack {
         (self.due_at != Instant::MAX).then_some(self.due_at)
     }
 
+    /// Takes in what the stack that claims has said since.
+    #[inline]
+    pub(crate) fn follow(&mut self) {
+        if self.follows && self.agreement.changes() != self.seen {
+            self.take_changes();
+        }
+    }
+
+    #[cold]
+    fn take_changes(&mut self) {
+        self.seen = self.agreement.changes();
+        for (index, own) in self.own.iter().enumerate() {
+            let index = index as u16;
+            self.locals.set(Key::of(own.addr), if own.in_use() { Local::Own(index) } else { Local::NotReady(index) });
+        }
+    }
+
     /// Does what is due for one address; when it wants to be looked at again.
     fn poll_own(&mut self, now: Instant, index: usize, outlet: &mut Outlet<'_>) -> Instant {
         while self.own[index].due_at() <= now {
+            if self.own[index].is_lost() {
+                self.give_up(index);
+                continue;
+            }
             let own = &self.own[index];
             if own.report_at.is_some_and(|at| at <= now) {
                 if let IpAddr::V6(addr) = own.addr
@@ -222,7 +277,7 @@ impl Stack {
                 (State::Probing(n + 1), claim.probe_interval)
             }
             (State::Probing(_), _) => {
-                own.shown.readiness.set(Readiness::Ready as u64);
+                self.agreement.show(&own.shown, Readiness::Ready);
                 self.locals.set(Key::of(own.addr), Local::Own(index as u16));
                 (State::Announcing(0), Duration::ZERO)
             }
@@ -241,7 +296,7 @@ impl Stack {
                 let state = if n + 1 == ANNOUNCEMENTS { State::Settled } else { State::Announcing(n + 1) };
                 (state, claim.announce_interval)
             }
-            (State::Settled | State::Conflict, _) => return true,
+            (State::Settled | State::Conflict | State::Followed, _) => return true,
         };
         self.own[index].state = state;
         self.own[index].next_at = now + wait;
@@ -253,25 +308,30 @@ impl Stack {
         Duration::from_nanos(if bound == 0 { 0 } else { self.rng.below(bound) })
     }
 
+    /// Another station has the address: it is not used.
+    fn give_up(&mut self, index: usize) {
+        let own = &mut self.own[index];
+        own.state = State::Conflict;
+        self.agreement.show(&own.shown, Readiness::Conflict);
+        self.locals.set(Key::of(own.addr), Local::NotReady(index as u16));
+    }
+
     /// Somebody else claims an address. Before it is in use that ends its use; afterwards it is defended. True when a defence
     /// is to be sent now.
     fn on_conflict(&mut self, now: Instant, index: u16, rival: Mac) -> bool {
-        let own = &mut self.own[usize::from(index)];
-        own.on_conflict(rival);
+        let own = &self.own[usize::from(index)];
+        own.shown.on_conflict(rival);
         match own.state {
             State::New | State::Probing(_) => {
-                own.state = State::Conflict;
-                own.shown.readiness.set(Readiness::Conflict as u64);
+                self.give_up(usize::from(index));
                 false
             }
             State::Conflict => false,
-            State::Announcing(_) | State::Settled => {
-                let quiet = own.defended_at.is_none_or(|at| now - at >= self.claim.defend_interval);
-                let defend = quiet && self.claim.mode != ClaimMode::Silent;
-                if defend {
-                    own.defended_at = Some(now);
-                }
-                defend
+            State::Followed if !own.in_use() && own.shown.leave_word() => false,
+            // others may claim and defend it, but nobody told this stack who
+            State::Settled if self.claim.mode == ClaimMode::Silent => false,
+            State::Announcing(_) | State::Settled | State::Followed => {
+                own.shown.defend(now, self.claim.defend_interval)
             }
         }
     }

@@ -2,9 +2,11 @@
 
 mod common;
 
+use base::counter::Report;
 use common::*;
-use stack::{Claim, ClaimMode, Config, DropReason, Handled, Readiness};
+use stack::{Agreement, Claim, ClaimMode, Config, DropReason, Handled, Readiness};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 use wire::arp::{self, Arp, Operation};
 use wire::ethernet::{BROADCAST, EtherType, Link, Mac};
@@ -289,4 +291,131 @@ fn without_frames_a_claim_waits_and_loses_nothing() {
     assert_eq!(host.pass(Duration::from_secs(60)).len(), 5);
     let mut silent = Host::new(config());
     assert!(silent.pass(Duration::from_secs(60)).is_empty());
+}
+
+#[test]
+fn a_successor_keeps_addresses_as_far_as_they_have_come() {
+    let mut host = Host::new(claiming());
+    let question = query("192.0.2.2:4000", "192.0.2.1:7", b"x");
+    // another has the IPv6 address; the IPv4 one is still being probed
+    host.pass(Duration::from_millis(900));
+    let rival = neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat());
+    assert_eq!(host.exchange_one(&rival), None);
+    let replace = |host: &mut Host| host.stack = host.stack.successor();
+    replace(&mut host);
+    assert_eq!(host.exchange_one(&question), None);
+    host.pass(Duration::from_secs(60));
+    let readiness: Vec<_> = host.counters.own().iter().map(|own| own.readiness).collect();
+    assert_eq!(readiness, [Readiness::Ready, Readiness::Conflict]);
+    let claims = host.counters.claims_sent.get();
+    replace(&mut host);
+    assert!(host.exchange_one(&question).is_some(), "in use without a pause");
+    assert_eq!(host.exchange_one(&query("[2001:db8::2]:4000", "[2001:db8::1]:7", b"x")), None);
+    assert_eq!(host.pass(Duration::from_secs(60)), [], "nothing is claimed anew");
+    assert_eq!(host.counters.claims_sent.get(), claims);
+    // it defends as before
+    host.exchange_one(&arp_frame(Operation::Reply, OTHER, A4, B4, None)).expect("a defence");
+    replace(&mut host);
+    assert_eq!(host.exchange_one(&arp_frame(Operation::Reply, OTHER, A4, B4, None)), None, "one an interval");
+    assert_eq!(host.counters.own()[0].conflicts, 2);
+}
+
+/// The stacks of two queues: one claims, the other follows.
+fn two_queues() -> (Host, Host) {
+    let agreement = Some(Arc::new(Agreement::new([A4.into(), A6.into()])));
+    let claims = Config { agreement: agreement.clone(), ..claiming() };
+    (Host::new(claims), Host::new(Config { agreement, ..config() }))
+}
+
+#[test]
+fn a_stack_that_follows_uses_an_address_when_the_claiming_one_does() {
+    let (mut claims, mut follows) = two_queues();
+    let question = query("192.0.2.2:4000", "192.0.2.1:7", b"x");
+    let request = arp_frame(Operation::Request, THEIRS, B4, A4, None);
+    assert!(follows.pass(Duration::from_secs(60)).is_empty());
+    assert_eq!(follows.exchange(&[question.clone(), request.clone()]), Vec::<Vec<u8>>::new());
+    assert_eq!(follows.counts().0, [(DropReason::NotReady, 2)]);
+    claims.pass(Duration::from_secs(60));
+    assert_eq!(follows.exchange(&[question, request]).len(), 2);
+    assert_eq!(claims.counters.own(), follows.counters.own());
+    // one of them reports, or the sum over the queues would be no state
+    let states = [&claims, &follows].map(|host| {
+        let mut states = Vec::new();
+        host.counters.report(&mut |figure| {
+            if figure.name == "own_address_state" {
+                states.push(figure.value);
+            }
+        });
+        states
+    });
+    assert_eq!(states, [vec![1, 1], vec![]]);
+}
+
+#[test]
+fn a_rival_heard_on_another_queue_ends_the_claim() {
+    let four = arp_frame(Operation::Reply, OTHER, A4, B4, None);
+    let six = neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat());
+    for (frame, lost, kept) in [(four, 0, 1), (six, 1, 0)] {
+        let (mut claims, mut follows) = two_queues();
+        claims.pass(Duration::from_millis(900));
+        assert_eq!(follows.exchange_one(&frame), None);
+        claims.pass(Duration::from_secs(60));
+        let own = claims.counters.own();
+        assert_eq!((own[lost].readiness, own[lost].conflicts), (Readiness::Conflict, 1));
+        assert_eq!((own[lost].rival, own[kept].readiness), (Some(OTHER), Readiness::Ready));
+        let questions = [("192.0.2.2:4000", "192.0.2.1:7"), ("[2001:db8::2]:4000", "[2001:db8::1]:7")];
+        let questions = questions.map(|(from, to)| query(from, to, b"x"));
+        for host in [&mut claims, &mut follows] {
+            let answered = questions.each_ref().map(|question| host.exchange_one(question).is_some());
+            assert_eq!((answered[lost], answered[kept]), (false, true));
+        }
+    }
+}
+
+#[test]
+fn whoever_hears_a_rival_of_a_used_address_defends_it_once_an_interval() {
+    let (mut claims, mut follows) = two_queues();
+    claims.pass(Duration::from_secs(60));
+    follows.now = claims.now;
+    let claim = arp_frame(Operation::Request, OTHER, A4, A4, None);
+    let (_, arp) = read_arp(&follows.exchange_one(&claim).unwrap());
+    assert_eq!((arp.sender, arp.target, arp.sender_mac), (A4, A4, OURS));
+    assert_eq!(claims.exchange_one(&claim), None);
+    assert_eq!(follows.exchange_one(&claim), None);
+    claims.pass(Duration::from_secs(11));
+    assert!(claims.exchange_one(&claim).is_some());
+    assert_eq!(follows.exchange_one(&claim), None);
+    let own = claims.counters.own()[0];
+    assert_eq!((own.readiness, own.conflicts, own.rival), (Readiness::Ready, 5, Some(OTHER)));
+    claims.pass(Duration::from_secs(60));
+    assert_eq!(claims.counters.own()[0].readiness, Readiness::Ready);
+}
+
+#[test]
+fn a_new_hardware_address_is_announced_and_answered_with() {
+    const NEW: Mac = [2, 0, 0, 0, 0, 0x55];
+    let (mut claims, mut follows) = two_queues();
+    claims.pass(Duration::from_secs(60));
+    follows.now = claims.now;
+    for host in [&mut claims, &mut follows] {
+        host.stack.set_mac(NEW);
+    }
+    let told: Vec<Vec<u8>> = claims.pass(Duration::from_secs(60)).into_iter().map(|(_, frame)| frame).collect();
+    assert!(told.len() >= 4 && told.iter().all(|frame| frame[6..12] == NEW), "{told:x?}");
+    assert!(told.iter().any(|frame| frame[..6] == BROADCAST && read_arp(frame).1.sender_mac == NEW));
+    assert!(follows.pass(Duration::from_secs(60)).is_empty());
+    let mut question = query("192.0.2.2:4000", "192.0.2.1:7", b"x");
+    for host in [&mut claims, &mut follows] {
+        let (_, arp) = read_arp(&host.exchange_one(&arp_frame(Operation::Request, THEIRS, B4, A4, None)).unwrap());
+        assert_eq!(arp.sender_mac, NEW);
+        question[..6].copy_from_slice(&OURS);
+        assert_eq!(host.exchange_one(&question), None, "the old one is another's now");
+        question[..6].copy_from_slice(&NEW);
+        let answer = host.exchange_one(&question).unwrap();
+        assert_eq!(answer[6..12], NEW);
+        // a successor does not go back to the facts of the start
+        host.stack = host.stack.successor();
+        assert!(host.exchange_one(&question).is_some());
+    }
+    assert_eq!(claims.counters.own()[0].readiness, Readiness::Ready);
 }

@@ -1,5 +1,4 @@
 //! The packet path allocates nothing: datagrams, drops, ICMP, ARP, neighbour discovery and claims, over all kinds.
-#![allow(unsafe_code, reason = "a counting allocator is one")]
 
 mod common;
 
@@ -8,35 +7,13 @@ use base::{Burst, Instant};
 use common::*;
 use port::Port;
 use stack::{Claim, Config, Limits};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 use wire::arp::{self, Arp, Operation};
 use wire::ethernet::{BROADCAST, EtherType};
 use wire::{Protocol, Sum};
 
-/// The system's allocator, with a count for the thread that asks.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes on to the system's allocator unchanged; the count touches no memory of the caller's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 struct Reverse;
 
@@ -92,7 +69,7 @@ fn allocate_nothing(copied: bool) {
     let frames = frames();
     let (mut rx, mut tx, mut free, mut spare) = (Burst::new(), Burst::new(), Burst::new(), Burst::new());
     let mut sent = 0;
-    let before = ALLOCATIONS.get();
+    let before = allocations::of_thread();
     for round in 0..2000u64 {
         host.now = Instant::ZERO + Duration::from_millis(10) * round as u32;
         for bytes in &frames {
@@ -113,10 +90,10 @@ fn allocate_nothing(copied: bool) {
             host.port.give(frame);
         }
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations::of_thread() - before, 0);
     // nine of eleven are answered once the addresses are claimed, after at most eight of the twenty seconds
     assert!(sent > 9 * 1100, "{sent} sent");
-    let counted = ALLOCATIONS.get();
+    let counted = allocations::of_thread();
     drop(std::hint::black_box(vec![0u8; 10]));
-    assert_eq!(ALLOCATIONS.get(), counted + 1, "the count counts");
+    assert_eq!(allocations::of_thread(), counted + 1, "the count counts");
 }

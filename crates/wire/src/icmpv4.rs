@@ -1,14 +1,16 @@
 //! ICMP (RFC 792).
 
-use crate::{Sum, checksum};
+use crate::Sum;
+use crate::icmp::{self, Message};
 
-/// Bytes of a message's header.
-pub const HEADER_BYTES: usize = 8;
+pub use crate::icmp::{HEADER_BYTES, Malformed};
 
 /// Destination unreachable, code 2: no such protocol here.
 pub const PROTOCOL_UNREACHABLE: [u8; 2] = [3, 2];
 /// Destination unreachable, code 3: no such port here.
 pub const PORT_UNREACHABLE: [u8; 2] = [3, 3];
+
+const TYPE_ECHO_REPLY: u8 = 0;
 
 /// What a message is, as far as an end host cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +28,7 @@ pub enum Kind {
 
 /// A message whose checksum verifies.
 #[derive(Clone, Copy, Debug)]
-pub struct Icmp<'a> {
-    bytes: &'a [u8],
-}
-
-/// Why bytes are not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
-    /// they end inside the header
-    Short,
-    /// the checksum does not verify
-    Checksum,
-}
+pub struct Icmp<'a>(Message<'a>);
 
 impl<'a> Icmp<'a> {
     /// The message that `bytes` are.
@@ -45,20 +36,14 @@ impl<'a> Icmp<'a> {
     /// # Errors
     /// What is wrong with its form.
     pub fn parse(bytes: &'a [u8]) -> Result<Icmp<'a>, Malformed> {
-        if bytes.len() < HEADER_BYTES {
-            return Err(Malformed::Short);
-        }
-        if !Sum::of(bytes).verifies() {
-            return Err(Malformed::Checksum);
-        }
-        Ok(Icmp { bytes })
+        Message::parse(bytes, Sum::default()).map(Icmp)
     }
 
     /// What it is.
     pub fn kind(&self) -> Kind {
-        match (self.bytes[0], self.bytes[1]) {
+        match self.0.kind_and_code() {
             (8, 0) => Kind::EchoRequest,
-            (0, 0) => Kind::EchoReply,
+            (TYPE_ECHO_REPLY, 0) => Kind::EchoReply,
             (3 | 11 | 12, _) => Kind::Error,
             _ => Kind::Other,
         }
@@ -66,7 +51,7 @@ impl<'a> Icmp<'a> {
 
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
-        &self.bytes[HEADER_BYTES..]
+        self.0.quoted()
     }
 }
 
@@ -75,11 +60,7 @@ impl<'a> Icmp<'a> {
 /// # Panics
 /// When `message` is shorter than a header.
 pub fn answer_echo(message: &mut [u8]) {
-    let head = message.first_chunk_mut::<HEADER_BYTES>().expect("an ICMP header");
-    let old = [head[0], head[1]];
-    head[..2].copy_from_slice(&[0, 0]);
-    let checksum = checksum::update([head[2], head[3]], old, [0, 0]);
-    head[2..4].copy_from_slice(&checksum);
+    icmp::answer_echo(message, TYPE_ECHO_REPLY);
 }
 
 /// Writes the header of an error to the front of `message`, whose rest is the quoted packet.
@@ -87,10 +68,7 @@ pub fn answer_echo(message: &mut [u8]) {
 /// # Panics
 /// When `message` is shorter than a header.
 pub fn write_error(message: &mut [u8], kind_and_code: [u8; 2]) {
-    message[..2].copy_from_slice(&kind_and_code);
-    message[2..HEADER_BYTES].fill(0);
-    let checksum = Sum::of(message).checksum();
-    message[2..4].copy_from_slice(&checksum);
+    icmp::write_error(message, kind_and_code, 0, Sum::default());
 }
 
 #[cfg(test)]

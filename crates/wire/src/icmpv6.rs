@@ -1,11 +1,12 @@
 //! ICMPv6 (RFC 4443), neighbour discovery (RFC 4861) and listener reports (RFC 3810), as far as an end host with fixed
 //! addresses needs them.
 
-use crate::{Mac, Protocol, Sum, array, be16, checksum};
+use crate::icmp::{self, Message};
+use crate::{Mac, Protocol, Sum, array, be16};
 use std::net::Ipv6Addr;
 
-/// Bytes of a message's header.
-pub const HEADER_BYTES: usize = 8;
+pub use crate::icmp::{HEADER_BYTES, Malformed};
+
 /// Bytes of a neighbour solicitation or advertisement without options.
 pub const NEIGHBOUR_BYTES: usize = 24;
 
@@ -46,18 +47,7 @@ pub enum Kind {
 
 /// A message whose checksum verifies.
 #[derive(Clone, Copy, Debug)]
-pub struct Icmp<'a> {
-    bytes: &'a [u8],
-}
-
-/// Why bytes are not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
-    /// they end inside the header
-    Short,
-    /// the checksum does not verify
-    Checksum,
-}
+pub struct Icmp<'a>(Message<'a>);
 
 /// The pseudo-header's sum for a message of `bytes`.
 #[inline]
@@ -71,18 +61,12 @@ impl<'a> Icmp<'a> {
     /// # Errors
     /// What is wrong with its form.
     pub fn parse(bytes: &'a [u8], src: Ipv6Addr, dst: Ipv6Addr) -> Result<Icmp<'a>, Malformed> {
-        if bytes.len() < HEADER_BYTES {
-            return Err(Malformed::Short);
-        }
-        if !pseudo(src, dst, bytes.len()).bytes(bytes).verifies() {
-            return Err(Malformed::Checksum);
-        }
-        Ok(Icmp { bytes })
+        Message::parse(bytes, pseudo(src, dst, bytes.len())).map(Icmp)
     }
 
     /// What it is.
     pub fn kind(&self) -> Kind {
-        match (self.bytes[0], self.bytes[1]) {
+        match self.0.kind_and_code() {
             (128, 0) => Kind::EchoRequest,
             (TYPE_ECHO_REPLY, 0) => Kind::EchoReply,
             (TYPE_NEIGHBOUR_SOLICITATION, 0) => Kind::Solicitation,
@@ -95,13 +79,14 @@ impl<'a> Icmp<'a> {
 
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
-        &self.bytes[HEADER_BYTES..]
+        self.0.quoted()
     }
 
     /// The message as a neighbour solicitation or advertisement, its options checked (RFC 4861 sections 7.1.1, 7.1.2: every
     /// option has a length above zero and ends inside the message; the target is no group).
     pub fn neighbour(&self) -> Option<Neighbour> {
-        let fixed = self.bytes.first_chunk::<NEIGHBOUR_BYTES>()?;
+        let bytes = self.0.bytes;
+        let fixed = bytes.first_chunk::<NEIGHBOUR_BYTES>()?;
         let mut neighbour = Neighbour {
             target: Ipv6Addr::from(array(fixed, 8)),
             solicited: fixed[4] & 0x40 != 0,
@@ -111,7 +96,7 @@ impl<'a> Icmp<'a> {
         if neighbour.target.is_multicast() {
             return None;
         }
-        let mut rest = &self.bytes[NEIGHBOUR_BYTES..];
+        let mut rest = &bytes[NEIGHBOUR_BYTES..];
         while !rest.is_empty() {
             let bytes = usize::from(*rest.get(1)?) * 8;
             if bytes == 0 || bytes > rest.len() {
@@ -131,9 +116,10 @@ impl<'a> Icmp<'a> {
     /// Of a listener query, the group asked about (unspecified for all) and how long the answer may take, in milliseconds
     /// (RFC 3810 sections 5.1.3, 5.1.5); None when it is too short.
     pub fn query(&self) -> Option<Query> {
-        let fixed = self.bytes.first_chunk::<24>()?;
+        let bytes = self.0.bytes;
+        let fixed = bytes.first_chunk::<24>()?;
         let code = be16(fixed, 4);
-        let v2 = self.bytes.len() >= 28;
+        let v2 = bytes.len() >= 28;
         // a floating-point code above 32767: mantissa and exponent
         let delay_ms = match code {
             0..0x8000 => u32::from(code),
@@ -214,11 +200,7 @@ pub fn write_report(out: &mut [u8; REPORT_BYTES], (src, dst): (Ipv6Addr, Ipv6Add
 /// # Panics
 /// When `message` is shorter than a header.
 pub fn answer_echo(message: &mut [u8]) {
-    let head = message.first_chunk_mut::<HEADER_BYTES>().expect("an ICMPv6 header");
-    let old = [head[0], head[1]];
-    head[0] = TYPE_ECHO_REPLY;
-    let checksum = checksum::update([head[2], head[3]], old, [head[0], head[1]]);
-    head[2..4].copy_from_slice(&checksum);
+    icmp::answer_echo(message, TYPE_ECHO_REPLY);
 }
 
 /// Writes the header of an error to the front of `message`, whose rest is the quoted packet. `parameter` is the pointer of
@@ -227,15 +209,13 @@ pub fn answer_echo(message: &mut [u8]) {
 /// # Panics
 /// When `message` is shorter than a header.
 pub fn write_error(message: &mut [u8], kind_and_code: [u8; 2], parameter: u32, src: Ipv6Addr, dst: Ipv6Addr) {
-    message[..2].copy_from_slice(&kind_and_code);
-    message[4..8].copy_from_slice(&parameter.to_be_bytes());
-    finish(message, src, dst);
+    let sum = pseudo(src, dst, message.len());
+    icmp::write_error(message, kind_and_code, parameter, sum);
 }
 
 fn finish(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) {
-    message[2..4].fill(0);
-    let checksum = pseudo(src, dst, message.len()).bytes(message).checksum();
-    message[2..4].copy_from_slice(&checksum);
+    let sum = pseudo(src, dst, message.len());
+    icmp::finish(message, sum);
 }
 
 #[cfg(test)]
@@ -294,8 +274,8 @@ mod tests {
             finish(&mut bad, A, B);
             assert_eq!(Icmp::parse(&bad, A, B).unwrap().neighbour(), None, "byte {at}");
         }
-        assert_eq!(Icmp { bytes: &good[..23] }.neighbour(), None);
-        assert_eq!(Icmp { bytes: &good[..25] }.neighbour(), None);
+        assert_eq!(Icmp(Message { bytes: &good[..23] }).neighbour(), None);
+        assert_eq!(Icmp(Message { bytes: &good[..25] }).neighbour(), None);
     }
 
     #[test]
@@ -303,11 +283,11 @@ mod tests {
         let mut query = [0; 28];
         query[0] = 130;
         query[4..6].copy_from_slice(&10_000u16.to_be_bytes());
-        assert_eq!(Icmp { bytes: &query }.query().unwrap().delay_ms, 10_000);
+        assert_eq!(Icmp(Message { bytes: &query }).query().unwrap().delay_ms, 10_000);
         // exponent 1, mantissa 2: (2 | 0x1000) << 4
         query[4..6].copy_from_slice(&0x9002u16.to_be_bytes());
-        assert_eq!(Icmp { bytes: &query }.query().unwrap().delay_ms, 0x1002 << 4);
-        assert_eq!(Icmp { bytes: &query[..24] }.query().unwrap().delay_ms, 0x9002);
-        assert_eq!(Icmp { bytes: &query[..23] }.query(), None);
+        assert_eq!(Icmp(Message { bytes: &query }).query().unwrap().delay_ms, 0x1002 << 4);
+        assert_eq!(Icmp(Message { bytes: &query[..24] }).query().unwrap().delay_ms, 0x9002);
+        assert_eq!(Icmp(Message { bytes: &query[..23] }).query(), None);
     }
 }

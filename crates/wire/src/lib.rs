@@ -12,6 +12,7 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod filter;
+pub mod icmp;
 pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;

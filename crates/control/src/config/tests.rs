@@ -23,6 +23,7 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
     assert_eq!((settings.backend, settings.mode, settings.idle), (Backend::Sockets, Mode::Auto, Idle::Adaptive));
     assert_eq!((settings.batch, settings.dns.edns_size, settings.dns.rrl_rate), (64, 1232, None));
     assert!(settings.dns.cookies);
+    assert_eq!((settings.dns.tcp_memory_bytes, settings.dns.tcp_backlog), (64 << 20, 1024));
     assert_eq!(settings.dns.transmit, Transmit::Inplace);
 }
 
@@ -58,7 +59,7 @@ allow = ["192.0.2.0/24"]
 deny = ["198.51.100.0/24"]
 [dns]
 question-compression = "accept"
-cookies = false
+cookie-secret = "secrets"
 nsid = "a"
 version-string = "b"
 id-string = "c"
@@ -66,6 +67,8 @@ edns-size = 1400
 transmit = "precopy"
 tcp-connections = 7
 tcp-idle = 3
+tcp-memory = 2
+tcp-backlog = 9
 [dns.rrl]
 rate = 200
 slip = 3
@@ -86,7 +89,9 @@ group = "nogroup"
     let dns = &settings.dns;
     assert_eq!((dns.rrl_rate, dns.rrl_slip, dns.edns_size), (Some(200), 3, 1400));
     assert_eq!(dns.rrl_exempt.len(), 1);
-    assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, false));
+    assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, true));
+    assert_eq!((dns.tcp_memory_bytes, dns.tcp_backlog), (2 << 20, 9));
+    assert_eq!(dns.cookie_secret.as_deref(), Some("/etc/simoom/secrets"));
     assert_eq!(dns.transmit, Transmit::Precopy);
     assert_eq!(dns.question_compression, QuestionCompression::Accept);
     let texts = [&dns.nsid, &dns.version_string, &dns.id_string].map(|text| text.as_deref());
@@ -149,6 +154,9 @@ fn contradictions_are_refused_all_at_once() {
         refused(&own),
         "s.toml:2:8: 192.0.2.7/32 needs AF_XDP; add --interface IF or give the address to the kernel"
     );
+    assert!(!settings(&format!("[dns]\ncookies = false\n{ZONE}")).dns.cookies);
+    let off = format!("[dns]\ncookies = false\ncookie-secret = \"x\"\n{ZONE}");
+    assert_eq!(refused(&off), "s.toml: dns.cookie-secret: cookies are off; remove one of the two");
     let long = format!("[dns]\nnsid = \"{}\"\n{ZONE}", "x".repeat(256));
     assert_eq!(refused(&long), "s.toml: dns.nsid: 256 bytes; give 1 to 255");
 }

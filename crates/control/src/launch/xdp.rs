@@ -2,17 +2,19 @@
 
 use crate::config::Settings;
 use crate::error::{Error, reason};
-use crate::metrics::Registry;
+use crate::metrics::{OfInterface, Registry};
 use crate::service::Maker;
 use crate::words::{Idle, Mode, Prefix, Transmit};
 use app::Listener;
 use dataplane::Dataplane;
 use dns::Server;
-use port_xdp::{Handle, OpenConfig, XdpPort, device::Device};
+use port_xdp::device::Link;
+use port_xdp::{Handle, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
+use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,8 +24,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub(crate) struct Opened {
     ports: Vec<XdpPort>,
-    handles: Vec<(String, Handle)>,
+    handles: Vec<Interface>,
     described: Vec<String>,
+}
+
+/// An interface with the program attached.
+#[derive(Debug)]
+struct Interface {
+    name: String,
+    handle: Handle,
+    /// its ports among all
+    ports: Range<usize>,
+    link: Link,
 }
 
 /// Opens every interface.
@@ -45,8 +57,10 @@ pub(crate) fn open(settings: &Settings, listeners: &[(Listener, SocketAddr)]) ->
         }
         tracing::info!("AF_XDP: {}", one.got);
         opened.described.push(one.got.to_string());
-        opened.handles.push((interface.clone(), one.handle));
+        let first = opened.ports.len();
         opened.ports.extend(one.ports);
+        let (ports, link) = (first..opened.ports.len(), Link::from(&one.got.device));
+        opened.handles.push(Interface { name: interface.clone(), handle: one.handle, ports, link });
     }
     match &settings.cpus {
         Some(cpus) if cpus.len() != opened.ports.len() => Err(Error::input(format!(
@@ -85,11 +99,12 @@ fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAd
     }
 }
 
-/// What each stack is told; the first claims the own addresses, since the answers to its probes come to one queue.
+/// What each stack is told; the first claims the own addresses, and the others follow it.
 fn stack_config(settings: &Settings, listeners: &[(Listener, SocketAddr)], seed: u64) -> stack::Config {
     stack::Config {
         own: settings.own.iter().map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits }).collect(),
         listeners: listeners.iter().map(|&(listener, local)| UdpListener { listener, local }).collect(),
+        agreement: Some(Arc::new(Agreement::new(settings.own.iter().map(|own| own.0.address)))),
         seed,
         ..stack::Config::default()
     }
@@ -115,8 +130,9 @@ impl Opened {
         for port in &self.ports {
             registry.add(port.stats().clone());
         }
-        for (_, handle) in &self.handles {
-            registry.add(handle.counts());
+        for interface in &self.handles {
+            let counters = interface.handle.counts();
+            registry.add(Arc::new(OfInterface { interface: interface.name.clone(), counters }));
         }
         let configured = dataplane::Config {
             cpus: settings.cpus.clone().unwrap_or_default(),
@@ -139,7 +155,7 @@ impl Opened {
             let stack = Stack::new(stack::Config { claim, seed, ..stack.clone() }, facts);
             stacks.add(stack.counters());
             if thread == 0 {
-                // a stack made anew after a panic takes the place of the old one
+                // a successor after a panic counts in the same ones
                 *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(stack.counters());
             }
             stack
@@ -147,13 +163,17 @@ impl Opened {
         // within microseconds of the dataplane's own zero
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
-        let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |_| services.make())?;
+        let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |thread| services.make(thread))?;
+        let dataplane = Arc::new(dataplane);
         for counters in dataplane.counters() {
             registry.add(counters.clone());
         }
         // several interfaces have no own addresses
         let mut claims = (!settings.own.is_empty()).then_some(claims);
-        let followers = self.handles.into_iter().map(|(name, handle)| follow(name, handle, claims.take()));
+        let followers = self.handles.into_iter().map(|Interface { name, handle, ports: threads, link }| {
+            let (claims, dataplane) = (claims.take(), dataplane.clone());
+            follow(Followed { name, handle, claims, threads, dataplane, link })
+        });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
         Ok(Running { followers, dataplane, described: self.described, origin_unix_ns })
     }
@@ -162,7 +182,7 @@ impl Opened {
 /// What became of the own addresses, as far as it was said.
 #[derive(Debug, Default)]
 struct Claims {
-    /// the counters of the stack that claims them
+    /// the counters of a stack: all show the same
     stack: Arc<Mutex<Option<Arc<stack::Counters>>>>,
     said: Vec<OwnStatus>,
 }
@@ -210,24 +230,34 @@ struct Follower {
     stop: Arc<OwnedFd>,
 }
 
-/// Starts the thread that keeps the steering program's addresses those of the machine, and says what became of our own ones.
-/// When it ends, the program is detached.
-fn follow(name: String, mut handle: Handle, mut claims: Option<Claims>) -> io::Result<Follower> {
+/// An interface and who serves it.
+struct Followed {
+    name: String,
+    handle: Handle,
+    claims: Option<Claims>,
+    /// its threads among those of the dataplane
+    threads: Range<usize>,
+    dataplane: Arc<Dataplane<XdpPort, Server>>,
+    link: Link,
+}
+
+/// Starts the thread that keeps the steering program's addresses those of the machine, follows what becomes of the interface,
+/// and says what became of our own addresses. When it ends, the program is detached.
+fn follow(mut followed: Followed) -> io::Result<Follower> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let told = stop.clone();
     let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
         let again = Timespec { tv_sec: 1, tv_nsec: 0 };
         let mut failed = false;
-        let mut gone = false;
         loop {
-            let monitor = handle.monitor();
+            let monitor = followed.handle.monitor();
             let mut ready = [
                 PollFd::from_borrowed_fd(told.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(monitor.descriptor(), PollFlags::IN),
             ];
             // an interrupted sleep is a short one
-            let _ = poll(&mut ready, claims.as_ref().map(|_| &Claims::EVERY).or(failed.then_some(&again)));
-            if let Some(claims) = &mut claims {
+            let _ = poll(&mut ready, followed.claims.as_ref().map(|_| &Claims::EVERY).or(failed.then_some(&again)));
+            if let Some(claims) = &mut followed.claims {
                 claims.look();
             }
             if !ready[0].revents().is_empty() {
@@ -236,19 +266,19 @@ fn follow(name: String, mut handle: Handle, mut claims: Option<Claims>) -> io::R
             if ready[1].revents().is_empty() && !failed {
                 continue;
             }
-            // its addresses went with it, so this thread wakes
-            if !gone && Device::find(&name).is_ok_and(|found| found.is_none()) {
-                gone = true;
-                tracing::error!(
-                    "{name}: the interface is gone, and nothing is served there; start again when it is back"
-                );
-            }
-            let outcome = handle.follow();
+            let outcome = followed.handle.follow();
             // what failed half-way is not told again by the kernel
             failed = outcome.is_err();
+            let name = &followed.name;
             match outcome {
-                Ok(true) => tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them"),
-                Ok(false) => {}
+                Ok(found) => {
+                    if found.addresses {
+                        tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them");
+                    }
+                    if let Some(link) = found.link {
+                        followed.take(link);
+                    }
+                }
                 Err(error) => {
                     tracing::error!("{name}: the machine's addresses cannot be followed: {}", reason(&error));
                     // not again at once, whatever it is
@@ -258,6 +288,42 @@ fn follow(name: String, mut handle: Handle, mut claims: Option<Claims>) -> io::R
         }
     })?;
     Ok(Follower { join: Some(join), stop })
+}
+
+impl Followed {
+    /// Says what is new about the interface, and has the stacks go on with its hardware address.
+    fn take(&mut self, now: Link) {
+        let name = &self.name;
+        let before = std::mem::replace(&mut self.link, now);
+        let Link::There { up, running, mac } = now else {
+            tracing::error!("{name}: the interface is gone, and nothing is served there; start again when it is back");
+            return;
+        };
+        let (was_serving, old) = match before {
+            Link::Gone => (false, mac),
+            Link::There { up, running, mac } => (up && running, mac),
+        };
+        match (was_serving, up && running) {
+            (true, false) if up => tracing::warn!("{name}: no carrier, and nothing is served there until it is back"),
+            (true, false) => {
+                tracing::warn!(
+                    "{name}: the interface is down, and nothing is served there; run `ip link set {name} up`"
+                );
+            }
+            (false, true) => tracing::info!("{name}: the interface is up again"),
+            _ => {}
+        }
+        if mac != old {
+            let shown = mac.map(|octet| format!("{octet:02x}")).join(":");
+            tracing::info!("{name}: its hardware address is {shown} now, and what AF_XDP takes and answers with it");
+            let threads = self.threads.clone();
+            self.dataplane.command(move |thread, _, stack| {
+                if threads.contains(&thread) {
+                    stack.set_mac(mac);
+                }
+            });
+        }
+    }
 }
 
 impl Drop for Follower {
@@ -276,7 +342,7 @@ impl Drop for Follower {
 pub(crate) struct Running {
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
-    pub(crate) dataplane: Dataplane<XdpPort, Server>,
+    pub(crate) dataplane: Arc<Dataplane<XdpPort, Server>>,
     pub(crate) described: Vec<String>,
     /// when the dataplane's clock began
     pub(crate) origin_unix_ns: u64,
@@ -286,7 +352,8 @@ impl Running {
     /// Gives the traffic back to the kernel, answers what had come, and ends.
     pub(crate) fn stop(mut self) {
         self.followers.clear();
-        drop(self.dataplane.stop());
+        // the followers had the others, and have ended
+        drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
     }
 }
 

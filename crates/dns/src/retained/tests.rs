@@ -143,7 +143,7 @@ fn options(retained_bytes: usize, limited: bool, accept: bool, udp_bytes: u16) -
         udp_bytes,
         question_compression: if accept { QuestionCompression::Accept } else { QuestionCompression::Refuse },
         nsid: b"ns1".to_vec(),
-        cookies: Some(cookie::Config { secrets: vec![[1; 16]], unix_time_at_zero_s: 1_700_000_000 }),
+        cookies: Some(cookie::Config::fixed(vec![[1; 16]], 1_700_000_000)),
         rrl: limited.then_some(rrl::Config {
             responses_per_second: 5,
             referrals_per_second: 4,

@@ -152,7 +152,9 @@ fn several_interfaces_are_served_at_once() {
     }
     let stats = server.stats();
     for interface in ["vs", "second"] {
-        assert!(stats.sum("xdp_frames_received_total", &[("interface", interface)]) >= 1, "{interface}: {stats:?}");
+        for metric in ["xdp_frames_received_total", "steering_taken_total"] {
+            assert!(stats.sum(metric, &[("interface", interface)]) >= 1, "{interface}: {stats:?}");
+        }
     }
     assert_eq!(stats.on_sockets(), 0);
 }

@@ -294,5 +294,8 @@ fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothi
     idle("gone");
     let log = server.process.log();
     assert!(log.contains("vs: the interface is gone"), "{log}");
+    let count = |line: &str| log.lines().filter(|said| said.contains(line)).count();
+    assert!(count("vs: the interface is down") >= 1, "{log}");
+    assert_eq!(count("vs: the interface is gone"), 1, "{log}");
     assert!(server.ctl(&["stop"]).status.success());
 }

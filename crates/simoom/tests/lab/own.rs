@@ -69,3 +69,27 @@ fn another_holder_is_noticed_and_said() {
         server.wait_for(&format!("own address {at}: another station"));
     }
 }
+
+#[test]
+fn a_new_hardware_address_is_followed() {
+    const NEW: &str = "02:00:00:00:0a:0b";
+    let lab = Lab::new().unwrap();
+    let mut server = Server::start(lab.server(), &[&OWN[..], &["--listen", "198.18.0.1:53"]].concat());
+    let all = ["198.18.0.53", "2001:db8:18::53", "198.18.0.1"];
+    for at in all {
+        dig_until(&lab, &format!("@{at} www.example.com A"), "198.18.0.80");
+    }
+    crate::common::ip(lab.server(), &format!("link set vs address {NEW}"));
+    server.wait_for(&format!("vs: its hardware address is {NEW} now"));
+    // the kernel says nothing of its own addresses; ours are announced
+    crate::common::ip(lab.client(), "neigh flush to 198.18.0.1 dev vc");
+    for at in all {
+        let before = server.stats().taken();
+        dig_until(&lab, &format!("@{at} www.example.com A"), "198.18.0.80");
+        assert!(server.stats().taken() > before, "{at}: {:?}", server.stats());
+        let neighbour = client(&lab, &format!("ip neigh show {at}"));
+        assert!(neighbour.contains(NEW), "{neighbour}");
+    }
+    assert_eq!(server.stats().on_sockets(), 0);
+    assert_eq!(server.stats().sum("own_address_conflicts_total", &[]), 0, "{}", server.process.log());
+}

@@ -1,0 +1,83 @@
+use super::*;
+use app::Listener;
+use port::pipe::{self, Pipe};
+use stack::{Claim, ClaimMode, OwnAddress, UdpListener};
+use std::net::Ipv4Addr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use wire::ethernet::{EtherType, Link};
+use wire::{Protocol, Sum, ipv4, udp};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+/// Echoes; the datagram "panic" does what it says, after those before it were answered.
+struct Fragile;
+
+impl Service for Fragile {
+    fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [app::Datagram<'_>]) {
+        for datagram in burst {
+            assert_ne!(datagram.question(), b"panic");
+            datagram.reply(datagram.question().len());
+        }
+    }
+}
+
+fn question(port: &Pipe, peer: &Pipe, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20 + 8];
+    frame.extend(payload);
+    let link = Link { dst: port.facts().mac, src: peer.facts().mac, tag: None, ether_type: EtherType::IPV4 };
+    link.write(&mut frame);
+    let payload_bytes = 8 + payload.len();
+    let mut head = [0; 20];
+    ipv4::Header { src: CLIENT, dst: SERVER, protocol: Protocol::UDP, ttl: 64, payload_bytes }.write(&mut head);
+    frame[14..34].copy_from_slice(&head);
+    udp::write(&mut frame[34..], 4000, 53, Sum::pseudo_v4(CLIENT, SERVER, Protocol::UDP, payload_bytes as u16));
+    frame
+}
+
+/// Sends these payloads, runs a cycle that may panic, and gives how many answers came and whether it did.
+fn exchange(cycles: &mut Loop<Pipe, Fragile>, peer: &mut Pipe, payloads: &[&[u8]]) -> (usize, bool) {
+    let mut burst = Burst::new();
+    for payload in payloads {
+        let mut frame = peer.take().expect("a free frame");
+        assert!(frame.fill(&question(cycles.port(), peer, payload)));
+        burst.push(frame);
+    }
+    peer.transmit(&mut burst);
+    peer.flush();
+    let panicked = catch_unwind(AssertUnwindSafe(|| cycles.cycle(Instant::ZERO))).is_err();
+    if panicked {
+        let stack = cycles.stack().successor();
+        cycles.recover(stack, Fragile);
+    }
+    // what went home in the recovery is fetched from the wire
+    cycles.cycle(Instant::ZERO);
+    peer.receive(&mut burst, 64);
+    let answers = burst.len();
+    burst.drain(..).for_each(|frame| peer.give(frame));
+    peer.flush();
+    (answers, panicked)
+}
+
+#[test]
+fn a_panic_loses_no_frame_whether_answers_are_copied_or_not() {
+    for copies in [false, true] {
+        let (mut ours, mut theirs) = pipe::pair(&pipe::Config { frames: 64, ..pipe::Config::default() }).unwrap();
+        let (port, mut peer) = (ours.remove(0), theirs.remove(0));
+        let config = stack::Config {
+            own: vec![OwnAddress { addr: SERVER.into(), prefix_len: 24 }],
+            listeners: vec![UdpListener { listener: Listener(0), local: (SERVER, 53).into() }],
+            claim: Claim { mode: ClaimMode::Silent, ..Claim::default() },
+            ..stack::Config::default()
+        };
+        let stack = stack::Stack::new(config, port.facts());
+        let mut cycles = Loop::new(port, stack, Fragile, 64).with_copies(copies);
+        // many times more frames than there are
+        for round in 1..=50 {
+            assert_eq!(exchange(&mut cycles, &mut peer, &[b"one", b"two", b"panic", b"three"]), (0, true));
+            assert_eq!(cycles.counters().dropped_panic.get(), 4 * round, "copies: {copies}");
+            assert_eq!(exchange(&mut cycles, &mut peer, &[b"one", b"two", b"three"]), (3, false));
+        }
+        assert_eq!(cycles.stack().counters().dropped(stack::DropReason::NoFrame), 0);
+    }
+}
