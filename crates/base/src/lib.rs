@@ -1,5 +1,5 @@
 //! What every floor of simoom stands on: time, frames and their pool, rings between threads, counters, published
-//! tables, prefetch and the machine's clock.
+//! tables, prefetch, the machine's clock and the timer wheel.
 //!
 //! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `ring` and `prefetch` only; each of
 //! those files opens with the argument for its soundness.
@@ -15,6 +15,7 @@ pub mod publish;
 pub mod ring;
 pub mod rng;
 pub mod time;
+pub mod wheel;
 
 pub use arena::Arena;
 pub use counter::Counter;

@@ -11,6 +11,7 @@ use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
 use crate::locals::{Key, Local};
 use crate::turn::pair6;
 use crate::{ClaimMode, DropReason, Handled, Stack};
+use app::Service;
 use base::{Burst, Frame, Instant};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -167,7 +168,14 @@ fn write_advertisement(out: &mut [u8], addr: Ipv6Addr, asker: Option<Ipv6Addr>, 
 impl Stack {
     /// Sends what is due of our own, in frames that `take` gives, and says when it wants to be called next; None when
     /// nothing is to come. Cheap while nothing is due.
-    pub fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+    pub fn poll<S: Service>(
+        &mut self,
+        now: Instant,
+        take: &mut dyn FnMut() -> Option<Frame>,
+        tx: &mut Burst,
+        service: &mut S,
+    ) -> Option<Instant> {
+        let _ = service;
         if now >= self.due_at {
             let mut outlet = Outlet { take, tx, mac: self.facts.mac };
             let mut due_at = Instant::MAX;
