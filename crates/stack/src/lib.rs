@@ -22,6 +22,8 @@ mod locals;
 mod own;
 mod turn;
 
+pub mod tcp;
+
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};
 
