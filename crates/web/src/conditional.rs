@@ -139,7 +139,7 @@ mod tests {
             // section 13.1.2
             ("If-None-Match: \"xyzzy\"".to_owned(), NotModified),
             ("If-None-Match: W/\"xyzzy\"".to_owned(), NotModified),
-            ("If-None-Match: \"a,\\\" ,\", W/\"b\",,\"xyzzy\"".to_owned(), NotModified),
+            ("If-None-Match: \"a,\\ ,\", W/\"b\",,\"xyzzy\"".to_owned(), NotModified),
             ("If-None-Match: *".to_owned(), NotModified),
             ("If-None-Match: \"other\"".to_owned(), Go),
             ("If-None-Match: \"other\"|If-None-Match: \"xyzzy\"".to_owned(), NotModified),

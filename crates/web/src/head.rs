@@ -287,6 +287,8 @@ fn refusal_of(head: &[u8], fault: httparse::Error) -> Refusal {
             let version = line.strip_suffix(b"\r").unwrap_or(line);
             let version = version.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
             match version {
+                // what is wrong stands before it
+                b"HTTP/1.0" | b"HTTP/1.1" => Refusal::Malformed,
                 // no minor version above 1 exists; one is refused as other major versions are
                 [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => Refusal::Version,
                 _ => Refusal::Malformed,

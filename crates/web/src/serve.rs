@@ -377,6 +377,14 @@ impl Core {
         }
     }
 
+    /// Finishes a connection whose peer has finished, unless whole requests wait behind answers; a partial one never ends.
+    fn finish_if_done<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        let waits = client.held_bytes > 0 && self.is_stalled(calls, connection, client);
+        if client.finished && !client.closing && !waits {
+            self.finish(calls, connection, client);
+        }
+    }
+
     /// Ends a connection at once.
     #[cold]
     fn abort<C: Streams>(
@@ -439,7 +447,7 @@ impl Core {
         } else {
             Mode::Idle
         };
-        if mode != client.mode || mode == Mode::Idle || (mode == Mode::Sending && news) {
+        if mode != client.mode || (news && matches!(mode, Mode::Idle | Mode::Sending)) {
             client.mode = mode;
             client.deadline = now + self.options.timeout(mode);
         }
@@ -513,6 +521,7 @@ impl Service for Server {
             let _ = self.core.give_back(calls, connection, client, bytes.len());
             return;
         }
+        client.has_news |= client.mode == Mode::Idle;
         if self.take(now, calls, connection, cookie, bytes).is_ok() {
             self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
         }
@@ -521,11 +530,7 @@ impl Service for Server {
     fn eof<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         client.finished = true;
-        // whole requests may wait behind answers; a partial one never ends
-        let waits = client.held_bytes > 0 && self.core.is_stalled(calls, connection, client);
-        if !client.closed && !waits {
-            self.core.finish(calls, connection, client);
-        }
+        self.core.finish_if_done(calls, connection, client);
     }
 
     fn sent<C: Streams>(
@@ -549,9 +554,7 @@ impl Service for Server {
             if worked.is_err() {
                 return;
             }
-            if client.finished && !client.closed && !self.core.is_stalled(calls, connection, client) {
-                self.core.finish(calls, connection, client);
-            }
+            self.core.finish_if_done(calls, connection, client);
         }
         self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
     }

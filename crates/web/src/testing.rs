@@ -23,7 +23,7 @@ pub(crate) const CHANGED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 pub(crate) const BIG_BYTES: usize = 100_000;
 
 pub(crate) fn big() -> Vec<u8> {
-    (0..BIG_BYTES).map(|n| (n / 7 % 251) as u8).collect()
+    (0..BIG_BYTES).map(|n| b' ' + (n / 7 % 95) as u8).collect()
 }
 
 pub(crate) fn file<'a>(path: &'a str, inode: u64) -> File<'a> {

@@ -4,38 +4,38 @@ use app::{CallError, Connection, Range, Streams};
 use base::Instant;
 
 /// The handle of the one connection.
-pub const CONNECTION: Connection = Connection { index: 3, generation: 5 };
+pub(crate) const CONNECTION: Connection = Connection { index: 3, generation: 5 };
 
 /// One connection's engine.
 #[derive(Debug)]
-pub struct Engine {
+pub(crate) struct Engine {
     /// everything that was sent
-    pub out: Vec<u8>,
+    pub(crate) out: Vec<u8>,
     /// the cookie it was accepted with
-    pub cookie: Option<u64>,
+    pub(crate) cookie: Option<u64>,
     /// owned bytes that are taken, altogether
-    pub quota_bytes: usize,
+    pub(crate) quota_bytes: usize,
     /// ranges that are taken until the next `sent`
-    pub quota_ranges: usize,
+    pub(crate) quota_ranges: usize,
     /// the connection was closed by the service
-    pub closed: bool,
+    pub(crate) closed: bool,
     /// it was aborted
-    pub aborted: bool,
+    pub(crate) aborted: bool,
     /// it was refused
-    pub rejected: bool,
+    pub(crate) rejected: bool,
     /// octets delivered and not given back
-    pub delivered: usize,
+    pub(crate) delivered: usize,
     /// the timer
-    pub timer: Option<Instant>,
+    pub(crate) timer: Option<Instant>,
     /// octets taken since the last `sent`
-    pub unsent: usize,
+    pub(crate) unsent: usize,
     owned: usize,
     ranges: usize,
 }
 
 impl Engine {
     /// An engine that takes everything at once; `out_bytes` is how much it can record without allocating.
-    pub fn new(out_bytes: usize) -> Engine {
+    pub(crate) fn new(out_bytes: usize) -> Engine {
         Engine {
             out: Vec::with_capacity(out_bytes),
             cookie: None,
@@ -52,8 +52,16 @@ impl Engine {
         }
     }
 
+    /// A new connection; the room of `out` stays.
+    #[allow(dead_code)]
+    pub(crate) fn reset(&mut self) {
+        let mut out = std::mem::take(&mut self.out);
+        out.clear();
+        *self = Engine { out, ..Engine::new(0) };
+    }
+
     /// Everything queued has gone out; how many octets that were.
-    pub fn drain(&mut self) -> usize {
+    pub(crate) fn drain(&mut self) -> usize {
         (self.owned, self.ranges) = (0, 0);
         std::mem::take(&mut self.unsent)
     }
