@@ -35,6 +35,8 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// datagrams or streams
     pub transport: Transport,
+    /// the receive window of its connections, where it is not [`Streams::window_bytes`]
+    pub window_bytes: Option<usize>,
 }
 
 /// What a thread does when there is nothing to do.
@@ -58,8 +60,10 @@ pub struct Streams {
     pub per_source: usize,
     /// bytes delivered and not yet given back by `recv_done`, a connection
     pub window_bytes: usize,
-    /// bytes queued and not yet taken by the kernel, a connection
+    /// owned bytes queued and not yet taken by the kernel, a connection
     pub queue_bytes: usize,
+    /// ranges queued and not yet taken by the kernel, a connection
+    pub queue_ranges: usize,
     /// how long a closed connection may take to send what is queued and to see the peer's end
     pub linger: Duration,
     /// connections that the kernel holds before they are accepted
@@ -73,6 +77,7 @@ impl Default for Streams {
             per_source: 256,
             window_bytes: 64 << 10,
             queue_bytes: 128 << 10,
+            queue_ranges: 256,
             linger: Duration::from_secs(2),
             backlog: 1024,
         }
@@ -203,8 +208,15 @@ impl Config {
             return wrong(format!("datagrams of {} bytes; 512 to 65535 are possible", self.datagram_bytes));
         }
         let streams = &self.streams;
-        if streams.connections == 0 || streams.per_source == 0 || streams.window_bytes == 0 || streams.queue_bytes == 0
-        {
+        let mut limits = vec![
+            streams.connections,
+            streams.per_source,
+            streams.window_bytes,
+            streams.queue_bytes,
+            streams.queue_ranges,
+        ];
+        limits.extend(self.endpoints.iter().filter_map(|endpoint| endpoint.window_bytes));
+        if limits.contains(&0) {
             return wrong("a stream limit of 0 would refuse everything; 1 is the least".into());
         }
         for (n, endpoint) in self.endpoints.iter().enumerate() {
