@@ -68,6 +68,17 @@ pub trait Service {
         let _ = calls.reject(connection);
     }
 
+    /// A connection that was asked for: it is there, or why it will not be.
+    fn connected<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        cookie: u64,
+        outcome: Result<Connection, DeadReason>,
+    ) {
+        let _ = (now, calls, cookie, outcome);
+    }
+
     /// Bytes have arrived. They count against the receive window until [`Streams::recv_done`].
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
         let _ = (now, calls, connection, cookie, bytes);

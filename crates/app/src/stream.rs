@@ -75,6 +75,12 @@ pub enum CallError {
     TooMuch,
     /// a range that is not inside its object
     NoSuchRange,
+    /// the address cannot be connected from or to
+    NoSuchAddress,
+    /// the port is taken, or all of them are
+    InUse,
+    /// the engine has no room for it
+    NoResources,
 }
 
 impl fmt::Display for CallError {
@@ -84,6 +90,9 @@ impl fmt::Display for CallError {
             CallError::WrongState => "the connection is not in a state for this call",
             CallError::TooMuch => "more bytes given back than were delivered",
             CallError::NoSuchRange => "the range is not inside its object",
+            CallError::NoSuchAddress => "no such address to connect from or to",
+            CallError::InUse => "the port is taken",
+            CallError::NoResources => "the engine has no room for it",
         })
     }
 }

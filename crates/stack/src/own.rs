@@ -10,7 +10,7 @@ use crate::counters::{OwnCounters, Readiness};
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
 use crate::locals::{Key, Local};
 use crate::turn::pair6;
-use crate::{ClaimMode, DropReason, Handled, Stack};
+use crate::{ClaimMode, DropReason, Handled, Stack, tcp};
 use app::Service;
 use base::{Burst, Frame, Instant};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -175,16 +175,20 @@ impl Stack {
         tx: &mut Burst,
         service: &mut S,
     ) -> Option<Instant> {
-        let _ = service;
         if now >= self.due_at {
-            let mut outlet = Outlet { take, tx, mac: self.facts.mac };
+            let mut outlet = Outlet { take: &mut *take, tx: &mut *tx, mac: self.facts.mac };
             let mut due_at = Instant::MAX;
             for index in 0..self.own.len() {
                 due_at = due_at.min(self.poll_own(now, index, &mut outlet));
             }
             self.due_at = due_at;
         }
-        (self.due_at != Instant::MAX).then_some(self.due_at)
+        let tcp_at = match &mut self.tcp {
+            Some(tcp) => tcp.poll(now, &mut tcp::Outlet { take, tx, mac: self.facts.mac }, service),
+            None => None,
+        };
+        let due_at = self.due_at.min(tcp_at.unwrap_or(Instant::MAX));
+        (due_at != Instant::MAX).then_some(due_at)
     }
 
     /// Does what is due for one address; when it wants to be looked at again.
