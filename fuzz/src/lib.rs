@@ -6,10 +6,12 @@
 mod frames;
 mod message;
 mod questions;
+mod segment;
 mod zones;
 
 pub use frames::frames;
 pub use questions::{question, stream};
+pub use segment::segment;
 pub use zones::zone_file;
 
 /// Cuts the input into pieces: each begins with its length in two octets, and the last may be short.

@@ -26,6 +26,11 @@ fn question() {
 }
 
 #[test]
+fn segment() {
+    replay("segment", fuzz::segment);
+}
+
+#[test]
 fn stream() {
     replay("stream", fuzz::stream);
 }

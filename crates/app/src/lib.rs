@@ -3,18 +3,23 @@
 //!
 //! Two halves. Datagrams come as bursts of [`Datagram`] slots, and the answer is written into the slot. Streams come as
 //! events of [`Service`] (`knock`, `recv`, ...) with the calls of [`Streams`] to answer them. The engine owns every byte it
-//! lends; a service keeps nothing of a slice beyond the call. On the serving path a service never opens a file, reads a
+//! lends; a service keeps nothing of a slice beyond the call. What a service sends is ranges of immutable [`Content`], never
+//! copied, or bytes of its own, copied within a quota. On the serving path a service never opens a file, reads a
 //! clock, draws randomness or allocates: time comes with each event, entropy at construction.
 //!
-//! Left out so far: outgoing connections, `sendv` of shared objects, wake-ups from other threads.
+//! Left out so far: outgoing connections, wake-ups from other threads.
 
 #![forbid(unsafe_code)]
 
+mod content;
 mod datagram;
 mod stream;
+mod versions;
 
+pub use content::{Content, ContentBuilder, Lifetime, ObjectId, memory_bytes};
 pub use datagram::{Datagram, Ecn};
-pub use stream::{CallError, DeadReason, Streams};
+pub use stream::{CallError, DeadReason, Range, SENDV_RANGES, Streams};
+pub use versions::{Held, Versions};
 
 use base::Instant;
 use std::net::SocketAddr;
@@ -61,6 +66,17 @@ pub trait Service {
     ) {
         let _ = (now, listener, addresses);
         let _ = calls.reject(connection);
+    }
+
+    /// A connection that was asked for: it is there, or why it will not be.
+    fn connected<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        cookie: u64,
+        outcome: Result<Connection, DeadReason>,
+    ) {
+        let _ = (now, calls, cookie, outcome);
     }
 
     /// Bytes have arrived. They count against the receive window until [`Streams::recv_done`].

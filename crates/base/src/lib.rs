@@ -1,5 +1,5 @@
 //! What every floor of simoom stands on: time, frames and their pool, rings between threads, counters, published
-//! tables, prefetch and the machine's clock.
+//! tables, sequence numbers, prefetch, the machine's clock and the timer wheel.
 //!
 //! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `ring` and `prefetch` only; each of
 //! those files opens with the argument for its soundness.
@@ -14,12 +14,15 @@ pub mod prefetch;
 pub mod publish;
 pub mod ring;
 pub mod rng;
+pub mod seq;
 pub mod time;
+pub mod wheel;
 
 pub use arena::Arena;
 pub use counter::Counter;
 pub use frame::{BURST_FRAMES, Burst, Frame};
 pub use pool::Pool;
+pub use seq::Seq;
 pub use time::{Clock, Instant};
 
 /// Bytes of a cache line on every machine that simoom runs on; what one thread writes and another reads is kept apart by it.

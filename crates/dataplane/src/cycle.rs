@@ -28,9 +28,15 @@ pub trait Floor {
         self.input(now, rx, tx, free, service);
     }
 
-    /// Does what is due by `now`, putting frames from `take` into `tx` as far as there is room; when it wants to be asked
-    /// next.
-    fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant>;
+    /// Does what is due by `now`, telling the service what it must know of it and putting frames from `take` into `tx` as far
+    /// as there is room; when it wants to be asked next.
+    fn poll<S: Service>(
+        &mut self,
+        now: Instant,
+        take: &mut dyn FnMut() -> Option<Frame>,
+        tx: &mut Burst,
+        service: &mut S,
+    ) -> Option<Instant>;
 
     /// The stack that takes this one's place after a panic, with what must outlast it; None has one made as at the start.
     fn successor(&self) -> Option<Self>
@@ -61,8 +67,14 @@ impl Floor for stack::Stack {
     }
 
     #[inline]
-    fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
-        self.poll(now, take, tx)
+    fn poll<S: Service>(
+        &mut self,
+        now: Instant,
+        take: &mut dyn FnMut() -> Option<Frame>,
+        tx: &mut Burst,
+        service: &mut S,
+    ) -> Option<Instant> {
+        self.poll(now, take, tx, service)
     }
 
     fn successor(&self) -> Option<Self> {
@@ -156,7 +168,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         if received > 0 || self.due.is_some_and(|due| now >= due) {
             let port = &mut self.port;
-            self.due = self.stack.poll(now, &mut || port.take(), &mut self.tx);
+            self.due = self.stack.poll(now, &mut || port.take(), &mut self.tx, &mut self.service);
         }
         if !self.tx.is_empty() {
             transmitted += self.transmit(now);

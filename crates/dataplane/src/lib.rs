@@ -3,7 +3,7 @@
 //!
 //! [`Loop`] is one such thread's work, a cycle at a time with the caller's clock, so that tests and yardsticks can step it.
 //! [`Dataplane`] runs a loop on each of its pinned threads, puts them to sleep when there is nothing to do ([`idle`]),
-//! carries control's commands to them, and contains their panics. [`wheel`] is the timer wheel for what has many timers.
+//! carries control's commands to them, and contains their panics.
 //!
 //! Ownership: every frame of a thread is its port's, or in the loop's two bursts between cycles; a panic gives those back.
 //! Nothing is allocated, locked or logged for a packet while no tap is on.
@@ -17,7 +17,6 @@ mod cycle;
 pub mod idle;
 pub mod tap;
 mod threads;
-pub mod wheel;
 
 pub use counters::Counters;
 pub use cycle::{Activity, Floor, Loop};

@@ -18,7 +18,13 @@ impl Floor for Half {
             if n % 2 == 0 { tx.push(frame) } else { free.push(frame) }
         }
     }
-    fn poll(&mut self, _: Instant, _: &mut dyn FnMut() -> Option<Frame>, _: &mut Burst) -> Option<Instant> {
+    fn poll<S: Service>(
+        &mut self,
+        _: Instant,
+        _: &mut dyn FnMut() -> Option<Frame>,
+        _: &mut Burst,
+        _: &mut S,
+    ) -> Option<Instant> {
         None
     }
 }

@@ -36,7 +36,13 @@ impl Floor for Whole {
         }
     }
 
-    fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+    fn poll<S: Service>(
+        &mut self,
+        now: Instant,
+        take: &mut dyn FnMut() -> Option<Frame>,
+        tx: &mut Burst,
+        _: &mut S,
+    ) -> Option<Instant> {
         if self.due.is_some_and(|due| now >= due)
             && tx.remaining_capacity() > 0
             && let Some(mut frame) = take()

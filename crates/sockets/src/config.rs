@@ -35,6 +35,8 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// datagrams or streams
     pub transport: Transport,
+    /// the receive window of its connections, where it is not [`Streams::window_bytes`]
+    pub window_bytes: Option<usize>,
 }
 
 /// What a thread does when there is nothing to do.
@@ -58,10 +60,12 @@ pub struct Streams {
     pub per_source: usize,
     /// bytes delivered and not yet given back by `recv_done`, a connection
     pub window_bytes: usize,
-    /// bytes queued and not yet taken by the kernel, a connection
+    /// owned bytes queued and not yet taken by the kernel, a connection
     pub queue_bytes: usize,
     /// bytes queued and not yet taken by the kernel, over all connections: what peers that do not read can hold
     pub budget_bytes: usize,
+    /// ranges queued and not yet taken by the kernel, a connection
+    pub queue_ranges: usize,
     /// how long a closed connection may take to send what is queued and to see the peer's end
     pub linger: Duration,
     /// connections that the kernel holds before they are accepted, a listener; it takes no more than net.core.somaxconn
@@ -76,6 +80,7 @@ impl Default for Streams {
             window_bytes: 64 << 10,
             queue_bytes: 128 << 10,
             budget_bytes: 64 << 20,
+            queue_ranges: 256,
             linger: Duration::from_secs(2),
             backlog: 1024,
         }
@@ -206,8 +211,15 @@ impl Config {
             return wrong(format!("datagrams of {} bytes; 512 to 65535 are possible", self.datagram_bytes));
         }
         let streams = &self.streams;
-        let limits =
-            [streams.connections, streams.per_source, streams.window_bytes, streams.queue_bytes, streams.budget_bytes];
+        let mut limits = vec![
+            streams.connections,
+            streams.per_source,
+            streams.window_bytes,
+            streams.queue_bytes,
+            streams.queue_ranges,
+            streams.budget_bytes,
+        ];
+        limits.extend(self.endpoints.iter().filter_map(|endpoint| endpoint.window_bytes));
         if limits.contains(&0) {
             return wrong("a stream limit of 0 would refuse everything; 1 is the least".into());
         }

@@ -52,10 +52,14 @@ pub struct Counters {
     pub stream_sent: Counter,
     /// sends that were cut short because all connections together had queued their most
     pub budget_spent: Counter,
+    /// system calls that the kernel took stream bytes with
+    pub stream_writes: Counter,
     /// connections that ended
     pub ended: Counter,
     /// closed connections that did not finish in time
     pub linger_expired: Counter,
+    /// connections aborted because they still held replaced content when its time to drain was over
+    pub drain_expired: Counter,
     /// panics of the service, contained
     pub panics: Counter,
 }
@@ -107,12 +111,19 @@ impl Report for Counters {
         one("sockets_stream_bytes_total", bytes, &[("direction", "out")], &self.stream_sent);
         let budget = "sends cut short because all connections together had queued their most";
         one("sockets_budget_spent_total", budget, &[], &self.budget_spent);
+        one("sockets_stream_writes_total", "system calls that took stream bytes", &[], &self.stream_writes);
         one("sockets_connections_ended_total", "connections that ended", &[], &self.ended);
         one(
             "sockets_linger_expired_total",
             "closed connections that did not finish in time",
             &[],
             &self.linger_expired,
+        );
+        one(
+            "sockets_drain_expired_total",
+            "connections aborted because they still held replaced content after its time to drain",
+            &[],
+            &self.drain_expired,
         );
         one("sockets_panics_total", "panics of a service, contained", &[], &self.panics);
     }

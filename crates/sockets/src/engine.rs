@@ -1,7 +1,7 @@
 //! Threads and their loop.
 
 use crate::bind;
-use crate::config::{BATCH_DATAGRAMS, BindError, Config, Idle, Transport};
+use crate::config::{BATCH_DATAGRAMS, BindError, Config, Endpoint, Idle, Transport};
 use crate::counters::Counters;
 use crate::idle::Governor;
 use crate::sys::Batch;
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -35,9 +35,28 @@ const PANIC_REST: Duration = Duration::from_millis(100);
 
 const WAKE: Token = Token(usize::MAX);
 
+/// What the threads are to do; it only goes on.
+#[derive(Debug, Default)]
+struct Stage(AtomicU8);
+const DRAIN: u8 = 1;
+const STOP: u8 = 2;
+
+impl Stage {
+    /// Exactly: a stop resets what a drain would close.
+    fn is(&self, stage: u8) -> bool {
+        self.0.load(Ordering::Acquire) == stage
+    }
+
+    fn go_on_to(&self, stage: u8) {
+        self.0.fetch_max(stage, Ordering::AcqRel);
+    }
+}
+
 struct Accepting {
     socket: TcpListener,
+    token: Token,
     listener: Listener,
+    window_bytes: usize,
     readable: bool,
     /// no accept before this time
     rest_until: Option<Instant>,
@@ -85,8 +104,11 @@ impl Engine {
             let address = bind::local(&sockets[0], endpoint)?;
             addresses.push(address);
             for (thread, socket) in threads.iter_mut().zip(sockets) {
-                thread.add(socket, endpoint.listener, endpoint.transport, address, config.ecn).map_err(|source| {
-                    BindError::Other { address, transport: endpoint.transport, doing: "epoll_ctl", source }
+                thread.add(socket, endpoint, address, &config).map_err(|source| BindError::Other {
+                    address,
+                    transport: endpoint.transport,
+                    doing: "epoll_ctl",
+                    source,
                 })?;
             }
         }
@@ -104,11 +126,11 @@ impl Engine {
     /// The kernel's, when a thread cannot be started or pinned; those that were are stopped.
     pub fn start<S: Service>(self, make: impl Fn(usize) -> S + Send + Sync + 'static) -> io::Result<Running> {
         let make = Arc::new(make);
-        let stop = Arc::new(AtomicBool::new(false));
+        let stage = Arc::<Stage>::default();
         let clock = Clock::start();
-        let mut running = Running { stop: stop.clone(), threads: Vec::new(), addresses: self.addresses };
+        let mut running = Running { stage: stage.clone(), threads: Vec::new(), addresses: self.addresses };
         for (n, mut thread) in self.threads.into_iter().enumerate() {
-            let (make, stop, config) = (make.clone(), stop.clone(), self.config.clone());
+            let (make, stage, config) = (make.clone(), stage.clone(), self.config.clone());
             let (waker, counters) = (thread.waker.clone(), thread.counters.clone());
             let (pinned, pinned_result) = std::sync::mpsc::sync_channel(1);
             let cpu = (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
@@ -118,7 +140,7 @@ impl Engine {
                 // the receiver waits for this and nothing else
                 let _ = pinned.send(result);
                 if go_on {
-                    thread.supervise(&config, clock, &stop, || make(n));
+                    thread.supervise(&config, clock, &stage, || make(n));
                 }
             })?;
             running.threads.push(Handle { join: Some(join), waker, counters });
@@ -155,7 +177,7 @@ struct Handle {
 
 /// A running engine. Dropping it stops it.
 pub struct Running {
-    stop: Arc<AtomicBool>,
+    stage: Arc<Stage>,
     threads: Vec<Handle>,
     addresses: Vec<SocketAddr>,
 }
@@ -179,13 +201,20 @@ impl Running {
         }
     }
 
+    /// Begins to end: no further connection is accepted, idle ones are closed, and the others as soon as nothing is queued on
+    /// them. Datagrams are answered as before. The caller watches [`Counters::connections`] and calls [`Running::stop`].
+    pub fn drain(&self) {
+        self.stage.go_on_to(DRAIN);
+        self.wake();
+    }
+
     /// Stops the threads and waits for them. Open connections are reset.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.stage.go_on_to(STOP);
         self.wake();
         for thread in &mut self.threads {
             if let Some(join) = thread.join.take() {
@@ -212,34 +241,35 @@ impl Thread {
     fn add(
         &mut self,
         socket: Socket,
-        listener: Listener,
-        transport: Transport,
+        &Endpoint { listener, transport, window_bytes, .. }: &Endpoint,
         local: SocketAddr,
-        ecn: bool,
+        config: &Config,
     ) -> io::Result<()> {
         let registry = self.poll.registry();
         match transport {
             Transport::Udp => {
                 let token = Token(self.udp.len() * 2);
                 registry.register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)?;
-                self.udp.push(Udp::new(socket, listener, local, ecn));
+                self.udp.push(Udp::new(socket, listener, local, config.ecn));
             }
             Transport::Tcp => {
                 let mut socket = TcpListener::from_std(socket.into());
-                registry.register(&mut socket, Token(self.tcp.len() * 2 + 1), Interest::READABLE)?;
-                self.tcp.push(Accepting { socket, listener, readable: true, rest_until: None });
+                let token = Token(self.tcp.len() * 2 + 1);
+                let window_bytes = window_bytes.unwrap_or(config.streams.window_bytes);
+                registry.register(&mut socket, token, Interest::READABLE)?;
+                self.tcp.push(Accepting { socket, token, listener, window_bytes, readable: true, rest_until: None });
             }
         }
         Ok(())
     }
 
     /// Runs the loop until it is told to stop, with a new service after each panic.
-    fn supervise<S: Service>(&mut self, config: &Config, clock: Clock, stop: &AtomicBool, make: impl Fn() -> S) {
+    fn supervise<S: Service>(&mut self, config: &Config, clock: Clock, stage: &Stage, make: impl Fn() -> S) {
         let mut last_panic = None;
         loop {
             // everything that outlives a panic is set right below: the table is dropped inside, sockets carry no half state
-            let run = catch_unwind(AssertUnwindSafe(|| Loop::new(self, config, clock).run(stop, &mut make())));
-            if run.is_ok() || stop.load(Ordering::Acquire) {
+            let run = catch_unwind(AssertUnwindSafe(|| Loop::new(self, config, clock).run(stage, &mut make())));
+            if run.is_ok() || stage.is(STOP) {
                 return;
             }
             self.counters.panics.add(1);
@@ -268,6 +298,8 @@ struct Loop<'a> {
     table: Table,
     events: Events,
     scratch: Vec<u8>,
+    /// there are connections, or were before the listeners were closed
+    has_streams: bool,
     /// tokens of connections begin here
     first_connection: usize,
     /// a wake-up was taken in that no cycle has followed yet
@@ -283,6 +315,7 @@ impl<'a> Loop<'a> {
             table: Table::new(config.streams.clone(), thread.counters.clone()),
             events: Events::with_capacity(BATCH_DATAGRAMS * 4),
             scratch: vec![0; scratch_bytes],
+            has_streams: !thread.tcp.is_empty(),
             first_connection: 2 * (thread.udp.len().max(thread.tcp.len()) + 1),
             woken: false,
             thread,
@@ -291,10 +324,10 @@ impl<'a> Loop<'a> {
         }
     }
 
-    fn run<S: Service>(&mut self, stop: &AtomicBool, service: &mut S) {
+    fn run<S: Service>(&mut self, stage: &Stage, service: &mut S) {
         let mut governor = Governor::new(self.config.idle);
         let (mut busy_cycles, mut worked) = (0, false);
-        while !stop.load(Ordering::Acquire) {
+        while !stage.is(STOP) {
             if worked {
                 governor.on_work();
             }
@@ -307,14 +340,20 @@ impl<'a> Loop<'a> {
             self.thread.counters.cycles.add(1);
             self.table.set_now(now);
             service.cycle(now);
+            self.table.release_old_content();
             self.woken = false;
             worked = self.table.has_work();
             for udp in self.thread.udp.iter_mut().filter(|udp| udp.readable) {
                 worked |= udp.turn(now, self.config.batch, &mut self.batch, service, &self.thread.counters) > 0;
             }
-            if !self.thread.tcp.is_empty() {
+            if self.has_streams {
                 for n in 0..self.thread.tcp.len() {
                     self.accept(n, now, service);
+                }
+                if stage.is(DRAIN) {
+                    self.table.drain();
+                    // what had come before was accepted; from here on the kernel refuses
+                    self.thread.tcp.retain(|tcp| tcp.readable);
                 }
                 self.table.turn(TURNS, service, &mut self.scratch);
             }
@@ -326,7 +365,7 @@ impl<'a> Loop<'a> {
     fn ask_again(&mut self) -> bool {
         match &mut self.thread.udp[..] {
             // one socket is asked itself, several through epoll
-            [udp] if self.thread.tcp.is_empty() => udp.readable = true,
+            [udp] if !self.has_streams => udp.readable = true,
             _ => self.wait(true),
         }
         self.has_work()
@@ -364,7 +403,13 @@ impl<'a> Loop<'a> {
                     self.table.on_event(index, event.is_readable(), event.is_writable(), hup);
                 }
                 Token(n) if n % 2 == 0 => self.thread.udp[n / 2].readable = true,
-                Token(n) => self.thread.tcp[n / 2].readable = true,
+                // by number, or gone since the drain began
+                Token(n) => {
+                    if let Some(tcp) = self.thread.tcp.iter_mut().find(|tcp| tcp.token == event.token()) {
+                        tcp.readable = true;
+                    }
+                    debug_assert_eq!(n % 2, 1);
+                }
             }
         }
     }
@@ -404,7 +449,8 @@ impl<'a> Loop<'a> {
                 continue;
             }
             set_up(&stream);
-            table.knock(stream, accepting.listener, Addresses { local, peer }, service);
+            let addresses = Addresses { local, peer };
+            table.knock(stream, accepting.listener, addresses, accepting.window_bytes, service);
         }
     }
 }

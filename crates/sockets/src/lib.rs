@@ -15,6 +15,7 @@ mod config;
 mod counters;
 mod engine;
 mod idle;
+mod outbox;
 mod sys;
 mod tcp;
 mod udp;

@@ -4,25 +4,41 @@
 //! most once, writes at most once and goes to the back of the queue while there is more, so no peer holds up another. The
 //! service's calls only mark and queue; what follows from them happens in the connection's turn.
 //!
-//! Bounds: connections in all and a source, a receive window, a queue of unsent bytes for each and a budget for all of them, a
-//! time for closed connections to finish. How long an open connection may idle is the service's business (`timer_set`).
+//! Objects go out by vectored writes from where they lie: a header and its body leave in one system call, so Nagle's
+//! algorithm is off, and MSG_MORE holds a part-filled segment back only while more is queued behind it.
+//!
+//! Bounds: connections in all and a source, a receive window, a queue of unsent bytes and of ranges for each and a budget of
+//! owned bytes for all of them, a time for closed connections to finish. How long an open connection may idle is the service's
+//! business (`timer_set`).
 
 use crate::config::Streams as Limits;
 use crate::counters::Counters;
-use app::{Addresses, CallError, Connection, DeadReason, Listener, Service, Streams};
+use crate::outbox::{Bounds, Outbox};
+use app::{Addresses, CallError, Connection, DeadReason, Listener, Range, Service, Streams, Versions};
 use base::Instant;
 use mio::net::TcpStream;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read};
 use std::net::{IpAddr, Shutdown};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes that one turn reads at most; also what a lingering connection may still send us, a turn.
 pub(crate) const READ_BYTES: usize = 64 << 10;
-/// Empty queues kept for reuse.
+/// Empty queues kept for reuse, and made with the table.
 const SPARE_QUEUES: usize = 64;
+
+/// Our half of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fin {
+    /// the service writes
+    No,
+    /// to be sent after what is queued
+    Wanted,
+    Sent,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -40,11 +56,14 @@ struct Conn {
     cookie: u64,
     addresses: Addresses,
     phase: Phase,
-    /// bytes queued from `queue_at` on
-    queue: Vec<u8>,
-    queue_at: usize,
+    queue: Outbox,
+    fin: Fin,
+    /// most of `delivered`
+    window_bytes: usize,
     /// bytes delivered and not given back
     delivered: usize,
+    /// something was delivered at all
+    used: bool,
     readable: bool,
     writable: bool,
     /// the kernel has reported the peer's end or an error, so reads go on until they show it
@@ -61,19 +80,20 @@ struct Conn {
 }
 
 impl Conn {
-    fn unsent(&self) -> usize {
-        self.queue.len() - self.queue_at
+    /// Whether everything has gone out and our end of the stream is due.
+    fn fin_is_due(&self) -> bool {
+        self.queue.is_empty() && (self.fin == Fin::Wanted || self.phase == Phase::Closing)
     }
 
     /// Whether a turn would do something.
-    fn has_work(&self, window_bytes: usize) -> bool {
+    fn has_work(&self) -> bool {
         let reads = match self.phase {
-            Phase::Open => self.readable && !self.eof && self.delivered < window_bytes,
+            Phase::Open => self.readable && !self.eof && self.delivered < self.window_bytes,
             Phase::Lingering => self.readable,
             Phase::Knocked | Phase::Closing => false,
         };
-        let writes = self.writable && self.unsent() > 0;
-        reads || writes || (self.phase == Phase::Closing && self.unsent() == 0)
+        let writes = self.writable && !self.queue.is_empty();
+        reads || writes || self.fin_is_due()
     }
 }
 
@@ -90,14 +110,16 @@ pub(crate) struct Table {
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     ready: VecDeque<u32>,
     dead: VecDeque<(Connection, u64, DeadReason)>,
-    /// bytes queued over all connections
+    /// owned bytes queued over all connections
     queued_bytes: usize,
     /// who waits for others' bytes to go, the longest first
     starved: VecDeque<Connection>,
-    spare: Vec<Vec<u8>>,
+    spare: Vec<Outbox>,
+    versions: Versions,
     limits: Limits,
     counters: Arc<Counters>,
     now: Instant,
+    draining: bool,
 }
 
 impl Table {
@@ -111,10 +133,12 @@ impl Table {
             dead: VecDeque::new(),
             queued_bytes: 0,
             starved: VecDeque::new(),
-            spare: Vec::new(),
+            spare: (0..SPARE_QUEUES).map(|_| Outbox::ready()).collect(),
+            versions: Versions::new(),
             limits,
             counters,
             now: Instant::ZERO,
+            draining: false,
         }
     }
 
@@ -151,6 +175,7 @@ impl Table {
         stream: TcpStream,
         listener: Listener,
         addresses: Addresses,
+        window_bytes: usize,
         service: &mut S,
     ) {
         let queue = self.spare.pop().unwrap_or_default();
@@ -160,8 +185,10 @@ impl Table {
             addresses,
             phase: Phase::Knocked,
             queue,
-            queue_at: 0,
+            fin: Fin::No,
+            window_bytes,
             delivered: 0,
+            used: false,
             readable: true,
             writable: true,
             hup: false,
@@ -196,10 +223,9 @@ impl Table {
     }
 
     fn make_ready(&mut self, index: u32) {
-        let window_bytes = self.limits.window_bytes;
         if let Some(conn) = self.slots[index as usize].conn.as_mut()
             && !conn.queued
-            && conn.has_work(window_bytes)
+            && conn.has_work()
         {
             conn.queued = true;
             self.ready.push_back(index);
@@ -260,22 +286,24 @@ impl Table {
         let handle = Connection { index, generation };
         self.read(handle, service, scratch);
         self.write(handle, service);
+        self.close_if_drained(handle);
         let Ok(conn) = self.conn(handle) else { return };
-        if conn.phase == Phase::Closing && conn.unsent() == 0 {
-            if conn.eof || conn.stream.shutdown(Shutdown::Write).is_err() {
+        if conn.fin_is_due() {
+            if conn.eof || (conn.fin != Fin::Sent && conn.stream.shutdown(Shutdown::Write).is_err()) {
                 self.end(handle, DeadReason::Closed, false);
+            } else if conn.phase == Phase::Closing {
+                (conn.phase, conn.fin) = (Phase::Lingering, Fin::Sent);
             } else {
-                conn.phase = Phase::Lingering;
+                conn.fin = Fin::Sent;
             }
         }
     }
 
     fn read<S: Service>(&mut self, handle: Connection, service: &mut S, scratch: &mut [u8]) {
-        let window_bytes = self.limits.window_bytes;
         let now = self.now;
         let Ok(conn) = self.conn(handle) else { return };
         let open = conn.phase == Phase::Open && !conn.eof;
-        let room = if open { window_bytes.saturating_sub(conn.delivered) } else { scratch.len() };
+        let room = if open { conn.window_bytes.saturating_sub(conn.delivered) } else { scratch.len() };
         if !conn.readable || room == 0 || !(open || conn.phase == Phase::Lingering) {
             return;
         }
@@ -285,6 +313,9 @@ impl Table {
             Ok(0) if open => {
                 conn.eof = true;
                 service.eof(now, self, handle, cookie);
+                if self.conn(handle).is_ok_and(|conn| conn.phase == Phase::Open && conn.fin == Fin::Sent) {
+                    self.end(handle, DeadReason::Closed, false);
+                }
             }
             Ok(0) => self.end(handle, DeadReason::Closed, false),
             Ok(n) => {
@@ -292,6 +323,7 @@ impl Table {
                 conn.readable = n == room || conn.hup;
                 if open {
                     conn.delivered += n;
+                    conn.used = true;
                     self.counters.stream_received.add(n as u64);
                     service.recv(now, self, handle, cookie, &scratch[..n]);
                 }
@@ -307,23 +339,30 @@ impl Table {
 
     fn write<S: Service>(&mut self, handle: Connection, service: &mut S) {
         let now = self.now;
-        let Ok(conn) = self.conn(handle) else { return };
-        if conn.unsent() == 0 || !conn.writable {
+        let Table { slots, versions, spare, counters, queued_bytes, .. } = self;
+        let Some(conn) = slots.get_mut(handle.index as usize).and_then(|slot| slot.conn.as_mut()) else { return };
+        if conn.queue.is_empty() || !conn.writable {
             return;
         }
-        match conn.stream.write(&conn.queue[conn.queue_at..]) {
+        let (sent, offered) = {
+            let slices = conn.queue.slices(versions);
+            let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+            (send(&conn.stream, &slices, (offered as u64) < conn.queue.bytes()), offered)
+        };
+        match sent {
             Ok(n) => {
-                conn.queue_at += n;
-                let (open, cookie, emptied) = (conn.phase == Phase::Open, conn.cookie, conn.unsent() == 0);
-                if emptied {
-                    conn.queue_at = 0;
-                    let mut queue = std::mem::take(&mut conn.queue);
-                    queue.clear();
-                    self.keep(queue);
+                counters.stream_writes.add(1);
+                counters.stream_sent.add(n as u64);
+                // a short write has filled the socket; the kernel tells when there is room again
+                conn.writable = n == offered;
+                let owned = conn.queue.owned_bytes();
+                conn.queue.advance(n, versions);
+                *queued_bytes -= owned - conn.queue.owned_bytes();
+                if conn.queue.is_empty() {
+                    keep(spare, std::mem::take(&mut conn.queue));
                 }
-                self.counters.stream_sent.add(n as u64);
-                self.queued_bytes -= n;
-                if open {
+                let (open, cookie) = (conn.phase == Phase::Open, conn.cookie);
+                if open && n > 0 {
                     let room = self.room(handle);
                     service.sent(now, self, handle, cookie, n, room);
                 }
@@ -403,17 +442,50 @@ impl Table {
             self.counters.ended.add(1);
             self.dead.push_back((handle, conn.cookie, reason));
         }
-        self.queued_bytes -= conn.unsent();
+        self.queued_bytes -= conn.queue.owned_bytes();
         let mut queue = conn.queue;
-        queue.clear();
-        self.keep(queue);
+        queue.clear(&mut self.versions);
+        keep(&mut self.spare, queue);
         self.counters.connections.set(self.len() as u64);
     }
 
-    fn keep(&mut self, queue: Vec<u8>) {
-        if queue.capacity() > 0 && self.spare.len() < SPARE_QUEUES {
-            self.spare.push(queue);
+    /// Closes what is idle, now and from here on.
+    pub(crate) fn drain(&mut self) {
+        if std::mem::replace(&mut self.draining, true) {
+            return;
         }
+        for index in 0..self.slots.len() as u32 {
+            self.close_if_drained(Connection { index, generation: self.slots[index as usize].generation });
+        }
+    }
+
+    /// A connection that was of use, and on which neither side owes the other anything, is idle. One that has not brought
+    /// anything yet may be about to: its service's timer bounds it.
+    fn close_if_drained(&mut self, handle: Connection) {
+        if !self.draining {
+            return;
+        }
+        let Ok(conn) = self.conn(handle) else { return };
+        if conn.phase == Phase::Open && conn.used && conn.queue.is_empty() && conn.delivered == 0 {
+            // the handle was looked up above
+            let _ = self.close(handle);
+        }
+    }
+
+    /// Lets go of content that was replaced, and of the connections that would not finish with it in time.
+    pub(crate) fn release_old_content(&mut self) {
+        if !self.versions.sweep() {
+            return;
+        }
+        for index in 0..self.slots.len() as u32 {
+            let Slot { generation, conn: Some(conn) } = &self.slots[index as usize] else { continue };
+            if conn.queue.holds_expired(&self.versions) {
+                let handle = Connection { index, generation: *generation };
+                self.counters.drain_expired.add(1);
+                self.end(handle, DeadReason::Aborted, true);
+            }
+        }
+        self.versions.sweep();
     }
 
     /// Resets every connection and tells the service.
@@ -442,6 +514,19 @@ impl Drop for Table {
         }
         self.counters.connections.set(0);
     }
+}
+
+/// Keeps an empty queue's memory for the next connection that sends.
+fn keep(spare: &mut Vec<Outbox>, queue: Outbox) {
+    if queue.has_memory() && spare.len() < SPARE_QUEUES {
+        spare.push(queue);
+    }
+}
+
+/// One vectored write. `more`: something is queued behind these slices, so the last segment need not go yet.
+fn send(stream: &TcpStream, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+    let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+    Ok(rustix::net::sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
 /// Closing the stream then sends a reset and frees the connection at once.
@@ -479,33 +564,35 @@ impl Streams for Table {
         Ok(())
     }
 
-    fn send(&mut self, connection: Connection, bytes: &[u8]) -> Result<usize, CallError> {
-        let most = self.limits.queue_bytes;
-        if self.conn(connection)?.phase != Phase::Open {
+    fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        let bounds = Bounds { owned_bytes: self.limits.queue_bytes, ranges: self.limits.queue_ranges };
+        let Table { slots, versions, spare, queued_bytes, starved, limits, counters, .. } = self;
+        let conn = match slots.get_mut(connection.index as usize) {
+            Some(Slot { generation, conn: Some(conn) }) if *generation == connection.generation => conn,
+            _ => return Err(CallError::NoConnection),
+        };
+        if conn.phase != Phase::Open || conn.fin != Fin::No {
             return Err(CallError::WrongState);
         }
-        if self.conn(connection)?.queue.capacity() == 0
-            && let Some(spare) = self.spare.pop()
+        if !ranges.iter().all(Range::is_valid) {
+            return Err(CallError::NoSuchRange);
+        }
+        if !conn.queue.has_memory()
+            && let Some(queue) = spare.pop()
         {
-            self.conn(connection)?.queue = spare;
+            conn.queue = queue;
         }
-        let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
-        let conn = self.conn(connection)?;
-        let wanted = bytes.len().min(most.saturating_sub(conn.unsent()));
-        let taken = wanted.min(budget);
-        let starves = taken < wanted && !conn.starved;
-        conn.starved |= starves;
-        if conn.queue_at > 0 && conn.queue.len() + taken > most {
-            conn.queue.drain(..conn.queue_at);
-            conn.queue_at = 0;
-        }
-        conn.queue.extend_from_slice(&bytes[..taken]);
-        self.queued_bytes += taken;
-        if taken < wanted {
-            self.counters.budget_spent.add(1);
-        }
-        if starves {
-            self.starved.push_back(connection);
+        let owned = conn.queue.owned_bytes();
+        // what the budget has left for this connection, where that is less than its quota
+        let most = bounds.owned_bytes.min(owned + limits.budget_bytes.saturating_sub(*queued_bytes));
+        let taken = conn.queue.queue(ranges, Bounds { owned_bytes: most, ..bounds }, versions);
+        *queued_bytes += conn.queue.owned_bytes() - owned;
+        let wanted: u64 = ranges.iter().take(app::SENDV_RANGES).map(Range::bytes).sum();
+        if taken < wanted && most < bounds.owned_bytes && conn.queue.owned_bytes() >= most {
+            counters.budget_spent.add(1);
+            if !std::mem::replace(&mut conn.starved, true) {
+                starved.push_back(connection);
+            }
         }
         self.make_ready(connection.index);
         Ok(taken)
@@ -514,10 +601,10 @@ impl Streams for Table {
     fn room(&self, connection: Connection) -> usize {
         match self.slots.get(connection.index as usize) {
             Some(Slot { generation, conn: Some(conn) })
-                if *generation == connection.generation && conn.phase == Phase::Open =>
+                if *generation == connection.generation && conn.phase == Phase::Open && conn.fin == Fin::No =>
             {
                 let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
-                self.limits.queue_bytes.saturating_sub(conn.unsent()).min(budget)
+                self.limits.queue_bytes.saturating_sub(conn.queue.owned_bytes()).min(budget)
             }
             _ => 0,
         }
@@ -527,6 +614,18 @@ impl Streams for Table {
         let conn = self.conn(connection)?;
         conn.delivered = conn.delivered.checked_sub(bytes).ok_or(CallError::TooMuch)?;
         self.make_ready(connection.index);
+        Ok(())
+    }
+
+    fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase != Phase::Open {
+            return Err(CallError::WrongState);
+        }
+        if conn.fin == Fin::No {
+            conn.fin = Fin::Wanted;
+            self.make_ready(connection.index);
+        }
         Ok(())
     }
 

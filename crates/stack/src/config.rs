@@ -1,6 +1,7 @@
 //! What a stack is told: its addresses, its listeners, its limits.
 
 use crate::Agreement;
+use crate::tcp::TcpConfig;
 use app::Listener;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub struct Config {
     pub own: Vec<OwnAddress>,
     /// where datagrams are taken; among those of one address and port the first counts
     pub listeners: Vec<UdpListener>,
+    /// TCP, if it is served
+    pub tcp: Option<TcpConfig>,
     /// The port passes only what is for local addresses (the AF_XDP steering program does). Then a listener at any local
     /// address takes every unicast destination; otherwise own addresses alone.
     pub steered: bool,
@@ -109,6 +112,7 @@ impl Default for Config {
         Config {
             own: Vec::new(),
             listeners: Vec::new(),
+            tcp: None,
             steered: true,
             limits: Limits::default(),
             claim: Claim::default(),

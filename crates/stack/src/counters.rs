@@ -26,6 +26,8 @@ macro_rules! counted {
     };
 }
 
+pub(crate) use counted;
+
 counted! {
     /// Why a frame went no further.
     DropReason {
@@ -95,8 +97,16 @@ counted! {
         UdpChecksum = "udp checksum",
         /// UDP: no checksum over IPv6 (RFC 8200 section 8.1)
         UdpNoChecksum = "udp no checksum",
-        /// UDP: nobody listens
+        /// UDP, or TCP at an address that the kernel has too: nobody listens
         NoListener = "no listener",
+        /// TCP: it ends inside the header
+        TcpShort = "tcp short",
+        /// TCP: data offset
+        TcpDataOffset = "tcp data offset",
+        /// TCP: a port of zero
+        TcpPort = "tcp port",
+        /// TCP: checksum
+        TcpChecksum = "tcp checksum",
         /// ICMP: it ends inside the header
         IcmpShort = "icmp short",
         /// ICMP: checksum
@@ -135,6 +145,10 @@ counted! {
         Udp6Answered = "udp6 answered",
         /// a datagram over IPv6 that the service left unanswered
         Udp6Unanswered = "udp6 unanswered",
+        /// a TCP segment over IPv4; TCP's own counters tell more
+        Tcp4 = "tcp4",
+        /// a TCP segment over IPv6
+        Tcp6 = "tcp6",
         /// an ICMP echo request, answered
         Echo4 = "icmp echo",
         /// an ICMPv6 echo request, answered
@@ -186,7 +200,7 @@ pub struct OwnStatus {
 pub struct Counters {
     /// frames taken in: the sum of all drops and all handled
     pub received: Counter,
-    /// datagrams whose checksum was the folded pseudo-header sum, left by a kernel on the same machine
+    /// datagrams and segments whose checksum was the folded pseudo-header sum, left by a kernel on the same machine
     pub partial_checksums: Counter,
     /// datagrams over IPv4 without a checksum
     pub absent_checksums: Counter,

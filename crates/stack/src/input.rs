@@ -24,7 +24,7 @@ use wire::{Protocol, Sum, icmpv4, icmpv6};
 
 /// How far a frame came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     /// it goes home
     Free,
     /// it goes out
@@ -35,21 +35,25 @@ enum Fate {
     Udp4(Listener),
     /// the same over IPv6
     Udp6(Listener),
+    /// it holds a sound segment over IPv4
+    Tcp4,
+    /// the same over IPv6
+    Tcp6,
 }
 
 /// A frame's note.
 #[derive(Clone, Copy, Debug)]
-struct Note {
-    fate: Fate,
+pub(crate) struct Note {
+    pub(crate) fate: Fate,
     /// where the network header is
-    ip_at: u8,
+    pub(crate) ip_at: u8,
     /// traffic class
-    class: u8,
+    pub(crate) class: u8,
     /// the frame went to a group
     group: bool,
-    /// where the datagram's payload is
-    payload_at: u16,
-    payload_bytes: u16,
+    /// where the datagram's payload is, or the segment
+    pub(crate) payload_at: u16,
+    pub(crate) payload_bytes: u16,
     /// the service's answer
     reply_bytes: Option<u16>,
 }
@@ -74,6 +78,11 @@ pub(crate) enum Found {
         class: u8,
         payload_at: usize,
         payload_bytes: usize,
+    },
+    Tcp {
+        class: u8,
+        at: usize,
+        bytes: usize,
     },
     Icmp4(Place, Option<Local>),
     Icmp6(Place),
@@ -134,7 +143,7 @@ impl Stack {
         self.counters.received.add(rx.len() as u64);
         let mut notes: ArrayVec<Note, BURST_FRAMES> = rx.iter().map(|frame| self.link(frame)).collect();
         let mut order: ArrayVec<u32, BURST_FRAMES> = ArrayVec::new();
-        let mut sorted = true;
+        let (mut sorted, mut segments) = (true, false);
         for (index, (frame, note)) in rx.iter_mut().zip(&mut notes).enumerate() {
             let Fate::Holds(ether_type) = note.fate else { continue };
             note.fate = self.network(now, ether_type, frame, note);
@@ -143,6 +152,7 @@ impl Stack {
                 sorted &= order.last().is_none_or(|last| *last < entry);
                 order.push(entry);
             }
+            segments |= matches!(note.fate, Fate::Tcp4 | Fate::Tcp6);
         }
         if !sorted {
             order.sort_unstable();
@@ -153,6 +163,9 @@ impl Stack {
         if !order.is_empty() {
             self.serve(now, rx, &mut notes, &order, service);
             self.answer(rx, &mut notes);
+        }
+        if segments {
+            self.take_segments(now, rx, &mut notes, service);
         }
         for (frame, note) in rx.drain(..).zip(&notes) {
             if note.fate == Fate::Send { tx.push(frame) } else { free.push(frame) }
@@ -240,6 +253,12 @@ impl Stack {
                 note.payload_bytes = payload_bytes as u16;
                 if v6 { Fate::Udp6(listener) } else { Fate::Udp4(listener) }
             }
+            Found::Tcp { class, at, bytes } => {
+                note.class = class;
+                note.payload_at = at as u16;
+                note.payload_bytes = bytes as u16;
+                if v6 { Fate::Tcp6 } else { Fate::Tcp4 }
+            }
             Found::Icmp4(place, local) => sent(self.handle_icmp4(now, frame, place, local)),
             Found::Icmp6(place) => sent(self.handle_icmp6(now, frame, place)),
             Found::Drop(reason) => sent(self.drop_frame(reason)),
@@ -304,6 +323,12 @@ impl Stack {
                 self.judge_udp(&udp, pseudo, false)?;
                 self.find_listener(&udp, Key::v4(dst), false, ip.traffic_class(), at)
             }
+            Protocol::TCP if self.tcp.is_some() => {
+                let bytes = ip.payload().len();
+                let pseudo = Sum::pseudo_v4(src, dst, Protocol::TCP, bytes as u16);
+                self.judge_segment(ip.payload(), pseudo, Key::v4(dst), false)?;
+                Ok(Found::Tcp { class: ip.traffic_class(), at, bytes })
+            }
             protocol => {
                 let local = self.locals.find(Key::v4(dst));
                 match local {
@@ -314,7 +339,6 @@ impl Stack {
                         let place = Place { ip_at, at, bytes };
                         Ok(Found::Icmp4(place, local))
                     }
-                    // TCP wants a reset, not an ICMP error, and gets it when the stack has TCP
                     Some(Local::Own(_)) if protocol != Protocol::TCP => {
                         Ok(Found::Refuse(DropReason::Protocol, icmpv4::PROTOCOL_UNREACHABLE, 0))
                     }
@@ -379,6 +403,11 @@ impl Stack {
             let pseudo = Sum::pseudo_v6(src, dst, Protocol::UDP, udp.bytes() as u32);
             self.judge_udp(&udp, pseudo, true)?;
             return self.find_listener(&udp, Key::v6(dst), true, ip.traffic_class(), at);
+        }
+        if protocol == Protocol::TCP && self.tcp.is_some() {
+            let pseudo = Sum::pseudo_v6(src, dst, Protocol::TCP, bytes as u32);
+            self.judge_segment(&frame[at..at + bytes], pseudo, Key::v6(dst), true)?;
+            return Ok(Found::Tcp { class: ip.traffic_class(), at, bytes });
         }
         let local = self.locals.find(Key::v6(dst));
         match local {
@@ -539,7 +568,7 @@ impl Stack {
 }
 
 #[inline]
-fn sent(sent: bool) -> Fate {
+pub(crate) fn sent(sent: bool) -> Fate {
     if sent { Fate::Send } else { Fate::Free }
 }
 

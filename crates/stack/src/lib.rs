@@ -1,11 +1,12 @@
-//! Ethernet with one 802.1Q tag, ARP, IPv4, IPv6, neighbour discovery, ICMP and UDP, as state machines without I/O.
+//! Ethernet with one 802.1Q tag, ARP, IPv4, IPv6, neighbour discovery, ICMP, UDP and TCP, as state machines without I/O.
 //!
 //! A [`Stack`] is fed bursts of frames ([`Stack::input`]) and the time ([`Stack::poll`]); it reads no clock, draws no
 //! randomness but from its seed, and allocates nothing after [`Stack::new`] and [`Stack::reconfigure`]. It owns no frame:
 //! each comes in a burst and leaves in another, most of them as their own answers. Datagrams go to an
-//! [`app::Service`] as bursts and are answered in place, or in frames that the caller adds ([`Stack::input_copied`]).
+//! [`app::Service`] as bursts and are answered in place, or in frames that the caller adds ([`Stack::input_copied`]). TCP
+//! ([`tcp`]) is there when it is configured; its data go to the same service.
 //!
-//! Left out: TCP; reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routing (answers
+//! Left out: reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routing (answers
 //! go to the hardware address that asked, so nothing needs a neighbour cache); address configuration; redirects.
 //!
 //! One stack serves one queue. Where several serve one interface, one of them claims the own addresses, the others are
@@ -21,18 +22,22 @@ mod icmp;
 mod input;
 mod locals;
 mod own;
+mod segments;
 mod turn;
+
+pub mod tcp;
 
 pub use agreement::Agreement;
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};
+pub use tcp::{TcpConfig, TcpLimits, TcpListener, TcpTimes};
 
 use base::Instant;
 use base::rng::Rng;
 use bucket::Bucket;
 use locals::{Key, Local, Locals};
 use own::Own;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// A host's network stack over one queue of one interface.
@@ -51,6 +56,7 @@ pub struct Stack {
     claim: Claim,
     /// what it was told last
     config: Config,
+    tcp: Option<Box<tcp::Engine>>,
     /// when `poll` has something to do
     due_at: Instant,
     rng: Rng,
@@ -64,7 +70,7 @@ impl Stack {
 
     fn with(config: Config, facts: &port::Facts, counters: Arc<Counters>, own: Vec<Own>) -> Stack {
         let mut stack = Stack {
-            locals: Locals::new(std::iter::empty(), &[], false),
+            locals: Locals::new(std::iter::empty(), &[], &[], false),
             facts: facts.clone(),
             counters,
             errors: Bucket::new(0, 0),
@@ -74,6 +80,7 @@ impl Stack {
             follows: false,
             seen: 0,
             claim: config.claim,
+            tcp: config.tcp.as_ref().map(|tcp| Box::new(tcp::Engine::new(tcp, facts))),
             config: Config::default(),
             due_at: Instant::ZERO,
             rng: Rng::new(config.seed),
@@ -106,8 +113,45 @@ impl Stack {
         }
     }
 
-    /// Takes another configuration. Own addresses that stay keep their state; new ones are claimed first. The seed is not
-    /// taken again. This allocates, so it belongs between cycles.
+    /// What a service may do with connections, for the stack's owner between events; None without TCP.
+    pub fn calls(&mut self, now: Instant) -> Option<impl app::Streams + '_> {
+        self.due_at = self.due_at.min(now);
+        self.tcp.as_mut().map(|engine| tcp::Calls { engine, now })
+    }
+
+    /// Asks `peer` for a connection from `local`, whose port may be zero for any that is free, over the station `next_hop`. What
+    /// becomes of it the service hears by `connected`. The peer may send `window_bytes` before some are given back.
+    ///
+    /// # Errors
+    /// Addresses of two families, no free port, or no room.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        peer: SocketAddr,
+        next_hop: wire::Mac,
+        cookie: u64,
+        window_bytes: u32,
+    ) -> Result<app::Connection, app::CallError> {
+        let engine = self.tcp.as_mut().ok_or(app::CallError::NoResources)?;
+        engine.connect(now, local, peer, tcp::Hop::new(next_hop, None), cookie, window_bytes)
+    }
+
+    /// How much of TCP's pools is in use, for tests and for who asks by hand: it walks through everything.
+    ///
+    /// # Panics
+    /// When sums or lists contradict each other: our own fault.
+    pub fn tcp_usage(&self) -> tcp::Usage {
+        self.tcp.as_ref().map_or_else(tcp::Usage::default, |tcp| tcp.usage())
+    }
+
+    /// TCP's counters, if there is TCP.
+    pub fn tcp_counters(&self) -> Option<Arc<tcp::Counters>> {
+        self.tcp.as_ref().map(|tcp| tcp.counters())
+    }
+
+    /// Takes another configuration. Own addresses that stay keep their state; new ones are claimed first. Of TCP only
+    /// the listeners are taken, and not the seed. This allocates, so it belongs between cycles.
     pub fn reconfigure(&mut self, config: Config) {
         let limits = config.limits;
         self.errors = Bucket::new(limits.icmp_errors_per_second, limits.icmp_errors_burst);
@@ -142,7 +186,8 @@ impl Stack {
             self.own.push(own);
         }
         let all = addresses.into_iter().chain(broadcasts);
-        self.locals = Locals::new(all, &config.listeners, config.steered);
+        let segments = config.tcp.as_ref().filter(|_| self.tcp.is_some()).map_or(&[][..], |tcp| &tcp.listeners);
+        self.locals = Locals::new(all, &config.listeners, segments, config.steered);
         self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect(), !self.follows);
         self.config = config;
         self.due_at = Instant::ZERO;

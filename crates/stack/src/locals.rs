@@ -4,7 +4,7 @@
 //! answer the rest, the last answer is kept, and nothing grows while packets flow.
 
 use app::Listener;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const FILTER_WORDS: usize = 64;
 
@@ -51,11 +51,11 @@ pub(crate) enum Local {
     Broadcast,
 }
 
-/// Where a datagram goes.
+/// Where a datagram or a segment goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum Route<T = Listener> {
     /// to this listener
-    To(Listener),
+    To(T),
     /// the address is ours, the port is nobody's
     NoListener,
     /// the address is not ours
@@ -66,51 +66,82 @@ pub(crate) enum Route {
     Broadcast,
 }
 
+/// The listeners of one transport.
+#[derive(Debug)]
+struct Ports<T> {
+    /// sorted by address and port
+    exact: Vec<(Key, u16, T)>,
+    /// by IPv6 or not, and port, for any local address; sorted
+    any: Vec<(bool, u16, T)>,
+    last: Option<(Key, u16, Route<T>)>,
+}
+
+impl<T: Copy> Ports<T> {
+    /// First mention counts.
+    fn new(listeners: impl Iterator<Item = (SocketAddr, T)>) -> Ports<T> {
+        let mut ports = Ports { exact: Vec::new(), any: Vec::new(), last: None };
+        for (local, value) in listeners {
+            let (addr, port) = (local.ip().to_canonical(), local.port());
+            if addr.is_unspecified() {
+                ports.any.push((addr.is_ipv6(), port, value));
+            } else {
+                ports.exact.push((Key::of(addr), port, value));
+            }
+        }
+        // stable sorts, so that the first mention stays first and is the one kept
+        ports.exact.sort_by_key(|(key, port, _)| (*key, *port));
+        ports.exact.dedup_by_key(|(key, port, _)| (*key, *port));
+        ports.any.sort_by_key(|(v6, port, _)| (*v6, *port));
+        ports.any.dedup_by_key(|(v6, port, _)| (*v6, *port));
+        ports
+    }
+
+    fn find(&self, key: Key, v6: bool, port: u16) -> Option<T> {
+        if let Ok(at) = self.exact.binary_search_by_key(&(key, port), |(key, port, _)| (*key, *port)) {
+            return Some(self.exact[at].2);
+        }
+        let at = self.any.binary_search_by_key(&(v6, port), |(v6, port, _)| (*v6, *port)).ok()?;
+        Some(self.any[at].2)
+    }
+
+    #[inline]
+    fn recall(&self, key: Key, port: u16) -> Option<Route<T>> {
+        self.last.filter(|(last_key, last_port, _)| *last_key == key && *last_port == port).map(|(_, _, route)| route)
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Locals {
     filter: [u64; FILTER_WORDS],
     /// sorted by address
     addresses: Vec<(Key, Local)>,
-    /// sorted by address and port
-    exact: Vec<(Key, u16, Listener)>,
-    /// by IPv6 or not, and port, for any local address; sorted
-    any: Vec<(bool, u16, Listener)>,
+    udp: Ports<Listener>,
+    /// listeners with the window that they give
+    tcp: Ports<(Listener, u32)>,
     steered: bool,
-    last: Option<(Key, u16, Route)>,
 }
 
 impl Locals {
     /// The table of these addresses (first mention counts) and listeners (first mention counts).
     pub(crate) fn new(
         addresses: impl Iterator<Item = (Key, Local)>,
-        listeners: &[crate::UdpListener],
+        udp: &[crate::UdpListener],
+        tcp: &[crate::TcpListener],
         steered: bool,
     ) -> Locals {
         let mut locals = Locals {
             filter: [0; FILTER_WORDS],
             addresses: addresses.collect(),
-            exact: Vec::new(),
-            any: Vec::new(),
+            udp: Ports::new(udp.iter().map(|entry| (entry.local, entry.listener))),
+            tcp: Ports::new(tcp.iter().map(|entry| (entry.local, (entry.listener, entry.window_bytes)))),
             steered,
-            last: None,
         };
-        for entry in listeners {
-            let (addr, port) = (entry.local.ip().to_canonical(), entry.local.port());
-            if addr.is_unspecified() {
-                locals.any.push((addr.is_ipv6(), port, entry.listener));
-            } else {
-                locals.exact.push((Key::of(addr), port, entry.listener));
-                locals.addresses.push((Key::of(addr), Local::Shared));
-            }
-        }
-        // stable sorts, so that the first mention stays first and is the one kept
+        let named = locals.udp.exact.iter().map(|(key, ..)| *key).chain(locals.tcp.exact.iter().map(|(key, ..)| *key));
+        locals.addresses.extend(named.map(|key| (key, Local::Shared)));
+        // a stable sort, so that the first mention stays first and is the one kept
         locals.addresses.sort_by_key(|(key, _)| *key);
         locals.addresses.dedup_by_key(|(key, _)| *key);
-        locals.exact.sort_by_key(|(key, port, _)| (*key, *port));
-        locals.exact.dedup_by_key(|(key, port, _)| (*key, *port));
-        locals.any.sort_by_key(|(v6, port, _)| (*v6, *port));
-        locals.any.dedup_by_key(|(v6, port, _)| (*v6, *port));
         for (key, _) in &locals.addresses {
             let (word, bit) = key.bit();
             locals.filter[word] |= bit;
@@ -134,38 +165,43 @@ impl Locals {
         if let Ok(at) = self.addresses.binary_search_by_key(&key, |(key, _)| *key) {
             self.addresses[at].1 = local;
         }
-        self.last = None;
+        (self.udp.last, self.tcp.last) = (None, None);
     }
 
     /// Where a datagram to this unicast address and port goes.
     #[inline]
     pub(crate) fn route(&mut self, key: Key, v6: bool, port: u16) -> Route {
-        if let Some((last_key, last_port, route)) = self.last
-            && last_key == key
-            && last_port == port
-        {
+        if let Some(route) = self.udp.recall(key, port) {
             return route;
         }
-        let route = self.look_up(key, v6, port);
-        self.last = Some((key, port, route));
+        let route = self.look_up(&self.udp, key, v6, port);
+        self.udp.last = Some((key, port, route));
         route
     }
 
-    fn look_up(&self, key: Key, v6: bool, port: u16) -> Route {
+    /// Where a segment to this unicast address and port goes.
+    #[inline]
+    pub(crate) fn route_tcp(&mut self, key: Key, v6: bool, port: u16) -> Route<(Listener, u32)> {
+        if let Some(route) = self.tcp.recall(key, port) {
+            return route;
+        }
+        let route = self.look_up(&self.tcp, key, v6, port);
+        self.tcp.last = Some((key, port, route));
+        route
+    }
+
+    fn look_up<T: Copy>(&self, ports: &Ports<T>, key: Key, v6: bool, port: u16) -> Route<T> {
         match self.find(key) {
             Some(Local::NotReady(_)) => return Route::NotReady,
             Some(Local::Broadcast) => return Route::Broadcast,
             None if !self.steered => return Route::NotOurs,
             _ => {}
         }
-        if let Ok(at) = self.exact.binary_search_by_key(&(key, port), |(key, port, _)| (*key, *port)) {
-            return Route::To(self.exact[at].2);
-        }
-        match self.any.binary_search_by_key(&(v6, port), |(v6, port, _)| (*v6, *port)) {
-            Ok(at) => Route::To(self.any[at].2),
+        match ports.find(key, v6, port) {
+            Some(value) => Route::To(value),
             // an address that nobody told us of: only a listener makes it ours
-            Err(_) if self.find(key).is_none() => Route::NotOurs,
-            Err(_) => Route::NoListener,
+            None if self.find(key).is_none() => Route::NotOurs,
+            None => Route::NoListener,
         }
     }
 }
@@ -185,7 +221,7 @@ mod tests {
             .enumerate()
             .map(|(n, local)| UdpListener { listener: Listener(n as u16), local: local.parse().unwrap() })
             .collect();
-        Locals::new(own.iter().map(|(addr, local)| (key(addr), *local)), &listeners, steered)
+        Locals::new(own.iter().map(|(addr, local)| (key(addr), *local)), &listeners, &[], steered)
     }
 
     #[test]

@@ -12,7 +12,8 @@ use crate::counters::Readiness;
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
 use crate::locals::{Key, Local};
 use crate::turn::pair6;
-use crate::{ClaimMode, DropReason, Handled, Stack};
+use crate::{ClaimMode, DropReason, Handled, Stack, tcp};
+use app::Service;
 use base::{Burst, Frame, Instant};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -200,17 +201,28 @@ fn write_advertisement(out: &mut [u8], addr: Ipv6Addr, asker: Option<Ipv6Addr>, 
 impl Stack {
     /// Sends what is due of our own, in frames that `take` gives, and says when it wants to be called next; None when
     /// nothing is to come. Cheap while nothing is due.
-    pub fn poll(&mut self, now: Instant, take: &mut dyn FnMut() -> Option<Frame>, tx: &mut Burst) -> Option<Instant> {
+    pub fn poll<S: Service>(
+        &mut self,
+        now: Instant,
+        take: &mut dyn FnMut() -> Option<Frame>,
+        tx: &mut Burst,
+        service: &mut S,
+    ) -> Option<Instant> {
         self.follow();
         if now >= self.due_at {
-            let mut outlet = Outlet { take, tx, mac: self.facts.mac };
+            let mut outlet = Outlet { take: &mut *take, tx: &mut *tx, mac: self.facts.mac };
             let mut due_at = Instant::MAX;
             for index in 0..self.own.len() {
                 due_at = due_at.min(self.poll_own(now, index, &mut outlet));
             }
             self.due_at = due_at;
         }
-        (self.due_at != Instant::MAX).then_some(self.due_at)
+        let tcp_at = match &mut self.tcp {
+            Some(tcp) => tcp.poll(now, &mut tcp::Outlet { take, tx, mac: self.facts.mac }, service),
+            None => None,
+        };
+        let due_at = self.due_at.min(tcp_at.unwrap_or(Instant::MAX));
+        (due_at != Instant::MAX).then_some(due_at)
     }
 
     /// Takes in what the stack that claims has said since.

@@ -285,7 +285,7 @@ fn a_new_configuration_keeps_what_stays_and_claims_what_is_new() {
 fn without_frames_a_claim_waits_and_loses_nothing() {
     let mut host = Host::new(Config { claim: Claim { mode: ClaimMode::Announce, ..Claim::default() }, ..config() });
     let mut tx = base::Burst::new();
-    let next = host.stack.poll(host.now, &mut || None, &mut tx).unwrap();
+    let next = host.stack.poll(host.now, &mut || None, &mut tx, &mut host.echo).unwrap();
     assert!(tx.is_empty() && next > host.now);
     // two ARP announcements, one report, two advertisements
     assert_eq!(host.pass(Duration::from_secs(60)).len(), 5);

@@ -84,7 +84,7 @@ fn allocate_nothing(copied: bool) {
             host.stack.input(host.now, &mut rx, &mut tx, &mut free, &mut Reverse);
         }
         let port = &mut host.port;
-        host.stack.poll(host.now, &mut || port.take(), &mut tx);
+        host.stack.poll(host.now, &mut || port.take(), &mut tx, &mut host.echo);
         sent += tx.len();
         for frame in tx.drain(..).chain(free.drain(..)).chain(spare.drain(..)) {
             host.port.give(frame);

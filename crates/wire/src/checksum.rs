@@ -76,6 +76,18 @@ impl Sum {
         ((sum & 0xffff) + (sum >> 16)) as u16
     }
 
+    /// The 16-bit sum in memory order, for keeping.
+    #[inline]
+    pub fn folded(self) -> u16 {
+        self.fold()
+    }
+
+    /// The sum that [`Sum::folded`] gave.
+    #[inline]
+    pub fn from_folded(folded: u16) -> Sum {
+        Sum(u64::from(folded))
+    }
+
     /// The checksum as it stands in the header.
     #[inline]
     pub fn checksum(self) -> [u8; 2] {
@@ -182,6 +194,7 @@ mod tests {
                 sum = sum.part(pair[0], &bytes[pair[0]..pair[1]]);
             }
             prop_assert_eq!(sum.checksum(), twin(&bytes));
+            prop_assert_eq!(Sum::from_folded(sum.folded()).checksum(), twin(&bytes));
         }
 
         #[test]

@@ -4,7 +4,7 @@
 //! A view borrows the packet, checks every length once in its `parse`, and never panics, whatever the bytes. It judges form
 //! only: what an address or a port may be is the stack's to decide. Builders write into memory of the caller.
 //!
-//! Left out: TCP, and link layers other than Ethernet with one 802.1Q tag.
+//! Left out: link layers other than Ethernet with one 802.1Q tag.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod tcp;
 pub mod toeplitz;
 pub mod udp;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::serve::Options;
 use crate::testing::{question, read, show, zone};
-use app::{Addresses, CallError, DeadReason, Listener, Service};
+use app::{Addresses, CallError, DeadReason, Listener, Range, Service};
 use zone::{Name, Rtype};
 
 /// One connection's far end: what the service sent, and how much the engine takes.
@@ -26,11 +26,12 @@ impl Streams for Peer {
         self.rejected = true;
         Ok(())
     }
-    fn send(&mut self, _: Connection, bytes: &[u8]) -> Result<usize, CallError> {
+    fn sendv(&mut self, _: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        let [Range::Owned(bytes)] = ranges else { panic!("one answer of its own, not {ranges:?}") };
         let taken = bytes.len().min(self.room);
         self.room -= taken;
         self.out.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        Ok(taken as u64)
     }
     fn room(&self, _: Connection) -> usize {
         self.room
@@ -38,6 +39,9 @@ impl Streams for Peer {
     fn recv_done(&mut self, _: Connection, bytes: usize) -> Result<(), CallError> {
         self.given_back += bytes;
         Ok(())
+    }
+    fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+        panic!("DNS ends both directions at once")
     }
     fn close(&mut self, _: Connection) -> Result<(), CallError> {
         self.closed = true;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)] // each test program uses its part
 
+pub mod objects;
+
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams};
 use base::Instant;
 use sockets::{Config, Counters, Endpoint, Engine, Running, Transport};
@@ -13,7 +15,7 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn endpoint(address: &str, transport: Transport) -> Endpoint {
-    Endpoint { listener: Listener(7), address: address.parse().unwrap(), transport }
+    Endpoint { listener: Listener(7), address: address.parse().unwrap(), transport, window_bytes: None }
 }
 
 pub fn config(address: &str, transport: Transport) -> Config {

@@ -125,7 +125,7 @@ impl Host {
         loop {
             let mut tx = Burst::new();
             let port = &mut self.port;
-            let next = self.stack.poll(self.now, &mut || port.take(), &mut tx);
+            let next = self.stack.poll(self.now, &mut || port.take(), &mut tx, &mut self.echo);
             self.port.transmit(&mut tx);
             sent.extend(self.heard().into_iter().map(|frame| (self.now, frame)));
             match next {

@@ -12,7 +12,7 @@
 //! Timers live in one block of memory of the size given at the start; a handle is place and generation, so that one that
 //! has fired is no longer found.
 
-use base::Instant;
+use crate::Instant;
 
 const TICK_SHIFT: u32 = 14;
 const SLOT_BITS: u32 = 8;

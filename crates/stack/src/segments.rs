@@ -1,0 +1,97 @@
+//! Where TCP meets the burst: segments are judged with the other packets, and handed to the engine in order of arrival when
+//! the burst's datagrams are answered.
+
+use crate::input::{Fate, Note, sent};
+use crate::locals::{Key, Local, Route};
+use crate::tcp::tuple::{Tuple, Tuple4, Tuple6};
+use crate::tcp::{Hop, Origin, Place};
+use crate::turn::{pair4, pair6};
+use crate::{DropReason, Handled, Stack};
+use app::{Ecn, Service};
+use base::{Burst, Frame, Instant};
+use wire::Sum;
+use wire::ethernet::Link;
+use wire::tcp::{Malformed, Tcp, Verdict};
+
+impl Stack {
+    /// Judges a segment's form and whether it is for us at all.
+    #[inline]
+    pub(crate) fn judge_segment(&mut self, bytes: &[u8], pseudo: Sum, dst: Key, v6: bool) -> Result<(), DropReason> {
+        let tcp = Tcp::parse(bytes)?;
+        if tcp.src_port() == 0 || tcp.dst_port() == 0 {
+            return Err(DropReason::TcpPort);
+        }
+        match tcp.verdict(pseudo) {
+            Verdict::Good => {}
+            Verdict::Partial if self.facts.virtual_link => self.counters.partial_checksums.add(1),
+            Verdict::Partial | Verdict::Bad => return Err(DropReason::TcpChecksum),
+        }
+        match self.locals.route_tcp(dst, v6, tcp.dst_port()) {
+            Route::To(_) => Ok(()),
+            Route::NotOurs => Err(DropReason::NotOurs),
+            Route::NotReady => Err(DropReason::NotReady),
+            Route::Broadcast => Err(DropReason::Multicast),
+            // ours alone: the segment is of a connection of ours, or gets its reset
+            Route::NoListener if matches!(self.locals.find(dst), Some(Local::Own(_))) => Ok(()),
+            Route::NoListener => Err(DropReason::NoListener),
+        }
+    }
+
+    /// Hands the burst's segments to the engine.
+    #[inline(never)]
+    pub(crate) fn take_segments<S: Service>(
+        &mut self,
+        now: Instant,
+        frames: &mut Burst,
+        notes: &mut [Note],
+        service: &mut S,
+    ) {
+        for (frame, note) in frames.iter_mut().zip(notes) {
+            let v6 = match note.fate {
+                Fate::Tcp4 => false,
+                Fate::Tcp6 => true,
+                _ => continue,
+            };
+            self.counters.add_handled(if v6 { Handled::Tcp6 } else { Handled::Tcp4 }, 1);
+            let origin = self.origin(frame, note, v6);
+            let place = Place {
+                ip_at: usize::from(note.ip_at),
+                at: usize::from(note.payload_at),
+                bytes: usize::from(note.payload_bytes),
+            };
+            let congested = Ecn::from_bits(note.class) == Ecn::Ce;
+            let Some(tcp) = &mut self.tcp else { continue };
+            note.fate = sent(tcp.input(now, frame, place, &origin, congested, service));
+        }
+    }
+
+    /// Who sent the segment, whereto, over which station, and who listens there.
+    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool) -> Origin {
+        let (bytes, ip_at, at) = (frame.bytes(), usize::from(note.ip_at), usize::from(note.payload_at));
+        let ports = bytes[at..].first_chunk::<4>().expect("a segment was parsed");
+        let remote_port = u16::from_be_bytes([ports[0], ports[1]]);
+        let local_port = u16::from_be_bytes([ports[2], ports[3]]);
+        let (tuple, key) = if v6 {
+            let (remote, local) = pair6(bytes, ip_at);
+            (Tuple::V6(Tuple6 { local, remote, local_port, remote_port }), Key::v6(local))
+        } else {
+            let (remote, local) = pair4(bytes, ip_at);
+            (Tuple::V4(Tuple4 { local, remote, local_port, remote_port }), Key::v4(local))
+        };
+        let link = Link::parse(bytes).expect("a link header was parsed");
+        let listener = match self.locals.route_tcp(key, v6, local_port) {
+            Route::To(listener) => Some(listener),
+            _ => None,
+        };
+        Origin { tuple, hop: Hop::new(link.src, link.tag), listener }
+    }
+}
+
+impl From<Malformed> for DropReason {
+    fn from(malformed: Malformed) -> DropReason {
+        match malformed {
+            Malformed::Short => DropReason::TcpShort,
+            Malformed::DataOffset => DropReason::TcpDataOffset,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(u16),
+    Acknowledge(u16),
+    Sack(u16, u16),
+    Lose(u16),
+    Resend,
+    FindAgain,
+    Tick,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1u16..4000).prop_map(Step::Push),
+        2 => any::<u16>().prop_map(Step::Acknowledge),
+        3 => any::<(u16, u16)>().prop_map(|(a, b)| Step::Sack(a, b)),
+        2 => any::<u16>().prop_map(Step::Lose),
+        3 => Just(Step::Resend),
+        1 => Just(Step::FindAgain),
+        2 => Just(Step::Tick),
+    ]
+}
+
+/// The slow twin: one entry a byte.
+#[derive(Default)]
+struct Twin {
+    una: u64,
+    fates: Vec<(Fate, u8)>,
+}
+
+impl Twin {
+    fn nxt(&self) -> u64 {
+        self.una + self.fates.len() as u64
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn is_a_table_of_bytes(steps in prop::collection::vec(step(), 1..80), size in 1usize..40) {
+        const SEGMENT: u16 = 1000;
+        let mut records = Records::new(size);
+        let mut board = Board::default();
+        let mut twin = Twin::default();
+        let mut now = Instant::ZERO;
+        for step in steps {
+            let span = twin.fates.len();
+            match step {
+                Step::Push(bytes) => {
+                    if records.push(&mut board, now, twin.nxt(), u32::from(bytes), SEGMENT) {
+                        twin.fates.extend(std::iter::repeat_n((Fate::Outstanding, 0), usize::from(bytes)));
+                    } else {
+                        prop_assert_eq!(records.used(), size);
+                    }
+                }
+                Step::Acknowledge(n) => {
+                    let bytes = usize::from(n) % (span + 1);
+                    let mut told = 0;
+                    records.acknowledge(&mut board, twin.una + bytes as u64, |piece| told += piece.bytes);
+                    prop_assert_eq!(told as usize, bytes);
+                    twin.fates.drain(..bytes);
+                    twin.una += bytes as u64;
+                }
+                Step::Sack(a, b) if span > 0 => {
+                    let (a, b) = (usize::from(a) % span, usize::from(b) % (span + 1));
+                    let (from, to) = (a.min(b), a.max(b));
+                    let mut told = Vec::new();
+                    let complete = records.sack(&mut board, twin.una + from as u64, twin.una + to as u64, |piece| {
+                        told.push(*piece);
+                    });
+                    for piece in told {
+                        for at in piece.start..piece.end() {
+                            let at = (at - twin.una) as usize;
+                            prop_assert!(at >= from && at < to && twin.fates[at].0 == piece.fate);
+                            twin.fates[at].0 = Fate::Sacked;
+                        }
+                    }
+                    if complete {
+                        prop_assert!(twin.fates[from..to].iter().all(|(fate, _)| *fate == Fate::Sacked));
+                    }
+                    prop_assert!(complete || size < 2 * 80, "records that would have been enough");
+                }
+                Step::Sack(..) => {}
+                Step::Lose(n) => {
+                    let mut judged = Vec::new();
+                    let bytes = records.lose(&mut board, |record| {
+                        let lost = (record.start / 1000 + u64::from(n)).is_multiple_of(3);
+                        if lost {
+                            judged.push(*record);
+                        }
+                        lost
+                    });
+                    prop_assert_eq!(bytes, judged.iter().map(|record| record.bytes).sum::<u32>());
+                    for record in judged {
+                        for at in record.start..record.end() {
+                            twin.fates[(at - twin.una) as usize].0 = Fate::Lost;
+                        }
+                    }
+                }
+                Step::Resend => {
+                    if let Some((start, bytes)) = records.first_lost(&board, SEGMENT) {
+                        let at = (start - twin.una) as usize;
+                        prop_assert_eq!(twin.fates.iter().position(|(fate, _)| *fate == Fate::Lost), Some(at));
+                        if records.resend(&mut board, now, start, bytes) {
+                            for byte in &mut twin.fates[at..at + bytes as usize] {
+                                *byte = (Fate::Outstanding, byte.1 + 1);
+                            }
+                        } else {
+                            prop_assert_eq!(records.used(), size);
+                        }
+                    } else {
+                        prop_assert!(twin.fates.iter().all(|(fate, _)| *fate != Fate::Lost));
+                    }
+                }
+                Step::FindAgain => {
+                    records.find_again(&mut board);
+                    for byte in &mut twin.fates {
+                        if byte.0 == Fate::Lost {
+                            byte.0 = Fate::Outstanding;
+                        }
+                    }
+                }
+                Step::Tick => now += Duration::from_millis(1),
+            }
+            records.check(&board, twin.una, twin.nxt());
+            for record in records.iter(&board) {
+                for at in record.start..record.end() {
+                    let (fate, tries) = twin.fates[(at - twin.una) as usize];
+                    prop_assert_eq!(record.fate, fate);
+                    prop_assert!(fate == Fate::Sacked || record.tries == tries);
+                }
+            }
+            prop_assert_eq!(records.iter(&board).count(), records.used());
+        }
+        records.clear(&mut board);
+        prop_assert!(records.used() == 0 && board.is_empty());
+    }
+}
+
+#[test]
+fn a_run_of_full_segments_is_one_record_and_its_last_segment_is_known() {
+    let mut records = Records::new(4);
+    let mut board = Board::default();
+    for n in 0..3 {
+        assert!(records.push(&mut board, Instant::ZERO, n * 1000, 1000, 1000));
+    }
+    assert!(records.push(&mut board, Instant::ZERO, 3000, 10, 1000));
+    assert_eq!((records.iter(&board).count(), board.pipe()), (1, 3010));
+    assert_eq!(records.last_segment(&board), Some((3000, 10)));
+    assert!(records.cut_at(&mut board, 3000));
+    assert_eq!(records.iter(&board).count(), 2);
+}

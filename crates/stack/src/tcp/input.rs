@@ -1,0 +1,189 @@
+//! From a segment to whom it belongs, and back in the same frame where nobody's block answers.
+
+use super::counters::{Event, Ignored};
+use super::engine::{Engine, Named};
+use super::hop::pseudo;
+use super::listen::Origin;
+use super::segment::Segment;
+use super::state::State;
+use super::time_wait::{Answer, Arrival, Slot};
+use super::tuple::Tuple;
+use crate::turn::{turn4, turn6};
+use app::Service;
+use base::{Frame, Instant};
+use wire::tcp::{self, Header, PayloadSum, Tcp, Timestamps};
+use wire::{Protocol, Sum};
+
+/// Where a segment is in its frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// of the network header
+    pub(crate) ip_at: usize,
+    /// of the segment
+    pub(crate) at: usize,
+    /// bytes of header and payload
+    pub(crate) bytes: usize,
+}
+
+impl Engine {
+    /// Takes a segment whose checksum was verified; whether the frame, turned round, is to be sent. `congested` says that a router
+    /// marked it.
+    pub(crate) fn input<S: Service>(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame,
+        place: Place,
+        origin: &Origin,
+        congested: bool,
+        service: &mut S,
+    ) -> bool {
+        self.counters.received.add(1);
+        let bytes = &frame.bytes()[place.at..place.at + place.bytes];
+        let Ok(tcp) = Tcp::parse(bytes) else { return false };
+        let segment = Segment { options: tcp.options(), tcp, congested };
+        let hash = self.table.hash(&origin.tuple);
+        let found = self.find(hash, &origin.tuple);
+        let answer = self.dispatch(now, found, origin, &segment, service);
+        let Some(header) = answer else { return false };
+        self.turn(frame, place, origin, &header);
+        true
+    }
+
+    fn dispatch<S: Service>(
+        &mut self,
+        now: Instant,
+        found: Option<Named>,
+        origin: &Origin,
+        segment: &Segment<'_>,
+        service: &mut S,
+    ) -> Option<Header<'static>> {
+        match found {
+            Some(Named::Connection(index)) => {
+                let c = &mut self.connections[index as usize];
+                c.hop = origin.hop;
+                if c.state == State::SynSent {
+                    return self.on_syn_sent(now, index, segment, service);
+                }
+                self.handle(now, index, segment, service);
+                self.answer.take()
+            }
+            Some(Named::HalfOpen(index)) => {
+                let answer = self.on_half_open(now, index, origin, segment, service);
+                answer.or_else(|| self.answer.take())
+            }
+            Some(Named::TimeWait(slot)) => self.on_time_wait(now, slot, origin, segment),
+            None => self.on_stranger(now, origin, segment, service),
+        }
+    }
+
+    /// A segment that belongs to nothing (RFC 9293 sections 3.10.7.1 and 3.10.7.2).
+    fn on_stranger<S: Service>(
+        &mut self,
+        now: Instant,
+        origin: &Origin,
+        segment: &Segment<'_>,
+        service: &mut S,
+    ) -> Option<Header<'static>> {
+        let flags = segment.tcp.flags();
+        if flags.contains(tcp::Flags::RST) {
+            self.counters.ignore(Ignored::StraySilent);
+            return None;
+        }
+        if origin.listener.is_none() {
+            return self.reset_for(now, segment);
+        }
+        if flags.contains(tcp::Flags::ACK) {
+            if flags.contains(tcp::Flags::SYN) {
+                return self.reset_for(now, segment);
+            }
+            let answer = self.on_cookie(now, origin, segment, service);
+            return answer.or_else(|| self.answer.take());
+        }
+        if flags.contains(tcp::Flags::SYN) && !flags.contains(tcp::Flags::FIN) {
+            return self.on_syn(now, origin, segment, None);
+        }
+        self.counters.ignore(Ignored::StraySilent);
+        None
+    }
+
+    /// A segment for a connection in TIME-WAIT.
+    fn on_time_wait(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        origin: &Origin,
+        segment: &Segment<'_>,
+    ) -> Option<Header<'static>> {
+        let arrival = Arrival {
+            seq: segment.tcp.seq(),
+            flags: segment.tcp.flags(),
+            payload_bytes: segment.tcp.payload().len() as u32,
+            timestamps: segment.timestamps(),
+        };
+        let closed = self.time_wait.get(slot)?;
+        match self.time_wait.judge(now, slot, &arrival)? {
+            Answer::Reuse { beyond } if origin.listener.is_some() => {
+                self.table.remove(closed.hash, Named::TimeWait(slot).value());
+                self.time_wait.remove(slot);
+                self.counters.time_wait.set(u64::from(self.time_wait.len()));
+                self.counters.on(Event::TimeWaitReused);
+                return self.on_syn(now, origin, segment, Some(beyond));
+            }
+            Answer::Drop | Answer::DropReset | Answer::Reuse { .. } => {
+                self.counters.ignore(Ignored::TimeWait);
+                return None;
+            }
+            Answer::Acknowledge => {
+                self.counters.ignore(Ignored::TimeWait);
+                if !self.challenges.allow(now) {
+                    return None;
+                }
+            }
+            Answer::AcknowledgeFin => self.counters.ignore(Ignored::TimeWait),
+        }
+        let clock = ((now.as_nanos() / 1_000_000) as u32).wrapping_add(self.numbers.clock_offset(&closed.tuple));
+        let echo = self.time_wait.get(slot).and_then(|closed| closed.ts_recent);
+        Some(Header {
+            seq: closed.snd_nxt,
+            ack: closed.rcv_nxt,
+            flags: tcp::Flags::ACK,
+            window: 0,
+            timestamps: echo.map(|echo| Timestamps { value: clock, echo }),
+            ..Header::default()
+        })
+    }
+
+    /// The reset that answers a segment, if the limit has room (RFC 9293 section 3.10.7.1).
+    pub(super) fn reset_for(&mut self, now: Instant, segment: &Segment<'_>) -> Option<Header<'static>> {
+        if !self.challenges.allow(now) {
+            self.counters.ignore(Ignored::StraySilent);
+            return None;
+        }
+        self.counters.ignore(Ignored::Stray);
+        self.counters.on(Event::ResetSent);
+        let tcp = &segment.tcp;
+        let header = if tcp.flags().contains(tcp::Flags::ACK) {
+            Header { seq: tcp.ack(), flags: tcp::Flags::RST, ..Header::default() }
+        } else {
+            let ack = tcp.seq() + tcp.sequence_bytes();
+            Header { ack, flags: tcp::Flags::RST | tcp::Flags::ACK, ..Header::default() }
+        };
+        Some(header)
+    }
+
+    /// Makes the received frame the answer to it.
+    fn turn(&self, frame: &mut Frame, place: Place, origin: &Origin, header: &Header<'static>) {
+        let tuple = &origin.tuple;
+        let header = Header { src_port: tuple.local().port(), dst_port: tuple.remote().port(), ..*header };
+        let bytes = header.bytes();
+        // the fixed header of what came is as long at least, and frames have room behind short ones
+        frame.set_len(place.at + bytes);
+        let out = &mut frame.bytes_mut()[place.at..];
+        header.write(out, pseudo(tuple, bytes), PayloadSum::Known(Sum::ZERO));
+        match tuple {
+            Tuple::V4(_) => turn4(frame, place.ip_at, place.at, bytes, Protocol::TCP),
+            Tuple::V6(_) => turn6(frame, place.ip_at, place.at, bytes, Protocol::TCP),
+        }
+        self.counters.sent.add(1);
+    }
+}

@@ -1,0 +1,63 @@
+//! TCP (RFC 9293) as state machines without I/O: time and secrets are passed in, nothing is allocated after construction.
+//!
+//! The engine holds every connection of one stack. What a segment does follows this way: `input` finds whom it belongs to, `segment`
+//! judges it, `ack` and `recovery` take its acknowledgement, `receive` its data; `poll` runs timers and sends, `output` builds
+//! segments. Handshakes are in `listen` and `open`. A connection is a block of 320 bytes (`connection`); what it needs to send
+//! is borrowed (`active`); what it queued and what is in flight stand in pools (`send`, `inflight`), data that came out of
+//! order too (`reassembly`).
+//!
+//! There is no send buffer: segments are made, and made again, from the objects that the service queued. Data are delivered
+//! from the frame that they came in.
+//!
+//! Public leaves are each of use alone: round-trip time, congestion control, initial sequence numbers, SYN cookies, pacing, the
+//! table of connections, TIME-WAIT, limits.
+//!
+//! Left out so far: path MTU discovery; urgent data (taken for ordinary data, as RFC 6093 describes what stacks
+//! do); data on a SYN; the user timeout option. PAWS has no exception for connections idle for 24 days (RFC 7323 section 5.5):
+//! keepalive does not let them be.
+
+pub mod congestion;
+pub mod cookie;
+pub mod isn;
+pub mod limits;
+pub mod pace;
+pub mod prr;
+pub mod rtt;
+pub mod sip;
+pub mod table;
+pub mod time_wait;
+pub mod tuple;
+
+mod ack;
+mod active;
+mod calls;
+mod config;
+mod connection;
+mod counters;
+mod engine;
+mod half_open;
+mod hop;
+mod inflight;
+mod input;
+mod listen;
+mod open;
+mod output;
+mod poll;
+mod rack;
+mod reassembly;
+mod receive;
+mod recovery;
+mod segment;
+mod send;
+mod state;
+mod tick;
+mod usage;
+
+pub(crate) use calls::Calls;
+pub use config::{TcpConfig, TcpLimits, TcpListener, TcpTimes};
+pub use counters::{Counters, Event, Ignored};
+pub(crate) use engine::{Engine, Outlet};
+pub(crate) use hop::Hop;
+pub(crate) use input::Place;
+pub(crate) use listen::Origin;
+pub use usage::Usage;

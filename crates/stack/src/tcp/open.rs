@@ -1,0 +1,226 @@
+//! Handshakes that we begin (RFC 9293 section 3.10.7.3), simultaneous ones among them.
+
+use super::ack::move_window;
+use super::calls::Calls;
+use super::connection::{Connection, Flags};
+use super::cookie::Offer;
+use super::counters::{Event, Ignored};
+use super::engine::{Engine, Named};
+use super::hop::Hop;
+use super::limits::Source;
+use super::listen::Handshake;
+use super::segment::Segment;
+use super::state::State;
+use super::tick::Tick;
+use super::tuple::Tuple;
+use app::{CallError, DeadReason, Listener, Service};
+use base::{Instant, Seq};
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::tcp::{self, Header};
+
+/// Before the SYN is sent again for the first time (RFC 6298 section 2.1).
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The ephemeral ports (RFC 6335 section 6).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+impl Engine {
+    /// Asks `peer` for a connection from `local`, whose port may be zero for any that is free; frames go to the station `hop`.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        peer: SocketAddr,
+        hop: Hop,
+        cookie: u64,
+        window_bytes: u32,
+    ) -> Result<app::Connection, CallError> {
+        let tuple = self.free_tuple(now, local, peer)?;
+        let (index, generation) = self.place().ok_or(CallError::NoResources)?;
+        let source = Source::of(peer.ip());
+        self.sources.open(source).map_err(|_| CallError::NoResources)?;
+        let hash = self.table.hash(&tuple);
+        if self.table.insert(hash, Named::Connection(index).value()).is_err() {
+            self.sources.close(source);
+            return Err(CallError::NoResources);
+        }
+        let iss = self.numbers.initial(now, &tuple);
+        let mut connection = self.asking(now, tuple, hop, iss, window_bytes, generation);
+        connection.cookie = cookie;
+        self.put(index, connection);
+        self.arm(now, index);
+        self.wake(index);
+        Ok(self.connections[index as usize].handle(index))
+    }
+
+    /// The tuple, with a port that no connection to this peer has: by a keyed hash, then one after the other (RFC 6056 section 3.3.3).
+    fn free_tuple(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Result<Tuple, CallError> {
+        let tuple = |port| Tuple::new(SocketAddr::new(local.ip(), port), peer).ok_or(CallError::NoSuchAddress);
+        if local.port() != 0 {
+            let tuple = tuple(local.port())?;
+            return if self.is_free(now, &tuple) { Ok(tuple) } else { Err(CallError::InUse) };
+        }
+        let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let offset = self.numbers.clock_offset(&tuple(0)?);
+        for _ in 0..count {
+            self.next_port = self.next_port.wrapping_add(1);
+            let port = EPHEMERAL.start() + (offset.wrapping_add(self.next_port) % count) as u16;
+            let tuple = tuple(port)?;
+            if self.is_free(now, &tuple) {
+                return Ok(tuple);
+            }
+        }
+        Err(CallError::InUse)
+    }
+
+    fn is_free(&self, _now: Instant, tuple: &Tuple) -> bool {
+        self.find(self.table.hash(tuple), tuple).is_none()
+    }
+
+    /// The block of a connection that we ask for.
+    fn asking(&self, now: Instant, tuple: Tuple, hop: Hop, iss: Seq, window_bytes: u32, generation: u32) -> Connection {
+        let handshake = Handshake {
+            tuple,
+            hop,
+            iss,
+            irs: Seq::new(0),
+            offer: Offer { mss: 536, window_scale: Some(0), sack_permitted: true, ecn: self.config.ecn },
+            ts_recent: Some(0),
+            listener: Listener(u16::MAX),
+            window_bytes,
+        };
+        let mut connection = self.block(now, handshake, generation);
+        connection.state = State::SynSent;
+        (connection.snd.una, connection.snd.nxt, connection.snd.edge) = (0, 0, 1);
+        connection.flags.set(Flags::CLIENT | Flags::SYN_NOW);
+        connection.rtx_at = Tick::ahead(now, SYN_TIMEOUT);
+        connection
+    }
+
+    /// Tells the service that its connection is there.
+    pub(super) fn tell_connected<S: Service>(&mut self, now: Instant, index: u32, service: &mut S) {
+        let c = &mut self.connections[index as usize];
+        if !c.flags.has(Flags::CLIENT) || c.flags.has(Flags::ACCEPTED) {
+            return;
+        }
+        c.flags.set(Flags::ACCEPTED);
+        let (handle, cookie) = (c.handle(index), c.cookie);
+        service.connected(now, &mut Calls { engine: self, now }, cookie, Ok(handle));
+    }
+
+    /// A segment for a connection that we asked for.
+    pub(super) fn on_syn_sent<S: Service>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &Segment<'_>,
+        service: &mut S,
+    ) -> Option<Header<'static>> {
+        let flags = segment.tcp.flags();
+        let c = &self.connections[index as usize];
+        let acknowledges = flags.contains(tcp::Flags::ACK);
+        let acceptable = segment.tcp.ack() == c.seq(1);
+        if acknowledges && !acceptable {
+            self.counters.ignore(Ignored::AckBeyond);
+            return if flags.contains(tcp::Flags::RST) { None } else { self.reset_for(now, segment) };
+        }
+        if flags.contains(tcp::Flags::RST) {
+            if acknowledges {
+                self.kill(index, DeadReason::Reset);
+            } else {
+                self.counters.ignore(Ignored::ResetOutside);
+            }
+            return None;
+        }
+        if !flags.contains(tcp::Flags::SYN) {
+            self.counters.ignore(Ignored::NoAck);
+            return None;
+        }
+        self.agree(index, segment, acknowledges);
+        if acknowledges {
+            self.synchronize(now, index, segment);
+            self.connections[index as usize].flags.set(Flags::ACK_NOW);
+            self.tell_connected(now, index, service);
+        } else {
+            let c = &mut self.connections[index as usize];
+            // both asked at once (RFC 9293 section 3.5, figure 7)
+            c.state = State::SynReceived;
+            c.flags.set(Flags::SYN_NOW);
+        }
+        self.wake(index);
+        None
+    }
+
+    /// What the peer's SYN says.
+    fn agree(&mut self, index: u32, segment: &Segment<'_>, answers: bool) {
+        let tuple = self.connections[index as usize].tuple;
+        let options = &segment.options;
+        let peer_mss = options.mss.unwrap_or(536).max(super::engine::MSS_LEAST);
+        let stamped = options.timestamps.is_some();
+        let mss = self.segment_bytes(&tuple, peer_mss, stamped);
+        let c = &mut self.connections[index as usize];
+        c.rcv.nxt = segment.tcp.seq() + 1;
+        c.rcv.acked = c.rcv.nxt;
+        c.rcv.edge = c.rcv.nxt + c.window_bytes.min(0xffff);
+        c.wl1 = segment.tcp.seq();
+        c.flags.put(Flags::TIMESTAMPS, stamped);
+        c.ts_recent = options.timestamps.map_or(0, |clock| clock.value);
+        c.flags.put(Flags::SACK, options.sack_permitted);
+        c.flags.put(Flags::SCALED, options.window_scale.is_some());
+        c.snd_scale = options.window_scale.unwrap_or(0);
+        if options.window_scale.is_none() {
+            c.rcv_scale = 0;
+        }
+        // RFC 3168 section 6.1.1: an ECN-setup SYN-ACK has ECE without CWR
+        let ecn = answers && segment.has(tcp::Flags::ECE) && !segment.has(tcp::Flags::CWR);
+        let wanted = c.flags.has(Flags::ECN);
+        c.flags.put(Flags::ECN, wanted && ecn);
+        (c.peer_mss, c.mss) = (peer_mss, mss);
+    }
+
+    /// Our SYN is acknowledged.
+    pub(super) fn synchronize(&mut self, now: Instant, index: u32, segment: &Segment<'_>) {
+        let c = &mut self.connections[index as usize];
+        let asked_at = c.heard_at;
+        c.heard_at = Tick::after(now);
+        let syn = segment.has(tcp::Flags::SYN);
+        c.state = State::Established;
+        (c.snd.una, c.snd.nxt) = (1, 1);
+        let scale = c.snd_scale;
+        if syn {
+            // RFC 7323 section 2.2: not scaled in a SYN
+            c.snd_scale = 0;
+        }
+        move_window(c, segment, 1);
+        c.snd_scale = scale;
+        c.rtx_at = Tick::NONE;
+        c.rtt.on_established(c.backoff > 0);
+        if c.backoff == 0 {
+            let began_at = asked_at.near(now).unwrap_or(now);
+            c.rtt.on_sample(now, ((now - began_at).as_nanos() as u64).max(1), 1);
+        }
+        c.backoff = 0;
+        if let Some(keepalive) = self.times.keepalive {
+            c.idle_at = Tick::ahead(now, keepalive);
+        }
+        self.counters.on(Event::Connected);
+        self.wake(index);
+    }
+
+    /// The SYN was not answered in time.
+    pub(super) fn on_syn_timeout(&mut self, now: Instant, index: u32) {
+        let most = self.times.syn_retransmissions;
+        let c = &mut self.connections[index as usize];
+        if c.backoff >= most {
+            return self.abort(index, DeadReason::TimedOut);
+        }
+        c.backoff += 1;
+        c.rtx_at = Tick::ahead(now, SYN_TIMEOUT * (1 << c.backoff.min(6)));
+        c.flags.set(Flags::SYN_NOW);
+        // in case ECN is what the path minds (RFC 3168 section 6.1.1.1)
+        c.flags.clear(Flags::ECN);
+        self.counters.on(Event::Retransmitted);
+        self.wake(index);
+    }
+}

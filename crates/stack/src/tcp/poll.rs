@@ -1,0 +1,239 @@
+//! What is done once a cycle: timers, events that are told once a cycle, and sending.
+
+use super::calls::Calls;
+use super::connection::Flags;
+use super::counters::Event;
+use super::engine::{Engine, Named, Outlet};
+use super::output::Turn;
+use super::recovery::Expired;
+use super::state::State;
+use super::tick::Tick;
+use app::{DeadReason, Service};
+use base::Instant;
+
+/// Timers that one poll works through at most.
+const TIMERS_A_POLL: usize = 256;
+
+impl Engine {
+    /// Does what is due, and sends as far as there are frames and room; when it wants to be called next.
+    pub(crate) fn poll<S: Service>(&mut self, now: Instant, out: &mut Outlet<'_>, service: &mut S) -> Option<Instant> {
+        let mut more = self.run_timers(now, out, service);
+        self.expire_waits(now);
+        if self.queue.versions.sweep() {
+            self.abort_expired();
+        }
+        // connections that become ready meanwhile have their turn in this poll too, but none has two
+        let turns = self.connections.len();
+        let mut done = 0;
+        while let Some(index) = self.ready.pop_front() {
+            self.connections[index as usize].flags.clear(Flags::READY);
+            if self.turn_of(now, index, out, service) {
+                self.wake(index);
+                more = true;
+                break;
+            }
+            done += 1;
+            if done > turns {
+                more |= !self.ready.is_empty();
+                break;
+            }
+        }
+        if more || !self.ready.is_empty() {
+            return Some(now);
+        }
+        self.wheel.next().map(|at| at.max(now))
+    }
+
+    /// One connection's turn; true when there is no frame or no room for it now.
+    fn turn_of<S: Service>(&mut self, now: Instant, index: u32, out: &mut Outlet<'_>, service: &mut S) -> bool {
+        self.tell_sent(now, index, service);
+        if self.connections[index as usize].state == State::Closed {
+            return self.bury(now, index, out, service);
+        }
+        let turn = self.transmit(now, index, out);
+        self.watch_window(now, index);
+        self.arm(now, index);
+        if turn == Turn::More {
+            self.wake(index);
+        }
+        turn == Turn::Blocked
+    }
+
+    /// Tells the service what the peer has taken.
+    fn tell_sent<S: Service>(&mut self, now: Instant, index: u32, service: &mut S) {
+        let c = &mut self.connections[index as usize];
+        let bytes = std::mem::take(&mut c.sent_bytes) as usize;
+        if bytes == 0 || c.state == State::Closed || c.flags.has(Flags::ABANDONED) {
+            return;
+        }
+        let (handle, cookie, active) = (c.handle(index), c.cookie, c.active);
+        let room = self.room(active);
+        service.sent(now, &mut Calls { engine: self, now }, handle, cookie, bytes, room);
+    }
+
+    /// The end of a connection: its reset, if there is one, then the service is told, then the place is free. True when the
+    /// reset has to wait.
+    fn bury<S: Service>(&mut self, now: Instant, index: u32, out: &mut Outlet<'_>, service: &mut S) -> bool {
+        if self.connections[index as usize].flags.has(Flags::RESET_NOW)
+            && self.transmit(now, index, out) == Turn::Blocked
+        {
+            return true;
+        }
+        let c = &mut self.connections[index as usize];
+        let (handle, cookie) = (c.handle(index), c.cookie);
+        let (reason, accepted) = (c.dead.take(), c.flags.has(Flags::ACCEPTED));
+        let asked = c.flags.has(Flags::CLIENT);
+        match reason {
+            Some(reason) if accepted => service.dead(now, handle, cookie, reason),
+            Some(reason) if asked => {
+                service.connected(now, &mut Calls { engine: self, now }, cookie, Err(reason));
+            }
+            _ => {}
+        }
+        self.vacate(index);
+        false
+    }
+
+    /// Connections that hold a version whose time to drain is over end.
+    #[cold]
+    fn abort_expired(&mut self) {
+        for index in 0..self.connections.len() as u32 {
+            let c = &self.connections[index as usize];
+            if c.state == State::Closed {
+                continue;
+            }
+            let holds = self.actives.get(c.active).is_some_and(|a| self.queue.holds_expired(&a.list));
+            if holds {
+                self.abort(index, DeadReason::Aborted);
+            }
+        }
+    }
+
+    /// Works through the timers that are due; whether some are left.
+    fn run_timers<S: Service>(&mut self, now: Instant, out: &mut Outlet<'_>, service: &mut S) -> bool {
+        for _ in 0..TIMERS_A_POLL {
+            let Some(value) = self.wheel.pop(now) else { return false };
+            match Named::of(value) {
+                Named::Connection(index) => self.on_timer(now, index, service),
+                Named::HalfOpen(index) => self.on_half_open_timer(now, index, out),
+                Named::TimeWait(_) => debug_assert!(false, "TIME-WAIT has no timers"),
+            }
+        }
+        true
+    }
+
+    /// A connection's timer has fired: whatever is due is done.
+    fn on_timer<S: Service>(&mut self, now: Instant, index: u32, service: &mut S) {
+        let c = &mut self.connections[index as usize];
+        c.timer = None;
+        c.timer_at = Tick::NONE;
+        if c.state == State::Closed {
+            return;
+        }
+        if c.flags.has(Flags::PACED) {
+            c.flags.clear(Flags::PACED);
+            self.wake(index);
+        }
+        let c = &mut self.connections[index as usize];
+        if c.ack_at.is_due(now) {
+            c.ack_at = Tick::NONE;
+            c.flags.set(Flags::ACK_NOW);
+            self.counters.on(Event::DelayedAck);
+            self.wake(index);
+        }
+        if self.connections[index as usize].stalled_at.is_due(now) {
+            return self.abort(index, DeadReason::TimedOut);
+        }
+        if self.connections[index as usize].rtx_at.is_due(now) {
+            self.on_alarm(now, index);
+        }
+        if self.connections[index as usize].idle_at.is_due(now) {
+            self.on_idle(now, index);
+        }
+        let c = &mut self.connections[index as usize];
+        if c.state != State::Closed && c.user_at.is_some_and(|at| at <= now) {
+            c.user_at = None;
+            let (handle, cookie) = (c.handle(index), c.cookie);
+            service.timer(now, &mut Calls { engine: self, now }, handle, cookie);
+        }
+        self.arm(now, index);
+    }
+
+    /// The retransmission timer, whatever it was set for.
+    fn on_alarm(&mut self, now: Instant, index: u32) {
+        let c = &mut self.connections[index as usize];
+        if matches!(c.state, State::SynSent | State::SynReceived) {
+            c.rtx_at = Tick::NONE;
+            return self.on_syn_timeout(now, index);
+        }
+        let tries_most = self.times.retransmissions;
+        let Some(mut sender) = self.sender(now, index) else { return };
+        match sender.on_alarm(tries_most) {
+            Expired::Send => {}
+            Expired::ProbeWindow => sender.c.flags.set(Flags::PROBE_NOW),
+            Expired::GiveUp => return self.abort(index, DeadReason::TimedOut),
+        }
+        self.wake(index);
+    }
+
+    /// Keepalive (RFC 9293 section 3.8.4), or the end of lingering.
+    fn on_idle(&mut self, now: Instant, index: u32) {
+        let times = self.times;
+        let c = &mut self.connections[index as usize];
+        c.idle_at = Tick::NONE;
+        if c.flags.has(Flags::ABANDONED) {
+            return self.abort(index, DeadReason::TimedOut);
+        }
+        let (Some(keepalive), true) = (times.keepalive, c.state.is_synchronized()) else { return };
+        let heard_at = c.heard_at.near(now).unwrap_or(now);
+        if now < heard_at + keepalive {
+            c.flags.clear(Flags::SILENT);
+            c.probes = 0;
+            c.idle_at = Tick::ahead(heard_at, keepalive);
+            return;
+        }
+        if c.flags.has(Flags::SILENT) {
+            c.probes = c.probes.saturating_add(1);
+        } else {
+            c.probes = 1;
+        }
+        if c.probes > times.keepalive_probes {
+            return self.abort(index, DeadReason::TimedOut);
+        }
+        c.flags.set(Flags::SILENT | Flags::PROBE_NOW);
+        c.idle_at = Tick::ahead(now, times.keepalive_interval);
+        self.counters.on(Event::Keepalive);
+        self.wake(index);
+    }
+
+    /// Sees to it that the timer fires when the first of the connection's deadlines comes. A timer that fires early is left
+    /// alone: it looks again then.
+    pub(super) fn arm(&mut self, now: Instant, index: u32) {
+        let c = &mut self.connections[index as usize];
+        if c.state == State::Closed {
+            return;
+        }
+        let ticks = [c.rtx_at, c.ack_at, c.idle_at, c.stalled_at];
+        let mut first = ticks.iter().filter_map(|tick| tick.near(now)).min();
+        let soonest = |first: Option<Instant>, at: Instant| Some(first.map_or(at, |other| other.min(at)));
+        if let Some(at) = c.user_at {
+            first = soonest(first, at.min(now + super::tick::MAX_AHEAD));
+        }
+        if c.flags.has(Flags::PACED)
+            && let Some(a) = self.actives.get(c.active)
+        {
+            first = soonest(first, a.pace.next_at());
+        }
+        let Some(first) = first else { return };
+        let c = &mut self.connections[index as usize];
+        if c.timer_at.near(now).is_some_and(|at| at <= first) {
+            return;
+        }
+        if let Some(timer) = c.timer.take() {
+            self.wheel.cancel(timer);
+        }
+        c.timer_at = Tick::after(first);
+        // there is a place for each connection
+        c.timer = self.wheel.set(first, Named::Connection(index).value()).ok();
+    }
+}

@@ -1,0 +1,294 @@
+//! Data that arrived beyond a gap: copied into a bounded pool of blocks, told to the peer by SACK (RFC 2018), delivered when the
+//! gap is filled.
+//!
+//! A connection's list is in order of the stream and without overlaps: of bytes that came twice the first copy counts. What
+//! finds no block, or is beyond a connection's share, is not kept and not acknowledged, so what SACK says is the truth; nothing
+//! that was told is thrown away before it is delivered. A FIN is kept with the last data before it; one that comes alone is
+//! not, and the peer sends it again.
+
+use arrayvec::ArrayVec;
+use base::Seq;
+use wire::tcp::{MAX_SACK_BLOCKS, SackBlock};
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Meta {
+    seq: Seq,
+    next: u32,
+    bytes: u16,
+    fin: bool,
+}
+
+impl Meta {
+    fn end(&self) -> Seq {
+        self.seq + u32::from(self.bytes)
+    }
+}
+
+/// A connection's blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    head: u32,
+    blocks: u16,
+    /// where the segment began that came last: its run is told first (RFC 2018 section 4)
+    latest: Seq,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { head: NONE, blocks: 0, latest: Seq::new(0) }
+    }
+}
+
+impl List {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// all that was new is kept
+    Kept,
+    /// every byte was kept before
+    Duplicate,
+    /// some or all found no block
+    Full,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    memory: Vec<Box<[u8]>>,
+    metas: Vec<Meta>,
+    free: Vec<u32>,
+    per_connection: u16,
+}
+
+/// A block on its way to the service; it goes back by [`Blocks::give_back`].
+#[derive(Debug)]
+pub(crate) struct Taken {
+    index: u32,
+    memory: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// the peer's FIN stands behind these bytes
+    pub(crate) fin: bool,
+}
+
+impl Taken {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.memory[self.from..self.to]
+    }
+}
+
+impl Blocks {
+    /// So many blocks of `block_bytes`, of which a connection may have `per_connection`.
+    pub(crate) fn new(blocks: usize, block_bytes: usize, per_connection: u16) -> Blocks {
+        let meta = Meta { seq: Seq::new(0), next: NONE, bytes: 0, fin: false };
+        Blocks {
+            memory: (0..blocks).map(|_| vec![0; block_bytes.min(usize::from(u16::MAX))].into()).collect(),
+            metas: vec![meta; blocks],
+            free: (0..blocks as u32).rev().collect(),
+            per_connection,
+        }
+    }
+
+    /// Blocks that somebody has.
+    pub(crate) fn used(&self) -> usize {
+        self.metas.len() - self.free.len()
+    }
+
+    /// Keeps what of `payload` at `seq`, which is beyond a gap and inside the window, is not there yet.
+    pub(crate) fn insert(&mut self, list: &mut List, seq: Seq, payload: &[u8], fin: bool) -> Stored {
+        let end = seq + payload.len() as u32;
+        let (mut at, mut previous) = (list.head, NONE);
+        let mut from = seq;
+        let mut stored = Stored::Duplicate;
+        list.latest = seq;
+        while from.lt(end) {
+            // past what ends before the next byte wanted
+            while at != NONE && self.metas[at as usize].end().leq(from) {
+                (previous, at) = (at, self.metas[at as usize].next);
+            }
+            let to = match at {
+                NONE => end,
+                at => {
+                    let next = self.metas[at as usize];
+                    if next.seq.leq(from) {
+                        from = next.end();
+                        continue;
+                    }
+                    end.min(next.seq)
+                }
+            };
+            let (a, b) = (from.since(seq) as usize, to.since(seq) as usize);
+            let fin = fin && to == end;
+            let Some(new) = self.store(list, previous, at, from, &payload[a..b], fin) else { return Stored::Full };
+            (previous, from, stored) = (new, to, Stored::Kept);
+        }
+        stored
+    }
+
+    fn store(&mut self, list: &mut List, previous: u32, next: u32, seq: Seq, bytes: &[u8], fin: bool) -> Option<u32> {
+        if list.blocks >= self.per_connection {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let memory = &mut self.memory[index as usize];
+        if bytes.len() > memory.len() {
+            self.free.push(index);
+            return None;
+        }
+        memory[..bytes.len()].copy_from_slice(bytes);
+        self.metas[index as usize] = Meta { seq, next, bytes: bytes.len() as u16, fin };
+        match previous {
+            NONE => list.head = index,
+            previous => self.metas[previous as usize].next = index,
+        }
+        list.blocks += 1;
+        Some(index)
+    }
+
+    /// The first block, if it has the byte at `next` or only older ones; what is older is left out.
+    pub(crate) fn take(&mut self, list: &mut List, next: Seq) -> Option<Taken> {
+        let index = list.head;
+        let meta = *self.metas.get(index as usize)?;
+        if meta.seq.gt(next) {
+            return None;
+        }
+        list.head = meta.next;
+        list.blocks -= 1;
+        let to = usize::from(meta.bytes);
+        let from = (next.since(meta.seq) as usize).min(to);
+        let memory = std::mem::take(&mut self.memory[index as usize]);
+        Some(Taken { index, memory, from, to, fin: meta.fin })
+    }
+
+    pub(crate) fn give_back(&mut self, taken: Taken) {
+        self.memory[taken.index as usize] = taken.memory;
+        self.free.push(taken.index);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self, list: &mut List) {
+        while list.head != NONE {
+            self.free.push(list.head);
+            list.head = self.metas[list.head as usize].next;
+        }
+        *list = List::default();
+    }
+
+    /// What is kept, as runs: the one that grew last first, then the others in order, as many as `most`.
+    pub(crate) fn runs(&self, list: &List, most: usize) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
+        let mut runs: ArrayVec<SackBlock, MAX_SACK_BLOCKS> = ArrayVec::new();
+        let most = most.min(MAX_SACK_BLOCKS);
+        let mut latest = None;
+        let mut at = list.head;
+        while at != NONE {
+            let meta = &self.metas[at as usize];
+            let mut run = SackBlock { left: meta.seq, right: meta.end() };
+            at = meta.next;
+            while at != NONE && self.metas[at as usize].seq == run.right {
+                run.right = self.metas[at as usize].end();
+                at = self.metas[at as usize].next;
+            }
+            if list.latest.in_window(run.left, run.right.since(run.left)) {
+                latest = Some(run);
+            } else if runs.len() + 1 < most || latest.is_some() && runs.len() + 1 == most {
+                runs.push(run);
+            }
+        }
+        if let Some(latest) = latest {
+            if runs.len() >= most {
+                runs.pop();
+            }
+            if most > 0 {
+                runs.insert(0, latest);
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// The byte that belongs at an offset.
+    fn byte(at: u32) -> u8 {
+        (at.wrapping_mul(2_654_435_761) >> 24) as u8
+    }
+
+    proptest! {
+        #[test]
+        fn keeps_what_a_map_of_bytes_keeps(
+            base in any::<u32>(), pieces in prop::collection::vec((1u32..400, 1u32..100, any::<bool>()), 1..40), blocks in 1usize..30
+        ) {
+            let seq = |at: u32| Seq::new(base.wrapping_add(at));
+            let mut pool = Blocks::new(blocks, 100, 20);
+            let mut list = List::default();
+            let mut twin: BTreeMap<u32, u8> = BTreeMap::new();
+            let mut next = 0;
+            for (start, length, fill) in pieces {
+                let start = next + start;
+                let payload: Vec<u8> = (start..start + length).map(byte).collect();
+                let fresh: Vec<u32> = (start..start + length).filter(|at| !twin.contains_key(at)).collect();
+                match pool.insert(&mut list, seq(start), &payload, false) {
+                    Stored::Duplicate => prop_assert!(fresh.is_empty()),
+                    Stored::Kept => twin.extend(fresh.into_iter().map(|at| (at, byte(at)))),
+                    Stored::Full => {
+                        // the front of what was new may be kept: as SACK tells it, in full when all runs can be told
+                        let mut at = list.head;
+                        while at != NONE {
+                            let meta = pool.metas[at as usize];
+                            let from = meta.seq.since(seq(0));
+                            twin.extend((from..from + u32::from(meta.bytes)).map(|at| (at, byte(at))));
+                            at = meta.next;
+                        }
+                    }
+                }
+                for run in pool.runs(&list, 4) {
+                    let (left, right) = (run.left.since(seq(0)), run.right.since(seq(0)));
+                    prop_assert!(left < right && (left..right).all(|at| twin.contains_key(&at)));
+                    prop_assert!(!twin.contains_key(&right) && !twin.contains_key(&(left - 1)));
+                }
+                prop_assert_eq!(pool.runs(&list, 3).is_empty(), twin.is_empty());
+                if fill {
+                    // the gap is filled up to the first byte kept
+                    let Some((first, _)) = twin.first_key_value() else { continue };
+                    next = *first;
+                    while let Some(taken) = pool.take(&mut list, seq(next)) {
+                        for got in taken.bytes() {
+                            prop_assert_eq!(Some(*got), twin.remove(&next));
+                            next += 1;
+                        }
+                        pool.give_back(taken);
+                    }
+                    prop_assert!(!twin.contains_key(&next));
+                }
+            }
+            pool.clear(&mut list);
+            prop_assert_eq!(pool.used(), 0);
+        }
+    }
+
+    #[test]
+    fn the_run_that_grew_last_is_told_first() {
+        let mut pool = Blocks::new(10, 100, 10);
+        let mut list = List::default();
+        for at in [10, 30, 50, 70, 90, 40] {
+            assert_eq!(pool.insert(&mut list, Seq::new(at), &[0; 5], false), Stored::Kept);
+        }
+        let lefts: Vec<u32> = pool.runs(&list, 3).iter().map(|run| run.left.get()).collect();
+        assert_eq!(lefts, [40, 10, 30]);
+        assert_eq!(pool.insert(&mut list, Seq::new(91), &[0; 2], false), Stored::Duplicate);
+        let lefts: Vec<u32> = pool.runs(&list, 3).iter().map(|run| run.left.get()).collect();
+        assert_eq!(lefts, [90, 10, 30]);
+    }
+}

@@ -1,0 +1,316 @@
+//! What a connection still has to say: a list of ranges, from the first byte not acknowledged to the last one queued.
+//!
+//! There is no send buffer. A range of an object is (version, object, offset), and any segment of it, sent for the first time
+//! or again, is made from the object itself. Bytes that the service does not keep are copied once into blocks of a pool, within
+//! the connection's quota. Versions are held as long as anything of them is queued.
+
+use app::{ObjectId, Range, Versions};
+use wire::Sum;
+
+const NONE: u32 = u32::MAX;
+/// Bytes of a block of owned bytes.
+pub(crate) const BLOCK_BYTES: usize = 2048;
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Object {
+        held: app::Held,
+        object: ObjectId,
+        start: u64,
+    },
+    /// in this block, from its first byte on
+    Block(u32),
+    Free,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// position of the first byte
+    position: u64,
+    bytes: u64,
+    source: Source,
+    next: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() <= 48);
+
+impl Entry {
+    fn end(&self) -> u64 {
+        self.position + self.bytes
+    }
+}
+
+/// A connection's ranges.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    head: u32,
+    tail: u32,
+    /// where the last segment was made from: the next one begins there or behind, but for what is sent again
+    cursor: u32,
+    entries: u16,
+    blocks: u16,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { head: NONE, tail: NONE, cursor: NONE, entries: 0, blocks: 0 }
+    }
+}
+
+/// The pools of ranges and of blocks, and the versions that are held.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    entries: Vec<Entry>,
+    free: u32,
+    free_entries: usize,
+    memory: Box<[u8]>,
+    free_blocks: Vec<u32>,
+    pub(crate) versions: Versions,
+    /// of a connection, at most
+    entries_max: u16,
+    blocks_max: u16,
+}
+
+impl Queue {
+    /// Pools of so many ranges and blocks, of which one connection may have `entries_max` and `blocks_max`.
+    pub(crate) fn new(entries: usize, blocks: usize, entries_max: u16, blocks_max: u16) -> Queue {
+        let entry = |n: usize| Entry {
+            position: 0,
+            bytes: 0,
+            source: Source::Free,
+            next: if n + 1 < entries { n as u32 + 1 } else { NONE },
+        };
+        Queue {
+            entries: (0..entries).map(entry).collect(),
+            free: if entries == 0 { NONE } else { 0 },
+            free_entries: entries,
+            memory: vec![0; blocks * BLOCK_BYTES].into(),
+            free_blocks: (0..blocks as u32).rev().collect(),
+            versions: Versions::new(),
+            entries_max,
+            blocks_max,
+        }
+    }
+
+    /// Ranges and blocks that somebody has.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        let blocks = self.memory.len() / BLOCK_BYTES;
+        (self.entries.len() - self.free_entries, blocks - self.free_blocks.len())
+    }
+
+    /// Queues a range behind position `end`; how many bytes were taken, all or fewer.
+    pub(crate) fn push(&mut self, list: &mut List, end: u64, range: &Range<'_>) -> u64 {
+        match *range {
+            Range::Object { content, object, start, bytes } => {
+                if bytes == 0 || list.entries >= self.entries_max || self.free == NONE {
+                    return 0;
+                }
+                let held = self.versions.hold(content);
+                let source = Source::Object { held, object, start };
+                self.append(list, Entry { position: end, bytes, source, next: NONE });
+                bytes
+            }
+            Range::Owned(bytes) => self.push_owned(list, end, bytes),
+        }
+    }
+
+    fn push_owned(&mut self, list: &mut List, mut end: u64, bytes: &[u8]) -> u64 {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (block, at) = match self.entries.get(list.tail as usize) {
+                Some(Entry { source: Source::Block(block), bytes, .. }) if *bytes < BLOCK_BYTES as u64 => {
+                    (*block, *bytes as usize)
+                }
+                _ => {
+                    let allowed = list.entries < self.entries_max && list.blocks < self.blocks_max;
+                    if !allowed || self.free == NONE {
+                        break;
+                    }
+                    let Some(block) = self.free_blocks.pop() else { break };
+                    list.blocks += 1;
+                    self.append(list, Entry { position: end, bytes: 0, source: Source::Block(block), next: NONE });
+                    (block, 0)
+                }
+            };
+            let n = rest.len().min(BLOCK_BYTES - at);
+            let from = block as usize * BLOCK_BYTES + at;
+            self.memory[from..from + n].copy_from_slice(&rest[..n]);
+            self.entries[list.tail as usize].bytes += n as u64;
+            rest = &rest[n..];
+            end += n as u64;
+        }
+        (bytes.len() - rest.len()) as u64
+    }
+
+    /// The caller saw that an entry is free.
+    fn append(&mut self, list: &mut List, entry: Entry) {
+        let index = self.free;
+        self.free = self.entries[index as usize].next;
+        self.free_entries -= 1;
+        self.entries[index as usize] = entry;
+        match list.tail {
+            NONE => list.head = index,
+            tail => self.entries[tail as usize].next = index,
+        }
+        list.tail = index;
+        list.entries += 1;
+    }
+
+    /// Owned bytes that would be taken now.
+    pub(crate) fn room(&self, list: &List) -> usize {
+        let entries = usize::from(self.entries_max - list.entries).min(self.free_entries);
+        let blocks = usize::from(self.blocks_max - list.blocks).min(self.free_blocks.len()).min(entries);
+        let tail = match self.entries.get(list.tail as usize) {
+            Some(Entry { source: Source::Block(_), bytes, .. }) => BLOCK_BYTES - *bytes as usize,
+            _ => 0,
+        };
+        blocks * BLOCK_BYTES + tail
+    }
+
+    /// Lets go of what ends at `una` or before.
+    pub(crate) fn release(&mut self, list: &mut List, una: u64) {
+        while list.head != NONE {
+            let index = list.head;
+            let entry = self.entries[index as usize];
+            if entry.end() > una {
+                break;
+            }
+            list.head = entry.next;
+            list.entries -= 1;
+            if list.cursor == index {
+                list.cursor = NONE;
+            }
+            match entry.source {
+                Source::Object { held, .. } => self.versions.release(held),
+                Source::Block(block) => {
+                    self.free_blocks.push(block);
+                    list.blocks -= 1;
+                }
+                Source::Free => debug_assert!(false, "a free entry in a list"),
+            }
+            let entry = &mut self.entries[index as usize];
+            (entry.source, entry.next) = (Source::Free, self.free);
+            self.free = index;
+            self.free_entries += 1;
+        }
+        if list.head == NONE {
+            list.tail = NONE;
+        }
+    }
+
+    /// Lets go of everything.
+    pub(crate) fn clear(&mut self, list: &mut List) {
+        self.release(list, u64::MAX);
+    }
+
+    /// Whether something queued is of a version whose time to drain is over.
+    pub(crate) fn holds_expired(&self, list: &List) -> bool {
+        let mut at = list.head;
+        while let Some(entry) = self.entries.get(at as usize) {
+            if matches!(entry.source, Source::Object { held, .. } if self.versions.is_expired(held)) {
+                return true;
+            }
+            at = entry.next;
+        }
+        false
+    }
+
+    /// Writes the bytes from `position` on, all of them queued, into `out`; their sum.
+    pub(crate) fn write(&self, list: &mut List, position: u64, out: &mut [u8]) -> Sum {
+        let from_cursor = self.entries.get(list.cursor as usize).is_some_and(|entry| entry.position <= position);
+        let mut at = if from_cursor { list.cursor } else { list.head };
+        while self.entries[at as usize].end() <= position {
+            at = self.entries[at as usize].next;
+        }
+        list.cursor = at;
+        let (mut sum, mut done) = (Sum::ZERO, 0);
+        while done < out.len() {
+            let entry = &self.entries[at as usize];
+            let skip = position + done as u64 - entry.position;
+            let n = (entry.bytes - skip).min((out.len() - done) as u64) as usize;
+            let piece = self.copy(entry, skip, &mut out[done..done + n]);
+            sum = sum.join(if done.is_multiple_of(2) { piece } else { piece.swapped() });
+            done += n;
+            at = entry.next;
+        }
+        sum
+    }
+
+    /// Copies a part of one range; its sum, as if it began at an even offset.
+    fn copy(&self, entry: &Entry, skip: u64, out: &mut [u8]) -> Sum {
+        match entry.source {
+            Source::Object { held, object, start } => {
+                let content = self.versions.content(held);
+                let from = (start + skip) as usize;
+                let range = from..from + out.len();
+                out.copy_from_slice(&content.bytes(object)[range.clone()]);
+                Sum::ZERO.word(content.sum(object, range))
+            }
+            Source::Block(block) => {
+                let from = block as usize * BLOCK_BYTES + skip as usize;
+                out.copy_from_slice(&self.memory[from..from + out.len()]);
+                Sum::of(out)
+            }
+            Source::Free => {
+                debug_assert!(false, "a free entry in a list");
+                Sum::ZERO
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use app::ContentBuilder;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_segment_is_a_part_of_the_stream(
+            pieces in prop::collection::vec((any::<bool>(), 0u64..5000, 0u64..5000), 1..20),
+            reads in prop::collection::vec((any::<u32>(), 1usize..1500, any::<bool>()), 0..30),
+        ) {
+            let mut builder = ContentBuilder::new();
+            let bytes: Vec<u8> = (0..10_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let object = builder.add(&bytes);
+            let content = builder.finish();
+            let mut queue = Queue::new(12, 8, 10, 6);
+            let mut list = List::default();
+            let mut stream = Vec::new();
+            for (owned, start, length) in pieces {
+                let part = &bytes[start as usize..(start + length) as usize];
+                let range = match owned {
+                    true => Range::Owned(part),
+                    false => Range::Object { content: &content, object, start, bytes: length },
+                };
+                let room = queue.room(&list);
+                let taken = queue.push(&mut list, stream.len() as u64, &range);
+                if owned {
+                    prop_assert_eq!(taken as usize, part.len().min(room));
+                }
+                stream.extend_from_slice(&part[..taken as usize]);
+            }
+            let mut una = 0;
+            for (at, length, acknowledge) in reads {
+                if una == stream.len() {
+                    break;
+                }
+                let at = una + at as usize % (stream.len() - una);
+                let mut out = vec![0; length.min(stream.len() - at)];
+                let sum = queue.write(&mut list, at as u64, &mut out);
+                prop_assert_eq!(&out, &stream[at..at + out.len()]);
+                prop_assert_eq!(sum.checksum(), Sum::of(&out).checksum());
+                if acknowledge {
+                    una = at;
+                    queue.release(&mut list, una as u64);
+                }
+            }
+            queue.clear(&mut list);
+            prop_assert!(queue.used() == (0, 0) && list.head == NONE);
+            content.retire();
+            queue.versions.sweep();
+            prop_assert_eq!(std::sync::Arc::strong_count(&content), 1);
+        }
+    }
+}

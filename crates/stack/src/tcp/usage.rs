@@ -1,0 +1,65 @@
+//! How much of each pool is in use, and whether what must hold does.
+
+use super::engine::{Engine, Named};
+use super::state::State;
+
+/// What connections hold. With no connection left everything but TIME-WAIT is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// connection blocks, those among them whose end was not told yet
+    pub connections: usize,
+    /// half-open entries
+    pub half_open: usize,
+    /// connections in TIME-WAIT
+    pub time_wait: usize,
+    /// blocks for sending
+    pub active: usize,
+    /// runs of segments in flight
+    pub records: usize,
+    /// segments out of order
+    pub blocks: usize,
+    /// ranges queued
+    pub ranges: usize,
+    /// blocks of owned bytes
+    pub owned_blocks: usize,
+    /// timers set
+    pub timers: usize,
+}
+
+impl Engine {
+    /// What is in use. Walks through everything, so it is for tests and for who asks by hand.
+    ///
+    /// # Panics
+    /// When sums or lists contradict each other: our own fault.
+    pub(crate) fn usage(&self) -> Usage {
+        let (ranges, owned_blocks) = self.queue.used();
+        let mut open = 0;
+        for (index, c) in self.connections.iter().enumerate() {
+            if c.state == State::Closed {
+                continue;
+            }
+            open += 1;
+            let found = self.find(self.table.hash(&c.tuple), &c.tuple);
+            assert_eq!(found, Some(Named::Connection(index as u32)), "a connection that cannot be found");
+            let Some(a) = self.actives.peek(c.active) else { continue };
+            if c.state.is_synchronized() {
+                self.records.check(&a.board, c.snd.una, c.snd.nxt);
+            }
+            assert!(c.snd.nxt <= c.last().max(1), "something was sent that is not queued");
+        }
+        let entries = open + self.half_opens.len() + self.time_wait.len() as usize;
+        assert_eq!(self.table.len() as usize, entries, "entries of the table");
+        assert_eq!(self.sources.is_empty(), open + self.half_opens.len() == 0, "sources that hold something");
+        Usage {
+            connections: self.connections.len() - self.free.len(),
+            half_open: self.half_opens.len(),
+            time_wait: self.time_wait.len() as usize,
+            active: self.actives.used(),
+            records: self.records.used(),
+            blocks: self.blocks.used(),
+            ranges,
+            owned_blocks,
+            timers: self.wheel.len(),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! TCP between two stacks of ours on a clean link.
+
+mod world;
+
+use app::DeadReason;
+use base::Instant;
+use stack::tcp::{Event, Usage};
+use std::time::Duration;
+use world::*;
+
+fn seconds(n: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(n)
+}
+
+fn pair(server: Script, client: Script) -> World<Peer> {
+    let tcp = || world::tcp(256 << 10);
+    World::new([Peer::new(Some(server)), Peer::with(1, client)], [tcp(), tcp()], [1500, 1500], 1)
+}
+
+/// Runs to the end and checks that everything arrived and nothing is left behind.
+fn finish(world: &mut World<Peer>, within: u64) {
+    let over = world.run(seconds(within), |world| world.hosts[0].service.ends.len() == 1 && world.is_over());
+    let ends: Vec<_> = world.ends().map(|(host, _, end)| (host, end.clone())).collect();
+    assert!(over, "not over at {:?}: {ends:#?}", world.now);
+    assert_eq!(ends.len(), 2);
+    assert_eq!(ends[0].1.send, ends[1].1.received);
+    assert_eq!(ends[1].1.send, ends[0].1.received);
+    for (_, end) in &ends {
+        assert_eq!(end.dead, Some(DeadReason::Closed), "{end:?}");
+    }
+    for host in &world.hosts {
+        let usage = host.stack.tcp_usage();
+        assert_eq!(usage, Usage { time_wait: usage.time_wait, ..Usage::default() });
+    }
+    // one side stood in TIME-WAIT, or both when both finished at once
+    let waits: usize = world.hosts.iter().map(|host| host.stack.tcp_usage().time_wait).sum();
+    assert!((1..=2).contains(&waits), "{waits} in TIME-WAIT");
+}
+
+#[test]
+fn bytes_flow_both_ways_over_both_families() {
+    for v6 in [false, true] {
+        for (down, up, owned) in
+            [(0, 0, false), (1, 1, true), (1_000_000, 10, false), (10, 300_000, true), (70_000, 70_000, true)]
+        {
+            let script = |send| Script { send, piece: 10_000, owned, ..Script::default() };
+            let mut world = pair(script(down), script(up));
+            world.connect(v6, 1, 100_000);
+            finish(&mut world, 100);
+            for host in &world.hosts {
+                let counters = host.stack.tcp_counters().unwrap();
+                assert_eq!(counters.event(Event::Retransmitted), 0);
+                assert_eq!(counters.event(Event::Challenge), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_path_is_filled() {
+    let mut world = pair(Script { send: 20_000_000, piece: 60_000, ..Script::default() }, Script::default());
+    for host in &mut world.hosts {
+        host.out.delay = Duration::from_millis(20);
+        host.out.byte_ns = 80; // 100 Mb/s
+        host.out.queue = 1000;
+    }
+    world.connect(false, 1, 4 << 20);
+    finish(&mut world, 100);
+    // 1.6 s at the link's rate, and what slow start costs
+    let took = world.now - Instant::ZERO;
+    assert!(took < Duration::from_millis(2500), "{took:?}");
+}

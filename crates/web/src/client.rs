@@ -1,0 +1,137 @@
+//! What is kept of a connection: little for each, and buffers from a pool for the few that need one.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use base::Instant;
+
+use crate::framing::Framer;
+
+pub(crate) const NO_BUFFER: u32 = u32::MAX;
+pub(crate) const NO_PENDING: u32 = u32::MAX;
+
+/// What a connection waits for, and so which time it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// for a request
+    Idle,
+    /// for the rest of a head
+    Head,
+    /// for the rest of a request's content
+    Content,
+    /// for the client to take its answers
+    Sending,
+}
+
+/// One connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client {
+    pub(crate) framer: Framer,
+    /// the client's, as far as it is known
+    pub(crate) address: SocketAddr,
+    /// octets queued and not reported as sent
+    pub(crate) unsent_bytes: u64,
+    pub(crate) deadline: Instant,
+    /// when the engine's timer comes; MAX when it is not set
+    pub(crate) armed: Instant,
+    pub(crate) buffer: u32,
+    pub(crate) pending: u32,
+    pub(crate) requests: u32,
+    /// octets in the buffer, none of them given back to the window yet
+    pub(crate) held_bytes: u16,
+    pub(crate) mode: Mode,
+    /// the place is in use
+    pub(crate) used: bool,
+    /// its X-Forwarded-For is believed
+    pub(crate) believed: bool,
+    /// no more requests are read
+    pub(crate) closing: bool,
+    /// the engine was told to close or abort
+    pub(crate) closed: bool,
+    /// the peer sends no more
+    pub(crate) finished: bool,
+    /// something was queued or sent since the time was last set
+    pub(crate) has_news: bool,
+}
+
+// a hundred thousand connections in 13 MB
+const _: () = assert!(size_of::<Client>() <= 128);
+
+impl Client {
+    /// A connection that was just accepted.
+    pub(crate) fn new(address: SocketAddr, proxied: bool, believed: bool) -> Client {
+        Client {
+            framer: Framer::new(proxied),
+            address,
+            unsent_bytes: 0,
+            deadline: Instant::MAX,
+            armed: Instant::MAX,
+            buffer: NO_BUFFER,
+            pending: NO_PENDING,
+            requests: 0,
+            held_bytes: 0,
+            mode: Mode::Idle,
+            used: true,
+            believed,
+            closing: false,
+            closed: false,
+            finished: false,
+            has_news: false,
+        }
+    }
+}
+
+impl Default for Client {
+    /// A place that is free.
+    fn default() -> Client {
+        Client { used: false, ..Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false, false) }
+    }
+}
+
+/// Buffers for requests that came in pieces or wait.
+pub(crate) struct Buffers {
+    each_bytes: usize,
+    memory: Vec<u8>,
+    free: Vec<u32>,
+}
+
+impl Buffers {
+    pub(crate) fn new(count: usize, each_bytes: usize) -> Buffers {
+        // zeroed memory costs nothing until a connection uses it
+        Buffers { each_bytes, memory: vec![0; count * each_bytes], free: (0..count as u32).rev().collect() }
+    }
+
+    /// Gives a buffer to a client that has none; false when all are in use.
+    pub(crate) fn take(&mut self, client: &mut Client) -> bool {
+        let Some(place) = self.free.pop() else { return false };
+        (client.buffer, client.held_bytes) = (place, 0);
+        true
+    }
+
+    /// Takes a client's buffer back, if it has one.
+    pub(crate) fn give(&mut self, client: &mut Client) {
+        if client.buffer != NO_BUFFER {
+            self.free.push(client.buffer);
+            (client.buffer, client.held_bytes) = (NO_BUFFER, 0);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn bytes(&mut self, place: u32) -> &mut [u8] {
+        let at = place as usize * self.each_bytes;
+        &mut self.memory[at..at + self.each_bytes]
+    }
+
+    /// Adds bytes behind those that are kept; returns what did not fit.
+    pub(crate) fn append<'b>(&mut self, client: &mut Client, bytes: &'b [u8]) -> &'b [u8] {
+        let held = usize::from(client.held_bytes);
+        let room = &mut self.bytes(client.buffer)[held..];
+        let (fits, rest) = bytes.split_at(bytes.len().min(room.len()));
+        room[..fits.len()].copy_from_slice(fits);
+        client.held_bytes = (held + fits.len()) as u16;
+        rest
+    }
+}

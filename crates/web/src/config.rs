@@ -1,0 +1,330 @@
+//! What an operator says about sites, and what of it is refused.
+
+use globset::{GlobBuilder, GlobMatcher};
+use thiserror::Error;
+
+/// Everything that one set of listeners serves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// the Server field; None sends none
+    pub server: Option<String>,
+    /// virtual hosts; the first one also answers names that no host has
+    pub hosts: Vec<Host>,
+}
+
+/// One virtual host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// names without a port, in any letter case; `*.example.org` is every name below
+    pub names: Vec<String>,
+    /// the files that stand for their directory, the first that is there
+    pub index: Vec<String>,
+    /// render a page for a directory without an index file; it is forbidden otherwise (403)
+    pub listing: bool,
+    /// added to text types that name none; None adds none
+    pub charset: Option<String>,
+    /// extension without a dot, and its media type, before the built-in table
+    pub types: Vec<(String, String)>,
+    /// pattern and value of Cache-Control; the first that matches counts
+    pub cache: Vec<(String, String)>,
+    /// pattern, name and value of further fields; all that match are sent, with 200, 206 and 304
+    pub headers: Vec<(String, String, String)>,
+    /// what is elsewhere; looked at before files
+    pub redirects: Vec<Redirect>,
+    /// status, and the path of the file that is its content
+    pub error_pages: Vec<(u16, String)>,
+    /// `a.js.br`, `.zst`, `.gz` beside `a.js` are its variants
+    pub precompressed: bool,
+    /// names that begin with a dot and are served all the same
+    pub dotfiles: Vec<String>,
+}
+
+impl Default for Host {
+    fn default() -> Host {
+        Host {
+            names: Vec::new(),
+            index: vec!["index.html".to_owned()],
+            listing: false,
+            charset: Some("utf-8".to_owned()),
+            types: Vec::new(),
+            cache: Vec::new(),
+            headers: Vec::new(),
+            redirects: Vec::new(),
+            error_pages: Vec::new(),
+            precompressed: true,
+            // RFC 8615: meant for the public, and where ACME looks
+            dotfiles: vec![".well-known".to_owned()],
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { server: Some("simoom".to_owned()), hosts: vec![Host::default()] }
+    }
+}
+
+/// A path that is elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// a path, or a prefix that ends in `*`
+    pub from: String,
+    /// a URI reference; what `*` stood for replaces a `*` at its end
+    pub to: String,
+    /// 301, 302, 303, 307 or 308
+    pub status: u16,
+}
+
+/// A configuration that is refused. Each message names the value, its place and the mend.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// there is no host
+    #[error("no host is configured; one is needed")]
+    NoHost,
+    /// more hosts than can be told apart
+    #[error("{0} hosts are configured; 65534 are the most")]
+    TooManyHosts(usize),
+    /// two hosts have the same name
+    #[error("the name {0:?} belongs to two hosts; remove one")]
+    HostTwice(String),
+    /// a name that no Host field can match
+    #[error("{0:?} is no host name; give it without scheme, port or path, `*.` in front for all names below")]
+    HostName(String),
+    /// a pattern that cannot be read
+    #[error("pattern {pattern:?} of {place}: {why}")]
+    Pattern {
+        /// which option
+        place: &'static str,
+        /// as it was given
+        pattern: String,
+        /// what the matcher says
+        why: String,
+    },
+    /// a field name that is none, or one that the server itself writes
+    #[error("header {name:?}: {why}")]
+    Header {
+        /// as it was given
+        name: String,
+        /// what is wrong with it
+        why: &'static str,
+    },
+    /// a value with control characters
+    #[error("the value {value:?} of {place} cannot stand in a header; remove its control characters")]
+    Value {
+        /// which option
+        place: &'static str,
+        /// as it was given
+        value: String,
+    },
+    /// a redirect that cannot be made
+    #[error("redirect from {from:?}: {why}")]
+    Redirect {
+        /// as it was given
+        from: String,
+        /// what is wrong with it
+        why: &'static str,
+    },
+    /// an error page for a status that has none
+    #[error("an error page for {0}: only {known} have one", known = crate::site::error_statuses())]
+    ErrorStatus(u16),
+}
+
+/// Fields that the server writes itself, and how to have them otherwise.
+const OWN_FIELDS: [(&str, &str); 14] = [
+    ("accept-ranges", "the server writes it"),
+    ("allow", "the server writes it"),
+    ("cache-control", "write a rule of `cache`"),
+    ("connection", "the server writes it"),
+    ("content-encoding", "the server writes it"),
+    ("content-length", "the server writes it"),
+    ("content-range", "the server writes it"),
+    ("content-type", "write a rule of `types`"),
+    ("date", "the server writes it"),
+    ("etag", "the server writes it"),
+    ("last-modified", "the server writes it"),
+    ("location", "write a redirect"),
+    ("server", "set `server`"),
+    ("transfer-encoding", "the server writes it"),
+];
+
+/// A pattern that was read: `*` and `?` stay within a segment, `**` does not.
+pub(crate) fn pattern(place: &'static str, pattern: &str) -> Result<GlobMatcher, ConfigError> {
+    let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+    glob.map(|glob| glob.compile_matcher()).map_err(|why| ConfigError::Pattern {
+        place,
+        pattern: pattern.to_owned(),
+        why: why.kind().to_string(),
+    })
+}
+
+/// A field value as RFC 9110 section 5.5 has it.
+pub(crate) fn check_value(place: &'static str, value: &str) -> Result<(), ConfigError> {
+    if value.bytes().all(|byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f)) {
+        return Ok(());
+    }
+    Err(ConfigError::Value { place, value: value.to_owned() })
+}
+
+impl Config {
+    /// Everything that can be judged without files.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.hosts.is_empty() {
+            return Err(ConfigError::NoHost);
+        }
+        if self.hosts.len() >= usize::from(u16::MAX) {
+            return Err(ConfigError::TooManyHosts(self.hosts.len()));
+        }
+        if let Some(server) = &self.server {
+            check_value("server", server)?;
+        }
+        let mut names: Vec<String> = Vec::new();
+        for host in &self.hosts {
+            for name in &host.names {
+                names.push(host_name(name)?);
+            }
+            host.check()?;
+        }
+        names.sort();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(ConfigError::HostTwice(pair[0].clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A configured name as requests are looked up by it.
+pub(crate) fn host_name(name: &str) -> Result<String, ConfigError> {
+    let plain = name.strip_prefix("*.").unwrap_or(name);
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
+    let port = plain.contains(':') && !plain.starts_with('[');
+    if plain.is_empty() || plain.len() > 253 || port || !plain.bytes().all(known) {
+        return Err(ConfigError::HostName(name.to_owned()));
+    }
+    Ok(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
+}
+
+impl Host {
+    fn check(&self) -> Result<(), ConfigError> {
+        if let Some(charset) = &self.charset {
+            check_value("charset", charset)?;
+        }
+        for (_, media_type) in &self.types {
+            check_value("types", media_type)?;
+        }
+        for (_, value) in &self.cache {
+            check_value("cache", value)?;
+        }
+        for (_, name, value) in &self.headers {
+            check_value("headers", value)?;
+            check_name(name)?;
+        }
+        self.redirects.iter().try_for_each(Redirect::check)?;
+        for (status, _) in &self.error_pages {
+            if !crate::site::has_error_page(*status) {
+                return Err(ConfigError::ErrorStatus(*status));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ConfigError> {
+    let wrong = |why| Err(ConfigError::Header { name: name.to_owned(), why });
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) {
+        return wrong("no field name; letters, digits and - make one");
+    }
+    match OWN_FIELDS.iter().find(|(own, _)| name.eq_ignore_ascii_case(own)) {
+        Some((_, why)) => wrong(why),
+        None => Ok(()),
+    }
+}
+
+impl Redirect {
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |why| Err(ConfigError::Redirect { from: self.from.clone(), why });
+        if !self.from.starts_with('/') {
+            return wrong("it begins with no slash; write a path");
+        }
+        if self.from.strip_suffix('*').unwrap_or(&self.from).contains('*') {
+            return wrong("a * stands at the end only");
+        }
+        if self.to.is_empty() || !self.to.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return wrong("its target is no URI; percent-encode spaces and what is not ASCII");
+        }
+        if self.to.ends_with('*') && !self.from.ends_with('*') {
+            return wrong("its target ends in * and it does not");
+        }
+        if !matches!(self.status, 301 | 302 | 303 | 307 | 308) {
+            return wrong("its status is none of 301, 302, 303, 307, 308");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = Config::default();
+        change(&mut config);
+        config.check().map_or_else(|error| error.to_string(), |()| "taken".to_owned())
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_mend() {
+        let header = |name: &'static str, value: &'static str| {
+            refused(|config| config.hosts[0].headers.push(("/**".into(), name.into(), value.into())))
+        };
+        assert_eq!(header("X-Frame-Options", "DENY"), "taken");
+        assert!(header("X Frame", "DENY").contains("no field name"));
+        assert!(header("Content-length", "5").contains("the server writes it"));
+        assert!(header("content-type", "text/html").contains("`types`"));
+        assert!(header("X", "a\r\nSet-Cookie: b").contains("control characters"));
+        assert!(refused(|config| config.hosts.clear()).contains("one is needed"));
+        assert!(refused(|config| config.server = Some("a\nb".into())).contains("server"));
+        assert!(refused(|config| config.hosts[0].error_pages.push((200, "/a".into()))).contains("200"));
+        let names = |names: &'static [&'static str]| {
+            refused(|config| config.hosts[0].names = names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(names(&["a.example", "*.example", "[::1]", "192.0.2.1"]), "taken");
+        assert!(names(&["a.example", "A.example."]).contains("two hosts"));
+        for name in ["", "*.", "a:80", "http://a", "a/b", "é.example"] {
+            let name: &'static str = name;
+            assert!(refused(|config| config.hosts[0].names = vec![name.to_owned()]).contains("no host name"), "{name}");
+        }
+    }
+
+    #[test]
+    fn redirects_are_judged() {
+        let redirect = |from: &str, to: &str, status| {
+            refused(|config| config.hosts[0].redirects.push(Redirect { from: from.into(), to: to.into(), status }))
+        };
+        for (from, to) in [("/a", "/b"), ("/a/*", "https://h/b/*"), ("/a/*", "/b"), ("/*", "/b/*")] {
+            assert_eq!(redirect(from, to, 308), "taken", "{from} {to}");
+        }
+        for (from, to, status) in [
+            ("a", "/b", 301),
+            ("/a*b", "/b", 301),
+            ("/a**", "/b", 301),
+            ("/*a*", "/b", 301),
+            ("/a", "", 301),
+            ("/a", "/b c", 301),
+            ("/a", "/b\r\n", 301),
+            ("/a", "/b/*", 301),
+            ("/a", "/b", 200),
+        ] {
+            assert!(redirect(from, to, status).starts_with("redirect from"), "{from} {to} {status}");
+        }
+    }
+
+    #[test]
+    fn patterns_stay_within_a_segment() {
+        let matches = |text: &str, path: &str| pattern("cache", text).unwrap().is_match(path);
+        assert!(matches("/assets/**", "/assets/a/b.js"));
+        assert!(matches("/*.js", "/a.js") && !matches("/*.js", "/a/b.js"));
+        assert!(matches("**/*.js", "/a/b.js") && matches("/**/*.{js,css}", "/a.css"));
+        assert!(pattern("cache", "/[").is_err());
+    }
+}

@@ -1,0 +1,602 @@
+//! The service: bytes of connections in, ranges of prepared objects out, one [`Server`] a thread.
+//!
+//! Most requests come whole and are parsed in the received bytes; one in pieces, or one that waits for answers before it, is
+//! kept in a buffer of a bounded pool. Answers go out in the order of requests; a client that sends on without reading finds
+//! its receive window closed. All memory is allocated with the server; the site is shared and held until the next cycle's
+//! start, except by an answer that the engine took in part, which holds its version until it is whole.
+
+use std::hash::Hasher;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use app::{Addresses, Connection, DeadReason, Listener, Service, Streams};
+use base::Instant;
+use base::publish::Reader;
+use base::ring::Producer;
+use siphasher::sip::SipHasher13;
+
+use crate::answer::{self, Moment, Plan};
+use crate::client::{Buffers, Client, Mode, NO_BUFFER, NO_PENDING};
+use crate::date::{self, WallClock};
+use crate::framing::Step;
+use crate::head::{self, Field, HEAD_MAX_BYTES, Head, Refusal};
+use crate::log::Record;
+use crate::out::{self, Pendings};
+use crate::proxy::{self, Prefix};
+use crate::site::Site;
+use crate::stats::{DropReason, Stats};
+
+/// The receive window that an engine should give each connection: what its buffer holds. A wider one lets a client that asks
+/// faster than its answers go out fill the buffer, which ends the connection; this one makes it wait.
+pub const WINDOW_BYTES: usize = 2 * HEAD_MAX_BYTES;
+/// Octets of answers that may be on their way before the next pipelined request is looked at.
+const PIPELINE_MAX_BYTES: u64 = 64 << 10;
+/// Own bytes that an ordinary answer takes.
+const ROOM_LEAST_BYTES: usize = 512;
+/// "Date: ", the date, CRLF
+const DATE_FIELD_BYTES: usize = 6 + date::DATE_BYTES + 2;
+
+/// What an operator can set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// connections at a time, over all threads
+    pub connections: usize,
+    /// requests in pieces that are kept at a time, over all threads, 32 KiB each
+    pub buffers: usize,
+    /// answers, over all threads, that engines took in part, 16 KiB each
+    pub pendings: usize,
+    /// how long a connection may be without a request
+    pub idle: Duration,
+    /// how long a request's head may take from its first byte
+    pub head: Duration,
+    /// how long a request's content may take
+    pub content: Duration,
+    /// how long a client may take nothing of its answers
+    pub send: Duration,
+    /// the longest content of a request, which is read and thrown away
+    pub content_max_bytes: u64,
+    /// requests on one connection; 0 is no limit
+    pub requests: u32,
+    /// peers whose connections begin with a PROXY header of version 2
+    pub proxies: Vec<Prefix>,
+    /// peers whose X-Forwarded-For is believed
+    pub forwarded: Vec<Prefix>,
+    /// the wall clock, for Date and the access log
+    pub wall: Arc<WallClock>,
+    /// how many servers work side by side; limits are divided among them
+    pub threads: usize,
+    /// from the machine's entropy; keys multipart boundaries
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connections: 65_536,
+            buffers: 4096,
+            pendings: 256,
+            idle: Duration::from_secs(60),
+            head: Duration::from_secs(15),
+            content: Duration::from_secs(30),
+            send: Duration::from_secs(60),
+            content_max_bytes: 1 << 20,
+            requests: 0,
+            proxies: Vec::new(),
+            forwarded: Vec::new(),
+            wall: Arc::new(WallClock::new(0)),
+            threads: 1,
+            seed: 0,
+        }
+    }
+}
+
+impl Options {
+    fn timeout(&self, mode: Mode) -> Duration {
+        match mode {
+            Mode::Idle => self.idle,
+            Mode::Head => self.head,
+            Mode::Content => self.content,
+            Mode::Sending => self.send,
+        }
+    }
+}
+
+/// The web service of one thread.
+pub struct Server {
+    clients: Vec<Client>,
+    free: Vec<u32>,
+    buffers: Buffers,
+    core: Core,
+}
+
+/// What one connection's bytes need, apart from the connection's own state.
+struct Core {
+    site: Reader<Site>,
+    options: Options,
+    plan: Plan,
+    pendings: Pendings,
+    date: Date,
+    stats: Arc<Stats>,
+    log: Option<Producer<Record>>,
+    boundaries: u64,
+}
+
+/// The Date field, rendered once a second.
+struct Date {
+    unix_s: u64,
+    field: [u8; DATE_FIELD_BYTES],
+}
+
+/// A connection that was aborted; nothing more is done with it.
+struct Aborted;
+
+impl Server {
+    /// A server over the site that `site` reads. Records of requests go to `log`, if there is one.
+    pub fn new(site: Reader<Site>, options: Options, log: Option<Producer<Record>>) -> Server {
+        let share = |all: usize| all.div_ceil(options.threads.max(1));
+        let clients = share(options.connections).min(u32::MAX as usize);
+        Server {
+            clients: vec![Client::default(); clients],
+            free: (0..clients as u32).rev().collect(),
+            buffers: Buffers::new(share(options.buffers), WINDOW_BYTES),
+            core: Core {
+                plan: Plan::new(),
+                pendings: Pendings::new(share(options.pendings)),
+                date: Date::new(options.wall.unix_ns(Instant::ZERO)),
+                stats: Arc::new(Stats::default()),
+                boundaries: 0,
+                site,
+                options,
+                log,
+            },
+        }
+    }
+
+    /// This thread's counters.
+    pub fn stats(&self) -> Arc<Stats> {
+        self.core.stats.clone()
+    }
+
+    /// The site that the next request is answered from.
+    pub fn site(&self) -> &Site {
+        &self.core.site
+    }
+
+    /// Works on the bytes that are kept for a connection.
+    fn work_held<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+    ) -> Result<bool, Aborted> {
+        let client = &mut self.clients[cookie as usize];
+        let buffer = self.buffers.bytes(client.buffer);
+        let held = usize::from(client.held_bytes);
+        let used = self.core.work(now, calls, connection, client, &buffer[..held])?;
+        if used > 0 {
+            buffer.copy_within(used..held, 0);
+            client.held_bytes = (held - used) as u16;
+            self.core.give_back(calls, connection, client, used)?;
+        }
+        if client.held_bytes == 0 {
+            self.buffers.give(client);
+        }
+        Ok(used > 0)
+    }
+
+    /// Takes bytes that have arrived: parses them where they are, or behind those that are kept.
+    fn take<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        mut bytes: &[u8],
+    ) -> Result<(), Aborted> {
+        let client = &mut self.clients[cookie as usize];
+        if client.buffer == NO_BUFFER {
+            let used = self.core.work(now, calls, connection, client, bytes)?;
+            self.core.give_back(calls, connection, client, used)?;
+            bytes = &bytes[used..];
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            if !self.buffers.take(client) {
+                self.core.refuse(now, calls, connection, client, Refusal::NoBuffer, bytes)?;
+                return self.core.give_back(calls, connection, client, bytes.len());
+            }
+            bytes = self.buffers.append(client, bytes);
+        }
+        while !bytes.is_empty() {
+            let client = &mut self.clients[cookie as usize];
+            if client.buffer == NO_BUFFER {
+                return self.take(now, calls, connection, cookie, bytes);
+            }
+            let rest = self.buffers.append(client, bytes);
+            let appended = rest.len() < bytes.len();
+            bytes = rest;
+            let worked = self.work_held(now, calls, connection, cookie)?;
+            if !appended && !worked {
+                // full, and it waits: the engine's window is wider than it should be
+                let client = &mut self.clients[cookie as usize];
+                return Err(self.core.abort(calls, connection, client, DropReason::Overflow));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Cuts bytes into requests and answers them, as long as answers can go out; how many bytes are done with.
+    fn work<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        input: &[u8],
+    ) -> Result<usize, Aborted> {
+        let mut used = 0;
+        loop {
+            if client.closing {
+                return Ok(input.len());
+            }
+            if client.framer.in_head() && used < input.len() && self.is_stalled(calls, connection, client) {
+                self.stats.stalled.add(1);
+                return Ok(used);
+            }
+            let rest = &input[used..];
+            let mut slots = head::slots();
+            let (taken, step) = client.framer.step(rest, &mut slots, self.options.content_max_bytes);
+            used += taken;
+            match step {
+                Step::More => return Ok(used),
+                Step::Skipped => {}
+                Step::Proxied(from) => {
+                    if let Some(from) = from {
+                        client.address = from;
+                        client.believed = self.options.forwarded.iter().any(|prefix| prefix.contains(from.ip()));
+                    }
+                }
+                Step::Request(head) => self.respond(now, calls, connection, client, &head)?,
+                Step::Refused(refusal) => self.refuse(now, calls, connection, client, refusal, rest)?,
+                Step::Broken(reason) => return Err(self.abort(calls, connection, client, reason)),
+            }
+        }
+    }
+
+    /// Whether the next request has to wait for answers before it.
+    #[inline]
+    fn is_stalled<C: Streams>(&self, calls: &C, connection: Connection, client: &Client) -> bool {
+        client.pending != NO_PENDING
+            || (client.unsent_bytes > 0
+                && (client.unsent_bytes > PIPELINE_MAX_BYTES || calls.room(connection) < ROOM_LEAST_BYTES))
+    }
+
+    fn respond<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        head: &Head<'_, '_>,
+    ) -> Result<(), Aborted> {
+        client.mode = Mode::Idle;
+        client.requests = client.requests.wrapping_add(1);
+        let last = self.options.requests > 0 && client.requests >= self.options.requests;
+        let keep_alive = head.keep_alive && !last;
+        let boundary = if head.value(Field::Range).is_some() { self.boundary() } else { 0 };
+        let moment = Moment { date: &self.date.field, boundary };
+        answer::answer(&self.site, head, moment, keep_alive, &mut self.plan);
+        self.stats.asked(head.method);
+        self.send(calls, connection, client)?;
+        if self.log.is_some() {
+            let record = Record::of(head, self.options.wall.unix_ns(now), client.address);
+            let believed = client.believed && head.value(Field::ForwardedFor).is_some();
+            let from = if believed {
+                proxy::forwarded(head.values(Field::ForwardedFor), &self.options.forwarded)
+            } else {
+                None
+            };
+            self.log(record.from_client(from));
+        }
+        if !keep_alive {
+            self.finish(calls, connection, client);
+        }
+        Ok(())
+    }
+
+    /// A number that clients cannot foresee.
+    #[cold]
+    fn boundary(&mut self) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.options.seed, self.date.unix_s);
+        self.boundaries += 1;
+        hasher.write_u64(self.boundaries);
+        hasher.finish()
+    }
+
+    #[cold]
+    fn refuse<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        refusal: Refusal,
+        bytes: &[u8],
+    ) -> Result<(), Aborted> {
+        self.stats.refused(refusal);
+        let moment = Moment { date: &self.date.field, boundary: 0 };
+        answer::refuse(&self.site, refusal.status(), moment, &mut self.plan);
+        self.send(calls, connection, client)?;
+        if self.log.is_some() {
+            self.log(Record::of_bytes(bytes, self.options.wall.unix_ns(now), client.address));
+        }
+        self.finish(calls, connection, client);
+        Ok(())
+    }
+
+    /// Sends the plan; what the engine does not take waits in a pending.
+    #[inline]
+    fn send<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) -> Result<(), Aborted> {
+        let bytes = self.plan.bytes();
+        self.stats.answered(self.plan.status, bytes);
+        let content = self.site.content();
+        let Ok(taken) = out::send(calls, connection, content, &self.plan.owned, &self.plan.pieces, 0) else {
+            return Err(self.abort(calls, connection, client, DropReason::Engine));
+        };
+        client.unsent_bytes += taken;
+        client.has_news |= taken > 0;
+        if taken < bytes {
+            match self.pendings.keep(&self.plan, content, taken) {
+                Some(place) => client.pending = place,
+                None => return Err(self.abort(calls, connection, client, DropReason::NoPending)),
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, mut record: Record) {
+        (record.status, record.host, record.body_bytes) = (self.plan.status, self.plan.host, self.plan.body_bytes);
+        let Some(log) = &mut self.log else { return };
+        match log.push(record) {
+            Ok(()) => self.stats.logged.add(1),
+            Err(_) => self.stats.log_drops.add(1),
+        }
+    }
+
+    /// No request is read any more; the connection ends when its last answer is queued.
+    fn finish<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        client.framer.end();
+        client.closing = true;
+        if client.pending == NO_PENDING {
+            client.closed = true;
+            let _ = calls.close(connection);
+        }
+    }
+
+    /// Finishes a connection whose peer has finished, unless whole requests wait behind answers; a partial one never ends.
+    fn finish_if_done<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        let waits = client.held_bytes > 0 && self.is_stalled(calls, connection, client);
+        if client.finished && !client.closing && !waits {
+            self.finish(calls, connection, client);
+        }
+    }
+
+    /// Ends a connection at once.
+    #[cold]
+    fn abort<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        reason: DropReason,
+    ) -> Aborted {
+        self.stats.dropped(reason);
+        (client.closing, client.closed) = (true, true);
+        let _ = calls.abort(connection);
+        Aborted
+    }
+
+    #[inline]
+    fn give_back<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        bytes: usize,
+    ) -> Result<(), Aborted> {
+        // after close the engine throws away what comes
+        if bytes == 0 || client.closed || calls.recv_done(connection, bytes).is_ok() {
+            return Ok(());
+        }
+        Err(self.abort(calls, connection, client, DropReason::Engine))
+    }
+
+    /// Sends more of the answer that waits.
+    fn flush<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) -> Result<(), Aborted> {
+        let Ok((taken, whole)) = self.pendings.flush(client.pending, calls, connection) else {
+            return Err(self.abort(calls, connection, client, DropReason::Engine));
+        };
+        client.unsent_bytes += taken;
+        client.has_news |= taken > 0;
+        if whole {
+            self.pendings.give(client);
+            if client.closing {
+                self.finish(calls, connection, client);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the time at which the connection is looked at again. Each mode has its time: a head and content from their
+    /// beginning, sending from the last progress, idleness from the last byte.
+    fn settle<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, client: &mut Client) {
+        let news = std::mem::take(&mut client.has_news);
+        if client.closed {
+            return;
+        }
+        let mode = if client.unsent_bytes > 0 || client.pending != NO_PENDING {
+            Mode::Sending
+        } else if !client.framer.in_head() {
+            Mode::Content
+        } else if client.held_bytes > 0 {
+            Mode::Head
+        } else {
+            Mode::Idle
+        };
+        if mode != client.mode || (news && matches!(mode, Mode::Idle | Mode::Sending)) {
+            client.mode = mode;
+            client.deadline = now + self.options.timeout(mode);
+        }
+        // a timer that is due earlier is set again when it comes
+        if client.deadline < client.armed && calls.timer_set(connection, Some(client.deadline)).is_ok() {
+            client.armed = client.deadline;
+        }
+    }
+}
+
+impl Date {
+    fn new(unix_ns: u64) -> Date {
+        let mut date = Date { unix_s: u64::MAX, field: [0; DATE_FIELD_BYTES] };
+        date.refresh(unix_ns);
+        date
+    }
+
+    #[inline]
+    fn refresh(&mut self, unix_ns: u64) {
+        let unix_s = unix_ns / 1_000_000_000;
+        if unix_s != self.unix_s {
+            self.render(unix_s);
+        }
+    }
+
+    #[cold]
+    fn render(&mut self, unix_s: u64) {
+        self.unix_s = unix_s;
+        self.field[..6].copy_from_slice(b"Date: ");
+        self.field[6..6 + date::DATE_BYTES].copy_from_slice(date::write(unix_s).as_bytes());
+        self.field[6 + date::DATE_BYTES..].copy_from_slice(b"\r\n");
+    }
+}
+
+impl Service for Server {
+    fn cycle(&mut self, now: Instant) {
+        self.core.site.refresh();
+        self.core.date.refresh(self.core.options.wall.unix_ns(now));
+    }
+
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        _listener: Listener,
+        connection: Connection,
+        addresses: Addresses,
+    ) {
+        let Some(place) = self.free.pop() else {
+            self.core.stats.dropped(DropReason::Full);
+            let _ = calls.reject(connection);
+            return;
+        };
+        if calls.accept(connection, u64::from(place)).is_err() {
+            self.free.push(place);
+            return;
+        }
+        let peer: SocketAddr = addresses.peer;
+        let is_in = |prefixes: &[Prefix]| prefixes.iter().any(|prefix| prefix.contains(peer.ip()));
+        let options = &self.core.options;
+        let client = &mut self.clients[place as usize];
+        *client = Client::new(peer, is_in(&options.proxies), is_in(&options.forwarded));
+        self.core.stats.connections.add(1);
+        self.core.stats.open.add(1);
+        self.core.settle(now, calls, connection, client);
+    }
+
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        if client.closing {
+            let _ = self.core.give_back(calls, connection, client, bytes.len());
+            return;
+        }
+        client.has_news |= client.mode == Mode::Idle;
+        if self.take(now, calls, connection, cookie, bytes).is_ok() {
+            self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
+        }
+    }
+
+    fn eof<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        client.finished = true;
+        self.core.finish_if_done(calls, connection, client);
+    }
+
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        _room: usize,
+    ) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        client.unsent_bytes = client.unsent_bytes.saturating_sub(bytes as u64);
+        client.has_news = true;
+        if client.pending != NO_PENDING && self.core.flush(calls, connection, client).is_err() {
+            return;
+        }
+        if client.held_bytes > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
+            let worked = self.work_held(now, calls, connection, cookie);
+            let client = &mut self.clients[cookie as usize];
+            if worked.is_err() {
+                return;
+            }
+            self.core.finish_if_done(calls, connection, client);
+        }
+        self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
+    }
+
+    fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, _reason: DeadReason) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        self.core.pendings.give(client);
+        self.buffers.give(client);
+        client.used = false;
+        self.free.push(cookie as u32);
+        let open = &self.core.stats.open;
+        open.set(open.get() - 1);
+    }
+
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        client.armed = Instant::MAX;
+        if client.closed {
+            return;
+        }
+        if now >= client.deadline {
+            match client.mode {
+                Mode::Idle => {
+                    self.core.stats.idle_closed.add(1);
+                    self.core.finish(calls, connection, client);
+                }
+                Mode::Head => {
+                    // what has come of it was kept (RFC 9110 section 15.5.9)
+                    let held = &self.buffers.bytes(client.buffer)[..usize::from(client.held_bytes)];
+                    let _ = self.core.refuse(now, calls, connection, client, Refusal::TimedOut, held);
+                }
+                Mode::Content => {
+                    self.core.abort(calls, connection, client, DropReason::Content);
+                }
+                Mode::Sending => {
+                    self.core.abort(calls, connection, client, DropReason::SlowReader);
+                }
+            }
+        }
+        self.core.settle(now, calls, connection, client);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,353 @@
+use super::*;
+use crate::testing::{self, CONNECTION, Engine, Talk, options};
+use app::Addresses;
+use base::publish::Publisher;
+use base::ring;
+use proptest::prelude::*;
+
+const GET: &str = "GET /a.txt HTTP/1.1\r\nHost: h\r\n\r\n";
+const BIG: &str = "GET /big.bin HTTP/1.1\r\nHost: h\r\n\r\n";
+
+fn count(text: &str, what: &str) -> usize {
+    text.matches(what).count()
+}
+
+#[test]
+fn requests_in_one_piece_in_many_and_pipelined() {
+    let mut talk = Talk::new(options());
+    talk.receive(GET.as_bytes());
+    assert_eq!(count(&talk.text(), "200 OK"), 1);
+    for byte in GET.bytes() {
+        talk.receive(&[byte]);
+    }
+    assert_eq!(count(&talk.text(), "200 OK"), 2);
+    talk.receive(GET.repeat(5).as_bytes());
+    talk.drain();
+    assert_eq!(count(&talk.text(), "200 OK"), 7);
+    assert_eq!((talk.engine.delivered, talk.engine.closed), (0, false));
+    assert_eq!(talk.server.stats().requests(crate::Method::Get), 7);
+}
+
+#[test]
+fn answers_in_flight_hold_the_next_requests_back() {
+    let mut talk = Talk::new(options());
+    talk.receive(BIG.repeat(4).as_bytes());
+    // a hundred thousand octets are over the bound, so the second waits, and the window does not open
+    assert_eq!(count(&talk.text(), "200 OK"), 1);
+    assert_eq!(talk.engine.delivered, 3 * BIG.len());
+    let cookie = talk.engine.cookie.unwrap();
+    let bytes = talk.engine.drain();
+    talk.server.sent(talk.now, &mut talk.engine, CONNECTION, cookie, bytes - 1000, usize::MAX);
+    assert_eq!(count(&talk.text(), "200 OK"), 2);
+    talk.engine.unsent += 1000;
+    talk.drain();
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.delivered), (4, 0));
+}
+
+#[test]
+fn a_client_that_sends_on_without_reading_is_bounded() {
+    let mut talk = Talk::new(options());
+    talk.receive(BIG.as_bytes());
+    // what an engine with the right window would still deliver
+    talk.receive(&vec![b'G'; WINDOW_BYTES]);
+    assert!(!talk.engine.aborted);
+    assert_eq!(talk.engine.delivered, WINDOW_BYTES);
+    talk.receive(b"x");
+    assert!(talk.engine.aborted);
+    assert_eq!(talk.server.stats().drops(DropReason::Overflow), 1);
+}
+
+#[test]
+fn an_engine_that_takes_little_gets_all_of_it_in_order() {
+    let request = "GET /big.bin HTTP/1.1\r\nHost: h\r\nRange: bytes=0-9,20-29,40-49,60-69,80-89,100-109,120-129,140-149,160-169\r\n\r\n";
+    let text = format!("{request}{GET}{request}");
+    let mut free = Talk::new(options());
+    free.receive(text.as_bytes());
+    free.drain();
+    for (quota_bytes, quota_ranges) in [(1, usize::MAX), (100, 3), (usize::MAX, 1), (700, 2)] {
+        let mut talk = Talk::new(options());
+        (talk.engine.quota_bytes, talk.engine.quota_ranges) = (quota_bytes, quota_ranges);
+        talk.receive(text.as_bytes());
+        talk.drain();
+        assert_eq!(talk.text(), free.text(), "{quota_bytes} {quota_ranges}");
+        assert_eq!((talk.engine.delivered, talk.engine.aborted), (0, false));
+    }
+}
+
+#[test]
+fn close_comes_after_the_last_octet_is_queued() {
+    let mut talk = Talk::new(options());
+    talk.engine.quota_ranges = 1;
+    talk.receive(b"GET /big.bin HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n");
+    assert!(!talk.engine.closed);
+    talk.drain();
+    assert!(talk.engine.closed);
+    assert_eq!(count(&talk.text(), "HTTP/1.1 "), 1);
+    assert_eq!(talk.engine.out.len() - talk.text().find("\r\n\r\n").unwrap() - 4, testing::BIG_BYTES);
+}
+
+#[test]
+fn a_peer_that_finished_gets_its_answers() {
+    let mut talk = Talk::new(options());
+    talk.receive(BIG.repeat(2).as_bytes());
+    talk.eof();
+    assert!(!talk.engine.closed);
+    talk.drain();
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.closed), (2, true));
+    let mut talk = Talk::new(options());
+    talk.receive(b"GET /a.txt HT");
+    talk.eof();
+    assert_eq!((talk.text().len(), talk.engine.closed), (0, true));
+}
+
+#[test]
+fn content_of_requests_is_thrown_away() {
+    let content = "x".repeat(5000);
+    let text = format!("GET /a.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n{content}{GET}");
+    let mut talk = Talk::new(options());
+    for piece in text.as_bytes().chunks(700) {
+        talk.receive(piece);
+    }
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.delivered), (2, 0));
+    // nothing of it is kept
+    assert_eq!(talk.server.clients[0].buffer, NO_BUFFER);
+}
+
+#[test]
+fn limits_on_connections_buffers_and_requests() {
+    let mut server = testing::server(options());
+    let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: "192.0.2.7:1".parse().unwrap() };
+    let mut engines: Vec<Engine> = (0..5).map(|_| Engine::new(1 << 16)).collect();
+    for engine in &mut engines {
+        server.knock(Instant::ZERO, engine, Listener(0), CONNECTION, addresses);
+    }
+    assert_eq!((engines[3].rejected, engines[4].rejected), (false, true));
+    // two buffers: the third request in pieces is refused (503)
+    for engine in &mut engines[..3] {
+        engine.delivered += 5;
+        let cookie = engine.cookie.unwrap();
+        server.recv(Instant::ZERO, engine, CONNECTION, cookie, b"GET /");
+    }
+    assert!(engines[0].out.is_empty() && engines[1].out.is_empty());
+    assert!(engines[2].out.starts_with(b"HTTP/1.1 503 ") && engines[2].closed);
+    assert_eq!(server.stats().drops(DropReason::Full), 1);
+    assert_eq!(server.stats().refusals(Refusal::NoBuffer), 1);
+    // what has gone leaves its place and its buffer
+    server.dead(Instant::ZERO, CONNECTION, engines[0].cookie.unwrap(), DeadReason::Reset);
+    let mut engine = Engine::new(1 << 16);
+    server.knock(Instant::ZERO, &mut engine, Listener(0), CONNECTION, addresses);
+    engine.delivered = 5;
+    let cookie = engine.cookie.unwrap();
+    server.recv(Instant::ZERO, &mut engine, CONNECTION, cookie, b"GET /");
+    assert!(engine.cookie.is_some() && engine.out.is_empty() && !engine.closed);
+
+    let mut talk = Talk::new(Options { requests: 2, ..options() });
+    talk.receive(GET.repeat(3).as_bytes());
+    assert_eq!((count(&talk.text(), "200 OK"), count(&talk.text(), "Connection: close")), (2, 1));
+    assert!(talk.engine.closed);
+}
+
+#[test]
+fn an_answer_taken_in_part_without_a_place_for_the_rest_ends_its_connection() {
+    let mut talk = Talk::new(Options { pendings: 0, ..options() });
+    talk.engine.quota_ranges = 1;
+    talk.receive(GET.as_bytes());
+    assert!(talk.engine.aborted);
+    assert_eq!(talk.server.stats().drops(DropReason::NoPending), 1);
+}
+
+#[test]
+fn idle_connections_and_slow_heads_end_in_time() {
+    // idle from the last byte
+    let mut talk = Talk::new(options());
+    talk.pass(59);
+    talk.receive(GET.as_bytes());
+    talk.drain();
+    talk.pass(118);
+    assert!(!talk.engine.closed);
+    talk.pass(119);
+    assert!(talk.engine.closed && talk.text().ends_with("0123456789"));
+
+    // a head from its first byte, however it trickles (RFC 9110 section 15.5.9)
+    let mut talk = Talk::new(options());
+    for second in 0..14 {
+        talk.receive(&GET.as_bytes()[second as usize..=second as usize]);
+        talk.pass(second + 1);
+        assert!(!talk.engine.closed);
+    }
+    talk.pass(15);
+    assert!(talk.text().starts_with("HTTP/1.1 408 ") && talk.engine.closed);
+    assert_eq!(talk.server.stats().refusals(Refusal::TimedOut), 1);
+    talk.dead();
+    assert_eq!(talk.server.buffers_free(), 2);
+}
+
+#[test]
+fn each_head_has_its_own_time() {
+    let mut talk = Talk::new(options());
+    talk.receive(&GET.as_bytes()[..5]);
+    for round in 1..6 {
+        talk.pass(10 * round);
+        talk.receive(&GET.as_bytes()[5..]);
+        talk.receive(&GET.as_bytes()[..5]);
+        talk.drain();
+    }
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.closed), (5, false));
+    talk.pass(65);
+    assert!(talk.engine.closed);
+}
+
+#[test]
+fn slow_content_and_slow_readers_are_aborted() {
+    let mut talk = Talk::new(options());
+    talk.receive(b"GET /a.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
+    talk.drain();
+    for second in 0..30 {
+        assert!(!talk.engine.aborted);
+        talk.receive(b"x");
+        talk.pass(second + 1);
+    }
+    assert!(talk.engine.aborted);
+    assert_eq!(talk.server.stats().drops(DropReason::Content), 1);
+
+    let mut talk = Talk::new(options());
+    talk.receive(BIG.as_bytes());
+    for second in 1..60 {
+        // that more requests come is no progress
+        talk.receive(b"G");
+        talk.pass(second);
+        assert!(!talk.engine.aborted);
+    }
+    talk.pass(60);
+    assert!(talk.engine.aborted);
+    assert_eq!(talk.server.stats().drops(DropReason::SlowReader), 1);
+
+    let mut talk = Talk::new(options());
+    talk.receive(BIG.as_bytes());
+    let cookie = talk.engine.cookie.unwrap();
+    for second in 1..10 {
+        talk.pass(50 * second);
+        talk.server.sent(talk.now, &mut talk.engine, CONNECTION, cookie, 1000, 0);
+    }
+    assert!(!talk.engine.aborted && !talk.engine.closed);
+}
+
+#[test]
+fn the_date_is_the_cycles() {
+    let mut talk = Talk::new(options());
+    talk.pass(23);
+    talk.receive(GET.as_bytes());
+    assert!(talk.text().contains("\r\nDate: Mon, 07 Nov 1994 08:50:00 GMT\r\n"), "{}", talk.text());
+}
+
+#[test]
+fn a_new_site_is_taken_between_cycles_and_an_answer_keeps_its_own() {
+    let old = Arc::new(testing::site());
+    let publisher = Publisher::new(old.clone());
+    let mut talk = Talk::over(Server::new(publisher.reader(), options(), None), "192.0.2.7:1");
+    talk.engine.quota_ranges = 1;
+    talk.receive(BIG.as_bytes());
+    let mut builder = testing::builder(testing::config(), Some(old.clone()));
+    builder.add(0, &testing::file("/a.txt", 999), b"new").unwrap();
+    publisher.publish(Arc::new(builder.finish().unwrap()));
+    talk.server.cycle(talk.now);
+    talk.engine.quota_ranges = usize::MAX;
+    talk.drain();
+    let body = talk.engine.out.len() - talk.text().find("\r\n\r\n").unwrap() - 4;
+    assert_eq!(body, testing::BIG_BYTES);
+    assert!(talk.engine.out.ends_with(&testing::big()[testing::BIG_BYTES - 100..]));
+    talk.receive(GET.as_bytes());
+    assert!(talk.text().ends_with("\r\n\r\nnew"));
+    drop(talk);
+    assert_eq!(Arc::strong_count(old.content()), 1);
+}
+
+#[test]
+fn the_log_has_a_record_a_request_and_never_waits() {
+    let (producer, mut consumer) = ring::ring(2);
+    let site = Publisher::new(Arc::new(testing::site())).reader();
+    let forwarded = vec![Prefix { address: "192.0.2.0".parse().unwrap(), bits: 24 }];
+    let server = Server::new(site, Options { forwarded, ..options() }, Some(producer));
+    let mut talk = Talk::over(server, "192.0.2.7:1");
+    talk.receive(b"GET /a.txt HTTP/1.1\r\nHost: h\r\nUser-Agent: t\r\nX-Forwarded-For: 203.0.113.5\r\n\r\n");
+    talk.receive(b"HEAD /nope HTTP/1.1\r\nHost: other.example\r\nReferer: r\r\n\r\n");
+    talk.receive(GET.as_bytes());
+    let lines: Vec<String> = std::iter::from_fn(|| consumer.pop()).map(|record| format!("{record:?}")).collect();
+    assert_eq!(
+        lines,
+        [
+            "203.0.113.5 - - [07/Nov/1994:08:49:37 +0000] \"GET /a.txt HTTP/1.1\" 200 10 \"-\" \"t\"",
+            "192.0.2.7 - - [07/Nov/1994:08:49:37 +0000] \"HEAD /nope HTTP/1.1\" 404 0 \"r\" \"-\"",
+        ]
+    );
+    assert_eq!(talk.server.stats().log_drops(), 1);
+    talk.receive(b"\x16\x03\x01\n");
+    let record = consumer.pop().expect("a record of what is no request");
+    assert_eq!((record.status, record.target.kept()), (400, &b"\x16\x03\x01"[..]));
+}
+
+#[test]
+fn proxies_name_the_client_and_only_they() {
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x05\xc0\0\x02\x01\x10\0\0\x50";
+    let proxies = vec![Prefix { address: "192.0.2.7".parse().unwrap(), bits: 32 }];
+    let over = |peer: &str, bytes: &[u8]| {
+        let (producer, mut consumer) = ring::ring(2);
+        let site = Publisher::new(Arc::new(testing::site())).reader();
+        let mut talk =
+            Talk::over(Server::new(site, Options { proxies: proxies.clone(), ..options() }, Some(producer)), peer);
+        for byte in bytes {
+            if !talk.engine.aborted && !talk.engine.closed {
+                talk.receive(&[*byte]);
+            }
+        }
+        let client = consumer.pop().map(|record: Record| record.client.to_string());
+        (client, talk.engine.aborted, talk.server.stats().drops(DropReason::ProxyHeader))
+    };
+    let both = [header, GET.as_bytes()].concat();
+    assert_eq!(over("192.0.2.7:1", &both), (Some("203.0.113.5:4096".to_owned()), false, 0));
+    assert_eq!(over("192.0.2.7:1", GET.as_bytes()), (None, true, 1));
+    let (client, aborted, _) = over("192.0.2.8:1", &both);
+    assert_eq!((client.as_deref(), aborted), (Some("192.0.2.8:1"), false), "what is no request, not a header");
+}
+
+impl Server {
+    fn buffers_free(&self) -> usize {
+        self.buffers.free_count()
+    }
+}
+
+proptest! {
+    /// However a stream is cut, however little the engine takes at a time, the same octets go out.
+    #[test]
+    fn answers_do_not_depend_on_pieces_or_room(
+        parts in prop::collection::vec(prop::sample::select(vec![
+            "GET /a.txt HTTP/1.1\r\nHost: h\r\n\r\n", "HEAD /big.bin HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /big.bin HTTP/1.1\r\nHost: h\r\nRange: bytes=0-9,-9\r\n\r\n", "GET /sub HTTP/1.1\r\nHost: h\r\n\r\n",
+            "POST /a.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nabcd", "GET /big.bin HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /nope HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "\r\n",
+            "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "G", "GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n",
+        ]), 1..8),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        quota_bytes in prop::sample::select(vec![1usize, 40, 600, 100_000]), quota_ranges in 1usize..6, eager in any::<bool>(),
+    ) {
+        let text = parts.concat();
+        let bytes = text.as_bytes();
+        let mut whole = Talk::new(options());
+        whole.receive(bytes);
+        whole.drain();
+        let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        at.extend([0, bytes.len()]);
+        at.sort_unstable();
+        let mut talk = Talk::new(options());
+        (talk.engine.quota_bytes, talk.engine.quota_ranges) = (quota_bytes, quota_ranges);
+        for pair in at.windows(2) {
+            talk.receive(&bytes[pair[0]..pair[1]]);
+            if eager {
+                talk.drain();
+            }
+        }
+        talk.drain();
+        prop_assert!(talk.engine.out == whole.engine.out, "{}\nagainst\n{}", talk.text(), whole.text());
+        prop_assert_eq!(talk.engine.closed, whole.engine.closed);
+    }
+}

@@ -1,0 +1,177 @@
+//! After start-up an answer costs no allocation, whatever was asked and however little the engine takes at a time.
+
+#[path = "common/engine.rs"]
+mod engine;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use app::{Addresses, DeadReason, Listener, Service};
+use base::publish::Publisher;
+use base::{Instant, ring};
+use engine::{CONNECTION, Engine};
+use web::{Config, File, Host, Identity, Options, Prefix, Redirect, Server, SiteBuilder};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes on to the system's allocator unchanged; counting touches a thread-local integer only.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn server(log: bool) -> (Server, Option<ring::Consumer<web::log::Record>>) {
+    let host = Host {
+        names: vec!["www.example.com".to_owned(), "*.example.org".to_owned()],
+        redirects: vec![Redirect { from: "/moved/*".to_owned(), to: "/new/*".to_owned(), status: 301 }],
+        ..Host::default()
+    };
+    let mut builder = SiteBuilder::new(Config { hosts: vec![host], ..Config::default() }, 1, 1 << 30, None).unwrap();
+    for (path, bytes) in [
+        ("/index.html", 100),
+        ("/small.txt", 1000),
+        ("/large.bin", 1 << 20),
+        ("/page.css", 500),
+        ("/page.css.gz", 100),
+        ("/page.css.br", 90),
+        ("/dir/file", 5),
+    ] {
+        let identity = Identity::default();
+        let encoding = web::Encoding::Identity;
+        let file = File { path: path.as_bytes(), modified_unix_s: 784_111_777, identity, encoding };
+        builder.add(0, &file, &vec![b'x'; bytes]).unwrap();
+    }
+    let site = Arc::new(builder.finish().unwrap());
+    let (producer, consumer) = ring::ring(1 << 12);
+    let everybody = vec![Prefix { address: "192.0.2.0".parse().unwrap(), bits: 24 }];
+    let options = Options { connections: 16, buffers: 4, pendings: 4, forwarded: everybody, ..Options::default() };
+    let server = Server::new(Publisher::new(site).reader(), options, log.then_some(producer));
+    (server, log.then_some(consumer))
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let mut requests = Vec::new();
+    let targets = [
+        "/",
+        "/small.txt",
+        "/large.bin",
+        "/page.css",
+        "/dir",
+        "/dir/",
+        "/nope",
+        "/%73mall.txt",
+        "/a/../small.txt",
+        "//small.txt",
+        "/..",
+        "/%zz",
+        "/moved/a%20b/c?d=e",
+        "/dir?query",
+        "http://a.example.org/small.txt",
+        "*",
+        "bad",
+    ];
+    let fields = [
+        "",
+        "Range: bytes=0-9\r\n",
+        "Range: bytes=0-9,20-29,-5\r\n",
+        "Range: bytes=99999999-\r\n",
+        "Range: bytes=0-0,2-2,4-4,6-6,8-8,10-10,12-12,14-14,16-16,18-18,20-20,22-22,24-24,26-26,28-28,30-30\r\n",
+        "If-None-Match: \"a\", \"b\"\r\n",
+        "If-None-Match: *\r\n",
+        "If-Match: \"a\"\r\n",
+        "If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT\r\n",
+        "If-Unmodified-Since: Sun Nov  6 08:49:37 1974\r\n",
+        "Accept-Encoding: gzip;q=0.5, br, *;q=0.1\r\nUser-Agent: test\r\nReferer: /\r\nX-Forwarded-For: 1.2.3.4, 5.6.7.8\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nTrailer: v\r\n",
+        "Content-Length: 3\r\n\r\nab",
+        "Content-Length: 99999999\r\n",
+        "Content-Length: x\r\n",
+        "Expect: 100-continue\r\n",
+        "Connection: close\r\n",
+        "Host: twice\r\n",
+        "broken field\r\n",
+    ];
+    for method in ["GET", "HEAD", "OPTIONS", "POST", "BREW"] {
+        for target in targets {
+            for version in ["1.0", "1.1", "2.0"] {
+                for field in fields {
+                    let text = format!("{method} {target} HTTP/{version}\r\nHost: www.example.com\r\n{field}\r\n");
+                    requests.push(text.into_bytes());
+                }
+            }
+        }
+    }
+    requests.push(vec![b'G'; 20_000]);
+    requests.push([b"GET / HTTP/1.1\r\nA: ".to_vec(), vec![b'a'; 20_000]].concat());
+    requests.push(b"\x16\x03\x01\x02\x00".to_vec());
+    requests
+}
+
+/// Allocations, and how many connections got an answer.
+fn count(log: bool, pieces_bytes: usize, quota_bytes: usize, quota_ranges: usize) -> (u64, usize) {
+    let (mut server, mut records) = server(log);
+    let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: "192.0.2.2:1".parse().unwrap() };
+    let (mut allocated, mut answered) = (0, 0);
+    let mut engine = Engine::new(8 << 20);
+    let requests = requests();
+    for (n, request) in requests.iter().enumerate() {
+        let now = Instant::from_nanos(n as u64 * 400_000_000);
+        let before = ALLOCATIONS.with(Cell::get);
+        engine.reset();
+        (engine.quota_bytes, engine.quota_ranges) = (quota_bytes, quota_ranges);
+        server.cycle(now);
+        server.knock(now, &mut engine, Listener(0), CONNECTION, addresses);
+        let cookie = engine.cookie.expect("accepted");
+        for piece in request.chunks(pieces_bytes) {
+            if engine.closed || engine.aborted {
+                break;
+            }
+            engine.delivered += piece.len();
+            server.recv(now, &mut engine, CONNECTION, cookie, piece);
+        }
+        while engine.unsent > 0 && !engine.aborted {
+            let bytes = engine.drain();
+            server.sent(now, &mut engine, CONNECTION, cookie, bytes, quota_bytes);
+        }
+        if !engine.closed && !engine.aborted {
+            server.timer(now + std::time::Duration::from_secs(100), &mut engine, CONNECTION, cookie);
+        }
+        server.dead(now, CONNECTION, cookie, DeadReason::Closed);
+        while records.as_mut().and_then(ring::Consumer::pop).is_some() {}
+        allocated += ALLOCATIONS.with(Cell::get) - before;
+        answered += usize::from(engine.out.starts_with(b"HTTP/1.1 "));
+    }
+    assert_eq!(requests.len(), answered, "every one is answered");
+    (allocated, answered)
+}
+
+#[test]
+fn nothing_is_allocated_for_a_request_in_one_piece() {
+    assert_eq!(count(false, usize::MAX, usize::MAX, usize::MAX).0, 0);
+}
+
+#[test]
+fn nor_for_one_in_pieces_with_a_log() {
+    assert_eq!(count(true, 11, usize::MAX, usize::MAX).0, 0);
+}
+
+#[test]
+fn nor_for_answers_that_the_engine_takes_in_pieces() {
+    assert_eq!(count(true, 500, 300, 2).0, 0);
+}
