@@ -81,8 +81,12 @@ fn run(seed: u64) {
     let client = Script { close: client.close && client.after_eof, ..client };
     let server_window = window(&mut rng);
     let client_window = window(&mut rng);
-    let configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
+    let mut configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
     let cookies = configs[0].limits.half_open == 0;
+    if cookies {
+        // a client that says nothing learns from nobody else that its last acknowledgement was lost (RFC 4987 section 3.6)
+        configs[1].times.keepalive = Some(Duration::from_secs(60));
+    }
     let mtu = |rng: &mut Rng| [1500, 1500, 1280, 576][rng.below(4) as usize];
     let mtus = [mtu(&mut rng), mtu(&mut rng)];
     let v6 = rng.chance(0.3) && mtus[0].min(mtus[1]) >= 1280;
