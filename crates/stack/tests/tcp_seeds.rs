@@ -34,7 +34,7 @@ fn tcp_config(rng: &mut Rng, window_bytes: u32) -> TcpConfig {
     config.secret = [rng.next_u64(), rng.next_u64()];
     config.ecn = rng.chance(0.5);
     config.congestion = if rng.chance(0.5) { Algorithm::Cubic } else { Algorithm::NewReno };
-    config.times.keepalive = Some(Duration::from_secs(60));
+    config.times.keepalive = (rng.chance(0.5)).then_some(Duration::from_secs(60));
     config.times.keepalive_interval = Duration::from_secs(10);
     // what is scarce must be done without
     if rng.chance(0.2) {
@@ -81,17 +81,26 @@ fn run(seed: u64) {
     let client = Script { close: client.close && client.after_eof, ..client };
     let server_window = window(&mut rng);
     let client_window = window(&mut rng);
-    let configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
+    let mut configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
     let cookies = configs[0].limits.half_open == 0;
+    if cookies {
+        // a client that says nothing learns from nobody else that its last acknowledgement was lost (RFC 4987 section 3.6)
+        configs[1].times.keepalive = Some(Duration::from_secs(60));
+    }
     let mtu = |rng: &mut Rng| [1500, 1500, 1280, 576][rng.below(4) as usize];
     let mtus = [mtu(&mut rng), mtu(&mut rng)];
     let v6 = rng.chance(0.3) && mtus[0].min(mtus[1]) >= 1280;
     let mut world = World::new([Peer::new(Some(server)), Peer::with(1, client)], configs, mtus, seed);
     for host in &mut world.hosts {
-        host.port.set_rates(rates(&mut rng), rates(&mut rng));
+        // what arrives has passed the link's own checksum
+        let received = Rates { corrupt: 0.0, ..rates(&mut rng) };
+        host.port.set_rates(received, rates(&mut rng));
         host.out.delay = random_duration(&mut rng, Duration::from_millis(40));
         host.out.byte_ns = rng.below(1000);
         host.out.queue = 5 + rng.below(200) as usize;
+    }
+    if std::env::var("SIMOOM_TRACE").is_ok() {
+        world.tap = Some(Box::new(|now, host, frame| eprintln!("{now:?} {host} {}", describe(frame))));
     }
     let mut budget = 40;
     world.connect(v6, 1, client_window);
@@ -120,7 +129,12 @@ fn run(seed: u64) {
                     eprintln!("{} {:?} {}", figure.name, figure.labels, figure.value);
                 }
             });
-            eprintln!("{:?}", host.stack.tcp_usage());
+            base::counter::Report::report(&*host.stack.counters(), &mut |figure| {
+                if figure.value > 0 {
+                    eprintln!("{} {:?} {}", figure.name, figure.labels, figure.value);
+                }
+            });
+            eprintln!("{:?} {:?}", host.stack.tcp_usage(), host.port.stats());
         }
     }
     assert!(over, "not over at {:?}: {ends:#?}", world.now);

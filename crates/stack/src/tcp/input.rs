@@ -4,7 +4,7 @@ use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named};
 use super::hop::pseudo;
 use super::listen::Origin;
-use super::segment::Segment;
+use super::segment::{Segment, Verdict, judge};
 use super::state::State;
 use super::time_wait::{Answer, Arrival, Slot};
 use super::tuple::Tuple;
@@ -60,7 +60,10 @@ impl Engine {
         match found {
             Some(Named::Connection(index)) => {
                 let c = &mut self.connections[index as usize];
-                c.hop = origin.hop;
+                // the way may change, but nobody else's word changes it
+                if c.hop != origin.hop && matches!(judge(c, segment), Verdict::Accept(_)) {
+                    c.hop = origin.hop;
+                }
                 if c.state == State::SynSent {
                     return self.on_syn_sent(now, index, segment, service);
                 }

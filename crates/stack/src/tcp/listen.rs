@@ -29,8 +29,11 @@ const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 /// Before the SYN-ACK is sent again for the first time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Shift of our window fields: 65,535 << 7 is 8 MiB.
-pub(super) const WINDOW_SCALE: u8 = 7;
+/// The shift of our window fields: the least with which they can tell the window, so that little of it is rounded away (RFC 7323
+/// section 2.2).
+fn window_scale(window_bytes: u32) -> u8 {
+    (window_bytes >> 16 << 1).checked_ilog2().map_or(0, |bits| bits as u8).min(tcp::MAX_WINDOW_SCALE)
+}
 
 /// Who sent a segment to whom, and what listens there.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +161,7 @@ impl Engine {
             window: entry.window_bytes.min(0xffff) as u16,
             timestamps: entry.ts_recent.map(|echo| Timestamps { value: clock_ms(now).wrapping_add(offset), echo }),
             mss: Some(self.own_mss(&entry.tuple)),
-            window_scale: entry.offer.window_scale.map(|_| WINDOW_SCALE),
+            window_scale: entry.offer.window_scale.map(|_| window_scale(entry.window_bytes)),
             sack_permitted: entry.offer.sack_permitted,
             ..Header::default()
         }
@@ -303,7 +306,7 @@ impl Engine {
             state: State::Established,
             mss: self.segment_bytes(&tuple, offer.mss, ts_recent.is_some()),
             snd_scale: offer.window_scale.unwrap_or(0),
-            rcv_scale: if offer.window_scale.is_some() { WINDOW_SCALE } else { 0 },
+            rcv_scale: if offer.window_scale.is_some() { window_scale(window_bytes) } else { 0 },
             iss,
             wl1: irs,
             rcv: Rcv { nxt, edge: nxt + told, acked: nxt, delivered: 0 },
@@ -426,4 +429,18 @@ impl Engine {
 /// Our clock in milliseconds, without a connection's offset.
 fn clock_ms(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_is_the_least_that_tells_the_window() {
+        for (window_bytes, scale) in
+            [(1, 0), (65_535, 0), (65_536, 1), (131_071, 1), (131_072, 2), (8 << 20, 8), (1 << 30, 14), (u32::MAX, 14)]
+        {
+            assert_eq!(window_scale(window_bytes), scale, "{window_bytes}");
+        }
+    }
 }

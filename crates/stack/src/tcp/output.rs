@@ -301,7 +301,7 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let data_end = (start + u64::from(bytes)).min(c.snd.end).max(start);
         let data_bytes = (data_end - start) as usize;
-        let fin = c.flags.has(Flags::FIN) && start + u64::from(bytes) > c.snd.end;
+        let fin = bytes > 0 && c.flags.has(Flags::FIN) && start + u64::from(bytes) > c.snd.end;
         let mut flags = flags_of(c, plan, fin);
         if data_bytes > 0 && data_end == c.snd.end {
             flags |= tcp::Flags::PSH;

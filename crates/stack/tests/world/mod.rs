@@ -74,6 +74,8 @@ pub struct Host<S> {
     pub wire: Pipe,
     pub service: S,
     pub out: Link,
+    /// as they begin every frame sent
+    macs: [u8; 12],
     next: Option<Instant>,
 }
 
@@ -142,14 +144,11 @@ impl<S: Service> World<S> {
             let port = ours.remove(0);
             let stack = Stack::new(super::world::config(n, tcp), port.facts());
             let port = Fault::new(port, seed.wrapping_mul(2) + n as u64, Rates::default(), Rates::default());
-            hosts.push(Host {
-                stack,
-                port,
-                wire: theirs.remove(0),
-                service,
-                out: Link::new(),
-                next: Some(Instant::ZERO),
-            });
+            let mut begin = [0; 12];
+            begin[..6].copy_from_slice(&macs[1 - n]);
+            begin[6..].copy_from_slice(&macs[n]);
+            let (wire, out, next) = (theirs.remove(0), Link::new(), Some(Instant::ZERO));
+            hosts.push(Host { stack, port, wire, service, out, macs: begin, next });
         }
         let second = hosts.pop().unwrap();
         let first = hosts.pop().unwrap();
@@ -190,7 +189,10 @@ impl<S: Service> World<S> {
                 if let Some(tap) = &mut self.tap {
                     tap(now, n, frame.bytes());
                 }
-                host.out.push(now, frame.bytes().to_vec());
+                // a real link has a checksum over its own header
+                if frame.bytes()[..12] == host.macs {
+                    host.out.push(now, frame.bytes().to_vec());
+                }
                 host.wire.give(frame);
             }
         }
@@ -453,4 +455,22 @@ pub fn random_duration(rng: &mut Rng, below: Duration) -> Duration {
 
 pub fn address(text: &str) -> IpAddr {
     text.parse::<SocketAddr>().unwrap().ip()
+}
+
+/// A frame in one line.
+pub fn describe(frame: &[u8]) -> String {
+    use wire::ethernet::{EtherType, Link};
+    let Some(link) = Link::parse(frame) else { return "runt".into() };
+    let packet = &frame[link.bytes()..];
+    let segment = match link.ether_type {
+        EtherType::IPV4 => wire::ipv4::Ipv4::parse(packet).map(|ip| ip.payload()).ok(),
+        EtherType::IPV6 => wire::ipv6::Ipv6::parse(packet).map(|ip| ip.payload()).ok(),
+        _ => None,
+    };
+    let Some(tcp) = segment.and_then(|bytes| wire::tcp::Tcp::parse(bytes).ok()) else { return "not TCP".into() };
+    let sacks: Vec<String> =
+        tcp.options().sack_blocks().map(|block| format!("{}-{}", block.left.get(), block.right.get())).collect();
+    let (seq, ack) = (tcp.seq().get(), tcp.ack().get());
+    let clock = tcp.options().timestamps.map(|clock| (clock.value, clock.echo));
+    format!("{:?} seq {seq} +{} ack {ack} window {} {sacks:?} {clock:?}", tcp.flags(), tcp.payload().len(), tcp.window())
 }
