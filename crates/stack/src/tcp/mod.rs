@@ -1,7 +1,8 @@
-//! TCP (RFC 9293) as state machines without I/O: time and secrets are passed in, nothing is allocated after construction.
+//! TCP (RFC 9293) as state machines without I/O: time and secrets are passed in, nothing is allocated after
+//! construction.
 //!
-//! These are its leaves, each of them of use alone: round-trip time, congestion control, initial sequence numbers, SYN cookies,
-//! pacing, the table of connections, TIME-WAIT, limits.
+//! These are its leaves, each of them of use alone: round-trip time, congestion control, initial sequence numbers, SYN
+//! cookies, pacing, the table of connections, TIME-WAIT, limits.
 
 pub mod congestion;
 pub mod cookie;
