@@ -1,4 +1,5 @@
-//! TCP (RFC 9293) as state machines without I/O: time and secrets are passed in, nothing is allocated after construction.
+//! TCP (RFC 9293) as state machines without I/O: time and secrets are passed in, nothing is allocated after
+//! construction.
 //!
 //! The engine holds every connection of one stack. What a segment does follows this way: `input` finds whom it belongs to, `segment`
 //! judges it, `ack` and `recovery` take its acknowledgement, `receive` its data; `poll` runs timers and sends, `output` builds
