@@ -4,12 +4,14 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod http;
 mod message;
 mod questions;
 mod segment;
 mod zones;
 
 pub use frames::frames;
+pub use http::http_request;
 pub use questions::{question, stream};
 pub use segment::segment;
 pub use zones::zone_file;
