@@ -64,6 +64,11 @@ impl<'a> Icmp<'a> {
         }
     }
 
+    /// Of "fragmentation needed", the next hop's MTU (RFC 1191 section 4); zero from routers that do not know it.
+    pub fn mtu(&self) -> Option<u32> {
+        (self.bytes[..2] == [3, 4]).then(|| u32::from(u16::from_be_bytes([self.bytes[6], self.bytes[7]])))
+    }
+
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]

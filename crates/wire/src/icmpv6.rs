@@ -93,6 +93,11 @@ impl<'a> Icmp<'a> {
         }
     }
 
+    /// Of "packet too big", the next hop's MTU (RFC 4443 section 3.2).
+    pub fn mtu(&self) -> Option<u32> {
+        (self.bytes[0] == 2).then(|| u32::from_be_bytes(array(self.bytes, 4)))
+    }
+
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
