@@ -195,7 +195,8 @@ fn only_the_exact_reset_resets() {
     }
     assert_eq!((hand.ignored(Ignored::ResetInWindow), hand.ignored(Ignored::ResetOutside)), (2, 2));
     // challenges are limited
-    let answers: usize = (1..100).map(|n| hand.send(Header { seq: hand.seq + n, ..hand.head(Flags::RST) }, b"").len()).sum();
+    let answers: usize =
+        (1..100).map(|n| hand.send(Header { seq: hand.seq + n, ..hand.head(Flags::RST) }, b"").len()).sum();
     assert!(answers <= 1, "{answers}");
     assert!(hand.send(hand.head(Flags::RST), b"").is_empty());
     assert_eq!(hand.end().dead, Some(DeadReason::Reset));
@@ -232,9 +233,11 @@ fn sack_tells_what_is_kept_and_what_came_twice() {
     let bytes: Vec<u8> = (0..5000).map(pattern).collect();
     let seq = hand.seq;
     let piece = |hand: &mut Hand, from: u32, to: u32| {
-        let answers = hand.send(Header { seq: seq + from, ..hand.head(Flags::ACK) }, &bytes[from as usize..to as usize]);
+        let answers =
+            hand.send(Header { seq: seq + from, ..hand.head(Flags::ACK) }, &bytes[from as usize..to as usize]);
         let last = answers.last().expect("an acknowledgement at once").clone();
-        let blocks: Vec<(u32, u32)> = last.sack.iter().map(|block| (block.left.since(seq), block.right.since(seq))).collect();
+        let blocks: Vec<(u32, u32)> =
+            last.sack.iter().map(|block| (block.left.since(seq), block.right.since(seq))).collect();
         (last.ack.since(seq), blocks)
     };
     assert_eq!(piece(&mut hand, 1000, 2000), (0, vec![(1000, 2000)]));
