@@ -2,13 +2,15 @@
 
 use crate::input::Place;
 use crate::locals::{Key, Local, Route};
+use crate::tcp::tuple::Tuple;
 use crate::turn::{HOPS, pair4, pair6, set_packet, turn_link, turn4, turn6};
 use crate::{DropReason, Handled, Stack};
 use base::{Frame, Instant};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use wire::icmp::Malformed;
 use wire::ipv4::{self, Ipv4};
 use wire::ipv6::{self, Ipv6};
+use wire::tcp::Quoted;
 use wire::{Protocol, icmpv4, icmpv6};
 
 /// Bytes of the largest ICMP error (RFC 1812 section 4.3.2.3).
@@ -45,10 +47,16 @@ impl Stack {
                 true
             }
             icmpv4::Kind::Error => {
+                let mtu = icmp.mtu();
                 let ours = Ipv4::parse_quoted(icmp.quoted()).is_ok_and(|ip| {
-                    ip.protocol() == Protocol::UDP && !ip.is_later_fragment() && {
-                        self.is_our_flow(Key::v4(ip.src()), false, ip.payload())
-                    }
+                    !ip.is_later_fragment()
+                        && match ip.protocol() {
+                            Protocol::UDP => self.is_our_flow(Key::v4(ip.src()), false, ip.payload()),
+                            Protocol::TCP => {
+                                self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), mtu)
+                            }
+                            _ => false,
+                        }
                 });
                 self.count_error(ours, Handled::IcmpError4)
             }
@@ -91,11 +99,11 @@ impl Stack {
             _ if src.is_unspecified() => self.drop_frame(DropReason::MartianSource),
             _ if dst.is_multicast() => self.drop_frame(DropReason::Multicast),
             kind => {
-                let quoted = icmp.quoted();
+                let (quoted, mtu) = (icmp.quoted(), icmp.mtu());
                 match self.locals.find(Key::v6(dst)) {
                     Some(Local::Own(_)) if kind == icmpv6::Kind::EchoRequest => self.answer_echo6(now, frame, place),
                     Some(Local::Own(_) | Local::Shared) if kind == icmpv6::Kind::Error => {
-                        let ours = self.quotes_our_flow(quoted);
+                        let ours = self.quotes_our_flow(now, quoted, mtu);
                         self.count_error(ours, Handled::IcmpError6)
                     }
                     Some(Local::Own(_) | Local::Shared) => self.drop_frame(DropReason::IcmpKind),
@@ -116,11 +124,22 @@ impl Stack {
         true
     }
 
-    fn quotes_our_flow(&mut self, quoted: &[u8]) -> bool {
-        Ipv6::parse_quoted(quoted).is_ok_and(|ip| {
-            // what we send has no extension headers
-            ip.next_header() == Protocol::UDP && self.is_our_flow(Key::v6(ip.src()), true, ip.payload())
+    fn quotes_our_flow(&mut self, now: Instant, quoted: &[u8], mtu: Option<u32>) -> bool {
+        // what we send has no extension headers
+        Ipv6::parse_quoted(quoted).is_ok_and(|ip| match ip.next_header() {
+            Protocol::UDP => self.is_our_flow(Key::v6(ip.src()), true, ip.payload()),
+            Protocol::TCP => self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), mtu),
+            _ => false,
         })
+    }
+
+    /// An error about a segment, told to the connection that it names; whether there is one, and the segment may be its.
+    fn handle_quoted(&mut self, now: Instant, ends: (IpAddr, IpAddr), transport: &[u8], mtu: Option<u32>) -> bool {
+        let (Some(tcp), Some(quoted)) = (&mut self.tcp, Quoted::parse(transport)) else { return false };
+        let local = SocketAddr::new(ends.0, quoted.src_port);
+        let remote = SocketAddr::new(ends.1, quoted.dst_port);
+        self.due_at = self.due_at.min(now);
+        Tuple::new(local, remote).is_some_and(|tuple| tcp.handle_error(now, &tuple, quoted.seq, mtu))
     }
 
     /// Whether a datagram with this source address, of whose transport at least the ports are quoted, may be one of ours.

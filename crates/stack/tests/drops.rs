@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use stack::{Claim, ClaimMode, Config, DropReason, Limits, Stack};
+use stack::{Claim, ClaimMode, Config, DropReason, Limits, Stack, TcpConfig, TcpLimits};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use wire::arp::{self, Arp, Operation};
@@ -189,6 +189,37 @@ fn transport_cases() -> Vec<(DropReason, Vec<u8>)> {
     ]
 }
 
+/// A segment over IPv4 or IPv6, changed before its checksum is made, and after it.
+fn segment(v6: bool, change: impl Fn(&mut Vec<u8>), damage: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+    let (src, dst): (IpAddr, IpAddr) = if v6 { (B6.into(), A6.into()) } else { (B4.into(), A4.into()) };
+    let mut segment = vec![0; 20];
+    (segment[1], segment[3], segment[12], segment[13]) = (9, 80, 0x50, 2);
+    change(&mut segment);
+    if segment.len() >= 18 {
+        let sum = pseudo(src, dst, Protocol::TCP, segment.len()).bytes(&segment).checksum();
+        segment[16..18].copy_from_slice(&sum);
+    }
+    damage(&mut segment);
+    frame_to(OURS, &ip(src, dst, Protocol::TCP, &[], &segment))
+}
+
+/// Drops of a stack that has TCP.
+fn segment_cases() -> Vec<(DropReason, Vec<u8>)> {
+    use DropReason::*;
+    let mut cases = Vec::new();
+    for v6 in [false, true] {
+        cases.extend([
+            (TcpShort, segment(v6, |s| s.truncate(19), |_| ())),
+            (TcpDataOffset, segment(v6, |s| s[12] = 0x40, |_| ())),
+            (TcpDataOffset, segment(v6, |s| s[12] = 0x60, |_| ())),
+            (TcpPort, segment(v6, |s| s[1] = 0, |_| ())),
+            (TcpPort, segment(v6, |s| s[3] = 0, |_| ())),
+            (TcpChecksum, segment(v6, |_| (), |s| s[7] ^= 1)),
+        ]);
+    }
+    cases
+}
+
 /// Drops that are followed by an ICMP error.
 fn refused_cases() -> Vec<(DropReason, Vec<u8>, [u8; 2], u32)> {
     use DropReason::*;
@@ -212,6 +243,13 @@ fn every_reason_is_reached_by_the_frame_that_deserves_it() {
         let mut host = Host::new(config());
         assert_eq!(host.exchange_one(frame), None, "case {n}, {reason:?}: nothing is sent");
         assert_eq!(host.counts(), (vec![(*reason, 1)], vec![]), "case {n}");
+        reached.insert(*reason);
+    }
+    for (n, (reason, frame)) in segment_cases().iter().enumerate() {
+        let limits = TcpLimits { connections: 4, time_wait: 4, owned_blocks: 4, ..TcpLimits::default() };
+        let mut host = Host::new(Config { tcp: Some(TcpConfig { limits, ..TcpConfig::default() }), ..config() });
+        assert_eq!(host.exchange_one(frame), None, "segment {n}, {reason:?}: nothing is sent");
+        assert_eq!(host.counts(), (vec![(*reason, 1)], vec![]), "segment {n}");
         reached.insert(*reason);
     }
     reached.extend(refused_cases().iter().map(|(reason, ..)| *reason));

@@ -70,3 +70,15 @@ fn a_long_path_is_filled() {
     let took = world.now - Instant::ZERO;
     assert!(took < Duration::from_millis(2500), "{took:?}");
 }
+
+#[test]
+fn a_path_that_swallows_large_packets_without_a_word_is_found() {
+    let mut world = pair(Script { send: 200_000, piece: 60_000, ..Script::default() }, Script::default());
+    for host in &mut world.hosts {
+        host.out.delay = Duration::from_millis(5);
+        host.out.mtu = 1300;
+    }
+    world.connect(false, 1, 200_000);
+    finish(&mut world, 100);
+    assert!(world.hosts[0].stack.tcp_counters().unwrap().event(Event::PathMtu) >= 1);
+}

@@ -1,7 +1,7 @@
 //! What ICMP (RFC 792) and ICMPv6 (RFC 4443) share: a header of type, code, checksum and four bytes that depend on the type,
 //! echo, and errors that quote a packet. Their sums begin differently: ICMPv6 has a pseudo-header.
 
-use crate::{Sum, checksum};
+use crate::{Sum, array, checksum};
 
 /// Bytes of a message's header.
 pub const HEADER_BYTES: usize = 8;
@@ -36,6 +36,11 @@ impl<'a> Message<'a> {
 
     pub(crate) fn kind_and_code(&self) -> (u8, u8) {
         (self.bytes[0], self.bytes[1])
+    }
+
+    /// The four bytes that depend on the type.
+    pub(crate) fn parameter(&self) -> u32 {
+        u32::from_be_bytes(array(self.bytes, 4))
     }
 
     /// The packet that an error quotes, possibly cut.

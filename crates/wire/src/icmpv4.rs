@@ -49,6 +49,11 @@ impl<'a> Icmp<'a> {
         }
     }
 
+    /// Of "fragmentation needed", the next hop's MTU (RFC 1191 section 4); zero from routers that do not know it.
+    pub fn mtu(&self) -> Option<u32> {
+        (self.0.kind_and_code() == (3, 4)).then(|| self.0.parameter() & 0xffff)
+    }
+
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
         self.0.quoted()

@@ -77,6 +77,11 @@ impl<'a> Icmp<'a> {
         }
     }
 
+    /// Of "packet too big", the next hop's MTU (RFC 4443 section 3.2).
+    pub fn mtu(&self) -> Option<u32> {
+        (self.0.kind_and_code().0 == 2).then(|| self.0.parameter())
+    }
+
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
         self.0.quoted()

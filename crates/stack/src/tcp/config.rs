@@ -73,7 +73,7 @@ impl Default for TcpLimits {
 /// How long what is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTimes {
-    /// a closed connection may take to have everything acknowledged and to hear the peer's FIN
+    /// a closed connection may go without the peer acknowledging anything, and then without its FIN
     pub linger: Duration,
     /// TIME-WAIT (RFC 9293 section 3.4.2 has four minutes; what servers use is a minute)
     pub time_wait: Duration,

@@ -149,7 +149,7 @@ pub(crate) struct Connection {
     pub(crate) timer_at: Tick,
     /// a delayed ACK
     pub(crate) ack_at: Tick,
-    /// handshake, keepalive, lingering, FIN-WAIT-2
+    /// keepalive, or the end of lingering
     pub(crate) idle_at: Tick,
     /// when something was heard last
     pub(crate) heard_at: Tick,

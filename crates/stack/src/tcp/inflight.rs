@@ -344,7 +344,14 @@ impl Records {
 
     /// Notes that the first `bytes` of the record that starts at `start` are sent again now; false when that needs a record and
     /// there is none, or no record starts there: nothing is to be sent then.
-    pub(crate) fn resend(&mut self, board: &mut Board, now: Instant, start: u64, bytes: u32) -> bool {
+    pub(crate) fn resend(
+        &mut self,
+        board: &mut Board,
+        now: Instant,
+        start: u64,
+        bytes: u32,
+        segment_bytes: u16,
+    ) -> bool {
         let (mut at, mut previous) = (board.head, NONE);
         while at != NONE && self.pool[at as usize].start < start {
             previous = at;
@@ -355,7 +362,7 @@ impl Records {
         }
         let record = self.pool[at as usize];
         if bytes < record.bytes {
-            if self.grow(board, previous, at, now, bytes) {
+            if self.grow(board, previous, at, now, bytes, segment_bytes) {
                 return true;
             }
             if !self.split(board, at, bytes) {
@@ -364,20 +371,28 @@ impl Records {
         }
         self.set_fate(board, at, Fate::Outstanding);
         let record = &mut self.pool[at as usize];
-        record.sent_at = now;
+        (record.sent_at, record.segment_bytes) = (now, segment_bytes);
         record.tries = record.tries.saturating_add(1);
         self.join(board, previous);
         true
     }
 
     /// Moves the first `bytes` of the record at `at` to the one before it, if that was sent again now as well.
-    fn grow(&mut self, board: &mut Board, previous: u32, at: u32, now: Instant, bytes: u32) -> bool {
+    fn grow(
+        &mut self,
+        board: &mut Board,
+        previous: u32,
+        at: u32,
+        now: Instant,
+        bytes: u32,
+        segment_bytes: u16,
+    ) -> bool {
         if previous == NONE {
             return false;
         }
         let record = self.pool[at as usize];
         let tries = record.tries.saturating_add(1);
-        let moved = Record { bytes, sent_at: now, tries, fate: Fate::Outstanding, ..record };
+        let moved = Record { bytes, sent_at: now, tries, segment_bytes, fate: Fate::Outstanding, ..record };
         if !self.pool[previous as usize].joins(&moved) {
             return false;
         }

@@ -155,7 +155,8 @@ impl Sender<'_> {
     fn commit(&mut self, plan: Plan) {
         match plan {
             Plan::Again { start, bytes } => {
-                let noted = self.records.resend(&mut self.a.board, self.now, start, bytes);
+                let mss = self.c.mss;
+                let noted = self.records.resend(&mut self.a.board, self.now, start, bytes, mss);
                 debug_assert!(noted, "a record for what is sent again");
                 if std::mem::take(&mut self.a.probe_now) {
                     self.counters.on(Event::TailLossProbe);

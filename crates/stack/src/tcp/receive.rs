@@ -86,6 +86,7 @@ impl Engine {
 
     /// The acknowledgement of a segment.
     fn take_acknowledgement(&mut self, now: Instant, index: u32, segment: &Segment<'_>) {
+        let una = self.connections[index as usize].snd.una;
         match self.sender(now, index) {
             Some(mut sender) => {
                 sender.on_ack(segment);
@@ -109,6 +110,11 @@ impl Engine {
                     move_window(c, segment, ack);
                 }
             }
+        }
+        let c = &mut self.connections[index as usize];
+        if c.flags.has(Flags::ABANDONED) && c.snd.una > una && c.state != State::Closed {
+            // a long answer may take as long as it goes on
+            c.idle_at = Tick::ahead(now, self.times.linger);
         }
         self.watch_window(now, index);
     }

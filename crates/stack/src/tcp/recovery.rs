@@ -253,6 +253,7 @@ impl Sender<'_> {
         let fresh = self.a.phase != Phase::Loss || self.c.backoff == 0;
         self.c.backoff += 1;
         self.c.rtt.on_timeout();
+        self.suspect_path();
         let una = self.c.snd.una;
         let head_held = self.records.iter(&self.a.board).next().is_some_and(|head| head.fate == Fate::Sacked);
         if head_held {

@@ -105,7 +105,7 @@ proptest! {
                     if let Some((start, bytes)) = records.first_lost(&board, SEGMENT) {
                         let at = (start - twin.una) as usize;
                         prop_assert_eq!(twin.fates.iter().position(|(fate, _)| *fate == Fate::Lost), Some(at));
-                        if records.resend(&mut board, now, start, bytes) {
+                        if records.resend(&mut board, now, start, bytes, SEGMENT) {
                             for byte in &mut twin.fates[at..at + bytes as usize] {
                                 *byte = (Fate::Outstanding, byte.1 + 1);
                             }
