@@ -46,7 +46,7 @@ fn run(data: &[u8], piece_bytes: usize, quota_bytes: usize, quota_ranges: usize)
     server.knock(Instant::ZERO, &mut engine, Listener(0), CONNECTION, addresses);
     let cookie = engine.cookie.expect("accepted");
     for piece in data.chunks(piece_bytes) {
-        if engine.closed || engine.aborted {
+        if engine.closed || engine.shut || engine.aborted {
             break;
         }
         engine.delivered += piece.len();

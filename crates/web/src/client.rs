@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) believed: bool,
     /// no more requests are read
     pub(crate) closing: bool,
+    /// the engine was told that nothing more is written
+    pub(crate) shut: bool,
     /// the engine was told to close or abort
     pub(crate) closed: bool,
     /// the peer sends no more
@@ -76,6 +78,7 @@ impl Client {
             used: true,
             believed,
             closing: false,
+            shut: false,
             closed: false,
             finished: false,
             has_news: false,

@@ -264,6 +264,11 @@ impl Core {
                 }
                 Step::Request(head) => self.respond(now, calls, connection, client, &head)?,
                 Step::Refused(refusal) => self.refuse(now, calls, connection, client, refusal, rest)?,
+                Step::Broken(DropReason::Content) => {
+                    // the answer was given, and goes out whole
+                    self.stats.dropped(DropReason::Content);
+                    self.finish(calls, connection, client);
+                }
                 Step::Broken(reason) => return Err(self.abort(calls, connection, client, reason)),
             }
         }
@@ -332,6 +337,10 @@ impl Core {
         refusal: Refusal,
         bytes: &[u8],
     ) -> Result<(), Aborted> {
+        if client.pending != NO_PENDING {
+            // nothing can go out in the middle of an answer
+            return Err(self.abort(calls, connection, client, DropReason::NoPending));
+        }
         self.stats.refused(refusal);
         let moment = Moment { date: &self.date.field, boundary: None };
         answer::refuse(&self.site, refusal.status(), moment, &mut self.plan);
@@ -373,13 +382,25 @@ impl Core {
         }
     }
 
-    /// No request is read any more; the connection ends when its last answer is queued.
+    /// No request is read any more; the connection ends when its last answer has gone out.
     fn finish<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
         client.framer.end();
         client.closing = true;
-        if client.pending == NO_PENDING {
+        self.wind_up(calls, connection, client);
+    }
+
+    /// Ends the writing side behind the last answer, and the connection when the client has it all: an engine bounds how long
+    /// a closed connection lingers, and an answer may take longer.
+    fn wind_up<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        if client.closed || client.pending != NO_PENDING {
+            return;
+        }
+        if client.unsent_bytes == 0 {
             client.closed = true;
             let _ = calls.close(connection);
+        } else if !client.shut {
+            client.shut = true;
+            let _ = calls.shutdown(connection);
         }
     }
 
@@ -430,9 +451,6 @@ impl Core {
         client.has_news |= taken > 0;
         if whole {
             self.pendings.give(client);
-            if client.closing {
-                self.finish(calls, connection, client);
-            }
         }
         Ok(())
     }
@@ -565,7 +583,11 @@ impl Service for Server {
             }
             self.core.finish_if_done(calls, connection, client);
         }
-        self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
+        let client = &mut self.clients[cookie as usize];
+        if client.closing {
+            self.core.wind_up(calls, connection, client);
+        }
+        self.core.settle(now, calls, connection, client);
     }
 
     fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, _reason: DeadReason) {

@@ -101,6 +101,32 @@ fn close_comes_after_the_last_octet_is_queued() {
 }
 
 #[test]
+fn a_long_answer_is_not_cut_by_the_end_of_its_connection() {
+    let mut talk = Talk::new(options());
+    talk.receive(b"GET /big.bin HTTP/1.0\r\n\r\n");
+    // nothing is written behind it, and an engine bounds how long a closed connection lingers
+    assert_eq!((talk.engine.shut, talk.engine.closed), (true, false));
+    let cookie = talk.engine.cookie.unwrap();
+    for second in 1..9 {
+        talk.pass(50 * second);
+        talk.server.sent(talk.now, &mut talk.engine, CONNECTION, cookie, 10_000, 0);
+        assert_eq!((talk.engine.closed, talk.engine.aborted), (false, false));
+    }
+    talk.engine.unsent -= 80_000;
+    talk.drain();
+    assert!(talk.engine.closed);
+}
+
+#[test]
+fn nothing_goes_out_in_the_middle_of_an_answer() {
+    let mut talk = Talk::new(Options { buffers: 0, ..options() });
+    talk.engine.quota_ranges = 1;
+    talk.receive(GET.repeat(2).as_bytes());
+    assert!(talk.engine.aborted);
+    assert_eq!((count(&talk.text(), "HTTP/1.1"), talk.server.stats().refusals(Refusal::NoBuffer)), (1, 0));
+}
+
+#[test]
 fn a_peer_that_finished_gets_its_answers() {
     let mut talk = Talk::new(options());
     talk.receive(BIG.repeat(2).as_bytes());
@@ -128,6 +154,18 @@ fn content_of_requests_is_thrown_away() {
 }
 
 #[test]
+fn garbled_content_ends_the_connection_behind_its_answer() {
+    let mut talk = Talk::new(options());
+    talk.engine.quota_ranges = 1;
+    talk.receive(b"GET /big.bin HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n");
+    talk.receive(GET.as_bytes());
+    talk.drain();
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.closed, talk.engine.aborted), (1, true, false));
+    assert_eq!(talk.engine.out.len() - talk.text().find("\r\n\r\n").unwrap() - 4, testing::BIG_BYTES);
+    assert_eq!(talk.server.stats().drops(DropReason::Content), 1);
+}
+
+#[test]
 fn limits_on_connections_buffers_and_requests() {
     let mut server = testing::server(options());
     let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: "192.0.2.7:1".parse().unwrap() };
@@ -143,7 +181,7 @@ fn limits_on_connections_buffers_and_requests() {
         server.recv(Instant::ZERO, engine, CONNECTION, cookie, b"GET /");
     }
     assert!(engines[0].out.is_empty() && engines[1].out.is_empty());
-    assert!(engines[2].out.starts_with(b"HTTP/1.1 503 ") && engines[2].closed);
+    assert!(engines[2].out.starts_with(b"HTTP/1.1 503 ") && engines[2].shut);
     assert_eq!(server.stats().drops(DropReason::Full), 1);
     assert_eq!(server.stats().refusals(Refusal::NoBuffer), 1);
     // what has gone leaves its place and its buffer
@@ -158,7 +196,7 @@ fn limits_on_connections_buffers_and_requests() {
     let mut talk = Talk::new(Options { requests: 2, ..options() });
     talk.receive(GET.repeat(3).as_bytes());
     assert_eq!((count(&talk.text(), "200 OK"), count(&talk.text(), "Connection: close")), (2, 1));
-    assert!(talk.engine.closed);
+    assert!(talk.engine.shut);
 }
 
 #[test]
@@ -194,7 +232,7 @@ fn idle_connections_and_slow_heads_end_in_time() {
         assert!(!talk.engine.closed);
     }
     talk.pass(15);
-    assert!(talk.text().starts_with("HTTP/1.1 408 ") && talk.engine.closed);
+    assert!(talk.text().starts_with("HTTP/1.1 408 ") && talk.engine.shut);
     assert_eq!(talk.server.stats().refusals(Refusal::TimedOut), 1);
     talk.dead();
     assert_eq!(talk.server.buffers_free(), 2);
@@ -212,7 +250,7 @@ fn each_head_has_its_own_time() {
     }
     assert_eq!((count(&talk.text(), "200 OK"), talk.engine.closed), (5, false));
     talk.pass(65);
-    assert!(talk.engine.closed);
+    assert!(talk.engine.shut);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Engine {
     pub(crate) quota_ranges: usize,
     /// the connection was closed by the service
     pub(crate) closed: bool,
+    /// the service has finished writing
+    pub(crate) shut: bool,
     /// it was aborted
     pub(crate) aborted: bool,
     /// it was refused
@@ -42,6 +44,7 @@ impl Engine {
             quota_bytes: usize::MAX,
             quota_ranges: usize::MAX,
             closed: false,
+            shut: false,
             aborted: false,
             rejected: false,
             delivered: 0,
@@ -86,7 +89,7 @@ impl Streams for Engine {
 
     fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
         self.check(connection)?;
-        if self.closed {
+        if self.closed || self.shut {
             return Err(CallError::WrongState);
         }
         assert!(ranges.len() <= app::SENDV_RANGES, "{} ranges in one call", ranges.len());
@@ -128,7 +131,9 @@ impl Streams for Engine {
     }
 
     fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
-        self.check(connection)
+        self.check(connection)?;
+        self.shut = true;
+        Ok(())
     }
 
     fn close(&mut self, connection: Connection) -> Result<(), CallError> {
