@@ -10,6 +10,8 @@
 mod cubic;
 mod hystart;
 #[cfg(test)]
+mod path_tests;
+#[cfg(test)]
 mod tests;
 
 use super::{prr::Prr, rtt::Rtt};
