@@ -1,7 +1,7 @@
 //! Arbitrary bytes as DNS questions, over datagrams and over a stream.
 
 use crate::message::check_answer;
-use app::{Addresses, CallError, Connection, Datagram, Ecn, Listener, Service, Streams};
+use app::{Addresses, CallError, Connection, Datagram, Ecn, Listener, Range, Service, Streams};
 use base::Instant;
 use base::publish::Publisher;
 use dns::{Options, QuestionCompression, Server, Tables};
@@ -77,10 +77,18 @@ impl Streams for Taken {
         self.over = true;
         Ok(())
     }
-    fn send(&mut self, _: Connection, bytes: &[u8]) -> Result<usize, CallError> {
+    fn sendv(&mut self, _: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
         assert!(!self.over, "bytes after the end");
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
+        let before = self.bytes.len();
+        for range in ranges {
+            let Range::Owned(bytes) = range else { panic!("the service has no objects") };
+            self.bytes.extend_from_slice(bytes);
+        }
+        Ok((self.bytes.len() - before) as u64)
+    }
+    fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+        self.over = true;
+        Ok(())
     }
     fn room(&self, _: Connection) -> usize {
         1 << 20
@@ -113,8 +121,11 @@ impl Streams for Knocked {
     fn reject(&mut self, _: Connection) -> Result<(), CallError> {
         Ok(())
     }
-    fn send(&mut self, _: Connection, _: &[u8]) -> Result<usize, CallError> {
+    fn sendv(&mut self, _: Connection, _: &[Range<'_>]) -> Result<u64, CallError> {
         Err(CallError::WrongState)
+    }
+    fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+        Ok(())
     }
     fn room(&self, _: Connection) -> usize {
         0

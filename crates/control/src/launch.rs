@@ -145,7 +145,12 @@ fn open_sockets(
         .iter()
         .filter(|(_, address)| !is_own(address))
         .flat_map(|&(listener, address)| {
-            [Transport::Udp, Transport::Tcp].map(|transport| Endpoint { listener, address, transport, window_bytes: None })
+            [Transport::Udp, Transport::Tcp].map(|transport| Endpoint {
+                listener,
+                address,
+                transport,
+                window_bytes: None,
+            })
         })
         .collect();
     if endpoints.is_empty() {
