@@ -82,6 +82,9 @@ fn run(seed: u64) {
     let server_window = window(&mut rng);
     let client_window = window(&mut rng);
     let mut configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
+    // a window of a few bytes that a slow reader opens takes its time
+    let server = Script { send: server.send.min(u64::from(client_window) * 2000), ..server };
+    let client = Script { send: client.send.min(u64::from(server_window) * 2000), ..client };
     let cookies = configs[0].limits.half_open == 0;
     if cookies {
         // a client that says nothing learns from nobody else that its last acknowledgement was lost (RFC 4987 section 3.6)
