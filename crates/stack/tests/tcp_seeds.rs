@@ -36,6 +36,8 @@ fn tcp_config(rng: &mut Rng, window_bytes: u32) -> TcpConfig {
     config.congestion = if rng.chance(0.5) { Algorithm::Cubic } else { Algorithm::NewReno };
     config.times.keepalive = (rng.chance(0.5)).then_some(Duration::from_secs(60));
     config.times.keepalive_interval = Duration::from_secs(10);
+    // bad luck in a row is no reason to give up here
+    config.times.linger = Duration::from_secs(200);
     // what is scarce must be done without
     if rng.chance(0.2) {
         config.limits.records = 16 + rng.below(60) as u32;
