@@ -1,8 +1,8 @@
 //! TCP sequence numbers (RFC 9293 section 3.4): 32 bits, arithmetic modulo 2^32, compared by signed distance.
 //!
-//! A [`Seq`] is a place in a stream, a `u32` beside it is a number of bytes. The two add up to a place; two places do not add,
-//! and have no total order, so `<` does not exist: [`Seq::lt`] and its kin hold for places less than 2^31 bytes apart, which
-//! the largest window (RFC 7323 section 2.3) keeps.
+//! A [`Seq`] is a place in a stream, a `u32` beside it is a number of bytes. The two add up to a place; two places do
+//! not add, and have no total order, so `<` does not exist: [`Seq::lt`] and its kin hold for places less than 2^31
+//! bytes apart, which the largest window (RFC 7323 section 2.3) keeps.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -79,7 +79,8 @@ impl Seq {
         self.since(left) < window_bytes
     }
 
-    /// From `left` to `right`, both ends among them, as RFC 9293 writes `left =< self =< right`; `right` is not before `left`.
+    /// From `left` to `right`, both ends among them, as RFC 9293 writes `left =< self =< right`; `right` is not before
+    /// `left`.
     #[inline]
     pub const fn in_closed(self, left: Seq, right: Seq) -> bool {
         self.since(left) <= right.since(left)

@@ -1,12 +1,12 @@
 //! TCP (RFC 9293 section 3.1): a view of a segment, its options read once, and a builder with a fixed layout.
 //!
-//! The view is strict about what would make bytes ambiguous (a header that does not fit) and lenient about options, as RFC
-//! 9293 MUST-6 and MUST-7 ask: unknown kinds are stepped over, an illegal length ends the reading and is told in
-//! [`Options::malformed`], and a known kind with a wrong length counts as absent. Options that belong to a SYN are not seen in
-//! other segments.
+//! The view is strict about what would make bytes ambiguous (a header that does not fit) and lenient about options, as
+//! RFC 9293 MUST-6 and MUST-7 ask: unknown kinds are stepped over, an illegal length ends the reading and is told in
+//! [`Options::malformed`], and a known kind with a wrong length counts as absent. Options that belong to a SYN are not
+//! seen in other segments.
 //!
-//! Left out: the user timeout (RFC 5482), fast open (RFC 7413), MD5 and authentication (RFC 2385, RFC 5925), multipath (RFC
-//! 8684). A peer that offers them goes on without when they are not answered.
+//! Left out: the user timeout (RFC 5482), fast open (RFC 7413), MD5 and authentication (RFC 2385, RFC 5925), multipath
+//! (RFC 8684). A peer that offers them goes on without when they are not answered.
 
 mod build;
 #[cfg(test)]
@@ -168,7 +168,8 @@ pub struct SackBlock {
     pub right: Seq,
 }
 
-/// The options of one segment. Whether what they say makes sense (an empty SACK block, an MSS of zero) is the stack's to judge.
+/// The options of one segment. Whether what they say makes sense (an empty SACK block, an MSS of zero) is the stack's
+/// to judge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
     /// clocks
@@ -372,8 +373,8 @@ impl<'a> Tcp<'a> {
     }
 }
 
-/// What an ICMP error quotes of a segment, which may be no more than this (RFC 792); enough to find the connection and to see
-/// that the number was in flight (RFC 5927 section 4.1).
+/// What an ICMP error quotes of a segment, which may be no more than this (RFC 792); enough to find the connection and
+/// to see that the number was in flight (RFC 5927 section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// source port: the quoting packet's receiver sent it

@@ -1,13 +1,16 @@
 //! Congestion control: CUBIC (RFC 9438) and NewReno (RFC 5681, RFC 6582), with a common slow start, undo, idle and ECN.
 //!
-//! Windows are in bytes; the MSS comes with each call, since path MTU discovery may change it. Growth counts acknowledged bytes (RFC 3465),
-//! so splitting acknowledgements gains a peer nothing, and happens only while the window is what limits the sender, so that the window stays a
-//! statement about the path. During fast recovery [`super::prr`] rules the window ([`Congestion::set_window`]); it begins and ends here.
+//! Windows are in bytes; the MSS comes with each call, since path MTU discovery may change it. Growth counts
+//! acknowledged bytes (RFC 3465), so splitting acknowledgements gains a peer nothing, and happens only while the window
+//! is what limits the sender, so that the window stays a statement about the path. During fast recovery [`super::prr`]
+//! rules the window ([`Congestion::set_window`]); it begins and ends here.
 //!
 //! Left out: pacing rates ([`super::pace`]), which bytes are lost (the caller's scoreboard), L4S and accurate ECN.
 
 mod cubic;
 mod hystart;
+#[cfg(test)]
+mod path_tests;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +22,9 @@ use hystart::HyStart;
 /// No window is larger: what a scaled window field can tell (RFC 7323 section 2.3).
 pub const MAX_WINDOW_BYTES: u32 = 65_535 << 14;
 
-/// Growth for one acknowledgement in slow start without pacing, in segments. RFC 3465 has 2, RFC 9406 has 8; peers whose devices or kernels merge what
-/// they receive acknowledge 64 KiB at once, and the burst that follows leaves as one piece too.
+/// Growth for one acknowledgement in slow start without pacing, in segments. RFC 3465 has 2, RFC 9406 has 8; peers
+/// whose devices or kernels merge what they receive acknowledge 64 KiB at once, and the burst that follows leaves as
+/// one piece too.
 const SLOW_START_LIMIT_SEGMENTS: u32 = 44;
 
 /// Which algorithm.
@@ -104,7 +108,8 @@ const _: () = {
     assert!(size_of::<Congestion>() + size_of::<Rtt>() + size_of::<Prr>() <= 160);
 };
 
-/// The initial window (RFC 6928 section 2): ten segments, 14,600 bytes at most where segments are small enough for that to be two.
+/// The initial window (RFC 6928 section 2): ten segments, 14,600 bytes at most where segments are small enough for that
+/// to be two.
 pub fn initial_window(mss_bytes: u32) -> u32 {
     (10 * mss_bytes).min((2 * mss_bytes).max(14_600))
 }
@@ -164,8 +169,11 @@ impl Congestion {
     /// Takes an acknowledgement of new data outside of fast recovery.
     pub fn on_ack(&mut self, ack: &Ack) {
         let mut acked = ack.acked_bytes;
-        // forgotten in time, before sequence numbers wrap
-        self.reduced &= ack.una.lt(self.reduced_until);
+        if self.reduced && ack.una.geq(self.reduced_until) {
+            // All that was in flight is acknowledged: what a timeout lost too. It can still be undone, until the next
+            // reduction. Forgotten in time, before sequence numbers wrap.
+            (self.reduced, self.recovering) = (false, false);
+        }
         // rounds go on whether the window limits or not
         let divisor = match &mut self.phase {
             Phase::First(hystart) => hystart.on_ack(ack.una, ack.nxt, ack.rtt_ns),
@@ -233,9 +241,8 @@ impl Congestion {
         };
     }
 
-    /// Loss was found and fast recovery begins: returns the new threshold, at which recovery is to end. `flight_bytes` is SND.NXT - SND.UNA,
-    /// `nxt` SND.NXT. The window is the caller's (PRR) until
-    /// [`Congestion::on_recovered`].
+    /// Loss was found and fast recovery begins: returns the new threshold, at which recovery is to end. `flight_bytes`
+    /// is SND.NXT - SND.UNA, `nxt` SND.NXT. The window is the caller's (PRR) until [`Congestion::on_recovered`].
     pub fn on_loss(&mut self, flight_bytes: u32, nxt: Seq, mss_bytes: u32) -> u32 {
         self.remember();
         self.reduce(self.loss_factor(), flight_bytes, mss_bytes);
@@ -243,21 +250,16 @@ impl Congestion {
         self.ssthresh
     }
 
-    /// Fast recovery is over: the window is the threshold (RFC 9937 section 6.2). It can still be undone, since a D-SACK comes later, until the next
-    /// reduction.
+    /// Fast recovery is over: the window is the threshold (RFC 9937 section 6.2). It can still be undone, since a
+    /// D-SACK comes later, until the next reduction.
     pub fn on_recovered(&mut self, now: Instant, mss_bytes: u32) {
         self.recovering = false;
         self.cwnd = self.ssthresh.min(MAX_WINDOW_BYTES);
         self.begin_avoidance(now, mss_bytes);
     }
 
-    /// What a timeout lost is acknowledged; slow start goes on. It can still be undone, until the next reduction.
-    pub fn on_timeout_recovered(&mut self) {
-        self.recovering = false;
-    }
-
-    /// The retransmission timer expired (RFC 5681 section 3.1, RFC 9438 section 4.8): one segment, slow start. `again`: the segment was timed out before,
-    /// so that the threshold stays (RFC 5681 section 3.1).
+    /// The retransmission timer expired (RFC 5681 section 3.1, RFC 9438 section 4.8): one segment, slow start. `again`:
+    /// the segment was timed out before, so that the threshold stays (RFC 5681 section 3.1).
     pub fn on_timeout(&mut self, flight_bytes: u32, nxt: Seq, again: bool, mss_bytes: u32) {
         self.remember();
         if !again {
@@ -270,8 +272,8 @@ impl Congestion {
         (self.reduced, self.reduced_until) = (true, nxt);
     }
 
-    /// The peer echoes congestion (RFC 3168 section 6.1.2): reduces the window at most once a window of data, by the factor of RFC 8511. Whether it did,
-    /// so that CWR is to be sent.
+    /// The peer echoes congestion (RFC 3168 section 6.1.2): reduces the window at most once a window of data, by the
+    /// factor of RFC 8511. Whether it did, so that CWR is to be sent.
     pub fn on_ecn_echo(&mut self, now: Instant, flight_bytes: u32, una: Seq, nxt: Seq, mss_bytes: u32) -> bool {
         if self.reduced && una.lt(self.reduced_until) {
             return false;
@@ -290,8 +292,8 @@ impl Congestion {
         true
     }
 
-    /// The last reduction was for nothing: what was thought lost had only been late (RFC 5682, RFC 3708, RFC 9438 section 4.9). Everything is as it was
-    /// before it; whether there was anything to undo.
+    /// The last reduction was for nothing: what was thought lost had only been late (RFC 5682, RFC 3708, RFC 9438
+    /// section 4.9). Everything is as it was before it; whether there was anything to undo.
     pub fn on_spurious(&mut self) -> bool {
         let Some(undo) = self.undo.take() else { return false };
         self.cwnd = self.cwnd.max(undo.cwnd);
@@ -305,8 +307,9 @@ impl Congestion {
         true
     }
 
-    /// Data are about to be sent after `idle_ns` without any (RFC 5681 section 4.1): after more than a timeout the window is the initial one at most. The
-    /// threshold remembers three quarters of the old one (RFC 2861 section 2), so that slow start leads back.
+    /// Data are about to be sent after `idle_ns` without any (RFC 5681 section 4.1): after more than a timeout the
+    /// window is the initial one at most. The threshold remembers three quarters of the old one (RFC 2861 section 2),
+    /// so that slow start leads back.
     pub fn on_idle(&mut self, idle_ns: u64, rto_ns: u64, mss_bytes: u32) {
         if let Phase::Cubic(epoch) = &mut self.phase {
             epoch.freeze();
@@ -343,8 +346,8 @@ impl Congestion {
         }
     }
 
-    /// Sets the threshold, and CUBIC's plateau. NewReno goes by the flight (RFC 5681 equation 4); CUBIC by the window, as RFC 9438 section 4.6 allows who
-    /// does not let it grow beyond what is used.
+    /// Sets the threshold, and CUBIC's plateau. NewReno goes by the flight (RFC 5681 equation 4); CUBIC by the window,
+    /// as RFC 9438 section 4.6 allows who does not let it grow beyond what is used.
     fn reduce(&mut self, factor: f64, flight_bytes: u32, mss_bytes: u32) {
         let base = match self.algorithm {
             Algorithm::Cubic => self.cwnd,

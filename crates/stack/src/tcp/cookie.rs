@@ -1,5 +1,5 @@
-//! SYN cookies (RFC 4987 section 3.6): under a flood a SYN is answered and forgotten; what must be remembered travels in the
-//! initial sequence number of the SYN-ACK and comes back with the acknowledgement.
+//! SYN cookies (RFC 4987 section 3.6): under a flood a SYN is answered and forgotten; what must be remembered travels
+//! in the initial sequence number of the SYN-ACK and comes back with the acknowledgement.
 //!
 //! ```text
 //! sequence number   31 ............ 8  7 .......... 0
@@ -9,12 +9,13 @@
 //!                   clock in ms        3..0 window scale (15: none), 4 SACK permitted, 5 ECN
 //! ```
 //!
-//! So a peer without timestamps keeps its MSS and window scale, rounded down to one of eight, and SACK; one with timestamps keeps the
-//! exact scale and ECN too. The hash, SipHash-2-4, covers the tuple, the peer's initial number, the period and the offer: to
-//! guess one costs 2^24 acknowledgements. A cookie is good for this period of 64 s and the next.
+//! So a peer without timestamps keeps its MSS and window scale, rounded down to one of eight, and SACK; one with
+//! timestamps keeps the exact scale and ECN too. The hash, SipHash-2-4, covers the tuple, the peer's initial number,
+//! the period and the offer: to guess one costs 2^24 acknowledgements. A cookie is good for this period of 64 s and the
+//! next.
 //!
-//! Left out: retransmission of a cookie's SYN-ACK (there is nothing that could be sent again: RFC 4987 section 3.6 names this
-//! price), and options behind those above.
+//! Left out: retransmission of a cookie's SYN-ACK (there is nothing that could be sent again: RFC 4987 section 3.6
+//! names this price), and options behind those above.
 
 use super::sip::Key;
 use super::tuple::Tuple;
@@ -22,8 +23,8 @@ use base::{Instant, Seq};
 
 /// Nanoseconds of a period.
 const PERIOD_NS: u64 = 64_000_000_000;
-/// Segment sizes that a cookie can name: no path, tiny; the defaults of IPv4 and of tunnels; Ethernet with and without options;
-/// jumbo frames.
+/// Segment sizes that a cookie can name: no path, tiny; the defaults of IPv4 and of tunnels; Ethernet with and without
+/// options; jumbo frames.
 const MSS_TABLE: [u16; 8] = [216, 536, 1200, 1360, 1400, 1440, 1460, 8960];
 /// Window scales that a cookie can name; the first entry means no scaling.
 const SCALE_TABLE: [Option<u8>; 8] = [None, Some(0), Some(2), Some(4), Some(6), Some(7), Some(8), Some(10)];
@@ -60,8 +61,8 @@ impl Cookies {
         Cookies { key: secret.derive(3), made_at: None }
     }
 
-    /// The initial number for the SYN-ACK; `client_isn` is the SYN's. `None` when the peer's segments are below 216 bytes, which
-    /// no cookie can say.
+    /// The initial number for the SYN-ACK; `client_isn` is the SYN's. `None` when the peer's segments are below 216
+    /// bytes, which no cookie can say.
     pub fn make(&mut self, now: Instant, tuple: &Tuple, client_isn: Seq, offer: &Offer) -> Option<Seq> {
         let mss = MSS_TABLE.iter().rposition(|mss| *mss <= offer.mss)?;
         let scale = scale_index(offer.window_scale);
@@ -72,14 +73,15 @@ impl Cookies {
         Some(Seq::new(self.authentication(tuple, client_isn, period, bits) << 8 | u32::from(masked)))
     }
 
-    /// Whether a cookie that is still good was made at all: only then is an acknowledgement without a connection worth a hash.
+    /// Whether a cookie that is still good was made at all: only then is an acknowledgement without a connection worth
+    /// a hash.
     #[inline]
     pub fn expected(&self, now: Instant) -> bool {
         self.made_at.is_some_and(|made_at| now.saturating_since(made_at).as_nanos() < 2 * u128::from(PERIOD_NS))
     }
 
-    /// The offer that `cookie` carries, `None` when it is not ours or too old. `client_isn` is the acknowledging segment's number
-    /// minus one, `cookie` what it acknowledges minus one. ECN is not in it: see [`read_stamp`].
+    /// The offer that `cookie` carries, `None` when it is not ours or too old. `client_isn` is the acknowledging
+    /// segment's number minus one, `cookie` what it acknowledges minus one. ECN is not in it: see [`read_stamp`].
     pub fn check(&self, now: Instant, tuple: &Tuple, client_isn: Seq, cookie: Seq) -> Option<Offer> {
         let (told, masked) = (cookie.get() >> 8, cookie.get() as u8);
         let period = now.as_nanos() / PERIOD_NS;
@@ -116,14 +118,14 @@ fn bound(client_isn: Seq, period: u64, low: u64) -> u64 {
     u64::from(client_isn.get()) << 32 | (period & 0x7f_ffff) << 9 | low
 }
 
-/// The place of the largest scale that a cookie can name and the peer's is not below: a smaller shift makes its windows look
-/// smaller than they are, never larger.
+/// The place of the largest scale that a cookie can name and the peer's is not below: a smaller shift makes its windows
+/// look smaller than they are, never larger.
 fn scale_index(scale: Option<u8>) -> usize {
     SCALE_TABLE.iter().rposition(|entry| *entry <= scale).unwrap_or(0)
 }
 
-/// The timestamp value for a cookie's SYN-ACK, before the connection's own offset is added: the clock, at most 64 ms behind,
-/// with the options in its lowest bits. Never ahead of the clock, so that later values do not go back.
+/// The timestamp value for a cookie's SYN-ACK, before the connection's own offset is added: the clock, at most 64 ms
+/// behind, with the options in its lowest bits. Never ahead of the clock, so that later values do not go back.
 pub fn stamp(clock_ms: u32, offer: &Offer) -> u32 {
     let scale = offer.window_scale.map_or(STAMP_NO_SCALE, |scale| u32::from(scale.min(14)));
     let bits = scale | if offer.sack_permitted { STAMP_SACK } else { 0 } | if offer.ecn { STAMP_ECN } else { 0 };
@@ -131,8 +133,8 @@ pub fn stamp(clock_ms: u32, offer: &Offer) -> u32 {
     if stamp.wrapping_sub(clock_ms).cast_signed() > 0 { stamp.wrapping_sub(STAMP_MASK + 1) } else { stamp }
 }
 
-/// Completes an offer from the echoed timestamp, the connection's own offset taken off. The echo is not authenticated, so it only
-/// refines: a scale that rounds to the cookie's own, ECN, and nothing where it contradicts the cookie.
+/// Completes an offer from the echoed timestamp, the connection's own offset taken off. The echo is not authenticated,
+/// so it only refines: a scale that rounds to the cookie's own, ECN, and nothing where it contradicts the cookie.
 pub fn read_stamp(offer: Offer, echoed: u32) -> Offer {
     let scale = Some((echoed & 0xf) as u8).filter(|scale| u32::from(*scale) != STAMP_NO_SCALE);
     let sack_permitted = echoed & STAMP_SACK != 0;

@@ -1,7 +1,8 @@
-//! Initial sequence numbers (RFC 6528) and the offset of each connection's timestamp clock (RFC 7323 section 5.4): a clock plus
-//! a keyed hash of the tuple, so that the numbers of one tuple grow and those of another tell nothing.
+//! Initial sequence numbers (RFC 6528) and the offset of each connection's timestamp clock (RFC 7323 section 5.4): a
+//! clock plus a keyed hash of the tuple, so that the numbers of one tuple grow and those of another tell nothing.
 //!
-//! Left out: a new key after a while. The hash is SipHash-2-4 with 128 secret bits; the key lives as long as the process.
+//! Left out: a new key after a while. The hash is SipHash-2-4 with 128 secret bits; the key lives as long as the
+//! process.
 
 use super::sip::Key;
 use super::tuple::Tuple;
@@ -30,8 +31,8 @@ impl Numbers {
         Seq::new(tuple.hash24(self.isn, 0) as u32) + clock
     }
 
-    /// What is added to the clock in milliseconds to make the timestamps of this tuple's connections: the same for each of them,
-    /// so that timestamps grow from one incarnation to the next (RFC 6191 needs that).
+    /// What is added to the clock in milliseconds to make the timestamps of this tuple's connections: the same for each
+    /// of them, so that timestamps grow from one incarnation to the next (RFC 6191 needs that).
     #[inline]
     pub fn clock_offset(&self, tuple: &Tuple) -> u32 {
         tuple.hash24(self.clock, 0) as u32

@@ -1,8 +1,10 @@
-//! Bounds on what one stranger can take: connections and half-open ones by source, and acknowledgements that anybody can provoke.
+//! Bounds on what one stranger can take: connections and half-open ones by source, and acknowledgements that anybody
+//! can provoke.
 //!
-//! A source is an IPv4 address or an IPv6 /64, which is what one subscriber has. [`Sources`] counts exactly and not in a sketch: there
-//! is an entry for each source that holds something, so entries are bounded by what is held at all, which the stack bounds anyway, and no
-//! source is refused for what another does. Counts begin at once and end at once; nothing decays.
+//! A source is an IPv4 address or an IPv6 /64, which is what one subscriber has. [`Sources`] counts exactly and not in
+//! a sketch: there is an entry for each source that holds something, so entries are bounded by what is held at all,
+//! which the stack bounds anyway, and no source is refused for what another does. Counts begin at once and end at once;
+//! nothing decays.
 
 use super::sip::{Key, Tail};
 use base::Instant;
@@ -13,8 +15,8 @@ use std::net::IpAddr;
 pub struct Source(u64);
 
 impl Source {
-    /// The source that an address belongs to. An IPv4 address stands where the prefix 0::/32 of IPv6 would, which nobody sends from (RFC
-    /// 4291 section 2.5.2 ff.).
+    /// The source that an address belongs to. An IPv4 address stands where the prefix 0::/32 of IPv6 would, which
+    /// nobody sends from (RFC 4291 section 2.5.2 ff.).
     #[inline]
     pub fn of(addr: IpAddr) -> Source {
         match addr.to_canonical() {
@@ -73,8 +75,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Counts for at most `capacity` sources at a time: as many as connections and half-open connections together can never be too few. 32
-    /// to 64 bytes each.
+    /// Counts for at most `capacity` sources at a time: as many as connections and half-open connections together can
+    /// never be too few. 32 to 64 bytes each.
     ///
     /// # Panics
     /// When `capacity` is above 2^30.
@@ -246,8 +248,9 @@ impl Sources {
 
 /// A limit on acknowledgements that strangers provoke (RFC 5961 section 7, "ACK throttling").
 ///
-/// A fixed number a second could be counted by one who is off the path, and tell whether a guess hit another's connection (RFC 5961
-/// section 10; CVE-2016-5696). So each second has a number of its own, drawn under a secret between half and one and a half of the limit.
+/// A fixed number a second could be counted by one who is off the path, and tell whether a guess hit another's
+/// connection (RFC 5961 section 10; CVE-2016-5696). So each second has a number of its own, drawn under a secret
+/// between half and one and a half of the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct ChallengeLimit {
     per_second: u32,

@@ -1,10 +1,10 @@
-//! Pacing: segments leave evenly over a round trip instead of in one burst, where the path is long enough for it to matter (RFC
-//! 9002 section 7.7 says why; TCP has no RFC of its own for it).
+//! Pacing: segments leave evenly over a round trip instead of in one burst, where the path is long enough for it to
+//! matter (RFC 9002 section 7.7 says why; TCP has no RFC of its own for it).
 //!
-//! There are no tokens: one instant says when the next bytes may leave. Each permission is for a quantum of some segments, so
-//! that a timer serves several; a timer that comes late is made up for, up to one quantum. Where the least round-trip time is a
-//! millisecond or less nothing is held back: there a burst is shorter than the machine's own jitter, and acknowledgements
-//! clock well.
+//! There are no tokens: one instant says when the next bytes may leave. Each permission is for a quantum of some
+//! segments, so that a timer serves several; a timer that comes late is made up for, up to one quantum. Where the least
+//! round-trip time is a millisecond or less nothing is held back: there a burst is shorter than the machine's own
+//! jitter, and acknowledgements clock well.
 
 use base::Instant;
 
@@ -31,16 +31,15 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The rate of a window over a round trip, with room to grow: twice that in slow start, which doubles the window each round
-    /// trip, 6/5 of it otherwise. `None` when the path is not to be paced.
+    /// The rate of a window over a round trip, with room to grow: twice that in slow start, which doubles the window
+    /// each round trip, 6/5 of it otherwise. `None` when the path is not to be paced.
     #[inline]
     pub fn of(cwnd_bytes: u32, smoothed_ns: u64, min_ns: u64, slow_start: bool, mss_bytes: u32) -> Option<Rate> {
         if min_ns <= LEAST_RTT_NS || smoothed_ns == 0 {
             return None;
         }
         let window = u64::from(cwnd_bytes) * if slow_start { 20 } else { 12 } / 10;
-        let bytes_per_s = (u128::from(window) * 1_000_000_000 / u128::from(smoothed_ns)) as u64;
-        let bytes_per_s = bytes_per_s.max(1);
+        let bytes_per_s = (window * 1_000_000_000 / smoothed_ns).max(1);
         let worth = bytes_per_s.saturating_mul(QUANTUM_NS) / 1_000_000_000;
         let least = u64::from(MIN_QUANTUM_SEGMENTS * mss_bytes);
         let most = u64::from(MAX_QUANTUM_SEGMENTS * mss_bytes);
@@ -62,7 +61,8 @@ impl Rate {
     /// The time that `bytes` take.
     #[inline]
     fn ns(&self, bytes: u64) -> u64 {
-        (u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s)).min(u128::from(u64::MAX)) as u64
+        // a window's worth fits: 2^30 bytes and 2^30 ns
+        bytes.saturating_mul(1_000_000_000) / self.bytes_per_s
     }
 }
 
@@ -97,8 +97,8 @@ mod tests {
     const MSS: u32 = 1448;
 
     proptest! {
-        /// Whenever the timer comes, what left since any permission is at most the rate's worth and three quanta: the one that is
-        /// sent at once, the one that makes up for a late timer, the one at the end.
+        /// Whenever the timer comes, what left since any permission is at most the rate's worth and three quanta: the
+        /// one that is sent at once, the one that makes up for a late timer, the one at the end.
         #[test]
         fn never_faster_than_the_rate_and_not_much_slower(
             cwnd_segments in 1u32..3000, rtt_us in 1001u64..500_000, late_us in prop::collection::vec(0u64..400, 50..300), idle_us in 0u64..9_000_000

@@ -1,8 +1,8 @@
-//! Proportional Rate Reduction (RFC 9937): how much may be sent for each acknowledgement during fast recovery, so that the flight ends it
-//! at the slow-start threshold, neither in one burst nor after a silence.
+//! Proportional Rate Reduction (RFC 9937): how much may be sent for each acknowledgement during fast recovery, so that
+//! the flight ends it at the slow-start threshold, neither in one burst nor after a silence.
 //!
-//! The caller knows the scoreboard; it says what each acknowledgement delivered and what is in flight, and takes the window from here until
-//! recovery ends, when the window is the threshold.
+//! The caller knows the scoreboard; it says what each acknowledgement delivered and what is in flight, and takes the
+//! window from here until recovery ends, when the window is the threshold.
 
 /// One recovery of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,15 +20,17 @@ pub struct Prr {
 const _: () = assert!(size_of::<Prr>() == 16);
 
 impl Prr {
-    /// Recovery begins (RFC 9937 section 6.2). `target_bytes` is the new slow-start threshold. `flight_bytes` is RecoverFS: SND.NXT - SND.UNA
-    /// as it was before the acknowledgement that began recovery, less what had been SACKed before that acknowledgement.
+    /// Recovery begins (RFC 9937 section 6.2). `target_bytes` is the new slow-start threshold. `flight_bytes` is
+    /// RecoverFS: SND.NXT - SND.UNA as it was before the acknowledgement that began recovery, less what had been SACKed
+    /// before that acknowledgement.
     pub fn begin(target_bytes: u32, flight_bytes: u32) -> Prr {
         Prr { target_bytes, flight_bytes: flight_bytes.max(1), delivered_bytes: 0, out_bytes: 0 }
     }
 
-    /// The window after an acknowledgement, the one that begins recovery and every one during it (RFC 9937 section 6.2); `None` when it stays
-    /// as it is. `delivered_bytes`: newly acknowledged or SACKed. `pipe_bytes`: in flight now, lost ones left out. `safe`: SND.UNA advanced
-    /// and no further loss was found. Recovery that a timer begins calls this with nothing delivered.
+    /// The window after an acknowledgement, the one that begins recovery and every one during it (RFC 9937 section
+    /// 6.2); `None` when it stays as it is. `delivered_bytes`: newly acknowledged or SACKed. `pipe_bytes`: in flight
+    /// now, lost ones left out. `safe`: SND.UNA advanced and no further loss was found. Recovery that a timer begins
+    /// calls this with nothing delivered.
     #[must_use]
     pub fn on_ack(&mut self, delivered_bytes: u32, pipe_bytes: u32, safe: bool, mss_bytes: u32) -> Option<u32> {
         if delivered_bytes == 0 && self.out_bytes > 0 {
@@ -71,8 +73,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// RFC 9937's pseudocode, in segments, over a recovery in which `lost` of `flight` segments are gone and each acknowledgement SACKs one:
-    /// returns the flight at the end and the largest burst.
+    /// RFC 9937's pseudocode, in segments, over a recovery in which `lost` of `flight` segments are gone and each
+    /// acknowledgement SACKs one: returns the flight at the end and the largest burst.
     fn recover(flight: u32, lost: u32, target: u32) -> (u32, u32) {
         let mut prr = Prr::begin(target * MSS, flight * MSS);
         let (mut pipe, mut waiting, mut burst) = (flight - lost, flight - lost, 0);
@@ -141,8 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// However acknowledgements come, what is let out is at most what was delivered and a segment for each of them, and the window leads
-        /// at most to the target or to what is in flight and one more.
+        /// However acknowledgements come, what is let out is at most what was delivered and a segment for each of them,
+        /// and the window leads at most to the target or to what is in flight and one more.
         #[test]
         fn lets_out_what_was_delivered(
             target in 2u32..500, flight in 1u32..500, acks in prop::collection::vec((0u32..6 * MSS, any::<bool>(), 0u32..600, 0u8..=100), 1..100)

@@ -1,23 +1,24 @@
-//! Round-trip time and the retransmission timeout (RFC 6298), with many samples a round trip (RFC 7323 appendix G), and the
-//! least round-trip time of late, which RACK (RFC 8985 section 6.2) and pacing use.
+//! Round-trip time and the retransmission timeout (RFC 6298), with many samples a round trip (RFC 7323 appendix G), and
+//! the least round-trip time of late, which RACK (RFC 8985 section 6.2) and pacing use.
 //!
-//! The caller keeps Karn's rule (RFC 6298 section 3): no sample from a segment that was sent twice, unless its echoed timestamp
-//! tells which of the two was answered. Clocks and timers are the caller's too.
+//! The caller keeps Karn's rule (RFC 6298 section 3): no sample from a segment that was sent twice, unless its echoed
+//! timestamp tells which of the two was answered. Clocks and timers are the caller's too.
 
 use base::Instant;
 
 /// Before any sample (RFC 6298 section 2.1).
 pub const INITIAL_RTO_NS: u64 = 1_000_000_000;
-/// Least wait beyond the smoothed round-trip time. RFC 6298 section 2.4 would have a second for the whole; 200 ms, as widely
-/// deployed, is still more than a peer delays an acknowledgement in practice. It bounds the variance term and not the sum, so
-/// that a long, steady path, whose variance goes to zero, still has all of it to spare.
+/// Least wait beyond the smoothed round-trip time. RFC 6298 section 2.4 would have a second for the whole; 200 ms, as
+/// widely deployed, is still more than a peer delays an acknowledgement in practice. It bounds the variance term and
+/// not the sum, so that a long, steady path, whose variance goes to zero, still has all of it to spare.
 pub const MIN_VARIANCE_NS: u64 = 200_000_000;
 /// The largest timeout (RFC 6298 section 2.5).
 pub const MAX_RTO_NS: u64 = 60_000_000_000;
 /// What data begin with when the handshake was timed out (RFC 6298 section 5.7).
 pub const AFTER_LOST_SYN_RTO_NS: u64 = 3_000_000_000;
 
-/// Bits of the smoothed values below a nanosecond. With thousands of samples a round trip each moves them by less than one.
+/// Bits of the smoothed values below a nanosecond. With thousands of samples a round trip each moves them by less than
+/// one.
 const FRACTION_BITS: u32 = 16;
 /// Doublings that lead from the least timeout past the largest.
 const MAX_BACKOFF: u8 = 9;
@@ -50,8 +51,9 @@ impl Rtt {
         Rtt { srtt: 0, rttvar: 0, least: Least::NONE, backoff: 0, lost_syn: false }
     }
 
-    /// Takes a sample. `samples_per_rtt` is how many are expected in a round trip: RFC 7323 appendix G has flight size / (2 MSS),
-    /// rounded up; zero counts as one. The timeout is no longer doubled after it (RFC 6298 section 5, the note at its end).
+    /// Takes a sample. `samples_per_rtt` is how many are expected in a round trip: RFC 7323 appendix G has flight size
+    /// / (2 MSS), rounded up; zero counts as one. The timeout is no longer doubled after it (RFC 6298 section 5, the
+    /// note at its end).
     pub fn on_sample(&mut self, now: Instant, sample_ns: u64, samples_per_rtt: u32) {
         let sample_ns = sample_ns.clamp(1, MAX_RTO_NS);
         self.least.take(now, sample_ns);
@@ -62,7 +64,8 @@ impl Rtt {
             (self.srtt, self.rttvar) = (sample, sample / 2);
             return;
         }
-        // RFC 6298 section 2.3 with alpha = 1/8 and beta = 1/4, RTTVAR first; RFC 7323 appendix G divides both by the count
+        // RFC 6298 section 2.3 with alpha = 1/8 and beta = 1/4, RTTVAR first; RFC 7323 appendix G divides both by the
+        // count
         let count = u64::from(samples_per_rtt.max(1));
         self.rttvar = approach(self.rttvar, self.srtt.abs_diff(sample), 4 * count);
         self.srtt = approach(self.srtt, sample, 8 * count).max(1);
@@ -80,7 +83,8 @@ impl Rtt {
         self.rttvar >> FRACTION_BITS
     }
 
-    /// The least sample of the last one to two minutes, `None` before the first. Above 68 s it counts as 68 s, below 16 ns as 16.
+    /// The least sample of the last one to two minutes, `None` before the first. Above 68 s it counts as 68 s, below 16
+    /// ns as 16.
     #[inline]
     pub fn min_ns(&self) -> Option<u64> {
         self.least.get()
@@ -113,8 +117,8 @@ impl Rtt {
         self.backoff = 0;
     }
 
-    /// The handshake is complete. `timed_out`: SYN or SYN-ACK had to be sent again, so that without a sample the first data wait
-    /// for 3 s (RFC 6298 section 5.7).
+    /// The handshake is complete. `timed_out`: SYN or SYN-ACK had to be sent again, so that without a sample the first
+    /// data wait for 3 s (RFC 6298 section 5.7).
     pub fn on_established(&mut self, timed_out: bool) {
         self.lost_syn = timed_out;
         self.backoff = 0;
@@ -132,7 +136,8 @@ fn approach(old: u64, target: u64, divisor: u64) -> u64 {
 struct Least {
     current_16ns: u32,
     before_16ns: u32,
-    /// when the current period began; wraps after 49 days, which a connection that is idle so long may mistake for a moment
+    /// when the current period began; wraps after 49 days, which a connection that is idle so long may mistake for a
+    /// moment
     since_ms: u32,
 }
 

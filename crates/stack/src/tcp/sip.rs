@@ -1,11 +1,11 @@
 //! SipHash (Aumasson, Bernstein 2012) over a few words: the one keyed hash of TCP.
 //!
-//! SipHash-2-4 makes what a stranger sees and must not guess (initial sequence numbers, cookies, clock offsets). SipHash-1-3
-//! places connections in tables: nobody sees its output, and one round a word keeps it at some 20 instructions more than a
-//! hash without a key, whose collisions anybody could compute and aim at one bucket.
+//! SipHash-2-4 makes what a stranger sees and must not guess (initial sequence numbers, cookies, clock offsets).
+//! SipHash-1-3 places connections in tables: nobody sees its output, and one round a word keeps it at some 20
+//! instructions more than a hash without a key, whose collisions anybody could compute and aim at one bucket.
 //!
-//! The input is whole 64-bit words and up to seven bytes behind them, which is all that tuples need; no state is carried from
-//! call to call.
+//! The input is whole 64-bit words and up to seven bytes behind them, which is all that tuples need; no state is
+//! carried from call to call.
 
 /// A secret of 128 bits, drawn once by who owns the entropy.
 #[derive(Clone, Copy)]

@@ -1,12 +1,14 @@
 //! From a connection's tuple to its index: open addressing over slots of eight bytes, made once, never grown.
 //!
-//! A slot holds 32 bits of the tuple's hash and a 32-bit value, the index, in whose highest bits the caller may say what kind of thing
-//! it is (a connection, a half-open one, TIME-WAIT). The tuple itself stays in what the index names and is compared there, through a
-//! closure, only when all 32 bits agree: for a stranger's tuple that is once in 2^32 slots seen.
+//! A slot holds 32 bits of the tuple's hash and a 32-bit value, the index, in whose highest bits the caller may say
+//! what kind of thing it is (a connection, a half-open one, TIME-WAIT). The tuple itself stays in what the index names
+//! and is compared there, through a closure, only when all 32 bits agree: for a stranger's tuple that is once in 2^32
+//! slots seen.
 //!
-//! There are at least two slots for each entry that may live, so a look-up sees 1.5 slots when it finds and 2.5 when it does not, on
-//! average, eight of them on one cache line. Removal moves later entries of the run back (Knuth, volume 3, 6.4, algorithm R): no
-//! tombstones, so a table that was full once is as fast afterwards as it was. The hash is keyed ([`super::sip`]): nobody can aim at one run.
+//! There are at least two slots for each entry that may live, so a look-up sees 1.5 slots when it finds and 2.5 when it
+//! does not, on average, eight of them on one cache line. Removal moves later entries of the run back (Knuth, volume 3,
+//! 6.4, algorithm R): no tombstones, so a table that was full once is as fast afterwards as it was. The hash is keyed
+//! ([`super::sip`]): nobody can aim at one run.
 //!
 //! For a burst: hash all, [`Table::prefetch`] all, then [`Table::find`] each.
 
@@ -224,8 +226,8 @@ mod tests {
     }
 
     proptest! {
-        /// The twin is a map from keys to values. Hashes come from a few, so that runs are long, wrap round the end and hold
-        /// several keys of one whole hash.
+        /// The twin is a map from keys to values. Hashes come from a few, so that runs are long, wrap round the end and
+        /// hold several keys of one whole hash.
         #[test]
         fn is_a_map_whatever_the_hashes(
             steps in prop::collection::vec(a_step(), 1..300), hashes in prop::collection::vec(prop_oneof![0u32..5, 60u32..70, any::<u32>()], 60)

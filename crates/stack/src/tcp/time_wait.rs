@@ -1,13 +1,14 @@
-//! TIME-WAIT (RFC 9293 section 3.6.1) in 32 bytes a connection over IPv4 and 56 over IPv6: who it was, where both streams ended, the
-//! peer's last timestamp, until when.
+//! TIME-WAIT (RFC 9293 section 3.6.1) in 32 bytes a connection over IPv4 and 56 over IPv6: who it was, where both
+//! streams ended, the peer's last timestamp, until when.
 //!
-//! Entries stand in two rings, one a family, in the order in which they came, which is nearly that in which they go: memory is bounded
-//! and touched only as far as it is used, and when a ring is full the oldest entry goes early and is counted. A connection is found
-//! through the caller's table ([`super::table`]), whose value an entry's [`Slot`] is; [`Fate`] tells what changes there.
+//! Entries stand in two rings, one a family, in the order in which they came, which is nearly that in which they go:
+//! memory is bounded and touched only as far as it is used, and when a ring is full the oldest entry goes early and is
+//! counted. A connection is found through the caller's table ([`super::table`]), whose value an entry's [`Slot`] is;
+//! [`Fate`] tells what changes there.
 //!
-//! What comes for such a connection is judged by [`TimeWait::judge`]. Hazards of RFC 1337: a reset does not end TIME-WAIT (its fix F1),
-//! an old duplicate is answered with an acknowledgement and nothing is taken from it, and a new SYN is taken only where timestamps or
-//! sequence numbers show that it is new (RFC 6191, RFC 9293 section 3.10.7.4).
+//! What comes for such a connection is judged by [`TimeWait::judge`]. Hazards of RFC 1337: a reset does not end
+//! TIME-WAIT (its fix F1), an old duplicate is answered with an acknowledgement and nothing is taken from it, and a new
+//! SYN is taken only where timestamps or sequence numbers show that it is new (RFC 6191, RFC 9293 section 3.10.7.4).
 
 use super::table::Hash;
 use super::tuple::{Tuple, Tuple4, Tuple6};
@@ -58,12 +59,13 @@ pub enum Answer {
     Drop,
     /// nothing: a reset (RFC 1337)
     DropReset,
-    /// Acknowledge: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, within the limit on such acknowledgements (RFC 5961 section 7)
+    /// Acknowledge: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, within the limit on such acknowledgements (RFC 5961 section
+    /// 7)
     Acknowledge,
     /// The peer's FIN again: acknowledge, and two segment lifetimes begin anew (done here)
     AcknowledgeFin,
-    /// A new connection may begin. Take this entry out; our initial number must be beyond this one (RFC 6191 section 2, RFC 9293
-    /// section 3.6.1)
+    /// A new connection may begin. Take this entry out; our initial number must be beyond this one (RFC 6191 section 2,
+    /// RFC 9293 section 3.6.1)
     Reuse {
         /// the last number that we may have used
         beyond: Seq,
@@ -226,8 +228,8 @@ pub struct TimeWait {
 }
 
 impl TimeWait {
-    /// Room for so many connections over each family, at least one and at most 2^24; `lifetime` is twice the segment lifetime (RFC 9293
-    /// section 3.4.2), at most a day.
+    /// Room for so many connections over each family, at least one and at most 2^24; `lifetime` is twice the segment
+    /// lifetime (RFC 9293 section 3.4.2), at most a day.
     pub fn new(capacity4: u32, capacity6: u32, lifetime: Duration) -> TimeWait {
         let lifetime_ms = lifetime.as_millis().min(86_400_000) as u32;
         TimeWait { v4: Ring::new(capacity4), v6: Ring::new(capacity6), lifetime_ms }
@@ -355,8 +357,8 @@ impl<T: Copy> Entry<T> {
             // RFC 7323 section 3.2: every segment of such a connection has the option
             let Some(value) = value else { return Answer::Drop };
             if value.wrapping_sub(recent).cast_signed() < 0 {
-                // RFC 7323 section 5.3 R1, an old duplicate; what takes up no sequence number is not answered, so that two such ends
-                // cannot answer each other for ever
+                // RFC 7323 section 5.3 R1, an old duplicate; what takes up no sequence number is not answered, so that
+                // two such ends cannot answer each other for ever
                 let empty = arrival.payload_bytes == 0 && !flags.contains(Flags::FIN);
                 return if empty { Answer::Drop } else { Answer::Acknowledge };
             }

@@ -72,7 +72,8 @@ impl Tuple6 {
 }
 
 impl Tuple {
-    /// The connection between two sockets of one family; a mapped IPv4 address counts as IPv4. `None` when the families differ.
+    /// The connection between two sockets of one family; a mapped IPv4 address counts as IPv4. `None` when the families
+    /// differ.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Tuple> {
         let (local_port, remote_port) = (local.port(), remote.port());
         match (local.ip().to_canonical(), remote.ip().to_canonical()) {

@@ -14,8 +14,8 @@ use base::Seq;
 pub enum PayloadSum {
     /// its sum is known, as if it began at an even offset; [`Sum::ZERO`] when there is none
     Known(Sum),
-    /// A device sums header and payload: the field gets the folded pseudo-header sum. The pseudo-header's length is that of
-    /// the segment as handed over, whatever it is cut into.
+    /// A device sums header and payload: the field gets the folded pseudo-header sum. The pseudo-header's length is
+    /// that of the segment as handed over, whatever it is cut into.
     Device,
 }
 
@@ -38,8 +38,8 @@ pub struct Header<'a> {
     pub urgent: u16,
     /// clocks
     pub timestamps: Option<Timestamps>,
-    /// SACK blocks, the most recent first (RFC 2018 section 4); what does not fit, three beside timestamps and four without,
-    /// is left out. Not written with SYN.
+    /// SACK blocks, the most recent first (RFC 2018 section 4); what does not fit, three beside timestamps and four
+    /// without, is left out. Not written with SYN.
     pub sack: &'a [SackBlock],
     /// largest segment we take; SYN only
     pub mss: Option<u16>,
@@ -67,8 +67,8 @@ impl Header<'_> {
         HEADER_BYTES + timestamps + sack
     }
 
-    /// Writes the header to the front of `out`; the payload stands, or will stand, behind it. `pseudo` is the sum of the
-    /// pseudo-header of the whole segment. Returns the header's bytes.
+    /// Writes the header to the front of `out`; the payload stands, or will stand, behind it. `pseudo` is the sum of
+    /// the pseudo-header of the whole segment. Returns the header's bytes.
     ///
     /// # Panics
     /// When `out` is shorter than [`Header::bytes`].

@@ -1,9 +1,9 @@
-//! The growth of CUBIC in congestion avoidance (RFC 9438 sections 4.2 to 4.5): a cubic function of the time since the last reduction, and at least
-//! what Reno would reach.
+//! The growth of CUBIC in congestion avoidance (RFC 9438 sections 4.2 to 4.5): a cubic function of the time since the
+//! last reduction, and at least what Reno would reach.
 //!
-//! Time in which the window was not what limited the sender does not count (RFC 9438 section 5.8): afterwards the curve is shifted so that it goes
-//! through the window as it is, never forward. Arithmetic is in 64-bit floats, a few nanoseconds an acknowledgement; windows are whole bytes,
-//! with the fractions kept.
+//! Time in which the window was not what limited the sender does not count (RFC 9438 section 5.8): afterwards the curve
+//! is shifted so that it goes through the window as it is, never forward. Arithmetic is in 64-bit floats, a few
+//! nanoseconds an acknowledgement; windows are whole bytes, with the fractions kept.
 
 use base::Instant;
 
@@ -49,8 +49,8 @@ fn seconds(steps: u32) -> f64 {
 }
 
 impl Epoch {
-    /// Congestion avoidance begins at this window. Where it is not below W_max, as after slow start or a timeout, K is zero and W_max is the
-    /// window (RFC 9438 sections 4.8 and 4.10): the caller sets it so.
+    /// Congestion avoidance begins at this window. Where it is not below W_max, as after slow start or a timeout, K is
+    /// zero and W_max is the window (RFC 9438 sections 4.8 and 4.10): the caller sets it so.
     pub(crate) fn begin(now: Instant, windows: &Windows) -> Epoch {
         let below = f64::from(windows.w_max.saturating_sub(windows.cwnd)) / f64::from(windows.mss);
         Epoch {
@@ -82,7 +82,8 @@ impl Epoch {
         }
         let cwnd = f64::from(windows.cwnd);
         let share = f64::from(acked) / cwnd;
-        // Reno's window (section 4.3): W_est + alpha * segments_acked / cwnd, alpha one beyond the window before the reduction
+        // Reno's window (section 4.3): W_est + alpha * segments_acked / cwnd, alpha one beyond the window before the
+        // reduction
         let alpha = if self.est_bytes >= windows.cwnd_prior { 1.0 } else { ALPHA };
         let grown = alpha * share * f64::from(windows.mss) + f64::from(self.est_fraction);
         self.est_bytes = self.est_bytes.saturating_add(grown as u32).min(super::MAX_WINDOW_BYTES);

@@ -1,5 +1,5 @@
-//! HyStart++ (RFC 9406): the first slow start ends when round trips become longer, before packets are lost; a phase of slower growth in between
-//! shows whether the delay was there to stay.
+//! HyStart++ (RFC 9406): the first slow start ends when round trips become longer, before packets are lost; a phase of
+//! slower growth in between shows whether the delay was there to stay.
 
 use base::Seq;
 
@@ -45,8 +45,8 @@ impl HyStart {
         }
     }
 
-    /// Takes an acknowledgement up to `una` while `nxt` is the next to be sent. Returns the divisor of the growth, `None` when slow start is over
-    /// (RFC 9406 section 4.2).
+    /// Takes an acknowledgement up to `una` while `nxt` is the next to be sent. Returns the divisor of the growth,
+    /// `None` when slow start is over (RFC 9406 section 4.2).
     pub(crate) fn on_ack(&mut self, una: Seq, nxt: Seq, rtt_ns: Option<u64>) -> Option<u32> {
         if self.css_rounds >= CSS_ROUNDS {
             return None;

@@ -148,17 +148,17 @@ proptest! {
                 }
                 Step::Timeout => {
                     congestion.on_timeout(congestion.window(), Seq::new(1), false, MSS);
-                    congestion.on_timeout_recovered();
                     twin.reduce(0.7);
                     (twin.cwnd, twin.w_max) = (1.0, 0.0);
                     begun = true;
                 }
             }
-            // ours keeps time in steps of 65 us, windows in whole bytes, K in 24 bits
+            // ours keeps time in steps of 65 us, windows in whole bytes, K in 24 bits; where the curve and W_est cross, that
+            // may decide an acknowledgement otherwise
             let (ours, exact) = (f64::from(congestion.window()) / f64::from(MSS), twin.cwnd);
-            prop_assert!((ours - exact).abs() <= 0.02 + exact * 2e-3, "{} against {}\n{:?}", ours, exact, congestion);
+            prop_assert!((ours - exact).abs() <= 0.1 + exact * 1e-2, "{} against {}\n{:?}", ours, exact, congestion);
             let (ours, exact) = (f64::from(congestion.threshold()) / f64::from(MSS), twin.ssthresh);
-            prop_assert!((ours - exact).abs() <= 0.02 + exact * 2e-3);
+            prop_assert!((ours - exact).abs() <= 0.1 + exact * 1e-2);
         }
     }
 
@@ -193,8 +193,7 @@ proptest! {
                     }
                 }
                 4 => congestion.on_timeout(bytes, una + 5000, flag, MSS),
-                5 => congestion.on_timeout_recovered(),
-                6 => congestion.on_idle(gap_ms * MS, 200 * MS, MSS),
+                5 | 6 => congestion.on_idle(gap_ms * MS, 200 * MS, MSS),
                 7 => {
                     congestion.on_ecn_echo(now, bytes, una, una + 3000, MSS);
                 }
@@ -384,6 +383,14 @@ fn what_was_spurious_is_undone() {
         assert!(congestion.on_spurious());
         assert_eq!(told(&congestion), told(&between));
         assert_ne!(told(&congestion), told(&before));
+        // what a timeout lost came: the next loss is another story
+        let mut third = congestion;
+        third.on_timeout(10 * MSS, Seq::new(20), false, MSS);
+        third.on_ack(&Ack { una: Seq::new(20), nxt: Seq::new(30), ..ack(later, MSS) });
+        let between = third;
+        third.on_loss(third.window(), Seq::new(40), MSS);
+        assert!(third.on_spurious());
+        assert_eq!(told(&third), told(&between));
         // an echo of congestion is no mistake, and what was before it is gone
         other.on_ecn_echo(later, other.window(), Seq::new(9), Seq::new(10), MSS);
         assert!(!other.on_spurious());
@@ -407,7 +414,6 @@ fn after_a_timeout_slow_start_leads_to_the_threshold_which_repeats_leave_alone()
     assert_eq!(congestion.threshold(), 20 * MSS);
     congestion.on_timeout(MSS, Seq::new(5), true, MSS);
     assert_eq!((congestion.window(), congestion.threshold()), (MSS, 20 * MSS));
-    congestion.on_timeout_recovered();
     let mut now = at(0);
     let mut seen = Vec::new();
     for _ in 0..6 {
@@ -421,7 +427,6 @@ fn after_a_timeout_slow_start_leads_to_the_threshold_which_repeats_leave_alone()
 fn a_fast_recovery_within_slow_start_ends_at_the_threshold() {
     let mut congestion = after_loss(Algorithm::Cubic, 100 * MSS, at(0));
     congestion.on_timeout(70 * MSS, Seq::new(5), false, MSS);
-    congestion.on_timeout_recovered();
     let mut now = at(0);
     for _ in 0..4 {
         now = round(&mut congestion, now, 10 * MS);

@@ -49,7 +49,8 @@ fn a_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The twin is a map to the slot and the time, with the capacity counted. The caller's table is played by the same map.
+    /// The twin is a map to the slot and the time, with the capacity counted. The caller's table is played by the same
+    /// map.
     #[test]
     fn entries_live_as_long_as_they_should(steps in prop::collection::vec(a_step(), 1..200), begin_ms in prop_oneof![Just(0u64), Just((1 << 29) - 70_000)]) {
         let mut waiting = TimeWait::new(7, 5, LIFETIME);
