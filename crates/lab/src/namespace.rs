@@ -117,6 +117,21 @@ impl Lab {
         self.client.set_up(options)
     }
 
+    /// Keeps both kernels from sending frames of their own, so that every frame on the wire is a program's: no IPv6 (a kernel
+    /// solicits routers for hours, RFC 7559), and neighbours that need no asking.
+    pub fn silence(&self) -> Result<()> {
+        for (host, peer, addr) in [(&self.server, &self.client, CLIENT_V4), (&self.client, &self.server, SERVER_V4)] {
+            // /proc/sys/net is that of the thread's own network namespace
+            host.inside(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))
+                .context("cannot turn IPv6 off")?;
+            let mac = peer.run(&["cat", &format!("/sys/class/net/{}/address", peer.interface())])?;
+            let (addr, interface) = (addr.to_string(), host.interface());
+            let words = ["ip", "neigh", "replace", &addr, "lladdr", mac.trim(), "dev", interface, "nud", "permanent"];
+            host.run(&words)?;
+        }
+        Ok(())
+    }
+
     /// Puts each side's receive threads on its processor: the server's on 0, the client's on 1. Call it again after a
     /// program was attached, since that makes the threads anew. Other laboratories' threads go to the same processors.
     pub fn pin(&self) {
@@ -270,5 +285,22 @@ fn remove_stale() {
         }
         // another test process may have been faster
         let _ = output(Command::new("ip").args(["netns", "del", &name]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_wire_has_no_ipv6_and_needs_no_arp() {
+        crate::require();
+        let lab = Lab::new().unwrap();
+        lab.silence().unwrap();
+        for host in [lab.server(), lab.client()] {
+            assert_eq!(host.run(&["ip", "-6", "addr", "show", "dev", host.interface()]).unwrap().trim(), "");
+            let neighbours = host.run(&["ip", "-4", "neigh", "show", "dev", host.interface()]).unwrap();
+            assert!(neighbours.contains("PERMANENT"), "{neighbours}");
+        }
     }
 }

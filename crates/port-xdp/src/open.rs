@@ -380,6 +380,10 @@ fn chunk_bytes(device: &Device, mode: Mode) -> Result<u16, OpenError> {
     })
 }
 
+/// How long a program of our own may take to go.
+const OWN_PROGRAM_GOES: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(5);
+
 /// Sockets, each with its share of the frames, not yet ports.
 struct Made {
     arena: Arc<Arena>,
@@ -390,7 +394,7 @@ fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
     let maps = Config { queues: device.rx_queues, mac: device.mac, ..Config::default() };
-    let steering = Steering::load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
+    let steering = load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
     if device.running {
         // some drivers restart the link for a program; a link that was down before is waited for once, at the end
@@ -413,6 +417,19 @@ fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering
         sockets.push((socket, share));
     }
     Ok((steering, Made { arena, sockets }))
+}
+
+/// Attaches the steering program, to an interface that had none when opening began. One that is there now is most likely ours, of the
+/// mode tried before: it goes with the last descriptor of its link, and a process that another thread has just forked holds
+/// all descriptors until it executes its program.
+fn load(index: u32, attach: Attach, maps: &Config) -> Result<Steering, SteeringError> {
+    let until = Instant::now() + OWN_PROGRAM_GOES;
+    loop {
+        match Steering::load(index, attach, maps) {
+            Err(SteeringError::OtherProgram { .. }) if Instant::now() < until => std::thread::sleep(RETRY),
+            result => return result,
+        }
+    }
 }
 
 fn steering_failed(device: &Device, error: SteeringError) -> Failed {

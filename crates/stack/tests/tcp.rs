@@ -82,3 +82,45 @@ fn a_path_that_swallows_large_packets_without_a_word_is_found() {
     finish(&mut world, 100);
     assert!(world.hosts[0].stack.tcp_counters().unwrap().event(Event::PathMtu) >= 1);
 }
+
+#[test]
+fn both_may_ask_at_once() {
+    let script = |send| Script { send, piece: 1000, ..Script::default() };
+    let tcp = || world::tcp(100_000);
+    let mut world =
+        World::new([Peer::with(1, script(3000)), Peer::with(1, script(5000))], [tcp(), tcp()], [1500, 1500], 1);
+    let ends = ["192.0.2.1:5000", "192.0.2.2:6000"].map(|text| text.parse().unwrap());
+    for n in 0..2 {
+        let mac = port::Port::facts(&world.hosts[1 - n].port).mac;
+        world.hosts[n].out.delay = Duration::from_millis(10);
+        world.hosts[n].stack.connect(Instant::ZERO, ends[n], ends[1 - n], mac, 1, 100_000).unwrap();
+    }
+    finish(&mut world, 100);
+    for host in &world.hosts {
+        assert_eq!(host.stack.tcp_counters().unwrap().event(Event::Connected), 1);
+    }
+}
+
+#[test]
+fn a_refused_connection_and_one_that_nobody_answers_are_told() {
+    for swallowed in [false, true] {
+        let tcp = || world::tcp(100_000);
+        let mut world =
+            World::new([Peer::new(None), Peer::with(1, Script::default())], [tcp(), tcp()], [1500, 1500], 1);
+        if swallowed {
+            world.hosts[1].out.queue = 0;
+        } else {
+            // somewhere nobody listens
+            let mac = port::Port::facts(&world.hosts[0].port).mac;
+            let (local, peer) = (CLIENT.parse().unwrap(), "192.0.2.1:81".parse().unwrap());
+            world.hosts[1].stack.connect(Instant::ZERO, local, peer, mac, 1, 1000).unwrap();
+        }
+        if swallowed {
+            world.connect(false, 1, 1000);
+        }
+        assert!(world.run(seconds(200), |world| world.is_over()));
+        let expect = if swallowed { DeadReason::TimedOut } else { DeadReason::Reset };
+        assert_eq!(world.hosts[1].service.refused, [expect]);
+        assert_eq!(world.hosts[1].stack.tcp_usage(), Usage::default());
+    }
+}

@@ -36,6 +36,8 @@ fn tcp_config(rng: &mut Rng, window_bytes: u32) -> TcpConfig {
     config.congestion = if rng.chance(0.5) { Algorithm::Cubic } else { Algorithm::NewReno };
     config.times.keepalive = (rng.chance(0.5)).then_some(Duration::from_secs(60));
     config.times.keepalive_interval = Duration::from_secs(10);
+    // bad luck in a row is no reason to give up here
+    config.times.linger = Duration::from_secs(200);
     // what is scarce must be done without
     if rng.chance(0.2) {
         config.limits.records = 16 + rng.below(60) as u32;
@@ -82,6 +84,9 @@ fn run(seed: u64) {
     let server_window = window(&mut rng);
     let client_window = window(&mut rng);
     let mut configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
+    // a window of a few bytes that a slow reader opens takes its time
+    let server = Script { send: server.send.min(u64::from(client_window) * 2000), ..server };
+    let client = Script { send: client.send.min(u64::from(server_window) * 2000), ..client };
     let cookies = configs[0].limits.half_open == 0;
     if cookies {
         // a client that says nothing learns from nobody else that its last acknowledgement was lost (RFC 4987 section 3.6)

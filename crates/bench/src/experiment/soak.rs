@@ -58,6 +58,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         |version| Synthetic { origin: "example.com".into(), names: options.names, content: Content::Version(version) };
     let bed = Bed::new(zone(0), &simoom, Generator::Own)?;
     let mut served = bed.serve(&Subject::simoom("simoom", ""))?;
+    // the wire's ends count what they drop and not what it was, so nothing but questions and answers may be on it
+    served.lab().silence()?;
     let rate = match options.rate {
         Some(rate) => rate,
         None => (served.capacity(&grid::rates(100e3, 1.2e6), 1.0)?.peak * SHARE_OF_PEAK).floor(),

@@ -213,19 +213,28 @@ impl Engine {
             self.counters.ignore(if old { Ignored::OldTimestamp } else { Ignored::OldSegment });
             return self.challenge_half_open(now, &entry);
         }
-        let source = Source::of(entry.tuple.remote().ip());
         if origin.listener.is_none() {
             // the listener is gone
             self.drop_half_open(index);
             return self.reset_for(now, segment);
         }
-        let Some(place) = self.place() else {
-            self.counters.ignore(Ignored::NoConnection);
-            return None;
-        };
-        if self.sources.establish(source).is_err() {
-            self.counters.ignore(Ignored::SourceLimit);
-            return None;
+        self.establish(now, index, &entry, origin.hop, segment, service);
+        None
+    }
+
+    /// The handshake is complete: the entry becomes a connection, if there is a place for it.
+    fn establish<S: Service>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        entry: &HalfOpen,
+        hop: Hop,
+        segment: &Segment<'_>,
+        service: &mut S,
+    ) {
+        let Some(place) = self.place() else { return self.counters.ignore(Ignored::NoConnection) };
+        if self.sources.establish(Source::of(entry.tuple.remote().ip())).is_err() {
+            return self.counters.ignore(Ignored::SourceLimit);
         }
         let hash = self.table.hash(&entry.tuple);
         self.table.replace(hash, Named::HalfOpen(index).value(), Named::Connection(place.0).value());
@@ -234,8 +243,7 @@ impl Engine {
         }
         self.half_opens.remove(index);
         self.counters.half_open.set(self.half_opens.len() as u64);
-        let HalfOpen { tuple, iss, irs, offer, ts_recent, listener, window_bytes, .. } = entry;
-        let hop = origin.hop;
+        let HalfOpen { tuple, iss, irs, offer, ts_recent, listener, window_bytes, .. } = *entry;
         let mut connection =
             self.block(now, Handshake { tuple, hop, iss, irs, offer, ts_recent, listener, window_bytes }, place.1);
         connection.rtt.on_established(entry.tries > 0);
@@ -243,7 +251,6 @@ impl Engine {
             connection.rtt.on_sample(now, (now - entry.began_at).as_nanos() as u64, 1);
         }
         self.begin(now, place.0, connection, segment, service);
-        None
     }
 
     /// An acknowledgement for a listener that belongs to nothing: the end of a handshake that was remembered in a cookie?

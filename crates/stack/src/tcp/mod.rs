@@ -1,21 +1,22 @@
 //! TCP (RFC 9293) as state machines without I/O: time and secrets are passed in, nothing is allocated after
 //! construction.
 //!
-//! The engine holds every connection of one stack. What a segment does follows this way: `input` finds whom it belongs to, `segment`
-//! judges it, `ack` and `recovery` take its acknowledgement, `receive` its data; `poll` runs timers and sends, `output` builds
-//! segments. Handshakes are in `listen` and `open`. A connection is a block of 320 bytes (`connection`); what it needs to send
-//! is borrowed (`active`); what it queued and what is in flight stand in pools (`send`, `inflight`), data that came out of
-//! order too (`reassembly`).
+//! The engine holds every connection of one stack. What a segment does follows this way: `input` finds whom it belongs
+//! to, `segment` judges it, `ack` and `recovery` take its acknowledgement, `receive` its data; `poll` runs timers and
+//! sends, `output` builds segments. Handshakes are in `listen` and `open`. A connection is a block of 320 bytes
+//! (`connection`); what it needs to send is borrowed (`active`); what it queued and what is in flight stand in pools
+//! (`send`, `inflight`), data that came out of order too (`reassembly`).
 //!
-//! There is no send buffer: segments are made, and made again, from the objects that the service queued. Data are delivered
-//! from the frame that they came in.
+//! There is no send buffer: segments are made, and made again, from the objects that the service queued. Data are
+//! delivered from the frame that they came in.
 //!
-//! Public leaves are each of use alone: round-trip time, congestion control, initial sequence numbers, SYN cookies, pacing, the
-//! table of connections, TIME-WAIT, limits.
+//! Public leaves are each of use alone: round-trip time, congestion control, initial sequence numbers, SYN cookies,
+//! pacing, the table of connections, TIME-WAIT, limits.
 //!
-//! Left out so far: growing a path MTU that was found to be smaller (RFC 4821 section 7); urgent data (taken for ordinary data, as RFC 6093 describes what stacks
-//! do); data on a SYN; the user timeout option. PAWS has no exception for connections idle for 24 days (RFC 7323 section 5.5):
-//! keepalive does not let them be.
+//! Left out so far: neighbour discovery for connections that we ask for (the caller names the next hop); growing a path
+//! MTU that was found to be smaller (RFC 4821 section 7); urgent data (taken for ordinary data, as RFC 6093 describes
+//! what stacks do); data on a SYN; the user timeout option. PAWS has no exception for connections idle for 24 days (RFC
+//! 7323 section 5.5): keepalive does not let them be.
 
 pub mod congestion;
 pub mod cookie;

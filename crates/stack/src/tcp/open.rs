@@ -200,6 +200,13 @@ impl Engine {
             let began_at = asked_at.near(now).unwrap_or(now);
             c.rtt.on_sample(now, ((now - began_at).as_nanos() as u64).max(1), 1);
         }
+        // one that was sent again is told by its timestamp (RFC 7323 section 4.1)
+        if let Some(echo) = segment.timestamps().filter(|_| c.backoff > 0).map(|clock| clock.echo) {
+            let sample_ms = c.clock(now).wrapping_sub(echo);
+            if sample_ms < 60_000 {
+                c.rtt.on_sample(now, u64::from(sample_ms.max(1)) * 1_000_000, 1);
+            }
+        }
         c.backoff = 0;
         if let Some(keepalive) = self.times.keepalive {
             c.idle_at = Tick::ahead(now, keepalive);
