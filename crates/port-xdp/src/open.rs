@@ -18,7 +18,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How AF_XDP is to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
