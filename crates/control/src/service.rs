@@ -1,25 +1,179 @@
-//! Makes the service of each thread from the settings.
+//! The services of each thread, made from the settings and composed into one by listener.
 
-use crate::config::Settings;
+use crate::access_log::AccessLog;
+use crate::config::{Settings, Web};
 use crate::metrics::Registry;
-use crate::words::{QuestionCompression, Transmit};
+use crate::words::{Prefix, QuestionCompression, Transmit};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams};
+use base::Instant;
 use base::publish::Publisher;
-use dns::{Options, Server, Tables};
+use dns::Tables;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use web::{Site, WallClock};
 
 /// Memory of each thread for finished answers under `--transmit precopy`.
 const RETAINED_BYTES: usize = 16 << 20;
+/// What the web service's cookies have that those of DNS have not.
+const WEB: u64 = 1 << 63;
 
-/// Makes a server for each thread of an engine, and again after a panic.
-#[derive(Clone)]
-pub(crate) struct Maker {
-    tables: Arc<Publisher<Tables>>,
-    registry: Arc<Registry>,
-    options: Options,
+/// What is served, by listener: the listeners below `web_from` are those of DNS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Division {
+    pub(crate) web_from: u16,
 }
+
+impl Division {
+    fn is_web(self, listener: Listener) -> bool {
+        listener.0 >= self.web_from
+    }
+}
+
+/// All services of one thread. A burst belongs to one listener, so it costs one comparison to tell whose it is.
+pub(crate) struct Composed {
+    division: Division,
+    dns: Option<dns::Server>,
+    web: Option<web::Server>,
+}
+
+/// Calls of one service, whose connections are told from the others' by a bit of the cookie.
+struct Marked<'a, C> {
+    calls: &'a mut C,
+    mark: u64,
+}
+
+impl<C: Streams> Streams for Marked<'_, C> {
+    fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
+        debug_assert_eq!(cookie & WEB, 0, "services number their connections from 0");
+        self.calls.accept(connection, cookie | self.mark)
+    }
+    fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.reject(connection)
+    }
+    fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        self.calls.sendv(connection, ranges)
+    }
+    fn room(&self, connection: Connection) -> usize {
+        self.calls.room(connection)
+    }
+    fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
+        self.calls.recv_done(connection, bytes)
+    }
+    fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.shutdown(connection)
+    }
+    fn close(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.close(connection)
+    }
+    fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.abort(connection)
+    }
+    fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
+        self.calls.timer_set(connection, at)
+    }
+}
+
+/// Passes an event to the service that a cookie belongs to.
+macro_rules! pass {
+    ($self:ident, $cookie:ident, |$service:ident| $event:expr) => {
+        if $cookie & WEB != 0 {
+            if let Some($service) = &mut $self.web {
+                let $cookie = $cookie & !WEB;
+                $event
+            }
+        } else if let Some($service) = &mut $self.dns {
+            $event
+        }
+    };
+}
+
+impl Service for Composed {
+    fn cycle(&mut self, now: Instant) {
+        if let Some(dns) = &mut self.dns {
+            dns.cycle(now);
+        }
+        if let Some(web) = &mut self.web {
+            web.cycle(now);
+        }
+    }
+
+    #[inline]
+    fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
+        match &mut self.dns {
+            Some(dns) if !self.division.is_web(listener) => dns.datagrams(now, listener, burst),
+            _ => {}
+        }
+    }
+
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        listener: Listener,
+        connection: Connection,
+        addresses: Addresses,
+    ) {
+        match (self.division.is_web(listener), &mut self.dns, &mut self.web) {
+            (true, _, Some(web)) => web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses),
+            (false, Some(dns), _) => dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses),
+            // an unanswered knock is a rejection
+            _ => {}
+        }
+    }
+
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        pass!(self, cookie, |service| service.recv(now, calls, connection, cookie, bytes));
+    }
+
+    fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        pass!(self, cookie, |service| service.eof(now, calls, connection, cookie));
+    }
+
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        room: usize,
+    ) {
+        pass!(self, cookie, |service| service.sent(now, calls, connection, cookie, bytes, room));
+    }
+
+    fn dead(&mut self, now: Instant, connection: Connection, cookie: u64, reason: DeadReason) {
+        pass!(self, cookie, |service| service.dead(now, connection, cookie, reason));
+    }
+
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
+    }
+}
+
+/// What changes while threads go on.
+#[derive(Clone)]
+pub(crate) struct Published {
+    pub(crate) tables: Option<Arc<Publisher<Tables>>>,
+    pub(crate) site: Option<Arc<Publisher<Site>>>,
+}
+
+/// What the services of every engine are told.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    division: Division,
+    published: Published,
+    dns: Option<dns::Options>,
+    web: Option<web::Options>,
+    access_log: Option<Arc<AccessLog>>,
+    registry: Arc<Registry>,
+    seed: u64,
+}
+
+/// Makes the services of each thread of an engine, and again after a panic.
+#[derive(Clone)]
+pub(crate) struct Maker(Plan);
 
 /// Numbers nobody can guess.
 fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
@@ -28,12 +182,47 @@ fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
     Ok(bytes)
 }
 
-/// What the service is told, the same for all engines.
-///
-/// # Errors
-/// The kernel's, when it gives no random numbers.
-pub(crate) fn options(settings: &Settings) -> io::Result<Options> {
-    let dns = &settings.dns;
+impl Plan {
+    /// # Errors
+    /// The kernel's, when it gives no random numbers.
+    pub(crate) fn new(
+        settings: &Settings,
+        division: Division,
+        published: Published,
+        wall: &Arc<WallClock>,
+        access_log: Option<Arc<AccessLog>>,
+        registry: Arc<Registry>,
+    ) -> io::Result<Plan> {
+        Ok(Plan {
+            division,
+            published,
+            dns: settings.dns.as_ref().map(dns_options).transpose()?,
+            web: settings.web.as_ref().map(|web| web_options(web, wall)).transpose()?,
+            access_log,
+            registry,
+            seed: u64::from_ne_bytes(random()?),
+        })
+    }
+
+    /// For an engine of `threads` threads; `streams` is false where no connection ever comes, so none needs memory.
+    pub(crate) fn maker(&self, threads: usize, streams: bool) -> Maker {
+        let mut plan = self.clone();
+        if let Some(dns) = &mut plan.dns {
+            dns.threads = threads;
+            if !streams {
+                (dns.tcp.connections, dns.tcp.backlogs) = (1, 1);
+            }
+        }
+        match &mut plan.web {
+            Some(web) if streams => web.threads = threads,
+            _ => plan.web = None,
+        }
+        Maker(plan)
+    }
+}
+
+/// What the DNS service is told.
+fn dns_options(dns: &crate::config::Dns) -> io::Result<dns::Options> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let cookies = match dns.cookies {
         true => Some(dns::cookie::Config { secrets: vec![random()?], unix_time_at_zero_s: now }),
@@ -49,7 +238,7 @@ pub(crate) fn options(settings: &Settings) -> io::Result<Options> {
         allow: dns.rrl_exempt.iter().map(|prefix| (prefix.address, prefix.bits)).collect(),
         ..dns::rrl::Config::default()
     });
-    Ok(Options {
+    Ok(dns::Options {
         udp_bytes: dns.edns_size,
         question_compression: match dns.question_compression {
             QuestionCompression::Refuse => dns::QuestionCompression::Refuse,
@@ -67,37 +256,47 @@ pub(crate) fn options(settings: &Settings) -> io::Result<Options> {
             ..dns::stream::Limits::default()
         },
         seed: u64::from_ne_bytes(random()?),
-        ..Options::default()
+        ..dns::Options::default()
+    })
+}
+
+/// What the web service is told.
+fn web_options(web: &Web, wall: &Arc<WallClock>) -> io::Result<web::Options> {
+    let prefixes = |prefixes: &[Prefix]| {
+        prefixes.iter().map(|prefix| web::Prefix { address: prefix.address, bits: prefix.bits }).collect()
+    };
+    Ok(web::Options {
+        connections: web.connections,
+        idle: Duration::from_secs(web.keep_alive_s.into()),
+        head: Duration::from_secs(web.request_timeout_s.into()),
+        proxies: prefixes(&web.proxy_protocol),
+        forwarded: prefixes(&web.forwarded),
+        wall: wall.clone(),
+        seed: u64::from_ne_bytes(random()?),
+        ..web::Options::default()
     })
 }
 
 impl Maker {
-    /// For an engine of `threads` threads; `streams` is false where no connection ever comes, so none needs memory.
-    pub(crate) fn new(
-        options: &Options,
-        threads: usize,
-        streams: bool,
-        tables: &Arc<Publisher<Tables>>,
-        registry: &Arc<Registry>,
-    ) -> Maker {
-        let mut options = options.clone();
-        options.threads = threads;
-        if !streams {
-            options.tcp.connections = 1;
-            options.tcp.backlogs = 1;
-        }
-        Maker { tables: tables.clone(), registry: registry.clone(), options }
-    }
-
     /// For what else needs unguessable numbers.
     pub(crate) fn seed(&self) -> u64 {
-        self.options.seed.rotate_left(32)
+        self.0.seed
     }
 
-    /// A server, with its counters in the registry.
-    pub(crate) fn make(&self) -> Server {
-        let server = Server::new(self.tables.reader(), self.options.clone());
-        self.registry.add(server.stats());
-        server
+    /// One thread's services, with their counters in the registry.
+    pub(crate) fn make(&self) -> Composed {
+        let Plan { division, published, dns, web, access_log, registry, .. } = &self.0;
+        let dns = published.tables.as_ref().zip(dns.as_ref()).map(|(tables, options)| {
+            let server = dns::Server::new(tables.reader(), options.clone());
+            registry.add(server.stats());
+            server
+        });
+        let web = published.site.as_ref().zip(web.as_ref()).map(|(site, options)| {
+            let records = access_log.as_ref().map(|log| log.records());
+            let server = web::Server::new(site.reader(), options.clone(), records);
+            registry.add(server.stats());
+            server
+        });
+        Composed { division: *division, dns, web }
     }
 }

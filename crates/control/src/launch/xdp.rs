@@ -3,11 +3,10 @@
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
-use crate::service::Maker;
+use crate::service::{Composed, Maker};
 use crate::words::{Idle, Mode, Prefix, Transmit};
 use app::Listener;
 use dataplane::Dataplane;
-use dns::Server;
 use port_xdp::{Handle, OpenConfig, XdpPort, device::Device};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::{Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
@@ -121,7 +120,7 @@ impl Opened {
         let configured = dataplane::Config {
             cpus: settings.cpus.clone().unwrap_or_default(),
             batch: settings.batch,
-            copies: settings.dns.transmit == Transmit::Copy,
+            copies: settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy),
             idle: match settings.idle {
                 Idle::Spin => dataplane::Idle::Spin,
                 Idle::Adaptive => dataplane::Idle::default(),
@@ -276,7 +275,7 @@ impl Drop for Follower {
 pub(crate) struct Running {
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
-    pub(crate) dataplane: Dataplane<XdpPort, Server>,
+    pub(crate) dataplane: Dataplane<XdpPort, Composed>,
     pub(crate) described: Vec<String>,
     /// when the dataplane's clock began
     pub(crate) origin_unix_ns: u64,
