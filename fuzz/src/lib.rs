@@ -4,11 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod http;
 mod message;
 mod questions;
 mod zones;
 
 pub use frames::frames;
+pub use http::http_request;
 pub use questions::{question, stream};
 pub use zones::zone_file;
 

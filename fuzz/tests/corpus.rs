@@ -21,6 +21,11 @@ fn frames() {
 }
 
 #[test]
+fn http_request() {
+    replay("http_request", fuzz::http_request);
+}
+
+#[test]
 fn question() {
     replay("question", fuzz::question);
 }

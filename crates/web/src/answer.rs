@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use crate::conditional::{self, Validators, Verdict};
 use crate::head::{Field, Head, LINE_MAX_BYTES, Method};
 use crate::negotiate::Weights;
-use crate::range::{self, PARTS_MAX, Part, Ranges};
+use crate::range::{self, PARTS_MAX, Part};
 use crate::site::{Entry, PrefixRedirect, Representation, Site};
 use crate::status;
 use crate::target::{self, Form};
@@ -104,8 +104,8 @@ impl Plan {
 pub(crate) struct Moment<'a> {
     /// the Date field with its line end
     pub(crate) date: &'a [u8],
-    /// changes with every answer, not to be foreseen
-    pub(crate) boundary: u64,
+    /// for the boundary of a multipart answer: another one each time, not to be foreseen; without it none is made
+    pub(crate) boundary: Option<u64>,
 }
 
 /// How the answer's head ends what the request began.
@@ -296,14 +296,11 @@ impl Answering<'_> {
                 && page.body_bytes > 0
                 && conditional::range_applies(head, &own)
             {
-                match range::read(value, page.body_bytes) {
-                    Ranges::Ignored => {}
-                    Ranges::Unsatisfiable => return self.unsatisfiable(page.body_bytes),
-                    Ranges::Parts(parts) => match parts[..] {
-                        [part] => return self.part(page, part),
-                        _ if self.parts(page, &parts) => return,
-                        _ => {}
-                    },
+                match range::read(value, page.body_bytes).as_deref() {
+                    Some([]) => return self.unsatisfiable(page.body_bytes),
+                    Some([part]) => return self.part(page, *part),
+                    Some(parts) if self.parts(page, parts) => return,
+                    None | Some(_) => {}
                 }
             }
         }
@@ -339,11 +336,12 @@ impl Answering<'_> {
     fn parts(&mut self, page: &Representation, parts: &[Part]) -> bool {
         let site = self.site;
         let media_type = site.media_type(page);
+        let Some(number) = self.moment.boundary else { return false };
         if page.encoding != crate::Encoding::Identity || media_type.len() > PART_TYPE_MAX_BYTES {
             return false;
         }
         // the parts' headers come first into the own bytes, as the head tells their length
-        let boundary = boundary(self.moment.boundary);
+        let boundary = boundary(number);
         for (n, part) in parts.iter().enumerate() {
             let owned = &mut self.plan.owned;
             let from = owned.len();

@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) requests: u32,
     /// octets in the buffer, none of them given back to the window yet
     pub(crate) held_bytes: u16,
+    /// pieces of answers queued since everything was last sent
+    pub(crate) unsent_pieces: u16,
     pub(crate) mode: Mode,
     /// the place is in use
     pub(crate) used: bool,
@@ -69,6 +71,7 @@ impl Client {
             pending: NO_PENDING,
             requests: 0,
             held_bytes: 0,
+            unsent_pieces: 0,
             mode: Mode::Idle,
             used: true,
             believed,

@@ -67,9 +67,9 @@ impl Default for Config {
 /// A path that is elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// a path, or a prefix that ends in `*`
+    /// a path, or a prefix that ends in `/*`
     pub from: String,
-    /// a URI reference; what `*` stood for replaces a `*` at its end
+    /// a URI reference; what `*` stood for replaces the `*` of a `/*` at its end
     pub to: String,
     /// 301, 302, 303, 307 or 308
     pub status: u16,
@@ -246,8 +246,10 @@ impl Redirect {
         if !self.from.starts_with('/') {
             return wrong("it begins with no slash; write a path");
         }
-        if self.from.strip_suffix('*').unwrap_or(&self.from).contains('*') {
-            return wrong("a * stands at the end only");
+        let star = |text: &str| text.contains('*') && !text.ends_with("/*") || text.matches('*').count() > 1;
+        if star(&self.from) || star(&self.to) {
+            // behind anything but a slash, what the client adds could name another host
+            return wrong("a * stands at the end only, behind a slash");
         }
         if self.to.is_empty() || !self.to.bytes().all(|byte| byte.is_ascii_graphic()) {
             return wrong("its target is no URI; percent-encode spaces and what is not ASCII");
@@ -309,6 +311,9 @@ mod tests {
             ("/a*b", "/b", 301),
             ("/a**", "/b", 301),
             ("/*a*", "/b", 301),
+            ("/a*", "/b", 301),
+            ("/a/*", "https://h*", 301),
+            ("/a/*", "/*/b", 301),
             ("/a", "", 301),
             ("/a", "/b c", 301),
             ("/a", "/b\r\n", 301),

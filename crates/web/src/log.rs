@@ -123,12 +123,9 @@ impl Record {
         out.extend_from_slice(b"}\n");
     }
 
-    /// With another client's address, of which no port is known.
-    pub(crate) fn from_client(self, client: Option<IpAddr>) -> Record {
-        match client {
-            Some(ip) => Record { client: SocketAddr::new(ip, 0), ..self },
-            None => self,
-        }
+    /// The client's address is another one, of which no port is known.
+    pub(crate) fn set_client(&mut self, ip: IpAddr) {
+        self.client = SocketAddr::new(ip, 0);
     }
 }
 

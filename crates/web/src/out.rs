@@ -78,6 +78,11 @@ impl Pendings {
         Pendings { all: (0..count).map(|_| pending()).collect(), free: (0..count as u32).rev().collect() }
     }
 
+    /// Whether the rest of one more answer could be kept.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Keeps an answer of which `done_bytes` were taken; None when there is no place.
     pub(crate) fn keep(&mut self, plan: &Plan, content: &Arc<Content>, done_bytes: u64) -> Option<u32> {
         let place = self.free.pop()?;

@@ -25,23 +25,16 @@ impl Part {
     }
 }
 
-/// What a Range field asks for.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ranges {
-    /// nothing that is understood: the whole representation goes out
-    Ignored,
-    /// nothing that the representation has (416)
-    Unsatisfiable,
-    /// one or more parts, in the order asked for
-    Parts(ArrayVec<Part, PARTS_MAX>),
-}
+/// What a Range field asks for: one or more parts, in the order asked for; none when the representation has nothing of it
+/// (416).
+pub(crate) type Parts = ArrayVec<Part, PARTS_MAX>;
 
-/// Reads a Range field against a representation of `total` octets.
-pub(crate) fn read(value: &[u8], total: u64) -> Ranges {
+/// Reads a Range field against a representation of `total` octets; None when it is ignored and the whole goes out.
+pub(crate) fn read(value: &[u8], total: u64) -> Option<Parts> {
     // unit names are case-insensitive (section 14.1)
-    let Some((unit, set)) = value.split_at_checked(6) else { return Ranges::Ignored };
+    let (unit, set) = value.split_at_checked(6)?;
     if !unit.eq_ignore_ascii_case(b"bytes=") {
-        return Ranges::Ignored;
+        return None;
     }
     let mut parts: ArrayVec<Part, SPECS_MAX> = ArrayVec::new();
     let mut specs = 0;
@@ -49,22 +42,16 @@ pub(crate) fn read(value: &[u8], total: u64) -> Ranges {
         specs += 1;
         match spec(member, total) {
             // one that breaks the grammar spoils the field (section 14.2: may be ignored)
-            _ if specs > SPECS_MAX => return Ranges::Ignored,
-            None => return Ranges::Ignored,
+            _ if specs > SPECS_MAX => return None,
+            None => return None,
             Some(None) => {}
             Some(Some(part)) => merge(&mut parts, part),
         }
     }
     if specs == 0 {
-        return Ranges::Ignored;
+        return None;
     }
-    if parts.is_empty() {
-        return Ranges::Unsatisfiable;
-    }
-    if parts.len() > PARTS_MAX {
-        return Ranges::Ignored;
-    }
-    Ranges::Parts(parts.into_iter().collect())
+    (parts.len() <= PARTS_MAX).then(|| parts.into_iter().collect())
 }
 
 /// One range-spec (section 14.1.2): None when malformed, Some(None) when not satisfiable.
@@ -111,11 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parts(value: &str, total: u64) -> Option<Vec<(u64, u64)>> {
-        match read(value.as_bytes(), total) {
-            Ranges::Parts(parts) => Some(parts.iter().map(|part| (part.start, part.end - 1)).collect()),
-            Ranges::Unsatisfiable => Some(Vec::new()),
-            Ranges::Ignored => None,
-        }
+        read(value.as_bytes(), total).map(|parts| parts.iter().map(|part| (part.start, part.end - 1)).collect())
     }
 
     /// RFC 9110 section 14.1.2: a representation of 10000 octets.

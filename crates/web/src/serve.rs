@@ -32,6 +32,8 @@ use crate::stats::{DropReason, Stats};
 pub const WINDOW_BYTES: usize = 2 * HEAD_MAX_BYTES;
 /// Octets of answers that may be on their way before the next pipelined request is looked at.
 const PIPELINE_MAX_BYTES: u64 = 64 << 10;
+/// Pieces of answers that may be on their way then. Engines bound the ranges of a connection, by 128 or more.
+const PIPELINE_MAX_PIECES: u16 = 64;
 /// Own bytes that an ordinary answer takes.
 const ROOM_LEAST_BYTES: usize = 512;
 /// "Date: ", the date, CRLF
@@ -74,7 +76,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             connections: 65_536,
-            buffers: 4096,
+            buffers: 16_384,
             pendings: 256,
             idle: Duration::from_secs(60),
             head: Duration::from_secs(15),
@@ -272,7 +274,9 @@ impl Core {
     fn is_stalled<C: Streams>(&self, calls: &C, connection: Connection, client: &Client) -> bool {
         client.pending != NO_PENDING
             || (client.unsent_bytes > 0
-                && (client.unsent_bytes > PIPELINE_MAX_BYTES || calls.room(connection) < ROOM_LEAST_BYTES))
+                && (client.unsent_bytes > PIPELINE_MAX_BYTES
+                    || client.unsent_pieces >= PIPELINE_MAX_PIECES
+                    || calls.room(connection) < ROOM_LEAST_BYTES))
     }
 
     fn respond<C: Streams>(
@@ -287,20 +291,21 @@ impl Core {
         client.requests = client.requests.wrapping_add(1);
         let last = self.options.requests > 0 && client.requests >= self.options.requests;
         let keep_alive = head.keep_alive && !last;
-        let boundary = if head.value(Field::Range).is_some() { self.boundary() } else { 0 };
+        // a multipart answer is more than engines may take at once: none is begun when its rest would find no place
+        let may_be_multipart = head.value(Field::Range).is_some() && self.pendings.has_room();
+        let boundary = if may_be_multipart { Some(self.boundary()) } else { None };
         let moment = Moment { date: &self.date.field, boundary };
         answer::answer(&self.site, head, moment, keep_alive, &mut self.plan);
         self.stats.asked(head.method);
         self.send(calls, connection, client)?;
         if self.log.is_some() {
-            let record = Record::of(head, self.options.wall.unix_ns(now), client.address);
-            let believed = client.believed && head.value(Field::ForwardedFor).is_some();
-            let from = if believed {
-                proxy::forwarded(head.values(Field::ForwardedFor), &self.options.forwarded)
-            } else {
-                None
-            };
-            self.log(record.from_client(from));
+            let mut record = Record::of(head, self.options.wall.unix_ns(now), client.address);
+            if client.believed
+                && let Some(ip) = proxy::forwarded(head.values(Field::ForwardedFor), &self.options.forwarded)
+            {
+                record.set_client(ip);
+            }
+            self.log(record);
         }
         if !keep_alive {
             self.finish(calls, connection, client);
@@ -328,7 +333,7 @@ impl Core {
         bytes: &[u8],
     ) -> Result<(), Aborted> {
         self.stats.refused(refusal);
-        let moment = Moment { date: &self.date.field, boundary: 0 };
+        let moment = Moment { date: &self.date.field, boundary: None };
         answer::refuse(&self.site, refusal.status(), moment, &mut self.plan);
         self.send(calls, connection, client)?;
         if self.log.is_some() {
@@ -348,6 +353,7 @@ impl Core {
             return Err(self.abort(calls, connection, client, DropReason::Engine));
         };
         client.unsent_bytes += taken;
+        client.unsent_pieces += self.plan.pieces.len() as u16;
         client.has_news |= taken > 0;
         if taken < bytes {
             match self.pendings.keep(&self.plan, content, taken) {
@@ -545,6 +551,9 @@ impl Service for Server {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         client.unsent_bytes = client.unsent_bytes.saturating_sub(bytes as u64);
         client.has_news = true;
+        if client.unsent_bytes == 0 {
+            client.unsent_pieces = 0;
+        }
         if client.pending != NO_PENDING && self.core.flush(calls, connection, client).is_err() {
             return;
         }

@@ -45,6 +45,20 @@ fn answers_in_flight_hold_the_next_requests_back() {
 }
 
 #[test]
+fn small_answers_in_flight_stay_within_the_ranges_of_an_engine() {
+    let mut talk = Talk::new(Options { pendings: 0, ..options() });
+    talk.engine.quota_ranges = 128;
+    let several = "GET /a.txt HTTP/1.1\r\nHost: h\r\nRange: bytes=0-0,2-2,4-4,6-6,8-8\r\n\r\n";
+    talk.receive(GET.repeat(400).as_bytes());
+    assert!(count(&talk.text(), "200 OK") < 64);
+    talk.drain();
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.aborted), (400, false));
+    talk.receive(several.repeat(200).as_bytes());
+    talk.drain();
+    assert_eq!((count(&talk.text(), "HTTP/1.1 20"), talk.engine.aborted, talk.engine.delivered), (600, false, 0));
+}
+
+#[test]
 fn a_client_that_sends_on_without_reading_is_bounded() {
     let mut talk = Talk::new(options());
     talk.receive(BIG.as_bytes());
@@ -154,6 +168,10 @@ fn an_answer_taken_in_part_without_a_place_for_the_rest_ends_its_connection() {
     talk.receive(GET.as_bytes());
     assert!(talk.engine.aborted);
     assert_eq!(talk.server.stats().drops(DropReason::NoPending), 1);
+    // a multipart answer, which is more than an engine may take at once, is not begun then
+    let mut talk = Talk::new(Options { pendings: 0, ..options() });
+    talk.receive(b"GET /a.txt HTTP/1.1\r\nHost: h\r\nRange: bytes=0-0,-1\r\n\r\n");
+    assert!(talk.text().starts_with("HTTP/1.1 200 OK\r\n") && talk.text().ends_with("0123456789"));
 }
 
 #[test]
