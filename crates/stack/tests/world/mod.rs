@@ -472,5 +472,10 @@ pub fn describe(frame: &[u8]) -> String {
         tcp.options().sack_blocks().map(|block| format!("{}-{}", block.left.get(), block.right.get())).collect();
     let (seq, ack) = (tcp.seq().get(), tcp.ack().get());
     let clock = tcp.options().timestamps.map(|clock| (clock.value, clock.echo));
-    format!("{:?} seq {seq} +{} ack {ack} window {} {sacks:?} {clock:?}", tcp.flags(), tcp.payload().len(), tcp.window())
+    format!(
+        "{:?} seq {seq} +{} ack {ack} window {} {sacks:?} {clock:?}",
+        tcp.flags(),
+        tcp.payload().len(),
+        tcp.window()
+    )
 }
