@@ -121,12 +121,18 @@ fn hosts(half_open: u32) -> [Host; 2] {
     let mut builder = ContentBuilder::new();
     let object = builder.add(&vec![7; 100_000]);
     let content = builder.finish();
-    [ours.remove(0), theirs.remove(0)].into_iter().enumerate().map(|(n, port)| {
-        let mut tcp = world::tcp(1 << 20);
-        tcp.limits.half_open = half_open;
-        let stack = Stack::new(world::config(n, tcp), port.facts());
-        Host { stack, port, service: Web { content: content.clone(), object, received: 0, dead: 0 }, cycles: 0 }
-    }).collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("two hosts"))
+    [ours.remove(0), theirs.remove(0)]
+        .into_iter()
+        .enumerate()
+        .map(|(n, port)| {
+            let mut tcp = world::tcp(1 << 20);
+            tcp.limits.half_open = half_open;
+            let stack = Stack::new(world::config(n, tcp), port.facts());
+            Host { stack, port, service: Web { content: content.clone(), object, received: 0, dead: 0 }, cycles: 0 }
+        })
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap_or_else(|_| panic!("two hosts"))
 }
 
 fn connections(half_open: u32, lose: u64) {
