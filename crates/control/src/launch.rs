@@ -433,3 +433,43 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DNS: &str = "[dns]\ntcp-connections = 10\ntcp-memory = 8\ntcp-backlog = 9\n[[dns.zone]]\nfile = \"z\"\n";
+    const WEB: &str = "[web]\nroot = \"/nowhere\"\nconnections = 100\nper-source = 50\n";
+
+    fn settings(text: &str) -> Settings {
+        crate::config::from_text("s.toml", text).unwrap()
+    }
+
+    #[test]
+    fn bounds_of_connections_are_those_of_both_services_together() {
+        let of = |text: &str| {
+            let streams = streams(&settings(text), 2);
+            (streams.connections, streams.per_source, streams.budget_bytes >> 20)
+        };
+        let default = Streams::default().per_source;
+        assert_eq!(of(DNS), (5, default, 4));
+        assert_eq!(of(WEB), (50, 50, 32));
+        assert_eq!(of(&format!("{DNS}{WEB}")), (55, 50, 36));
+    }
+
+    #[test]
+    fn listeners_are_divided_and_have_their_services_transports_and_backlogs() {
+        let settings =
+            settings(&format!("[dataplane]\nlisten = [\"127.0.0.1:53\"]\n{DNS}{WEB}listen = [\"127.0.0.1:80\"]\n"));
+        let listeners = listeners(&settings);
+        let found: Vec<_> = listeners
+            .iter()
+            .flat_map(|at| endpoints(&settings, at))
+            .map(|it| (it.listener.0, it.address.port(), it.transport, it.backlog))
+            .collect();
+        let dns = |transport| (0, 53, transport, Some(9));
+        assert_eq!(found, [dns(Transport::Udp), dns(Transport::Tcp), (1, 80, Transport::Tcp, None)]);
+        assert_eq!(division(&settings), Division { web_from: 1 });
+        assert_eq!(of_dns(&listeners), [(Listener(0), "127.0.0.1:53".parse().unwrap())]);
+    }
+}

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -316,13 +317,19 @@ fn dns_and_web_in_one_process() {
     place.write(
         "s.toml",
         &format!(
-            "[dataplane]\nlisten = [\"127.0.0.1:{dns}\"]\n[[dns.zone]]\nfile = \"example.zone\"\n\
+            "[dataplane]\nlisten = [\"127.0.0.1:{dns}\"]\n\
+             [dns]\ntcp-backlog = 9\ncookie-secret = \"secrets\"\n[[dns.zone]]\nfile = \"example.zone\"\n\
              [web]\nlisten = [\"127.0.0.1:{web}\"]\ndrain = 0\n\
              [[web.host]]\nroot = \"site\"\n\
              [[web.host]]\nnames = [\"b.example\"]\nroot = \"site/sub\"\n\
              [[web.host.redirect]]\nfrom = \"/old/*\"\nto = \"/new/*\"\n"
         ),
     );
+    let secrets = |text: &str| {
+        place.write("secrets", text);
+        std::fs::set_permissions(place.path("secrets"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    secrets("e5e973e5a6b2a43f48e7dc849e37bfcf");
     let config = place.path("s.toml");
     let checked = run(&["check", "--config", &config]);
     let said = text(&checked.stdout);
@@ -337,14 +344,29 @@ fn dns_and_web_in_one_process() {
     let resolve = format!("b.example:{}:127.0.0.1", web.port());
     assert_eq!(curl(&["--resolve", &resolve, &url("/")]).0, "<h1>below</h1>");
     assert!(curl(&["-i", "--resolve", &resolve, &url("/old/x")]).0.contains("Location: /new/x\r\n"));
-    // one command reloads both, or neither
+    // each listener has its own backlog
+    for (at, backlog) in [(dns, "9"), (web, "1024")] {
+        let shown = Command::new("ss").args(["-Hltn", &format!("sport = :{}", at.port())]).output().unwrap();
+        let shown = text(&shown.stdout);
+        assert!(!shown.is_empty(), "nobody listens at {at}");
+        assert!(shown.lines().all(|line| line.split_whitespace().nth(2) == Some(backlog)), "{shown}");
+    }
+    // one command reloads all, or nothing
     place.zone("192.0.2.9");
     place.write("site/index.html", "changed");
     assert!(server.ctl(&["reload"]).status.success());
     assert_eq!(common::ask(dns, "www.example.com").1, Some([192, 0, 2, 9]));
     assert_eq!(get(&mut connect(web), "/").body, b"changed");
-    place.write("example.zone", "broken");
+    // new secrets alone are a reload too
+    secrets("445536bcd2513298075a5d379663c962");
+    assert!(server.ctl(&["reload"]).status.success());
     place.write("site/index.html", "again");
+    secrets("no secret");
+    let refused = server.ctl(&["reload"]);
+    assert!(text(&refused.stderr).contains("secrets:1: not a secret"), "{}", text(&refused.stderr));
+    assert_eq!(get(&mut connect(web), "/").body, b"changed");
+    secrets("445536bcd2513298075a5d379663c962");
+    place.write("example.zone", "broken");
     assert_eq!(server.ctl(&["reload"]).status.code(), Some(1));
     assert_eq!(get(&mut connect(web), "/").body, b"changed");
     let status = text(&server.ctl(&["status"]).stdout);
