@@ -320,7 +320,10 @@ mod loom_tests {
                     got += 1;
                 }
             }
+            // seen while the producer may still be at it: what it says must hold afterwards
+            let finished = consumer.is_finished();
             let sent = thread.join().unwrap();
+            assert!(!finished || consumer.waiting(1) == 0);
             while consumer.pop().is_some() {
                 got += 1;
             }
