@@ -11,13 +11,13 @@
 #![allow(unsafe_code)]
 
 use crate::CacheAligned;
-use shim::{Arc, AtomicU32, Ordering, UnsafeCell};
+use shim::{Arc, AtomicU32, Ordering, UnsafeCell, fence};
 use std::mem::MaybeUninit;
 
 #[cfg(not(loom))]
 mod shim {
     pub(super) use std::sync::Arc;
-    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
+    pub(super) use std::sync::atomic::{AtomicU32, Ordering, fence};
 
     /// std's cell with loom's interface.
     #[derive(Debug)]
@@ -37,7 +37,7 @@ mod shim {
 mod shim {
     pub(super) use loom::cell::UnsafeCell;
     pub(super) use loom::sync::Arc;
-    pub(super) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 }
 
 struct Shared<T> {
@@ -164,6 +164,14 @@ impl<T: Send> Consumer<T> {
         self.head.wrapping_sub(self.tail) as usize
     }
 
+    /// Whether nothing waits and nothing will ever come, since the producer is gone.
+    pub fn is_finished(&mut self) -> bool {
+        let abandoned = Arc::strong_count(&self.shared) == 1;
+        // with the producer's release of its share: what it put in last is seen below
+        fence(Ordering::Acquire);
+        abandoned && self.waiting(1) == 0
+    }
+
     /// The oldest value, or None.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
@@ -250,6 +258,17 @@ mod tests {
     }
 
     #[test]
+    fn it_is_finished_when_the_producer_is_gone_and_nothing_waits() {
+        let (mut producer, mut consumer) = ring(4);
+        assert!(!consumer.is_finished());
+        producer.push(1).unwrap();
+        drop(producer);
+        assert!(!consumer.is_finished());
+        assert_eq!(consumer.pop(), Some(1));
+        assert!(consumer.is_finished());
+    }
+
+    #[test]
     fn two_threads_pass_everything_in_order() {
         let (mut producer, mut consumer) = ring(8);
         std::thread::scope(|scope| {
@@ -301,7 +320,10 @@ mod loom_tests {
                     got += 1;
                 }
             }
+            // seen while the producer may still be at it: what it says must hold afterwards
+            let finished = consumer.is_finished();
             let sent = thread.join().unwrap();
+            assert!(!finished || consumer.waiting(1) == 0);
             while consumer.pop().is_some() {
                 got += 1;
             }

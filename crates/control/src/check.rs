@@ -1,17 +1,26 @@
 //! `simoom check`: reads what a server would read and says what it would refuse and need. Opens no socket.
 
-use crate::config::ZoneSpec;
+use crate::config::{Web, ZoneSpec};
 use crate::error::Error;
-use crate::{reload, zones};
+use crate::{reload, sites, zones};
 use std::fmt::Write;
 use zone::Zone;
 
-/// Reads the zones, and gives a line about each and one about them all.
+/// Reads zones and content, and gives a line about each and one about them all.
 ///
 /// # Errors
 /// Everything that a server would refuse.
-pub(crate) fn run(specs: &[ZoneSpec]) -> Result<String, Error> {
-    let loaded = zones::load(specs).map_err(Error::Input)?;
+pub(crate) fn run(specs: &[ZoneSpec], web: Option<&Web>) -> Result<String, Error> {
+    let zones = if specs.is_empty() { Ok(String::new()) } else { zones(specs) };
+    let content = web.map_or(Ok(String::new()), content);
+    match (zones, content) {
+        (Ok(zones), Ok(content)) => Ok(zones + &content),
+        (zones, content) => Err(Error::Input([zones.err(), content.err()].into_iter().flatten().flatten().collect())),
+    }
+}
+
+fn zones(specs: &[ZoneSpec]) -> Result<String, Vec<String>> {
+    let loaded = zones::load(specs)?;
     let mut text = String::new();
     for zone in &loaded.zones {
         for warning in zone.warnings() {
@@ -19,11 +28,28 @@ pub(crate) fn run(specs: &[ZoneSpec]) -> Result<String, Error> {
         }
         let _ = writeln!(text, "{}", line(zone));
     }
-    let tables = reload::build(loaded.zones, None).map_err(Error::Input)?;
+    let tables = reload::build(loaded.zones, None)?;
     let _ = writeln!(text, "total: {}; a reload needs as much again while both are held", reload::describe(&tables));
     Ok(text)
 }
 
 fn line(zone: &Zone) -> String {
     format!("zone {}: {} names, {} records", zone.origin(), zone.len(), zone.record_count())
+}
+
+fn content(web: &Web) -> Result<String, Vec<String>> {
+    let mut text = String::new();
+    let Some(loaded) = sites::load(web, None)? else { return Ok(text) };
+    for warning in &loaded.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    for (n, host) in web.hosts.iter().enumerate() {
+        let (files, bytes) = loaded.tree.of_host(n);
+        let names = if host.entry.names.is_empty() { "any name".to_owned() } else { host.entry.names.join(", ") };
+        let root = host.root.display();
+        let _ = writeln!(text, "host {root} ({names}): {files} files, {}", sites::size(bytes));
+    }
+    let held = sites::describe(&loaded.site);
+    let _ = writeln!(text, "content: {held}; a reload needs the memory of what has changed while both are held");
+    Ok(text)
 }

@@ -1,12 +1,12 @@
 //! The command line.
 
-use crate::config::{ControlOptions, DataplaneOptions, DnsOptions};
+use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, WebOptions};
 use crate::error::Error;
 use crate::words::{Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// DNS served from a network stack of its own, over AF_XDP or kernel sockets.
+/// DNS and static web content served from a network stack of its own, over AF_XDP or kernel sockets.
 #[derive(Debug, Parser)]
 #[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -21,6 +21,8 @@ pub struct Cli {
 pub enum Command {
     /// Authoritative DNS
     Dns(DnsCommand),
+    /// Static web content
+    Web(WebCommand),
     /// Serve what a configuration file says
     Serve {
         /// The configuration file
@@ -29,12 +31,12 @@ pub enum Command {
     },
     /// Say what would be refused and the memory needed; serves nothing
     Check {
-        /// Check a configuration file and its zones
-        #[arg(long, value_name = "FILE", conflicts_with = "zones", required_unless_present = "zones")]
+        /// Check a configuration file, its zones and its content
+        #[arg(long, value_name = "FILE", conflicts_with = "what", required_unless_present = "what")]
         config: Option<PathBuf>,
-        /// Check zone files: ORIGIN=FILE, or FILE with its own $ORIGIN
-        #[arg(value_name = "ZONEFILE")]
-        zones: Vec<ZoneArg>,
+        /// Check zone files: ORIGIN=FILE, or FILE with its own $ORIGIN; and directories of web content
+        #[arg(value_name = "ZONEFILE|DIR")]
+        what: Vec<ZoneArg>,
     },
     /// Talk to a running server
     Ctl {
@@ -64,6 +66,28 @@ pub struct DnsCommand {
     pub control: ControlOptions,
 }
 
+/// `simoom web`.
+#[derive(Debug, clap::Args)]
+pub struct WebCommand {
+    /// The directory to serve
+    #[arg(value_name = "DIR")]
+    pub root: String,
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// web
+    #[command(flatten, next_help_heading = "Web")]
+    pub web: WebOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
+}
+
+/// Whether an argument of `simoom check` is a directory of web content.
+pub(crate) fn is_directory(arg: &ZoneArg) -> bool {
+    arg.origin.is_none() && std::path::Path::new(&arg.file).is_dir()
+}
+
 /// `simoom ctl`.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
@@ -89,7 +113,7 @@ pub enum CtlCommand {
         #[arg(long, value_name = "S", default_value = "60")]
         seconds: Within<1, 86_400>,
     },
-    /// Read the zone files again
+    /// Read the zone files and the content again
     Reload,
     /// Stop the server
     Stop,
@@ -152,14 +176,15 @@ mod tests {
                 "unexpected argument '--lisen' found tip: a similar argument exists: '--listen'; see --help",
             ),
             ("simoom dns", "the following required arguments were not provided: <ORIGIN=FILE>; see --help"),
-            ("simoom web", "unrecognized subcommand 'web'; see --help"),
+            ("simoom web", "the following required arguments were not provided: <DIR>; see --help"),
+            ("simoom wep", "unrecognized subcommand 'wep' tip: a similar subcommand exists: 'web'; see --help"),
             (
                 "simoom dns --batch 65 x",
                 "invalid value '65' for '--batch <N>': `65` is not a whole number from 1 to 64; see --help",
             ),
             (
                 "simoom check --config a b",
-                "the argument '--config <FILE>' cannot be used with '[ZONEFILE]...'; see --help",
+                "the argument '--config <FILE>' cannot be used with '[ZONEFILE|DIR]...'; see --help",
             ),
         ] {
             assert_eq!(refused(args), line, "{args}");

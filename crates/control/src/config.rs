@@ -4,6 +4,12 @@
 //! in both. [`Settings`] is the outcome: defaults filled in, contradictions refused. Nothing is opened here but the
 //! configuration file itself.
 
+mod web;
+
+pub use web::{
+    AccessLog, CacheRule, ErrorPage, HeaderRule, HostEntry, HostSpec, OnlyHost, RedirectRule, Web, WebOptions,
+};
+
 use crate::error::{Error, reason};
 use crate::words::{
     Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Transmit, Within, ZoneArg,
@@ -20,7 +26,7 @@ pub struct DataplaneOptions {
     /// Serve on this interface through AF_XDP (again for more)
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
-    /// Listen here (again for more); default: port 53 of every address
+    /// Listen here (again for more); default: port 53 (web: port 80) of every address
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<Placed<Listen>>,
     /// An address that simoom answers ARP, NDP and ping for, with the prefix length of the link (again for more)
@@ -152,6 +158,7 @@ pub struct ControlOptions {
 struct File {
     dataplane: DataplaneOptions,
     dns: Option<DnsOptions>,
+    web: Option<WebOptions>,
     control: ControlOptions,
 }
 
@@ -162,10 +169,6 @@ pub struct Settings {
     pub file: Option<String>,
     /// interfaces for AF_XDP
     pub interfaces: Vec<String>,
-    /// listeners in the configuration's order: the index is [`app::Listener`]
-    pub listen: Vec<SocketAddr>,
-    /// nobody asked for these listeners, so one that the machine cannot have (IPv6 switched off) is left out
-    pub listen_by_default: bool,
     /// addresses that the kernel does not have
     pub own: Vec<Own>,
     /// as asked for, with the default filled in
@@ -185,7 +188,9 @@ pub struct Settings {
     /// denied sources
     pub deny: Vec<Prefix>,
     /// the DNS service
-    pub dns: Dns,
+    pub dns: Option<Dns>,
+    /// the web service
+    pub web: Option<Web>,
     /// the control socket as given
     pub control: Option<PathBuf>,
     /// the metrics listener
@@ -199,6 +204,10 @@ pub struct Settings {
 /// The DNS service's settings.
 #[derive(Clone, Debug)]
 pub struct Dns {
+    /// where it listens
+    pub listen: Vec<SocketAddr>,
+    /// nobody asked for these listeners, so one that the machine cannot have (IPv6 switched off) is left out
+    pub listen_by_default: bool,
     /// the zones in order
     pub zones: Vec<ZoneSpec>,
     /// whether a compressed question is answered
@@ -221,7 +230,7 @@ pub struct Dns {
     pub tcp_connections: usize,
     /// seconds
     pub tcp_idle_s: u32,
-    /// bytes queued over all TCP connections
+    /// bytes queued over all TCP connections; a web service beside adds its own to one budget for both
     pub tcp_memory_bytes: usize,
     /// connections before they are accepted, a listener
     pub tcp_backlog: u32,
@@ -275,7 +284,54 @@ pub fn from_command_line(
     dns: &DnsOptions,
     control: &ControlOptions,
 ) -> Result<Settings, Error> {
-    settle(&Places { file: None }, zone_specs(zones), dataplane, dns, control)
+    let places = Places { file: None };
+    let mut errors = Vec::new();
+    let dns = settle_dns(&places, zone_specs(zones), &dataplane.listen, dns, &mut errors);
+    settle(&places, dataplane, Some(dns), None, control, errors)
+}
+
+/// The settings of `simoom web`.
+///
+/// # Errors
+/// What contradicts itself, all of it.
+pub fn from_web_command_line(
+    root: &str,
+    dataplane: &DataplaneOptions,
+    web: &WebOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    let places = Places { file: None };
+    let mut errors = Vec::new();
+    let hosts = vec![root_spec(root, &web.only)];
+    let web = web::settle(&places, hosts, &dataplane.listen, web, &mut errors);
+    settle(&places, dataplane, None, Some(web), control, errors)
+}
+
+/// What `simoom check` is to read as web content; None without directories.
+///
+/// # Errors
+/// As [`from_web_command_line`].
+pub fn web_of_directories<'a>(roots: impl Iterator<Item = &'a str>) -> Result<Option<Web>, Error> {
+    let mut errors = Vec::new();
+    // each by itself the first host would take all names; checked together they need names of their own
+    let named = roots.enumerate().map(|(n, root)| {
+        let mut spec = root_spec(root, &OnlyHost::default());
+        if n > 0 {
+            spec.entry.names.push(format!("host-{n}"));
+        }
+        spec
+    });
+    let hosts: Vec<_> = named.collect();
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    let web = web::settle(&Places { file: None }, hosts, &[], &WebOptions::default(), &mut errors);
+    if errors.is_empty() { Ok(Some(web)) } else { Err(Error::Input(errors)) }
+}
+
+/// The host of a directory that stands on the command line.
+pub fn root_spec(root: &str, only: &OnlyHost) -> HostSpec {
+    HostSpec { entry: web::plain_host(root, only), root: root.into(), place: root.to_owned() }
 }
 
 /// The zones of a command line.
@@ -306,22 +362,34 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         Error::input(format!("{at}: {}", plain(error.message())))
     })?;
     let places = Places { file: Some((name, text)) };
-    let Some(dns) = file.dns else {
-        return Err(Error::input(format!("{name}: no service; add [[dns.zone]] with origin and file")));
-    };
+    if file.dns.is_none() && file.web.is_none() {
+        return Err(Error::input(format!(
+            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root"
+        )));
+    }
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
-    let zones = dns
-        .zones
-        .iter()
-        .map(|zone| ZoneSpec {
+    let mut errors = Vec::new();
+    if let (None, Some(listen)) = (&file.dns, file.dataplane.listen.first()) {
+        let at = places.at(listen, "");
+        errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [web]"));
+    }
+    let dns = file.dns.map(|dns| {
+        let spec = |zone: &Placed<ZoneEntry>| ZoneSpec {
             origin: zone.value.origin.clone(),
             file: folder.join(&zone.value.file).display().to_string(),
             place: places.at(zone, ""),
-        })
-        .collect();
-    let mut settings = settle(&places, zones, &file.dataplane, &dns, &file.control)?;
-    let relative = |path: String| folder.join(path).display().to_string();
-    settings.dns.cookie_secret = settings.dns.cookie_secret.map(relative);
+        };
+        let zones = dns.zones.iter().map(spec).collect();
+        let mut dns = settle_dns(&places, zones, &file.dataplane.listen, &dns, &mut errors);
+        dns.cookie_secret = dns.cookie_secret.map(|path| folder.join(path).display().to_string());
+        dns
+    });
+    let web = file.web.map(|mut web| {
+        let hosts = web::hosts(&places, &web, folder, &mut errors);
+        web.access_log = web.access_log.map(|path| if path == Path::new("-") { path } else { folder.join(path) });
+        web::settle(&places, hosts, &web.listen, &web, &mut errors)
+    });
+    let mut settings = settle(&places, &file.dataplane, dns, web, &file.control, errors)?;
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -362,7 +430,6 @@ fn word(places: &Places<'_>, option: &str, key: &str) -> String {
 }
 
 fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Backend, errors: &mut Vec<String>) {
-    twice(places, &dataplane.listen, "--listen", errors);
     twice(places, &dataplane.own, "--own", errors);
     for (n, interface) in dataplane.interface.iter().enumerate() {
         let option = word(places, "--interface", "dataplane.interface");
@@ -398,17 +465,49 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
 
 fn settle(
     places: &Places<'_>,
-    zones: Vec<ZoneSpec>,
     dataplane: &DataplaneOptions,
-    dns: &DnsOptions,
+    dns: Option<Dns>,
+    web: Option<Web>,
     control: &ControlOptions,
+    mut errors: Vec<String>,
 ) -> Result<Settings, Error> {
-    let mut errors = Vec::new();
     let backend = dataplane.backend.unwrap_or(match dataplane.interface.is_empty() {
         true => Backend::Sockets,
         false => Backend::Xdp,
     });
     contradictions(places, dataplane, backend, &mut errors);
+    if !errors.is_empty() {
+        return Err(Error::Input(errors));
+    }
+    Ok(Settings {
+        file: None,
+        interfaces: dataplane.interface.clone(),
+        own: dataplane.own.iter().map(|placed| placed.value).collect(),
+        backend,
+        mode: dataplane.mode.unwrap_or(Mode::Auto),
+        cpus: dataplane.cpus.clone().map(|cpus| cpus.0),
+        batch: dataplane.batch.map_or(64, |n| n.0 as usize),
+        idle: dataplane.idle.unwrap_or(Idle::Adaptive),
+        busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
+        allow: dataplane.allow.clone(),
+        deny: dataplane.deny.clone(),
+        dns,
+        web,
+        control: control.path.clone(),
+        metrics: control.metrics.as_ref().map(|placed| placed.value.0),
+        user: control.user.as_ref().map(|placed| placed.value.clone()),
+        group: control.group.as_ref().map(|placed| placed.value.clone()),
+    })
+}
+
+fn settle_dns(
+    places: &Places<'_>,
+    zones: Vec<ZoneSpec>,
+    listen: &[Placed<Listen>],
+    dns: &DnsOptions,
+    errors: &mut Vec<String>,
+) -> Dns {
+    twice(places, listen, "--listen", errors);
     for (text, option, key) in [
         (&dns.nsid, "--nsid", "dns.nsid"),
         (&dns.version_string, "--version-string", "dns.version-string"),
@@ -426,37 +525,13 @@ fn settle(
     if zones.is_empty() {
         errors.push(word(places, "no zone; give ORIGIN=FILE", "no zone; add [[dns.zone]] with origin and file"));
     }
-    if !errors.is_empty() {
-        return Err(Error::Input(errors));
+    let mut addresses: Vec<_> = listen.iter().map(|placed| placed.value.0).collect();
+    if addresses.is_empty() {
+        addresses = vec![(Ipv6Addr::UNSPECIFIED, 53).into(), (Ipv4Addr::UNSPECIFIED, 53).into()];
     }
-    let mut listen: Vec<_> = dataplane.listen.iter().map(|placed| placed.value.0).collect();
-    if listen.is_empty() {
-        listen = vec![(Ipv6Addr::UNSPECIFIED, 53).into(), (Ipv4Addr::UNSPECIFIED, 53).into()];
-    }
-    Ok(Settings {
-        file: None,
-        interfaces: dataplane.interface.clone(),
-        listen,
-        listen_by_default: dataplane.listen.is_empty(),
-        own: dataplane.own.iter().map(|placed| placed.value).collect(),
-        backend,
-        mode: dataplane.mode.unwrap_or(Mode::Auto),
-        cpus: dataplane.cpus.clone().map(|cpus| cpus.0),
-        batch: dataplane.batch.map_or(64, |n| n.0 as usize),
-        idle: dataplane.idle.unwrap_or(Idle::Adaptive),
-        busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
-        allow: dataplane.allow.clone(),
-        deny: dataplane.deny.clone(),
-        dns: settle_dns(zones, dns),
-        control: control.path.clone(),
-        metrics: control.metrics.as_ref().map(|placed| placed.value.0),
-        user: control.user.as_ref().map(|placed| placed.value.clone()),
-        group: control.group.as_ref().map(|placed| placed.value.clone()),
-    })
-}
-
-fn settle_dns(zones: Vec<ZoneSpec>, dns: &DnsOptions) -> Dns {
     Dns {
+        listen: addresses,
+        listen_by_default: listen.is_empty(),
         zones,
         question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
         transmit: dns.transmit.unwrap_or(Transmit::Inplace),

@@ -1,10 +1,11 @@
-//! Everything around the packets: the command line and the configuration file, loading and reloading zones, starting the
-//! engines, privileges, signals, the control socket, metrics.
+//! Everything around the packets: the command line and the configuration file, loading and reloading zones and content,
+//! starting the engines, the access log, privileges, signals, the control socket, metrics.
 //!
 //! Nothing here runs on the packet path; threads of this crate sleep until somebody wants something.
 
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod capture;
 mod check;
 pub mod cli;
@@ -16,12 +17,14 @@ mod launch;
 mod logs;
 mod metrics;
 mod notify;
+mod print;
 mod privileges;
 mod reload;
 mod secrets;
 mod serve;
 mod service;
 mod signals;
+mod sites;
 pub mod words;
 mod zones;
 
@@ -61,6 +64,11 @@ fn run(cli: Cli) -> Result<String, Error> {
             logs::start();
             serve::run(&settings).map(|()| String::new())
         }
+        Command::Web(web) => {
+            let settings = config::from_web_command_line(&web.root, &web.dataplane, &web.web, &web.control)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
         Command::Serve { config } => {
             let settings = config::from_file(&config)?;
             logs::start();
@@ -69,10 +77,15 @@ fn run(cli: Cli) -> Result<String, Error> {
         Command::Check { config: Some(config), .. } => {
             let settings = config::from_file(&config)?;
             launch::check(&settings)?;
-            secrets::publisher(&settings.dns)?;
-            check::run(&settings.dns.zones)
+            settings.dns.as_ref().map(secrets::publisher).transpose()?;
+            let zones = settings.dns.map_or(Vec::new(), |dns| dns.zones);
+            check::run(&zones, settings.web.as_ref())
         }
-        Command::Check { config: None, zones } => check::run(&config::zone_specs(&zones)),
+        Command::Check { config: None, what } => {
+            let (directories, zones): (Vec<_>, Vec<_>) = what.into_iter().partition(cli::is_directory);
+            let web = config::web_of_directories(directories.iter().map(|arg| arg.file.as_str()))?;
+            check::run(&config::zone_specs(&zones), web.as_ref())
+        }
         Command::Ctl { control, command } => ctl::client::run(control.as_deref(), &command),
     }
 }

@@ -1,13 +1,18 @@
-//! Reading the zones again while the old ones serve.
+//! Reading zones and content again while the old ones serve.
 //!
-//! A thread of its own at low priority parses and builds, then swaps the tables. It keeps the old ones until every serving
-//! thread has let go of them, and frees them itself: freeing gigabytes would stall a serving thread. Requests that come in
-//! the meantime wait for one further reload together.
+//! A thread of its own at low priority parses and builds, then swaps tables and sites. It keeps the old ones until every
+//! serving thread has let go of them, and frees them itself: freeing gigabytes would stall a serving thread. Requests that
+//! come in the meantime wait for one further reload together.
+//!
+//! Answers under way go on from the old content for the drain time; then the connections that still hold it are aborted. At
+//! most two versions of content are held: a reload waits for the end of a drain before it reads anything.
 
-use crate::config::ZoneSpec;
+use crate::access_log::AccessLog;
+use crate::config::{Web, ZoneSpec};
 use crate::launch::Running;
 use crate::notify;
 use crate::secrets;
+use crate::sites::{self, Tree};
 use crate::zones::{self, Prints};
 use base::Counter;
 use base::counter::{Figure, Report};
@@ -19,8 +24,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
+use web::Site;
 use zone::Zone;
 
 /// A line about what was done, or everything that was wrong.
@@ -28,6 +34,8 @@ pub(crate) type Outcome = Result<String, Vec<String>>;
 
 /// How long the serving threads may take to let go of the old tables; they do so within a cycle.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a drain is looked at.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
 /// What was reloaded.
 #[derive(Debug, Default)]
@@ -45,21 +53,54 @@ impl Report for Counters {
             let labels = [("outcome", outcome)];
             show(Figure { name, help, gauge: false, labels: &labels, value: counter.get() });
         }
-        let (name, help) = ("last_reload_time_seconds", "when the tables were replaced last, in seconds since 1970");
+        let (name, help) = ("last_reload_time_seconds", "when something was replaced last, in seconds since 1970");
         show(Figure { name, help, gauge: true, labels: &[], value: self.last_unix_s.get() });
     }
 }
 
-/// Reads zones and replaces tables.
+/// The zones that are served, and from which files.
+#[derive(Debug)]
+pub(crate) struct Zones {
+    pub(crate) specs: Vec<ZoneSpec>,
+    pub(crate) prints: Prints,
+    pub(crate) publisher: Arc<Publisher<Tables>>,
+}
+
+/// The content that is served, and from which files.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) web: Web,
+    pub(crate) tree: Tree,
+    pub(crate) publisher: Arc<Publisher<Site>>,
+}
+
+/// Content that was replaced and that answers under way may still hold.
+#[derive(Debug)]
+struct Draining {
+    site: Arc<Site>,
+    until: Instant,
+}
+
+/// Reads zones and content, and replaces what is served.
 #[derive(Debug)]
 pub(crate) struct Loader {
-    specs: Vec<ZoneSpec>,
-    prints: Prints,
-    publisher: Arc<Publisher<Tables>>,
+    zones: Option<Zones>,
+    content: Option<Content>,
+    draining: Option<Draining>,
     /// the file of the cookies' secrets, when there is one, and where they go
     secrets: Option<(String, Arc<Publisher<Secrets>>)>,
+    access_log: Option<Arc<AccessLog>>,
     running: Arc<Running>,
     counters: Arc<Counters>,
+}
+
+/// What is said when nothing was replaced.
+pub(crate) fn kept(zones: bool, content: bool) -> &'static str {
+    match (zones, content) {
+        (_, false) => "not reloaded, the old zones go on serving",
+        (false, true) => "not reloaded, the old content goes on serving",
+        (true, true) => "not reloaded, the old zones and the old content go on serving",
+    }
 }
 
 /// Tables of these zones, which will replace those `before`.
@@ -85,13 +126,13 @@ pub(crate) fn describe(tables: &Tables) -> String {
 
 impl Loader {
     pub(crate) fn new(
-        specs: Vec<ZoneSpec>,
-        prints: Prints,
-        publisher: Arc<Publisher<Tables>>,
+        zones: Option<Zones>,
+        content: Option<Content>,
         secrets: Option<(String, Arc<Publisher<Secrets>>)>,
+        access_log: Option<Arc<AccessLog>>,
         running: Arc<Running>,
     ) -> Loader {
-        Loader { specs, prints, publisher, secrets, running, counters: Arc::default() }
+        Loader { zones, content, draining: None, secrets, access_log, running, counters: Arc::default() }
     }
 
     pub(crate) fn counters(&self) -> Arc<dyn Report> {
@@ -107,12 +148,22 @@ impl Loader {
         std::thread::Builder::new().name("reload".into()).spawn(move || {
             // this thread only, on Linux: parsing gives way to serving
             let _ = rustix::process::nice(10);
-            while let Ok(first) = wanted.recv() {
-                let waiting: Vec<_> = std::iter::once(first).chain(wanted.try_iter()).flatten().collect();
-                let outcome = self.reload();
-                for client in waiting {
-                    // a client that went does not need to know
-                    let _ = client.send(outcome.clone());
+            loop {
+                let next = match self.draining {
+                    Some(_) => wanted.recv_timeout(DRAIN_LOOK),
+                    None => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
+                match next {
+                    Ok(first) => {
+                        let waiting: Vec<_> = std::iter::once(first).chain(wanted.try_iter()).flatten().collect();
+                        let outcome = self.reload();
+                        for client in waiting {
+                            // a client that went does not need to know
+                            let _ = client.send(outcome.clone());
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => self.look_at_drain(),
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
         })?;
@@ -134,7 +185,7 @@ impl Loader {
                 for error in errors {
                     tracing::error!("{error}");
                 }
-                let message = "not reloaded, the old zones go on serving";
+                let message = kept(self.zones.is_some(), self.content.is_some());
                 tracing::error!("{message}");
                 notify::ready(message);
             }
@@ -142,32 +193,51 @@ impl Loader {
         outcome
     }
 
+    /// Reads everything aside, and swaps all or nothing.
     fn attempt(&mut self) -> Outcome {
         let begun = Instant::now();
-        let secrets = self.new_secrets()?;
-        if self.prints.unchanged() {
-            if secrets.is_some() {
-                self.publish(secrets);
-                self.counters.done.add(1);
-                return Ok("reloaded the cookie secrets; no zone file has changed".into());
+        if let Some(log) = &self.access_log {
+            log.reopen();
+        }
+        while self.draining.is_some() {
+            self.look_at_drain();
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        let secrets = self.new_secrets();
+        let zones = self.zones.as_ref().map(Zones::read).transpose();
+        let content = self.content.as_ref().map(Content::read).transpose();
+        let (secrets, zones, content) = match (secrets, zones, content) {
+            (Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
+            // everything that is wrong with any
+            (secrets, zones, content) => {
+                let errors = [secrets.err(), zones.err(), content.err()];
+                return Err(errors.into_iter().flatten().flatten().collect());
             }
-            self.counters.unchanged.add(1);
-            return Ok("nothing to reload: no zone file has changed".into());
+        };
+        let described: Vec<String> = (zones.iter().map(|(tables, _)| describe(tables)))
+            .chain(content.iter().map(|loaded| sites::describe(&loaded.site)))
+            .collect();
+        let what = if self.content.is_none() { "no zone file" } else { "no file" };
+        let message = match (described.is_empty(), &secrets) {
+            (true, None) => {
+                self.counters.unchanged.add(1);
+                return Ok(format!("nothing to reload: {what} has changed"));
+            }
+            (true, Some(_)) => format!("reloaded the cookie secrets; {what} has changed"),
+            (false, _) => format!("reloaded {} in {:.1} s", described.join("; "), begun.elapsed().as_secs_f64()),
+        };
+        if let Some((tables, prints)) = zones {
+            self.replace_zones(tables, prints);
         }
-        let loaded = zones::load(&self.specs)?;
-        for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
-            tracing::warn!("{warning}");
+        if let Some(secrets) = secrets {
+            self.replace_secrets(secrets);
         }
-        let old = self.publisher.current();
-        let tables = build(loaded.zones, Some(&old))?;
-        let message = format!("reloaded {} in {:.1} s", describe(&tables), begun.elapsed().as_secs_f64());
-        self.publisher.publish(Arc::new(tables));
-        self.publish(secrets);
-        self.prints = loaded.prints;
+        if let Some(loaded) = content {
+            self.replace_content(loaded);
+        }
         self.counters.done.add(1);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         self.counters.last_unix_s.set(now.map_or(0, |now| now.as_secs()));
-        self.wait_until_released(&old);
         Ok(message)
     }
 
@@ -178,12 +248,54 @@ impl Loader {
         Ok(Some(secrets).filter(|new| *new != *publisher.current()))
     }
 
-    fn publish(&self, secrets: Option<Secrets>) {
-        if let (Some(new), Some((_, publisher))) = (secrets, &self.secrets) {
-            let old = publisher.current();
-            publisher.publish(Arc::new(new));
-            self.wait_until_released(&old);
+    fn replace_secrets(&self, new: Secrets) {
+        let Some((_, publisher)) = &self.secrets else { return };
+        let old = publisher.current();
+        publisher.publish(Arc::new(new));
+        self.wait_until_released(&old);
+    }
+
+    fn replace_zones(&mut self, tables: Tables, prints: Prints) {
+        let Some(zones) = &mut self.zones else { return };
+        let old = zones.publisher.current();
+        zones.publisher.publish(Arc::new(tables));
+        zones.prints = prints;
+        self.wait_until_released(&old);
+    }
+
+    fn replace_content(&mut self, loaded: sites::Loaded) {
+        let Some(content) = &mut self.content else { return };
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
         }
+        let drain = Duration::from_secs(content.web.drain_s.into());
+        let old = content.publisher.current();
+        content.publisher.publish(Arc::new(loaded.site));
+        content.tree = loaded.tree;
+        old.content().retire();
+        self.wait_until_released(&old);
+        self.draining = Some(Draining { site: old, until: Instant::now() + drain });
+        self.look_at_drain();
+    }
+
+    /// Lets the old content go when nobody holds it any more; tells the serving threads when its time is over.
+    fn look_at_drain(&mut self) {
+        let Some(Draining { site, until }) = &self.draining else { return };
+        if Arc::strong_count(site.content()) == 1 {
+            self.draining = None;
+            return;
+        }
+        let now = Instant::now();
+        if now >= *until {
+            site.content().expire();
+        }
+        if now >= *until + PATIENCE {
+            tracing::warn!("a thread still holds content that was replaced {} s ago", PATIENCE.as_secs());
+            self.draining = None;
+            return;
+        }
+        // who sleeps looks at what it holds when it wakes
+        self.running.wake();
     }
 
     /// Waits until only this thread holds `old`: then every serving thread answers with what replaced it.
@@ -195,10 +307,32 @@ impl Loader {
                 tracing::warn!("a thread has not taken what was reloaded after {} s", PATIENCE.as_secs());
                 return;
             }
-            // who sleeps is at a cycle's end and takes them when it wakes
+            // who sleeps is at a cycle's end and takes it when it wakes
             self.running.wake();
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+}
+
+impl Zones {
+    /// Reads the zones, unless nothing has changed.
+    fn read(&self) -> Result<Option<(Tables, Prints)>, Vec<String>> {
+        if self.prints.unchanged() {
+            return Ok(None);
+        }
+        let loaded = zones::load(&self.specs)?;
+        for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
+            tracing::warn!("{warning}");
+        }
+        let tables = build(loaded.zones, Some(&self.publisher.current()))?;
+        Ok(Some((tables, loaded.prints)))
+    }
+}
+
+impl Content {
+    /// Reads the content that has changed, unless nothing has.
+    fn read(&self) -> Result<Option<sites::Loaded>, Vec<String>> {
+        sites::load(&self.web, Some((&self.publisher.current(), &self.tree)))
     }
 }

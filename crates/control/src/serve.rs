@@ -1,25 +1,33 @@
 //! A server's life: load, bind, drop privileges, start, supervise, stop.
 //!
-//! The order is the point. Zones are read before anything is opened, everything is opened before privileges go, and
+//! The order is the point. Zones and content are read before anything is opened, everything is opened before privileges go, and
 //! privileges go before the first thread starts. So a mistake of the caller leaves nothing behind, and no thread ever runs
 //! with a capability. This thread then sleeps until a signal, the control socket or the watchdog wants something.
 
-use crate::config::Settings;
+use crate::config::{Settings, Web, ZoneSpec};
 use crate::ctl::server::{Socket, failed};
 use crate::ctl::{Request, default_path};
 use crate::error::{Error, reason};
 use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
-use crate::reload::{Loader, Outcome};
-use crate::{http, notify, privileges, secrets, signals, zones};
+use crate::reload::{self, Loader, Outcome};
+use crate::service::{Plan, Published};
+use crate::{access_log, http, notify, privileges, secrets, signals, sites, zones};
+use base::Clock;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
-use dns::Tables;
+use dns::cookie::Secrets;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use web::WallClock;
+
+/// How often the serving threads' wall clock is set by the machine's.
+const WALL_EVERY: Duration = Duration::from_secs(10);
+/// How often a server that is to stop looks whether its connections have ended.
+const STOP_LOOK: Duration = Duration::from_millis(20);
 
 /// What the supervising thread is woken for.
 #[derive(Debug)]
@@ -33,7 +41,7 @@ pub(crate) enum Event {
 /// What the control socket's threads see of the server.
 pub(crate) struct World {
     pub(crate) registry: Arc<Registry>,
-    pub(crate) tables: Arc<Publisher<Tables>>,
+    pub(crate) published: Published,
     pub(crate) running: Arc<Running>,
     events: Sender<Event>,
     started: Instant,
@@ -58,8 +66,7 @@ impl World {
     }
 
     fn status(&self) -> Value {
-        let tables = self.tables.current();
-        json!({
+        let mut status = json!({
             "ok": true,
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -67,11 +74,21 @@ impl World {
             "backend": self.running.backend(),
             "listen": self.listen,
             "threads": self.running.threads(),
-            "zones": tables.zones().len(),
-            "names": tables.names(),
-            "table_bytes": tables.bytes(),
-            "table_version": self.tables.version(),
-        })
+        });
+        if let Some(tables) = &self.published.tables {
+            let (current, version) = (tables.current(), tables.version());
+            status["zones"] = current.zones().len().into();
+            status["names"] = current.names().into();
+            status["table_bytes"] = current.bytes().into();
+            status["table_version"] = version.into();
+        }
+        if let Some(site) = &self.published.site {
+            let (current, version) = (site.current(), site.version());
+            status["pages"] = current.pages().into();
+            status["content_bytes"] = current.memory_bytes().into();
+            status["content_version"] = version.into();
+        }
+        status
     }
 
     fn reload(&self) -> Value {
@@ -83,7 +100,8 @@ impl World {
         match outcome.recv() {
             Ok(Ok(message)) => json!({ "ok": true, "message": message }),
             Ok(Err(errors)) => {
-                json!({ "ok": false, "error": "not reloaded, the old zones go on serving", "errors": errors })
+                let error = reload::kept(self.published.tables.is_some(), self.published.site.is_some());
+                json!({ "ok": false, "error": error, "errors": errors })
             }
             Err(_) => failed(gone),
         }
@@ -91,11 +109,10 @@ impl World {
 }
 
 /// The server's own figures.
-#[derive(Debug)]
 struct About {
     start_unix_s: u64,
     fallback: bool,
-    tables: Arc<Publisher<Tables>>,
+    published: Published,
 }
 
 impl Report for About {
@@ -108,11 +125,91 @@ impl Report for About {
         gauge("start_time_seconds", "when the server started, in seconds since 1970", self.start_unix_s);
         let fallback = "1 when AF_XDP was asked for with --backend auto and could not be had";
         gauge("backend_fallback", fallback, u64::from(self.fallback));
-        let tables = self.tables.current();
-        gauge("dns_zones", "zones served", tables.zones().len() as u64);
-        gauge("dns_names", "names in the tables", tables.names() as u64);
-        gauge("dns_table_bytes", "memory of the tables", tables.bytes() as u64);
-        gauge("dns_table_version", "how often the tables were replaced", self.tables.version());
+        if let Some(tables) = &self.published.tables {
+            let current = tables.current();
+            gauge("dns_zones", "zones served", current.zones().len() as u64);
+            gauge("dns_names", "names in the tables", current.names() as u64);
+            gauge("dns_table_bytes", "memory of the tables", current.bytes() as u64);
+            gauge("dns_table_version", "how often the tables were replaced", tables.version());
+        }
+        if let Some(site) = &self.published.site {
+            let current = site.current();
+            gauge("web_pages", "paths that are answered with content", current.pages() as u64);
+            gauge("web_content_bytes", "memory of the content", current.memory_bytes());
+            gauge("web_content_version", "how often the content was replaced", site.version());
+        }
+    }
+}
+
+/// What was read before anything was opened.
+struct Loads {
+    zones: Option<reload::Zones>,
+    content: Option<reload::Content>,
+}
+
+impl Loads {
+    fn read(settings: &Settings) -> Result<Loads, Error> {
+        let zones = settings.dns.as_ref().map(|dns| read_zones(&dns.zones)).transpose();
+        let content = settings.web.as_ref().map(read_content).transpose();
+        match (zones, content) {
+            (Ok(zones), Ok(content)) => Ok(Loads { zones, content }),
+            // everything that is wrong with either
+            (zones, content) => {
+                Err(Error::Input([zones.err(), content.err()].into_iter().flatten().flatten().collect()))
+            }
+        }
+    }
+
+    fn published(&self, secrets: Option<&Arc<Publisher<Secrets>>>) -> Published {
+        Published {
+            tables: self.zones.as_ref().map(|zones| zones.publisher.clone()),
+            secrets: secrets.cloned(),
+            site: self.content.as_ref().map(|content| content.publisher.clone()),
+        }
+    }
+}
+
+fn read_zones(specs: &[ZoneSpec]) -> Result<reload::Zones, Vec<String>> {
+    let begun = Instant::now();
+    let loaded = zones::load(specs)?;
+    for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
+        tracing::warn!("{warning}");
+    }
+    let tables = reload::build(loaded.zones, None)?;
+    tracing::info!("{} in {:.1} s", reload::describe(&tables), begun.elapsed().as_secs_f64());
+    let publisher = Arc::new(Publisher::new(Arc::new(tables)));
+    Ok(reload::Zones { specs: specs.to_vec(), prints: loaded.prints, publisher })
+}
+
+fn read_content(web: &Web) -> Result<reload::Content, Vec<String>> {
+    let begun = Instant::now();
+    let loaded = sites::load(web, None)?.ok_or_else(|| vec!["a first load that found no change".to_owned()])?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!("{} in {:.1} s", sites::describe(&loaded.site), begun.elapsed().as_secs_f64());
+    let publisher = Arc::new(Publisher::new(Arc::new(loaded.site)));
+    Ok(reload::Content { web: web.clone(), tree: loaded.tree, publisher })
+}
+
+/// The wall clock of the serving threads, whose own clock counts from its start.
+struct Wall {
+    zero: Clock,
+    clock: Arc<WallClock>,
+}
+
+impl Wall {
+    fn start() -> Wall {
+        let wall = Wall { zero: Clock::start(), clock: Arc::new(WallClock::new(0)) };
+        wall.set();
+        wall
+    }
+
+    /// By the machine's clock, which may have been stepped.
+    fn set(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let since = self.zero.now() - base::Instant::ZERO;
+        self.clock.set(now.saturating_sub(since.as_nanos() as u64));
     }
 }
 
@@ -123,72 +220,97 @@ impl Report for About {
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let identity = privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
     launch::check(settings)?;
-    let begun = Instant::now();
-    let loaded = zones::load(&settings.dns.zones).map_err(Error::Input)?;
-    for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
-        tracing::warn!("{warning}");
-    }
-    let tables = crate::reload::build(loaded.zones, None).map_err(Error::Input)?;
-    tracing::info!("{} in {:.1} s", crate::reload::describe(&tables), begun.elapsed().as_secs_f64());
-    let publisher = Arc::new(Publisher::new(Arc::new(tables)));
-    let secrets = secrets::publisher(&settings.dns)?;
+    let loads = Loads::read(settings)?;
+    let secrets = settings.dns.as_ref().map(secrets::publisher).transpose()?.flatten();
+    let published = loads.published(secrets.as_ref());
     let control = open_control(settings, identity.as_ref())?;
     let metrics = settings.metrics.map(http::bind).transpose()?;
+    let log = settings.web.as_ref().and_then(|web| web.access_log.as_ref());
+    let log = log.map(|log| access_log::open(log, identity.as_ref())).transpose()?;
     let opened = launch::open(settings)?;
     privileges::drop_all(identity.as_ref())?;
-    warn_unreadable(settings);
-    if settings.dns.rrl_rate.is_none() && settings.listen.iter().any(|address| !address.ip().is_loopback()) {
-        tracing::warn!("response rate limiting is off; a server on the internet wants --rrl-rate 200");
-    }
+    warn(settings);
 
+    let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
+    let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
     let registry = Arc::new(Registry::default());
-    let running = Arc::new(opened.start(settings, &publisher, secrets.as_ref(), &registry)?);
-    let shared = settings.dns.cookie_secret.clone().zip(secrets);
-    let loader = Loader::new(settings.dns.zones.clone(), loaded.prints, publisher.clone(), shared, running.clone());
+    let records = log.as_ref().map(access_log::Opened::log);
+    if let Some(log) = &records {
+        registry.add(log.counters());
+    }
+    let wall = Wall::start();
+    let plan =
+        Plan::new(settings, opened.division(), published.clone(), &wall.clock, records.clone(), registry.clone());
+    let running = Arc::new(opened.start(settings, &plan.map_err(no_entropy)?, &registry)?);
+    // after the engines, so that it outlives them: what they put in last is written
+    let writing = log.map(access_log::Opened::start).transpose().map_err(thread)?;
+    let secrets = settings.dns.as_ref().and_then(|dns| dns.cookie_secret.clone()).zip(secrets);
+    let loader = Loader::new(loads.zones, loads.content, secrets, records, running.clone());
     registry.add(loader.counters());
     registry.add(Arc::new(About {
         start_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
         fallback: running.fell_back(),
-        tables: publisher.clone(),
+        published: published.clone(),
     }));
     let (events, wanted) = mpsc::channel();
-    let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
     signals::start(events.clone()).map_err(thread)?;
     let reloads = loader.start().map_err(thread)?;
     if let Some(listener) = metrics {
         http::start(listener, registry.clone()).map_err(thread)?;
     }
     if let Some(control) = &control {
-        let world = World {
-            registry,
-            tables: publisher,
-            running: running.clone(),
-            events,
-            started: Instant::now(),
-            listen: running.listen(),
-        };
+        let (started, listen) = (Instant::now(), running.listen());
+        let world = World { registry, published, running: running.clone(), events, started, listen };
         control.start(Arc::new(world)).map_err(thread)?;
     }
     let status = format!("serving on {}", running.listen().join(", "));
     tracing::info!("{status} ({})", running.backend());
     notify::ready(&status);
-    supervise(&wanted, &reloads);
+    supervise(&wanted, &reloads, &wall);
     notify::stopping();
+    if let Some(web) = &settings.web {
+        drain(&running, Duration::from_secs(web.drain_s.into()));
+    }
     // no new control client; those that wait see the process end
     drop(control);
     running.stop();
+    drop(writing);
     tracing::info!("stopped");
     Ok(())
 }
 
+/// Lets answers under way finish. A second signal ends the process meanwhile.
+fn drain(running: &Running, most: Duration) {
+    let deadline = Instant::now() + most;
+    let interval = notify::watchdog_interval();
+    let (mut said, mut told) = (false, Instant::now());
+    running.drain();
+    loop {
+        let connections = running.stream_connections();
+        if connections == 0 {
+            return;
+        }
+        if Instant::now() >= deadline {
+            tracing::warn!("{connections} connections did not end in {} s and are reset", most.as_secs());
+            return;
+        }
+        if !std::mem::replace(&mut said, true) {
+            tracing::info!("{connections} connections have {} s to end", most.as_secs());
+        }
+        if interval.is_some_and(|interval| told.elapsed() >= interval) {
+            notify::watchdog();
+            told = Instant::now();
+        }
+        std::thread::sleep(STOP_LOOK);
+    }
+}
+
 /// Sleeps between events; returns when the server is to stop.
-fn supervise(wanted: &mpsc::Receiver<Event>, reloads: &Sender<Option<SyncSender<Outcome>>>) {
+fn supervise(wanted: &mpsc::Receiver<Event>, reloads: &Sender<Option<SyncSender<Outcome>>>, wall: &Wall) {
     let interval = notify::watchdog_interval();
     loop {
-        let event = match interval {
-            Some(interval) => wanted.recv_timeout(interval),
-            None => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
+        let event = wanted.recv_timeout(interval.map_or(WALL_EVERY, |interval| interval.min(WALL_EVERY)));
+        wall.set();
         match event {
             // the loader's thread lives as long as this one
             Ok(Event::Reload(done)) => drop(reloads.send(done)),
@@ -221,17 +343,30 @@ fn open_control(settings: &Settings, identity: Option<&privileges::Identity>) ->
     }
 }
 
-/// A reload reads the files as who the process is now.
-fn warn_unreadable(settings: &Settings) {
-    let zones = settings.dns.zones.iter().map(|zone| &zone.file);
-    for file in zones.chain(&settings.dns.cookie_secret) {
-        if let Err(error) = File::open(file) {
-            tracing::warn!(
-                "{}: cannot be read any more now that privileges are dropped ({}): a reload will fail; make it readable for {}",
-                file,
-                reason(&error),
-                settings.user.as_deref().unwrap_or("the user that simoom runs as without capabilities"),
-            );
+/// What the operator should know, now that privileges are gone.
+fn warn(settings: &Settings) {
+    // a reload reads the files as who the process is now
+    let unreadable = |path: &str, error: &std::io::Error| {
+        tracing::warn!(
+            "{path}: cannot be read any more now that privileges are dropped ({}): a reload will fail; make it readable for {}",
+            reason(error),
+            settings.user.as_deref().unwrap_or("the user that simoom runs as without capabilities"),
+        );
+    };
+    if let Some(dns) = &settings.dns {
+        let zones = dns.zones.iter().map(|zone| &zone.file);
+        for file in zones.chain(&dns.cookie_secret) {
+            if let Err(error) = File::open(file) {
+                unreadable(file, &error);
+            }
+        }
+        if dns.rrl_rate.is_none() && dns.listen.iter().any(|address| !address.ip().is_loopback()) {
+            tracing::warn!("response rate limiting is off; a server on the internet wants --rrl-rate 200");
+        }
+    }
+    for host in settings.web.iter().flat_map(|web| &web.hosts) {
+        if let Err(error) = std::fs::read_dir(&host.root) {
+            unreadable(&host.root.display().to_string(), &error);
         }
     }
 }

@@ -1,34 +1,240 @@
-//! Makes the service of each thread from the settings.
+//! The services of each thread, made from the settings and composed into one by listener.
 
-use crate::config::Settings;
+use crate::access_log::AccessLog;
+use crate::config::{Dns, Settings, Web};
 use crate::metrics::Registry;
 use crate::secrets::random;
-use crate::words::{QuestionCompression, Transmit};
+use crate::words::{Prefix, QuestionCompression, Transmit};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams};
+use base::Instant;
+use base::counter::Report;
 use base::publish::Publisher;
+use dns::Tables;
 use dns::cookie::{self, Secrets};
-use dns::{Options, Server, Stats, Tables};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use web::{Site, WallClock};
 
 /// Memory of each thread for finished answers under `--transmit precopy`.
 const RETAINED_BYTES: usize = 16 << 20;
+/// What the web service's cookies have that those of DNS have not.
+const WEB: u64 = 1 << 63;
 
-/// Makes a server for each thread of an engine, and again after a panic.
-#[derive(Clone)]
-pub(crate) struct Maker {
-    tables: Arc<Publisher<Tables>>,
-    options: Options,
-    /// a block a thread, which outlasts the thread's servers
-    stats: Arc<[Arc<Stats>]>,
+/// What is served, by listener: the listeners below `web_from` are those of DNS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Division {
+    pub(crate) web_from: u16,
 }
 
-/// What the service is told, the same for all engines.
-///
-/// # Errors
-/// The kernel's, when it gives no random numbers.
-pub(crate) fn options(settings: &Settings, secrets: Option<&Arc<Publisher<Secrets>>>) -> io::Result<Options> {
-    let dns = &settings.dns;
+impl Division {
+    fn is_web(self, listener: Listener) -> bool {
+        listener.0 >= self.web_from
+    }
+}
+
+/// All services of one thread. A burst belongs to one listener, so it costs one comparison to tell whose it is.
+pub(crate) struct Composed {
+    division: Division,
+    dns: Option<dns::Server>,
+    web: Option<web::Server>,
+}
+
+/// Calls of one service, whose connections are told from the others' by a bit of the cookie.
+struct Marked<'a, C> {
+    calls: &'a mut C,
+    mark: u64,
+}
+
+impl<C: Streams> Streams for Marked<'_, C> {
+    fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
+        debug_assert_eq!(cookie & WEB, 0, "services number their connections from 0");
+        self.calls.accept(connection, cookie | self.mark)
+    }
+    fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.reject(connection)
+    }
+    fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        self.calls.sendv(connection, ranges)
+    }
+    fn room(&self, connection: Connection) -> usize {
+        self.calls.room(connection)
+    }
+    fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
+        self.calls.recv_done(connection, bytes)
+    }
+    fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.shutdown(connection)
+    }
+    fn close(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.close(connection)
+    }
+    fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.calls.abort(connection)
+    }
+    fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
+        self.calls.timer_set(connection, at)
+    }
+}
+
+/// Passes an event to the service that a cookie belongs to.
+macro_rules! pass {
+    ($self:ident, $cookie:ident, |$service:ident| $event:expr) => {
+        if $cookie & WEB != 0 {
+            if let Some($service) = &mut $self.web {
+                let $cookie = $cookie & !WEB;
+                $event
+            }
+        } else if let Some($service) = &mut $self.dns {
+            $event
+        }
+    };
+}
+
+impl Service for Composed {
+    fn cycle(&mut self, now: Instant) {
+        if let Some(dns) = &mut self.dns {
+            dns.cycle(now);
+        }
+        if let Some(web) = &mut self.web {
+            web.cycle(now);
+        }
+    }
+
+    #[inline]
+    fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
+        match &mut self.dns {
+            Some(dns) if !self.division.is_web(listener) => dns.datagrams(now, listener, burst),
+            _ => {}
+        }
+    }
+
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        listener: Listener,
+        connection: Connection,
+        addresses: Addresses,
+    ) {
+        match (self.division.is_web(listener), &mut self.dns, &mut self.web) {
+            (true, _, Some(web)) => web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses),
+            (false, Some(dns), _) => dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses),
+            // an unanswered knock is a rejection
+            _ => {}
+        }
+    }
+
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        pass!(self, cookie, |service| service.recv(now, calls, connection, cookie, bytes));
+    }
+
+    fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        pass!(self, cookie, |service| service.eof(now, calls, connection, cookie));
+    }
+
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        room: usize,
+    ) {
+        pass!(self, cookie, |service| service.sent(now, calls, connection, cookie, bytes, room));
+    }
+
+    fn dead(&mut self, now: Instant, connection: Connection, cookie: u64, reason: DeadReason) {
+        pass!(self, cookie, |service| service.dead(now, connection, cookie, reason));
+    }
+
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
+    }
+}
+
+/// What changes while threads go on.
+#[derive(Clone)]
+pub(crate) struct Published {
+    pub(crate) tables: Option<Arc<Publisher<Tables>>>,
+    /// what the cookies of DNS are made with; None without cookies
+    pub(crate) secrets: Option<Arc<Publisher<Secrets>>>,
+    pub(crate) site: Option<Arc<Publisher<Site>>>,
+}
+
+/// What the services of every engine are told.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    division: Division,
+    published: Published,
+    dns: Option<dns::Options>,
+    web: Option<web::Options>,
+    access_log: Option<Arc<AccessLog>>,
+    registry: Arc<Registry>,
+    seed: u64,
+}
+
+/// Makes the services of each thread of an engine, and again after a panic.
+#[derive(Clone)]
+pub(crate) struct Maker {
+    plan: Plan,
+    /// a block a thread for each service, which outlasts the thread's servers
+    dns_stats: Arc<[Arc<dns::Stats>]>,
+    web_stats: Arc<[Arc<web::Stats>]>,
+}
+
+impl Plan {
+    /// # Errors
+    /// The kernel's, when it gives no random numbers.
+    pub(crate) fn new(
+        settings: &Settings,
+        division: Division,
+        published: Published,
+        wall: &Arc<WallClock>,
+        access_log: Option<Arc<AccessLog>>,
+        registry: Arc<Registry>,
+    ) -> io::Result<Plan> {
+        let dns = settings.dns.as_ref().map(|dns| dns_options(dns, published.secrets.as_ref()));
+        Ok(Plan {
+            division,
+            dns: dns.transpose()?,
+            published,
+            web: settings.web.as_ref().map(|web| web_options(web, wall)).transpose()?,
+            access_log,
+            registry,
+            seed: u64::from_ne_bytes(random()?),
+        })
+    }
+
+    /// For an engine of `threads` threads; `streams` is false where no connection ever comes, so none needs memory.
+    pub(crate) fn maker(&self, threads: usize, streams: bool) -> Maker {
+        let mut plan = self.clone();
+        if let Some(dns) = &mut plan.dns {
+            dns.threads = threads;
+            if !streams {
+                (dns.tcp.connections, dns.tcp.backlogs) = (1, 1);
+            }
+        }
+        match &mut plan.web {
+            Some(web) if streams => web.threads = threads,
+            _ => plan.web = None,
+        }
+        let dns_stats = self.counted(if plan.dns.is_some() { threads } else { 0 });
+        let web_stats = self.counted(if plan.web.is_some() { threads } else { 0 });
+        Maker { plan, dns_stats, web_stats }
+    }
+
+    /// New blocks of counters, in the registry.
+    fn counted<R: Report + Default + 'static>(&self, blocks: usize) -> Arc<[Arc<R>]> {
+        let stats: Arc<[_]> = (0..blocks).map(|_| Arc::<R>::default()).collect();
+        stats.iter().for_each(|stats| self.registry.add(stats.clone()));
+        stats
+    }
+}
+
+/// What the DNS service is told.
+fn dns_options(dns: &Dns, secrets: Option<&Arc<Publisher<Secrets>>>) -> io::Result<dns::Options> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let cookies = secrets.map(|secrets| cookie::Config { secrets: secrets.clone(), unix_time_at_zero_s: now });
     let rrl = dns.rrl_rate.map(|rate| dns::rrl::Config {
@@ -41,7 +247,7 @@ pub(crate) fn options(settings: &Settings, secrets: Option<&Arc<Publisher<Secret
         allow: dns.rrl_exempt.iter().map(|prefix| (prefix.address, prefix.bits)).collect(),
         ..dns::rrl::Config::default()
     });
-    Ok(Options {
+    Ok(dns::Options {
         udp_bytes: dns.edns_size,
         question_compression: match dns.question_compression {
             QuestionCompression::Refuse => dns::QuestionCompression::Refuse,
@@ -59,68 +265,81 @@ pub(crate) fn options(settings: &Settings, secrets: Option<&Arc<Publisher<Secret
             ..dns::stream::Limits::default()
         },
         seed: u64::from_ne_bytes(random()?),
-        ..Options::default()
+        ..dns::Options::default()
+    })
+}
+
+/// What the web service is told.
+fn web_options(web: &Web, wall: &Arc<WallClock>) -> io::Result<web::Options> {
+    let prefixes = |prefixes: &[Prefix]| {
+        prefixes.iter().map(|prefix| web::Prefix { address: prefix.address, bits: prefix.bits }).collect()
+    };
+    Ok(web::Options {
+        connections: web.connections,
+        idle: Duration::from_secs(web.keep_alive_s.into()),
+        head: Duration::from_secs(web.request_timeout_s.into()),
+        proxies: prefixes(&web.proxy_protocol),
+        forwarded: prefixes(&web.forwarded),
+        wall: wall.clone(),
+        seed: u64::from_ne_bytes(random()?),
+        ..web::Options::default()
     })
 }
 
 impl Maker {
-    /// For an engine of `threads` threads; `streams` is false where no connection ever comes, so none needs memory.
-    pub(crate) fn new(
-        options: &Options,
-        threads: usize,
-        streams: bool,
-        tables: &Arc<Publisher<Tables>>,
-        registry: &Arc<Registry>,
-    ) -> Maker {
-        let mut options = options.clone();
-        options.threads = threads;
-        if !streams {
-            options.tcp.connections = 1;
-            options.tcp.backlogs = 1;
-        }
-        let stats: Arc<[_]> = (0..threads).map(|_| Arc::<Stats>::default()).collect();
-        stats.iter().for_each(|stats| registry.add(stats.clone()));
-        Maker { tables: tables.clone(), options, stats }
-    }
-
     /// For what else needs unguessable numbers.
     pub(crate) fn seed(&self) -> u64 {
-        self.options.seed.rotate_left(32)
+        self.plan.seed
     }
 
-    /// A server for `thread`, which goes on with the counters of the one before it.
-    pub(crate) fn make(&self, thread: usize) -> Server {
-        Server::with_stats(self.tables.reader(), self.options.clone(), self.stats[thread].clone())
+    /// One thread's services, which go on with the counters of those before them.
+    pub(crate) fn make(&self, thread: usize) -> Composed {
+        let Plan { division, published, dns, web, access_log, .. } = &self.plan;
+        let dns = published.tables.as_ref().zip(dns.as_ref()).map(|(tables, options)| {
+            dns::Server::with_stats(tables.reader(), options.clone(), self.dns_stats[thread].clone())
+        });
+        let web = published.site.as_ref().zip(web.as_ref()).map(|(site, options)| {
+            let records = access_log.as_ref().map(|log| log.records());
+            web::Server::with_stats(site.reader(), options.clone(), records, self.web_stats[thread].clone())
+        });
+        Composed { division: *division, dns, web }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use app::{Addresses, Datagram, Ecn, Listener, Service};
-    use base::Instant;
+    use app::Ecn;
 
     #[test]
-    fn a_server_made_anew_goes_on_with_the_counters_of_its_thread() {
+    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+        let settings = crate::config::from_text("s.toml", "[web]\nroot = \"/nowhere\"\n[[dns.zone]]\nfile = \"z\"\n");
+        let settings = settings.unwrap();
         let registry = Arc::new(Registry::default());
         let tables = Arc::new(Publisher::new(Arc::new(Tables::build(Vec::new(), 1).unwrap())));
-        let options = Options { retained_bytes: 1 << 16, ..Options::default() };
-        let maker = Maker::new(&options, 2, true, &tables, &registry);
+        let (wall, division) = (Arc::new(WallClock::new(0)), Division { web_from: 1 });
+        let config = web::Config { hosts: vec![web::Host::default()], ..web::Config::default() };
+        let site = web::SiteBuilder::new(config, 1, 0, None).unwrap();
+        let site = Arc::new(Publisher::new(Arc::new(site.finish().unwrap())));
+        let published = Published { tables: Some(tables), secrets: None, site: Some(site) };
+        let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
+        plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
+        let maker = plan.maker(2, true);
         let figure = |name: &str| -> u64 { registry.collect()[name].samples.values().sum() };
-        let (mut server, other) = (maker.make(0), maker.make(1));
+        let (mut services, other) = (maker.make(0), maker.make(1));
         let memory = figure("dns_retained_bytes");
         assert!(memory > 0);
         for panics in 1..=3 {
             let local = "192.0.2.1:53".parse().unwrap();
             let mut nothing = [0; 512];
             let mut burst = [Datagram::new(&mut nothing, 0, Ecn::NotEct, Addresses { local, peer: local })];
-            server.datagrams(Instant::ZERO, Listener(0), &mut burst);
-            // made before the old one is dropped, as the engines do
-            server = maker.make(0);
-            assert_eq!(format!("{registry:?}"), "Registry(2 blocks)");
+            services.datagrams(Instant::ZERO, Listener(0), &mut burst);
+            // made before the old ones are dropped, as the engines do
+            services = maker.make(0);
+            assert_eq!(format!("{registry:?}"), "Registry(4 blocks)");
             assert_eq!((figure("dns_drops_total"), figure("dns_retained_bytes")), (panics, memory));
         }
-        drop((server, other));
+        drop((services, other));
         assert_eq!(figure("dns_retained_bytes"), 0);
     }
 }

@@ -297,6 +297,65 @@ word! {
     }
 }
 
+word! {
+    /// What a line of the access log is.
+    LogFormat {
+        /// as Apache and nginx write it, with referrer and user agent
+        Combined = "combined",
+        /// an object
+        Json = "json",
+    }
+}
+
+/// A size in bytes: `1000`, `64K`, `512M`, `4G`, in powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+        let shift = match &text[digits.len()..] {
+            "" => Some(0),
+            "K" | "k" | "KiB" => Some(10),
+            "M" | "m" | "MiB" => Some(20),
+            "G" | "g" | "GiB" => Some(30),
+            "T" | "t" | "TiB" => Some(40),
+            _ => None,
+        };
+        // `parse` would take a sign
+        let number = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten();
+        let bytes = shift.zip(number).and_then(|(shift, number)| number.checked_mul(1 << shift));
+        bytes.map(Size).ok_or_else(|| format!("`{text}` is not a size; write it as 512M or 4G"))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Size {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        /// `memory = 1000` and `memory = "4G"`.
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size, such as \"4G\"")
+            }
+            fn visit_i64<E: serde::de::Error>(self, bytes: i64) -> Result<Size, E> {
+                bytes.to_string().parse().map_err(E::custom)
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Size, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
 /// `on` or `off`; in the file `true` and `false` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch(pub bool);
@@ -400,6 +459,8 @@ mod tests {
         assert_eq!("2001:db8::7".parse::<Own>().unwrap().0.bits, 128);
         assert_eq!("0.0.0.0/0".parse::<Prefix>().unwrap().to_string(), "0.0.0.0/0");
         assert_eq!("adaptive".parse(), Ok(Idle::Adaptive));
+        let size = |text: &str| text.parse::<Size>().unwrap().0;
+        assert_eq!((size("7"), size("64K"), size("2G"), size("1MiB")), (7, 64 << 10, 2 << 30, 1 << 20));
     }
 
     #[test]
@@ -431,6 +492,9 @@ mod tests {
             assert!(error::<Cpus>(text).ends_with("is not a list of processors; write it as 0,2-3"), "{text}");
         }
         assert_eq!(error::<Cpus>("0-2,1"), "`0-2,1` names processor 1 twice");
+        for text in ["", "K", "1KB", "-1", "+1", "1.5G", "99999999999999999999", "99999999T"] {
+            assert!(error::<Size>(text).ends_with("is not a size; write it as 512M or 4G"), "{text}");
+        }
         assert_eq!(error::<Backend>("kernel"), "`kernel` is none of xdp, sockets, auto");
     }
 

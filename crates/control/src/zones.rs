@@ -9,45 +9,12 @@
 
 use crate::config::ZoneSpec;
 use crate::error::reason;
+use crate::print::Print;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 use zone::{Name, Source, Zone};
-
-/// Younger than this when read, a file may change again without a new time (the coarsest clock of usual file systems is
-/// ext3's and FAT's, 1 and 2 s).
-const FRESH_NS: i128 = 2_000_000_000;
-
-/// What tells that a file is the same as before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Print {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified_ns: i128,
-    changed_ns: i128,
-    fresh: bool,
-}
-
-impl Print {
-    fn of(file: &File) -> io::Result<Print> {
-        let facts = file.metadata()?;
-        let ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
-        let modified_ns = ns(facts.mtime(), facts.mtime_nsec());
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
-        Ok(Print {
-            device: facts.dev(),
-            inode: facts.ino(),
-            bytes: facts.size(),
-            modified_ns,
-            changed_ns: ns(facts.ctime(), facts.ctime_nsec()),
-            fresh: now - modified_ns < FRESH_NS,
-        })
-    }
-}
 
 /// The files of a load, by path, so that the next one can tell whether anything changed.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +25,7 @@ impl Prints {
     pub(crate) fn unchanged(&self) -> bool {
         self.0.iter().all(|(path, print)| {
             let now = File::open(path).and_then(|file| Print::of(&file));
-            !print.fresh && now.is_ok_and(|now| Print { fresh: false, ..now } == *print)
+            now.is_ok_and(|now| print.still(&now))
         })
     }
 }
@@ -155,6 +122,7 @@ fn origin(text: &str) -> Result<Name, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
 
     const ZONE: &str = "$ORIGIN a.\n$TTL 60\n@ SOA ns host 1 2 3 4 5\n@ NS ns\nns A 192.0.2.1\n";
 

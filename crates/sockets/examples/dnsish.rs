@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("block") => Idle::Block,
         _ => Idle::Adaptive,
     };
-    let endpoint = Endpoint { listener: Listener(0), address, transport: Transport::Udp, window_bytes: None };
+    let endpoint =
+        Endpoint { listener: Listener(0), address, transport: Transport::Udp, window_bytes: None, backlog: None };
     let running =
         Engine::bind(Config { endpoints: vec![endpoint], threads, idle, ..Config::default() })?.start(|_| Fixed)?;
     println!("answering at {}; Enter or the end of input stops", running.addresses()[0]);

@@ -26,8 +26,9 @@ pub(crate) fn group(config: &Config, endpoint: &Endpoint) -> Result<Vec<Socket>,
         sockets.push(socket);
     }
     if endpoint.transport == Transport::Tcp {
+        let backlog = endpoint.backlog.unwrap_or(config.streams.backlog);
         for socket in &sockets {
-            socket.listen(config.streams.backlog).map_err(|error| explain(endpoint, "listen", error))?;
+            socket.listen(backlog).map_err(|error| explain(endpoint, "listen", error))?;
         }
     }
     Ok(sockets)

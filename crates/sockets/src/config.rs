@@ -37,6 +37,8 @@ pub struct Endpoint {
     pub transport: Transport,
     /// the receive window of its connections, where it is not [`Streams::window_bytes`]
     pub window_bytes: Option<usize>,
+    /// connections that the kernel holds before they are accepted, where that is not [`Streams::backlog`]
+    pub backlog: Option<i32>,
 }
 
 /// What a thread does when there is nothing to do.

@@ -136,6 +136,16 @@ struct Aborted;
 impl Server {
     /// A server over the site that `site` reads. Records of requests go to `log`, if there is one.
     pub fn new(site: Reader<Site>, options: Options, log: Option<Producer<Record>>) -> Server {
+        Server::with_stats(site, options, log, Arc::default())
+    }
+
+    /// The same, which goes on counting in `stats`: those of a server that it takes the place of, on the same thread.
+    pub fn with_stats(
+        site: Reader<Site>,
+        options: Options,
+        log: Option<Producer<Record>>,
+        stats: Arc<Stats>,
+    ) -> Server {
         let share = |all: usize| all.div_ceil(options.threads.max(1));
         let clients = share(options.connections).min(u32::MAX as usize);
         Server {
@@ -146,7 +156,7 @@ impl Server {
                 plan: Plan::new(),
                 pendings: Pendings::new(share(options.pendings)),
                 date: Date::new(options.wall.unix_ns(Instant::ZERO)),
-                stats: Arc::new(Stats::default()),
+                stats,
                 boundaries: 0,
                 site,
                 options,
@@ -503,6 +513,15 @@ impl Date {
         self.field[..6].copy_from_slice(b"Date: ");
         self.field[6..6 + date::DATE_BYTES].copy_from_slice(date::write(unix_s).as_bytes());
         self.field[6 + date::DATE_BYTES..].copy_from_slice(b"\r\n");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // after a panic its connections are gone without a word
+        let gone = self.clients.iter().filter(|client| client.used).count();
+        let open = &self.core.stats.open;
+        open.set(open.get().wrapping_sub(gone as u64));
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::words::LogFormat;
 
 fn settings(text: &str) -> Settings {
     from_text("/etc/simoom/simoom.toml", text).unwrap_or_else(|error| panic!("{error}"))
@@ -19,12 +20,13 @@ const ZONE: &str = "[[dns.zone]]\norigin = \"example.com\"\nfile = \"example.com
 #[test]
 fn defaults_serve_port_53_of_every_address_on_sockets() {
     let settings = settings(ZONE);
-    assert_eq!(settings.listen, ["[::]:53".parse().unwrap(), "0.0.0.0:53".parse().unwrap()]);
+    let dns = settings.dns.unwrap();
+    assert_eq!(dns.listen, ["[::]:53".parse().unwrap(), "0.0.0.0:53".parse().unwrap()]);
     assert_eq!((settings.backend, settings.mode, settings.idle), (Backend::Sockets, Mode::Auto, Idle::Adaptive));
-    assert_eq!((settings.batch, settings.dns.edns_size, settings.dns.rrl_rate), (64, 1232, None));
-    assert!(settings.dns.cookies);
-    assert_eq!((settings.dns.tcp_memory_bytes, settings.dns.tcp_backlog), (64 << 20, 1024));
-    assert_eq!(settings.dns.transmit, Transmit::Inplace);
+    assert_eq!((settings.batch, dns.edns_size, dns.rrl_rate), (64, 1232, None));
+    assert!(dns.cookies && settings.web.is_none());
+    assert_eq!((dns.tcp_memory_bytes, dns.tcp_backlog), (64 << 20, 1024));
+    assert_eq!(dns.transmit, Transmit::Inplace);
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn an_interface_means_af_xdp() {
 #[test]
 fn zone_files_are_relative_to_the_configuration() {
     let text = "[[dns.zone]]\nfile = \"zones/a\"\n[[dns.zone]]\norigin = \"b\"\nfile = \"/srv/b\"\n";
-    let zones = settings(text).dns.zones;
+    let zones = settings(text).dns.unwrap().zones;
     assert_eq!(zones[0].file, "/etc/simoom/zones/a");
     assert_eq!((zones[1].file.as_str(), zones[1].origin.as_deref()), ("/srv/b", Some("b")));
 }
@@ -85,8 +87,8 @@ group = "nogroup"
     assert_eq!(settings.cpus, Some(vec![0, 2]));
     assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
     assert_eq!((settings.mode, settings.own.len()), (Mode::Copy, 1));
-    assert_eq!((settings.allow.len(), settings.deny.len(), settings.listen.len()), (1, 1, 2));
-    let dns = &settings.dns;
+    let dns = &settings.dns.unwrap();
+    assert_eq!((settings.allow.len(), settings.deny.len(), dns.listen.len()), (1, 1, 2));
     assert_eq!((dns.rrl_rate, dns.rrl_slip, dns.edns_size), (Some(200), 3, 1400));
     assert_eq!(dns.rrl_exempt.len(), 1);
     assert_eq!((dns.tcp_connections, dns.tcp_idle_s, dns.cookies), (7, 3, true));
@@ -104,10 +106,10 @@ group = "nogroup"
 #[test]
 fn errors_name_their_place_and_the_mend() {
     let cases: &[(&str, &str)] = &[
-        ("", "s.toml: no service; add [[dns.zone]] with origin and file"),
+        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root"),
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
         ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
-        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `control`"),
+        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `control`"),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
         ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),
@@ -154,7 +156,7 @@ fn contradictions_are_refused_all_at_once() {
         refused(&own),
         "s.toml:2:8: 192.0.2.7/32 needs AF_XDP; add --interface IF or give the address to the kernel"
     );
-    assert!(!settings(&format!("[dns]\ncookies = false\n{ZONE}")).dns.cookies);
+    assert!(!settings(&format!("[dns]\ncookies = false\n{ZONE}")).dns.unwrap().cookies);
     let off = format!("[dns]\ncookies = false\ncookie-secret = \"x\"\n{ZONE}");
     assert_eq!(refused(&off), "s.toml: dns.cookie-secret: cookies are off; remove one of the two");
     let long = format!("[dns]\nnsid = \"{}\"\n{ZONE}", "x".repeat(256));
@@ -180,6 +182,103 @@ fn the_command_line_names_its_options() {
 }
 
 #[test]
+fn a_web_service_with_hosts() {
+    let text = r#"
+[web]
+listen = ["127.0.0.1:8080"]
+server = ""
+access-log = "access.log"
+log-format = "json"
+memory = "64M"
+connections = 100
+per-source = 10
+drain = 5
+request-timeout = 3
+keep-alive = 4
+proxy-protocol = ["127.0.0.0/8"]
+forwarded = ["10.0.0.0/8", "::1"]
+[[web.host]]
+root = "site"
+[[web.host]]
+names = ["a.example", "*.b.example"]
+root = "/srv/b"
+index = ["i.html"]
+listing = true
+charset = "latin1"
+types = { md = "text/markdown" }
+precompressed = false
+dotfiles = []
+[[web.host.cache]]
+path = "/**"
+value = "no-cache"
+[[web.host.header]]
+path = "/**"
+name = "X-A"
+value = "b"
+[[web.host.redirect]]
+from = "/old/*"
+to = "/new/*"
+[[web.host.error-page]]
+status = 404
+path = "/404.html"
+"#;
+    let settings = settings(text);
+    assert!(settings.dns.is_none());
+    let web = settings.web.unwrap();
+    assert_eq!((web.listen, web.listen_by_default), (vec!["127.0.0.1:8080".parse().unwrap()], false));
+    assert_eq!((web.server, web.memory_bytes, web.connections, web.per_source), (None, Some(64 << 20), 100, 10));
+    assert_eq!((web.drain_s, web.request_timeout_s, web.keep_alive_s), (5, 3, 4));
+    assert_eq!((web.proxy_protocol.len(), web.forwarded.len()), (1, 2));
+    let path = Some("/etc/simoom/access.log".into());
+    assert_eq!(web.access_log, Some(AccessLog { path, format: LogFormat::Json }));
+    assert_eq!(web.hosts[0].root, Path::new("/etc/simoom/site"));
+    let HostSpec { entry, root, place } = &web.hosts[1];
+    assert_eq!((root.as_path(), place.as_str()), (Path::new("/srv/b"), "/etc/simoom/simoom.toml:17:1"));
+    assert_eq!((entry.names.len(), entry.listing, entry.redirect[0].status), (2, true, 301));
+    assert_eq!((entry.precompressed, entry.dotfiles.as_deref()), (Some(false), Some(&[][..])));
+}
+
+#[test]
+fn a_web_services_defaults() {
+    let web = settings("[web]\nroot = \"site\"\n").web.unwrap();
+    assert_eq!(web.listen, ["[::]:80".parse().unwrap(), "0.0.0.0:80".parse().unwrap()]);
+    assert_eq!((web.server.as_deref(), web.access_log, web.drain_s), (Some("simoom"), None, 60));
+    assert_eq!(web.hosts[0].root, Path::new("/etc/simoom/site"));
+    let log = settings("[web]\nroot = \"site\"\naccess-log = \"-\"\n").web.unwrap().access_log.unwrap();
+    assert_eq!(log, AccessLog { path: None, format: LogFormat::Combined });
+}
+
+#[test]
+fn a_web_services_errors() {
+    for (text, line) in [
+        ("[web]\n", "s.toml: no directory; add root = \"DIR\" to [web], or [[web.host]]"),
+        (
+            "[web]\nroot = \"a\"\n[[web.host]]\nroot = \"b\"\n",
+            "s.toml:2:8: a root beside [[web.host]]; give each host its own and leave this out",
+        ),
+        ("[web]\nroot = \"a\"\nmemory = \"0\"\n", "s.toml:3:10: 0 bytes hold no content; leave it out"),
+        ("[web]\nroot = \"a\"\nmemory = \"4 GB\"\n", "s.toml:3:10: `4 GB` is not a size; write it as 512M or 4G"),
+        (
+            "[web]\nroot = \"a\"\nlog-format = \"json\"\n",
+            "s.toml: web.log-format: there is no access log; add access-log",
+        ),
+        (
+            "[dataplane]\nlisten = [\"127.0.0.1:80\"]\n[web]\nroot = \"a\"\n",
+            "s.toml:2:11: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [web]",
+        ),
+        (
+            "[web]\nlisten = [\"127.0.0.1:80\", \"127.0.0.1:80\"]\nroot = \"a\"\n",
+            "s.toml:2:27: 127.0.0.1:80 is given twice; it stands at s.toml:2:11 already; remove one",
+        ),
+        ("[[web.host]]\nnames = [\"a\"]\n", "s.toml:1:1: `root` is missing; add it"),
+    ] {
+        assert_eq!(refused(text), line, "{text}");
+    }
+    let unknown = refused("[[web.host]]\nroot = \"a\"\ncolour = 1\n");
+    assert!(unknown.starts_with("s.toml:3:1: unknown key `colour`; known here: `names`, `root`"), "{unknown}");
+}
+
+#[test]
 fn the_example_is_read() {
     let example = include_str!("../../../../contrib/simoom.toml");
     let settings = settings(example);
@@ -187,5 +286,6 @@ fn the_example_is_read() {
     // every word of the example that is commented out is read too
     let all = example.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect::<Vec<_>>().join("\n");
     assert!(example.contains("#: "));
+    assert!(settings.web.is_some());
     from_text("all.toml", &all).unwrap_or_else(|error| panic!("{error}"));
 }

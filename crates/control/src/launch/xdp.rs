@@ -3,11 +3,10 @@
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
-use crate::service::Maker;
+use crate::service::{Composed, Maker};
 use crate::words::{Idle, Mode, Prefix, Transmit};
 use app::Listener;
 use dataplane::Dataplane;
-use dns::Server;
 use port_xdp::device::Link;
 use port_xdp::{Handle, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -137,7 +136,7 @@ impl Opened {
         let configured = dataplane::Config {
             cpus: settings.cpus.clone().unwrap_or_default(),
             batch: settings.batch,
-            copies: settings.dns.transmit == Transmit::Copy,
+            copies: settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy),
             idle: match settings.idle {
                 Idle::Spin => dataplane::Idle::Spin,
                 Idle::Adaptive => dataplane::Idle::default(),
@@ -237,7 +236,7 @@ struct Followed {
     claims: Option<Claims>,
     /// its threads among those of the dataplane
     threads: Range<usize>,
-    dataplane: Arc<Dataplane<XdpPort, Server>>,
+    dataplane: Arc<Dataplane<XdpPort, Composed>>,
     link: Link,
 }
 
@@ -342,7 +341,7 @@ impl Drop for Follower {
 pub(crate) struct Running {
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
-    pub(crate) dataplane: Arc<Dataplane<XdpPort, Server>>,
+    pub(crate) dataplane: Arc<Dataplane<XdpPort, Composed>>,
     pub(crate) described: Vec<String>,
     /// when the dataplane's clock began
     pub(crate) origin_unix_ns: u64,

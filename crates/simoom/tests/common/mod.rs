@@ -84,10 +84,22 @@ impl Server {
     }
 
     pub fn start_with(place: &Place, more: &[&str], prepare: impl Fn(&mut Command)) -> Server {
+        Server::start_service(place, &["dns", &place.path("example.zone")], more, prepare)
+    }
+
+    /// Serves what `service` says: on a free port, or as a configuration file says.
+    pub fn start_service(place: &Place, service: &[&str], more: &[&str], prepare: impl Fn(&mut Command)) -> Server {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let control = place.path("control");
         let mut command = simoom();
-        command.args(["dns", &place.path("example.zone"), "--listen", &address.to_string(), "--control", &control]);
+        command.args(service);
+        if service[0] == "serve" {
+            let config = service.last().unwrap();
+            let text = std::fs::read_to_string(config).unwrap();
+            std::fs::write(config, format!("{text}[control]\npath = \"{control}\"\n")).unwrap();
+        } else {
+            command.args(["--listen", &address.to_string(), "--control", &control]);
+        }
         command.args(more).stderr(Stdio::piped());
         prepare(&mut command);
         let mut child = command.spawn().unwrap();
@@ -133,11 +145,11 @@ impl Server {
         status.unwrap()
     }
 
-    /// The value of a metric without labels.
+    /// The value of a metric, with its labels as `ctl stats` shows them.
     pub fn stat(&self, name: &str) -> u64 {
         let output = self.ctl(&["stats"]);
         let text = text(&output.stdout);
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(key, _)| key.trim_end() == name));
         let value =
             line.and_then(|line| line.split_whitespace().last()).unwrap_or_else(|| panic!("no {name} in {text}"));
         value.parse().unwrap()

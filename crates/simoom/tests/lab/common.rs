@@ -72,6 +72,24 @@ impl Server {
         server
     }
 
+    /// Starts the command for DNS through AF_XDP and for the directory of the zone file over HTTP, and waits until it serves.
+    pub(crate) fn start_with_web(host: &Host) -> Self {
+        lab::require();
+        let (dir, _) = zone(ZONE);
+        let text = "[dataplane]\ninterface = [\"vs\"]\nlisten = [\"198.18.0.1:53\", \"[2001:db8:18::1]:53\"]\n\
+                    [[dns.zone]]\norigin = \"example.com\"\nfile = \"example.com.zone\"\n\
+                    [web]\nlisten = [\"198.18.0.1:80\", \"[2001:db8:18::1]:80\"]\nroot = \"site\"\n";
+        let control = format!("[control]\npath = \"{}\"\n", dir.path().join("control").display());
+        fs::create_dir(dir.path().join("site")).unwrap();
+        fs::write(dir.path().join("site/index.html"), "hello").unwrap();
+        fs::write(dir.path().join("s.toml"), format!("{text}{control}")).unwrap();
+        let mut command = simoom(host);
+        command.arg("serve").arg("--config").arg(dir.path().join("s.toml"));
+        let mut server = Self { process: Process::spawn(command).unwrap(), dir };
+        server.wait_for("serving on");
+        server
+    }
+
     /// Waits until the log says so.
     pub(crate) fn wait_for(&mut self, words: &str) {
         self.process.wait_for(words, PATIENCE).unwrap_or_else(|error| panic!("{error:#}"));

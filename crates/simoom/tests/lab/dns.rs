@@ -158,3 +158,21 @@ fn several_interfaces_are_served_at_once() {
     }
     assert_eq!(stats.on_sockets(), 0);
 }
+
+#[test]
+fn with_a_web_service_beside_the_datagrams_are_still_af_xdps() {
+    lab::require_programs(&["curl", "dig"]);
+    let lab = Lab::new().unwrap();
+    let server = Server::start_with_web(lab.server());
+    for (at, url) in [("198.18.0.1", "http://198.18.0.1/"), ("2001:db8:18::1", "http://[2001:db8:18::1]/")] {
+        dig_until(&lab, &format!("@{at} www.example.com A"), "198.18.0.80");
+        dig_until(&lab, &format!("@{at} +tcp www.example.com A"), "198.18.0.80");
+        assert_eq!(client(&lab, &format!("curl -gsS --max-time 30 {url}")), "hello");
+    }
+    fs::write(server.zone_file().with_file_name("site/index.html"), "changed").unwrap();
+    assert!(server.ctl(&["reload"]).status.success());
+    assert_eq!(client(&lab, "curl -sS --max-time 30 http://198.18.0.1/"), "changed");
+    let stats = server.stats();
+    assert!(stats.taken() >= 2 && stats.on_sockets() == 0, "{stats:?}");
+    assert_eq!(stats.sum("web_answers_total", &[("class", "2xx")]), 3);
+}

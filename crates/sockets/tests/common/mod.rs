@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn endpoint(address: &str, transport: Transport) -> Endpoint {
-    Endpoint { listener: Listener(7), address: address.parse().unwrap(), transport, window_bytes: None }
+    Endpoint { listener: Listener(7), address: address.parse().unwrap(), transport, window_bytes: None, backlog: None }
 }
 
 pub fn config(address: &str, transport: Transport) -> Config {

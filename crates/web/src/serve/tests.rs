@@ -29,6 +29,17 @@ fn requests_in_one_piece_in_many_and_pipelined() {
 }
 
 #[test]
+fn a_server_made_anew_goes_on_counting() {
+    let mut talk = Talk::new(options());
+    talk.receive(GET.as_bytes());
+    let stats = talk.server.stats();
+    let site = Publisher::new(Arc::new(testing::site()));
+    // made before the old one is dropped, as engines do after a panic; its connection goes without a word
+    talk.server = Server::with_stats(site.reader(), options(), None, stats.clone());
+    assert_eq!((stats.requests(crate::Method::Get), stats.connections.get(), stats.open.get()), (1, 1, 0));
+}
+
+#[test]
 fn answers_in_flight_hold_the_next_requests_back() {
     let mut talk = Talk::new(options());
     talk.receive(BIG.repeat(4).as_bytes());

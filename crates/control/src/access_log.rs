@@ -1,0 +1,305 @@
+//! The access log: a thread that takes records from the serving threads' rings and writes them as lines.
+//!
+//! Serving threads never wait for it: a full ring costs records, which they count. What cannot be written (a full disk) is
+//! counted here, and said once until it works again. The thread wakes at intervals, short ones while records come, so serving
+//! threads have nobody to wake.
+
+use crate::config;
+use crate::error::{Error, reason};
+use crate::privileges::Identity;
+use crate::words::LogFormat;
+use base::Counter;
+use base::counter::{Figure, Report};
+use base::ring::{Consumer, Producer, ring};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use web::log::Record;
+
+/// Records that wait, a thread.
+const RECORDS: usize = 8192;
+/// How long the thread sleeps after it found something, and the longest when it finds nothing.
+const BUSY: Duration = Duration::from_millis(5);
+const IDLE: Duration = Duration::from_millis(50);
+/// Bytes that one write takes about.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// What became of lines.
+#[derive(Debug, Default)]
+struct Counters {
+    lines: Counter,
+    failed: Counter,
+}
+
+impl Report for Counters {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let mut one = |name, help, counter: &Counter| {
+            show(Figure { name, help, gauge: false, labels: &[], value: counter.get() });
+        };
+        one("access_log_lines_total", "lines of the access log that were written", &self.lines);
+        one("access_log_failed_total", "lines of the access log that could not be written", &self.failed);
+    }
+}
+
+/// The serving threads' side, and the thread's handle.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    rings: Mutex<Vec<Consumer<Record>>>,
+    reopen: AtomicBool,
+    stop: AtomicBool,
+    counters: Arc<Counters>,
+    path: Option<PathBuf>,
+    format: LogFormat,
+}
+
+/// An open log that nobody writes to yet.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    log: Arc<AccessLog>,
+    file: Option<File>,
+}
+
+/// Opens the log's file; `identity` is who will write to it.
+///
+/// # Errors
+/// A file that cannot be written, with the mend.
+pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) -> Result<Opened, Error> {
+    let wrong = |path: &Path, error: &io::Error| {
+        Error::input(format!("access log {}: cannot be written: {}; give another", path.display(), reason(error)))
+    };
+    let file = match &settings.path {
+        None => None,
+        Some(path) => {
+            let (file, created) = open_file(path).map_err(|error| wrong(path, &error))?;
+            if let (true, Some(identity)) = (created, identity) {
+                let (uid, gid) = identity.ids();
+                std::os::unix::fs::fchown(&file, Some(uid), Some(gid)).map_err(|error| wrong(path, &error))?;
+            }
+            Some(file)
+        }
+    };
+    let log = AccessLog {
+        rings: Mutex::default(),
+        reopen: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+        counters: Arc::default(),
+        path: settings.path.clone(),
+        format: settings.format,
+    };
+    Ok(Opened { log: Arc::new(log), file })
+}
+
+/// The file, and whether it was made here.
+fn open_file(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    // addresses of visitors are nobody else's business
+    options.append(true).mode(0o640);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok((options.open(path)?, false)),
+        Err(error) => Err(error),
+    }
+}
+
+impl Opened {
+    /// The serving threads' side.
+    pub(crate) fn log(&self) -> Arc<AccessLog> {
+        self.log.clone()
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The kernel's, when the thread cannot be started.
+    pub(crate) fn start(self) -> io::Result<Writing> {
+        let Opened { log, file } = self;
+        let mut writer = Writer { log: log.clone(), file, lines: Vec::with_capacity(2 * WRITE_BYTES), failing: false };
+        let join = std::thread::Builder::new().name("access-log".into()).spawn(move || writer.run())?;
+        Ok(Writing { log, join: Some(join) })
+    }
+}
+
+impl AccessLog {
+    /// A new ring's end for a serving thread.
+    pub(crate) fn records(&self) -> Producer<Record> {
+        let (producer, consumer) = ring(RECORDS);
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner).push(consumer);
+        producer
+    }
+
+    /// The counters.
+    pub(crate) fn counters(&self) -> Arc<dyn Report> {
+        self.counters.clone()
+    }
+
+    /// Makes the thread open the file anew, for whoever has moved the old one away.
+    pub(crate) fn reopen(&self) {
+        self.reopen.store(true, Ordering::Release);
+    }
+}
+
+/// The running thread. Dropping it writes what waits, and ends it.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    log: Arc<AccessLog>,
+    join: Option<JoinHandle<()>>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.log.stop.store(true, Ordering::Release);
+        if let Some(join) = self.join.take() {
+            join.thread().unpark();
+            // a panic there was shown by the panic hook
+            let _ = join.join();
+        }
+    }
+}
+
+/// The thread's own.
+struct Writer {
+    log: Arc<AccessLog>,
+    /// None is stderr
+    file: Option<File>,
+    lines: Vec<u8>,
+    failing: bool,
+}
+
+impl Writer {
+    fn run(&mut self) {
+        let mut pause = IDLE;
+        loop {
+            // read before the last look, so what was put in before the end is found
+            let last = self.log.stop.load(Ordering::Acquire);
+            if self.log.reopen.swap(false, Ordering::AcqRel) {
+                self.reopen();
+            }
+            let found = self.drain();
+            if last {
+                return;
+            }
+            pause = if found { BUSY } else { (pause * 2).min(IDLE) };
+            std::thread::park_timeout(pause);
+        }
+    }
+
+    /// Writes what waits in all rings; whether there was anything.
+    fn drain(&mut self) -> bool {
+        let log = self.log.clone();
+        let mut rings = log.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut found, mut records) = (false, 0);
+        for ring in rings.iter_mut() {
+            // no more than was there to begin with: a busy thread must not keep the others waiting
+            for _ in 0..ring.waiting(RECORDS) {
+                let Some(record) = ring.pop() else { break };
+                match log.format {
+                    LogFormat::Combined => record.write_combined(&mut self.lines),
+                    LogFormat::Json => record.write_json(&mut self.lines),
+                }
+                (found, records) = (true, records + 1);
+                if self.lines.len() >= WRITE_BYTES {
+                    self.flush(std::mem::take(&mut records));
+                }
+            }
+        }
+        // those of services that ended in a panic, whose successors have rings of their own
+        rings.retain_mut(|ring| !ring.is_finished());
+        if records > 0 {
+            self.flush(records);
+        }
+        found
+    }
+
+    fn flush(&mut self, records: u64) {
+        let outcome = match &mut self.file {
+            Some(file) => file.write_all(&self.lines),
+            None => io::stderr().lock().write_all(&self.lines),
+        };
+        self.lines.clear();
+        match outcome {
+            Ok(()) => {
+                self.log.counters.lines.add(records);
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("access log: writing works again");
+                }
+            }
+            Err(error) => {
+                self.log.counters.failed.add(records);
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::error!("access log: cannot be written: {}; lines are lost and counted", reason(&error));
+                }
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        let Some(path) = &self.log.path else { return };
+        match open_file(path) {
+            Ok((file, _)) => self.file = Some(file),
+            Err(error) => tracing::error!(
+                "access log {}: cannot be opened anew: {}; the old file is written on",
+                path.display(),
+                reason(&error)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records come from real requests, made by the service itself in the tests of the command; here only the file's ways.
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = |path: PathBuf| config::AccessLog { path: Some(path), format: LogFormat::Json };
+        let error = open(&settings(folder.path().join("none/log")), None).unwrap_err().to_string();
+        assert!(
+            error.starts_with("access log ") && error.ends_with("No such file or directory; give another"),
+            "{error}"
+        );
+        let error = open(&settings(folder.path().to_owned()), None).unwrap_err().to_string();
+        assert!(error.contains("Is a directory"), "{error}");
+    }
+
+    #[test]
+    fn a_ring_goes_with_the_service_that_filled_it() {
+        let settings = config::AccessLog { path: None, format: LogFormat::Combined };
+        let opened = open(&settings, None).unwrap();
+        let log = opened.log();
+        let (gone, stays) = (log.records(), log.records());
+        let mut writer = Writer { log: log.clone(), file: None, lines: Vec::new(), failing: false };
+        drop(gone);
+        assert!(!writer.drain());
+        assert_eq!(log.rings.lock().unwrap().len(), 1);
+        drop(stays);
+    }
+
+    #[test]
+    fn the_file_is_private_and_appended_to_and_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        std::fs::write(&path, "before\n").unwrap();
+        let settings = config::AccessLog { path: Some(path.clone()), format: LogFormat::Combined };
+        let opened = open(&settings, None).unwrap();
+        let log = opened.log();
+        let writing = opened.start().unwrap();
+        std::fs::rename(&path, folder.path().join("log.1")).unwrap();
+        log.reopen();
+        let start = std::time::Instant::now();
+        while !path.exists() {
+            assert!(start.elapsed() < Duration::from_secs(20), "not opened anew");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(writing);
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777 & !0o640, 0);
+        assert_eq!(std::fs::read(folder.path().join("log.1")).unwrap(), b"before\n");
+    }
+}

@@ -1,0 +1,48 @@
+//! What tells that a file is the same as before, without reading it.
+
+use rustix::fs::Stat;
+use std::fs::File;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Younger than this when read, a file may change again without a new time (the coarsest clock of usual file systems is
+/// ext3's and FAT's, 1 and 2 s).
+const FRESH_NS: i128 = 2_000_000_000;
+
+/// A file as it was when it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Print {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) bytes: u64,
+    pub(crate) modified_ns: i128,
+    /// of the inode: every change of the content moves it, whatever sets the other time back
+    pub(crate) changed_ns: i128,
+    /// written so shortly before that a later write could carry the same time
+    pub(crate) fresh: bool,
+}
+
+impl Print {
+    pub(crate) fn of(file: &File) -> io::Result<Print> {
+        Ok(Print::of_stat(&rustix::fs::fstat(file)?))
+    }
+
+    pub(crate) fn of_stat(stat: &Stat) -> Print {
+        let ns = |s: i64, ns: u64| i128::from(s) * 1_000_000_000 + i128::from(ns);
+        let (modified_ns, changed_ns) = (ns(stat.st_mtime, stat.st_mtime_nsec), ns(stat.st_ctime, stat.st_ctime_nsec));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+        Print {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            bytes: stat.st_size as u64,
+            modified_ns,
+            changed_ns,
+            fresh: now - modified_ns < FRESH_NS,
+        }
+    }
+
+    /// Whether a look now shows what this one showed, and a change in between would have been seen.
+    pub(crate) fn still(&self, now: &Print) -> bool {
+        !self.fresh && Print { fresh: false, ..*now } == *self
+    }
+}

@@ -1,0 +1,459 @@
+//! Directory trees from the file system, into a site that serves.
+//!
+//! A load has two passes. The walk looks at every name below each root and at nothing else, so the memory needed is known, and
+//! refused if it is too much, before a byte is read. Then each file that the version before does not hold is read into its
+//! final place. A load is all or nothing, as with zones.
+//!
+//! Every path is opened below its root by openat2(2) with RESOLVE_BENEATH: a link that leaves the root is refused by the
+//! kernel, whatever happens to the tree meanwhile. A file that changes while it is read is read again, and refused when it
+//! will not hold still; one that vanishes is left out.
+
+use crate::config::{HostSpec, Web};
+use crate::error::reason;
+use crate::print::Print;
+use ::web::{Encoding, File, FileError, Identity, Site, SiteBuilder};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Lines of one kind that a load shows at most.
+const LINES: usize = 20;
+/// Readings of a file that changes meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// A site that was read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) site: Site,
+    /// what it was read from, so that the next load can tell whether anything changed
+    pub(crate) tree: Tree,
+    /// what is not served, and why
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Every file and directory of every host, in the order of the walk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tree(Vec<Found>);
+
+impl Tree {
+    /// Whether this older tree and a newer one are the same, and no change in between could be missed.
+    fn still(&self, now: &Tree) -> bool {
+        let same = |(a, b): (&Found, &Found)| {
+            a.host == b.host
+                && a.path == b.path
+                && (a.directory == b.directory)
+                && (a.directory || a.print.still(&b.print))
+        };
+        self.0.len() == now.0.len() && self.0.iter().zip(&now.0).all(same)
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Found> {
+        self.0.iter().filter(|found| !found.directory)
+    }
+
+    /// A host's files and their bytes.
+    pub(crate) fn of_host(&self, host: usize) -> (usize, u64) {
+        let files = self.files().filter(|found| found.host == host);
+        files.fold((0, 0), |(files, bytes), found| (files + 1, bytes + found.print.bytes))
+    }
+
+    /// Bytes of memory that its files take as content.
+    pub(crate) fn content_bytes(&self) -> u64 {
+        self.files().map(|found| app::memory_bytes(found.print.bytes as usize)).sum()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    host: usize,
+    /// as it is served: begins with a slash
+    path: Vec<u8>,
+    directory: bool,
+    print: Print,
+}
+
+/// A host's directory.
+struct Root {
+    fd: OwnedFd,
+    shown: String,
+}
+
+impl Root {
+    fn open(spec: &HostSpec) -> Result<Root, String> {
+        let path = spec.root.display().to_string();
+        let shown = if spec.place == path { path } else { format!("{}: {path}", spec.place) };
+        // the root itself may be a link: the operator named it
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(&spec.root, flags, Mode::empty()) {
+            Ok(fd) => Ok(Root { fd, shown }),
+            Err(Errno::NOTDIR) => Err(format!("{shown}: it is not a directory; name the one that is to be served")),
+            Err(error) => Err(format!("{shown}: cannot be read: {}; check the path", why(error))),
+        }
+    }
+
+    /// Opens what is served at `path`, wherever links lead below the root and nowhere else.
+    fn open_below(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let relative = path.strip_prefix(b"/").filter(|path| !path.is_empty()).unwrap_or(b".");
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..ATTEMPTS {
+            // EAGAIN: something was renamed meanwhile, and the kernel cannot tell whether the root was left (openat2(2))
+            match rustix::fs::openat2(&self.fd, relative, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    fn named(&self, path: &[u8]) -> String {
+        format!("{}{}", self.shown.trim_end_matches('/'), String::from_utf8_lossy(path))
+    }
+}
+
+fn why(error: Errno) -> String {
+    reason(&io::Error::from(error))
+}
+
+/// The lines that are shown of many.
+struct Lines(Vec<String>, usize);
+
+impl Lines {
+    fn push(&mut self, line: String) {
+        self.1 += 1;
+        if self.0.len() < LINES {
+            self.0.push(line);
+        }
+    }
+
+    fn finish(mut self, more: &str) -> Vec<String> {
+        if self.1 > self.0.len() {
+            self.0.push(format!("and {} more {more}", self.1 - self.0.len()));
+        }
+        self.0
+    }
+}
+
+/// One load under way.
+struct Load<'a> {
+    roots: Vec<Root>,
+    builder: &'a SiteBuilder,
+    tree: Tree,
+    warnings: Lines,
+    errors: Lines,
+}
+
+impl Load<'_> {
+    /// Looks at everything below a host's root. `within`: the directories above, so that links do not lead round in circles.
+    fn walk(&mut self, host: usize, path: &[u8], within: &mut Vec<(u64, u64)>) {
+        let mut below = Vec::new();
+        match self.directory(host, path, within) {
+            Ok(Some(found)) => below.extend(found),
+            Ok(None) => return,
+            // gone since it was seen; the root was opened before
+            Err(Errno::NOENT) if path != b"/" => return,
+            Err(error) => {
+                let line =
+                    format!("{}: cannot be read: {}; make it readable", self.roots[host].named(path), why(error));
+                return self.errors.push(line);
+            }
+        }
+        for found in below {
+            let path = found.directory.then(|| found.path.clone());
+            self.tree.0.push(found);
+            if let Some(path) = path {
+                self.walk(host, &path, within);
+            }
+        }
+        within.pop();
+    }
+
+    /// What stands in one directory, in the order of names; None when it is one of those above it.
+    fn directory(
+        &mut self,
+        host: usize,
+        path: &[u8],
+        within: &mut Vec<(u64, u64)>,
+    ) -> Result<Option<Vec<Found>>, Errno> {
+        let fd = self.roots[host].open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if within.contains(&(stat.st_dev, stat.st_ino)) {
+            let line = format!("{}: a link back to a directory above it, not served", self.roots[host].named(path));
+            self.warnings.push(line);
+            return Ok(None);
+        }
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push((name.to_vec(), entry.file_type()));
+            }
+        }
+        within.push((stat.st_dev, stat.st_ino));
+        names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let prefix = path.strip_suffix(b"/").unwrap_or(path);
+        let looked = names.into_iter().filter_map(|(name, kind)| {
+            let path = [prefix, b"/", &name].concat();
+            match self.builder.check_path(host, &path) {
+                Ok(()) => self.look(host, path, &name, kind, &fd),
+                // by default, and not worth a line each
+                Err(FileError::Hidden) => None,
+                Err(why) => {
+                    self.warnings.push(format!("{}: not served: {why}", self.roots[host].named(&path)));
+                    None
+                }
+            }
+        });
+        Ok(Some(looked.collect()))
+    }
+
+    fn look(&mut self, host: usize, path: Vec<u8>, name: &[u8], kind: FileType, within: &OwnedFd) -> Option<Found> {
+        let root = &self.roots[host];
+        let stat: Result<Stat, Errno> = match kind {
+            FileType::Symlink | FileType::Unknown => {
+                root.open_below(&path, OFlags::PATH).and_then(|fd| rustix::fs::fstat(&fd))
+            }
+            _ => rustix::fs::statat(within.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let not_served = |why: &str| format!("{}: {why}, not served", root.named(&path));
+        let line = match stat {
+            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {
+                    return Some(Found { host, path, directory: false, print: Print::of_stat(&stat) });
+                }
+                FileType::Directory => {
+                    return Some(Found { host, path, directory: true, print: Print::of_stat(&stat) });
+                }
+                // it was a file when the name was read
+                FileType::Symlink => return None,
+                _ => not_served("neither a file nor a directory"),
+            },
+            Err(Errno::XDEV) => not_served("a link that leaves the root"),
+            Err(Errno::NOENT) if kind == FileType::Symlink => not_served("a link that leads nowhere"),
+            Err(Errno::NOENT) => return None,
+            Err(Errno::LOOP) => not_served("a link that leads in circles"),
+            Err(error) => not_served(&why(error)),
+        };
+        self.warnings.push(line);
+        None
+    }
+}
+
+/// How the reading of one file ended.
+enum Read1 {
+    Added,
+    Vanished,
+    Refused(String),
+}
+
+/// What ends one reading.
+enum Wrong {
+    Changed,
+    Io(io::Error),
+}
+
+fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Read1 {
+    let named = || root.named(&found.path);
+    for _ in 0..ATTEMPTS {
+        // neither a FIFO nor a device that took the file's place may hold up the load
+        let fd = match root.open_below(&found.path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Read1::Vanished,
+            Err(error) => {
+                return Read1::Refused(format!("{}: cannot be read: {}; make it readable", named(), why(error)));
+            }
+        };
+        let stat = match rustix::fs::fstat(&fd) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
+            _ => return Read1::Vanished,
+        };
+        let before = Print::of_stat(&stat);
+        let mut file = std::fs::File::from(fd);
+        let fill = |memory: &mut [u8]| {
+            file.read_exact(memory).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => Wrong::Changed,
+                _ => Wrong::Io(error),
+            })?;
+            let after = Print::of(&file).map_err(Wrong::Io)?;
+            // longer now, or written to
+            if (Print { fresh: false, ..after }) != (Print { fresh: false, ..before }) {
+                Err(Wrong::Changed)
+            } else {
+                Ok(())
+            }
+        };
+        match builder.add_with(found.host, &described(found, &before), before.bytes as usize, fill) {
+            Ok(Ok(())) => return Read1::Added,
+            Ok(Err(Wrong::Changed)) => {}
+            Ok(Err(Wrong::Io(error))) => {
+                return Read1::Refused(format!("{}: cannot be read: {}; make it readable", named(), reason(&error)));
+            }
+            // the walk asked for every path
+            Err(error) => return Read1::Refused(format!("{}: {error}", named())),
+        }
+    }
+    Read1::Refused(format!("{}: it changes while it is read; move it into place when it is complete", named()))
+}
+
+fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
+    let identity = Identity {
+        device: print.device,
+        inode: print.inode,
+        bytes: print.bytes,
+        // what could change again without a new time must not be taken for the same
+        modified_ns: if print.fresh { -print.changed_ns } else { print.changed_ns },
+    };
+    File {
+        path: &found.path,
+        modified_unix_s: u64::try_from(print.modified_ns / 1_000_000_000).unwrap_or(0),
+        identity,
+        encoding: Encoding::Identity,
+    }
+}
+
+/// Walks all roots; gives the tree and what is not served.
+fn walk(web: &Web, builder: &SiteBuilder) -> Result<(Vec<Root>, Tree, Vec<String>), Vec<String>> {
+    let mut roots = Vec::new();
+    let mut errors = Vec::new();
+    for spec in &web.hosts {
+        match Root::open(spec) {
+            Ok(root) => roots.push(root),
+            Err(line) => errors.push(line),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let (warnings, errors) = (Lines(Vec::new(), 0), Lines(Vec::new(), 0));
+    let mut load = Load { roots, builder, tree: Tree::default(), warnings, errors };
+    for host in 0..load.roots.len() {
+        load.walk(host, b"/", &mut Vec::new());
+    }
+    let errors = load.errors.finish("that cannot be read");
+    if errors.is_empty() {
+        Ok((load.roots, load.tree, load.warnings.finish("that are not served")))
+    } else {
+        Err(errors)
+    }
+}
+
+/// Reads all hosts. `before` is the version that is replaced: what did not change is shared with it, and None is the outcome
+/// when nothing changed at all.
+///
+/// # Errors
+/// Everything wrong with any of them, a line each.
+pub(crate) fn load(web: &Web, before: Option<(&Arc<Site>, &Tree)>) -> Result<Option<Loaded>, Vec<String>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    // std's hash keys come from the machine's entropy, and so does what they make of nothing
+    let seed = RandomState::new().build_hasher().finish();
+    let place = |error: &dyn std::fmt::Display| vec![format!("{}: {error}", web.hosts[0].place)];
+    let old = before.map(|(site, _)| site.clone());
+    let mut builder = SiteBuilder::new(site_config(web), seed, now, old).map_err(|error| place(&error))?;
+    let (roots, tree, warnings) = walk(web, &builder)?;
+    if before.is_some_and(|(_, before)| before.still(&tree)) {
+        return Ok(None);
+    }
+    check_memory(web, tree.content_bytes())?;
+    let mut errors = Lines(Vec::new(), 0);
+    for found in &tree.0 {
+        let root = &roots[found.host];
+        if found.directory {
+            // the walk asked for every path
+            let _ = builder.add_directory(found.host, &found.path);
+            continue;
+        }
+        if !found.print.fresh && builder.add_held(found.host, &described(found, &found.print)) == Ok(true) {
+            continue;
+        }
+        match read(root, found, &mut builder) {
+            Read1::Added | Read1::Vanished => {}
+            Read1::Refused(line) => errors.push(line),
+        }
+    }
+    let errors = errors.finish("that cannot be read");
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let site = builder.finish().map_err(|error| place(&error))?;
+    let mut shown = Lines(Vec::new(), 0);
+    site.notes().iter().for_each(|note| shown.push(format!("{}: {note}", roots[0].shown)));
+    let warnings = warnings.into_iter().chain(shown.finish("notes")).collect();
+    Ok(Some(Loaded { site, tree, warnings }))
+}
+
+/// The memory that content may take: as configured, or half of what the machine, or the process's control group, has.
+fn memory_limit(web: &Web) -> (u64, String) {
+    if let Some(bytes) = web.memory_bytes {
+        return (bytes, format!("the {} of --memory", size(bytes)));
+    }
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    let bytes = total.map_or(u64::MAX, |kib: u64| kib << 10).min(group.unwrap_or(u64::MAX)) / 2;
+    (bytes, format!("{}, half of the machine's memory", size(bytes)))
+}
+
+fn check_memory(web: &Web, needed: u64) -> Result<(), Vec<String>> {
+    let (most, named) = memory_limit(web);
+    if needed <= most {
+        return Ok(());
+    }
+    let place = &web.hosts[0].place;
+    Err(vec![format!("{place}: the content takes {}, more than {named}; serve less, or give --memory", size(needed))])
+}
+
+/// `1.5 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// `12 pages, 3.4 MiB`.
+pub(crate) fn describe(site: &Site) -> String {
+    let pages = site.pages();
+    format!("{pages} page{}, {}", if pages == 1 { "" } else { "s" }, size(site.memory_bytes()))
+}
+
+/// The configuration in the service's words.
+fn site_config(web: &Web) -> ::web::Config {
+    ::web::Config { server: web.server.clone(), hosts: web.hosts.iter().map(host).collect() }
+}
+
+fn host(spec: &HostSpec) -> ::web::Host {
+    let entry = &spec.entry;
+    let default = ::web::Host::default();
+    ::web::Host {
+        names: entry.names.clone(),
+        index: entry.index.clone().unwrap_or(default.index),
+        listing: entry.listing,
+        charset: match entry.charset.as_deref() {
+            None => default.charset,
+            Some("") => None,
+            Some(charset) => Some(charset.to_owned()),
+        },
+        types: entry.types.iter().map(|(extension, of)| (extension.clone(), of.clone())).collect(),
+        cache: entry.cache.iter().map(|rule| (rule.path.clone(), rule.value.clone())).collect(),
+        headers: entry.header.iter().map(|rule| (rule.path.clone(), rule.name.clone(), rule.value.clone())).collect(),
+        redirects: entry
+            .redirect
+            .iter()
+            .map(|rule| ::web::Redirect { from: rule.from.clone(), to: rule.to.clone(), status: rule.status })
+            .collect(),
+        error_pages: entry.error_page.iter().map(|page| (page.status, page.path.clone())).collect(),
+        precompressed: entry.precompressed.unwrap_or(default.precompressed),
+        dotfiles: entry.dotfiles.clone().unwrap_or(default.dotfiles),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+use super::*;
+use crate::config;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { folder: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(place.root()).unwrap();
+        place
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.root().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// As if nothing had been written for a minute.
+    fn age(&self, name: &str) {
+        let old = SystemTime::now() - Duration::from_secs(60);
+        std::fs::File::open(self.root().join(name)).unwrap().set_modified(old).unwrap();
+    }
+
+    fn web(&self, more: &str) -> Web {
+        let text = format!("[web]\nroot = \"root\"\n{more}");
+        let name = self.folder.path().join("s.toml");
+        config::from_text(name.to_str().unwrap(), &text).unwrap().web.unwrap()
+    }
+
+    fn load(&self) -> Loaded {
+        load(&self.web(""), None).unwrap().unwrap()
+    }
+
+    /// The warnings, with `ROOT` for the folder.
+    fn warnings(&self) -> Vec<String> {
+        let root = self.root().display().to_string();
+        let lines = self.load().warnings;
+        lines.iter().map(|line| line[line.find(&root).unwrap()..].replace(&root, "ROOT")).collect()
+    }
+
+    fn refused(&self, more: &str) -> Vec<String> {
+        let folder = self.folder.path().display().to_string();
+        load(&self.web(more), None).unwrap_err().iter().map(|line| line.replace(&folder, "DIR")).collect()
+    }
+}
+
+fn paths(tree: &Tree) -> Vec<String> {
+    tree.0.iter().map(|found| String::from_utf8_lossy(&found.path).into_owned()).collect()
+}
+
+#[test]
+fn the_walk_finds_files_and_directories_in_order() {
+    let place = Place::new();
+    for name in ["index.html", "b/x.js", "b/x.js.br", "a b/c/d.txt"] {
+        place.write(name, name);
+    }
+    std::fs::create_dir(place.root().join("empty")).unwrap();
+    let loaded = place.load();
+    let expected = ["/a b", "/b", "/empty", "/index.html", "/a b/c", "/a b/c/d.txt", "/b/x.js", "/b/x.js.br"];
+    let mut found = paths(&loaded.tree);
+    found.sort();
+    let mut sorted = expected.map(str::to_owned).to_vec();
+    sorted.sort();
+    assert_eq!(found, sorted);
+    assert_eq!(paths(&place.load().tree), paths(&loaded.tree));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    assert_eq!(loaded.tree.of_host(0), (4, 10 + 6 + 9 + 11));
+    assert!(loaded.site.pages() >= 4);
+}
+
+#[test]
+fn links_stay_below_the_root() {
+    let place = Place::new();
+    place.write("real/file", "x");
+    std::fs::write(place.folder.path().join("secret"), "s").unwrap();
+    let link = |to: &str, name: &str| symlink(to, place.root().join(name)).unwrap();
+    link("real/file", "inside");
+    link("real", "directory");
+    link("../secret", "outside");
+    link("..", "above");
+    link("/etc/passwd", "absolute");
+    link("/proc/self/root/etc/passwd", "magic");
+    link("nowhere", "dangling");
+    link("round", "round");
+    link("..", "real/back");
+    rustix::fs::mknodat(rustix::fs::CWD, place.root().join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+        .unwrap();
+    let found = paths(&place.load().tree);
+    for served in ["/inside", "/directory/file", "/real/file"] {
+        assert!(found.iter().any(|path| path == served), "{served} in {found:?}");
+    }
+    for refused in ["/outside", "/above", "/absolute", "/magic", "/dangling", "/round", "/fifo"] {
+        assert!(!found.iter().any(|path| path == refused), "{refused} in {found:?}");
+    }
+    assert!(found.iter().all(|path| !path.starts_with("/real/back/")), "{found:?}");
+    assert_eq!(
+        place.warnings(),
+        [
+            "ROOT/above: a link that leaves the root, not served",
+            "ROOT/absolute: a link that leaves the root, not served",
+            "ROOT/dangling: a link that leads nowhere, not served",
+            "ROOT/fifo: neither a file nor a directory, not served",
+            "ROOT/magic: a link that leaves the root, not served",
+            "ROOT/outside: a link that leaves the root, not served",
+            "ROOT/round: a link that leads in circles, not served",
+            "ROOT/directory/back: a link back to a directory above it, not served",
+            "ROOT/real/back: a link back to a directory above it, not served",
+        ]
+    );
+}
+
+#[test]
+fn names_with_a_dot_in_front_are_not_looked_at() {
+    let place = Place::new();
+    for name in [".git/config", "a/.htpasswd", ".well-known/acme", "c/plain"] {
+        place.write(name, "x");
+    }
+    let found = paths(&place.load().tree);
+    assert!(found.iter().any(|path| path == "/.well-known/acme"), "{found:?}");
+    assert!(!found.iter().any(|path| path.contains("git") || path.contains("htpasswd")), "{found:?}");
+    assert!(place.warnings().is_empty());
+}
+
+#[test]
+fn roots_that_cannot_be_had() {
+    let place = Place::new();
+    std::fs::remove_dir(place.root()).unwrap();
+    assert_eq!(
+        place.refused(""),
+        ["DIR/s.toml:2:8: DIR/root: cannot be read: No such file or directory; check the path"]
+    );
+    std::fs::write(place.root(), "").unwrap();
+    assert_eq!(
+        place.refused(""),
+        ["DIR/s.toml:2:8: DIR/root: it is not a directory; name the one that is to be served"]
+    );
+}
+
+#[test]
+fn too_much_is_refused_before_it_is_read() {
+    let place = Place::new();
+    // a sparse file: reading it would take its size in memory
+    std::fs::File::create(place.root().join("huge")).unwrap().set_len(1 << 40).unwrap();
+    let lines = place.refused("memory = \"1M\"\n");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0]
+            .starts_with("DIR/s.toml:2:8: the content takes 1032.0 GiB, more than the 1.0 MiB of --memory; serve less"),
+        "{lines:?}"
+    );
+    assert!(place.refused("")[0].contains("half of the machine's memory"));
+}
+
+#[test]
+fn rules_that_are_refused_name_their_place() {
+    let place = Place::new();
+    let text = "[[web.host]]\nroot = \"root\"\n[[web.host.header]]\npath = \"/**\"\nname = \"Date\"\nvalue = \"x\"\n";
+    let web = config::from_text(place.folder.path().join("s.toml").to_str().unwrap(), text).unwrap().web.unwrap();
+    let lines = load(&web, None).unwrap_err();
+    assert!(lines[0].ends_with("s.toml:1:1: header \"Date\": the server writes it"), "{lines:?}");
+}
+
+#[test]
+fn what_did_not_change_is_shared_and_what_did_is_read() {
+    let place = Place::new();
+    let big = "x".repeat(100_000);
+    for name in ["same.txt", "other.txt"] {
+        place.write(name, &big);
+        place.age(name);
+    }
+    let first = place.load();
+    let site = Arc::new(first.site);
+    let web = place.web("");
+    assert!(load(&web, Some((&site, &first.tree))).unwrap().is_none(), "nothing has changed");
+    // as long as before, with the old time set back: only the inode's own time tells
+    place.write("other.txt", &big.replace('x', "y"));
+    place.age("other.txt");
+    let second = load(&web, Some((&site, &first.tree))).unwrap().expect("a change");
+    let content = |site: &Site, byte: u8| -> Vec<*const u8> {
+        let all = (0..site.content().objects() as u32).map(|n| site.content().bytes(app::ObjectId(n)));
+        all.filter(|bytes| bytes.len() == 100_000 && bytes[0] == byte).map(<[u8]>::as_ptr).collect()
+    };
+    assert_eq!(content(&second.site, b'y').len(), 1);
+    assert!(content(&site, b'x').contains(&content(&second.site, b'x')[0]), "shared, not copied");
+    std::fs::remove_file(place.root().join("same.txt")).unwrap();
+    let third = load(&web, Some((&Arc::new(second.site), &second.tree))).unwrap().expect("a change");
+    assert!(content(&third.site, b'x').is_empty());
+}
+
+#[test]
+fn a_file_just_written_counts_as_changed() {
+    let place = Place::new();
+    place.write("a", "x");
+    let first = place.load();
+    assert!(load(&place.web(""), Some((&Arc::new(first.site), &first.tree))).unwrap().is_some());
+}
+
+#[test]
+fn sizes_in_words() {
+    for (bytes, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 30, "5.0 GiB")] {
+        assert_eq!(size(bytes), text);
+    }
+}

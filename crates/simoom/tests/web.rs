@@ -1,0 +1,450 @@
+//! The web service as the command runs it: real files, real connections, reloads.
+
+mod common;
+
+use common::{PATIENCE, Place, run, simoom, text, until};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A site in `site` below the place.
+fn site(place: &Place) {
+    std::fs::create_dir_all(place.path("site/sub")).unwrap();
+    place.write("site/index.html", "<h1>hello</h1>");
+    place.write("site/sub/index.html", "<h1>below</h1>");
+    place.write("site/big.bin", &"0123456789abcdef".repeat(1 << 16));
+    place.write("site/.secret", "nothing to see");
+}
+
+fn serve(place: &Place, more: &[&str]) -> common::Server {
+    let root = place.path("site");
+    common::Server::start_service(place, &["web", &root], more, |_| {})
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    fields: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+/// Reads one answer and nothing behind it; None at the end of the stream.
+fn answer(stream: &mut TcpStream, has_body: bool) -> Option<Answer> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(0) if head.is_empty() => return None,
+            Ok(0) => panic!("an end within {:?}", text(&head)),
+            Ok(_) => head.push(byte[0]),
+            Err(error) => panic!("{error} after {:?}", text(&head)),
+        }
+    }
+    let head = text(&head);
+    let mut lines = head.split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let fields: BTreeMap<String, String> = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    let bytes = fields.get("content-length").map_or(0, |bytes| bytes.parse().unwrap());
+    let mut body = vec![0; if has_body { bytes } else { 0 }];
+    stream.read_exact(&mut body).unwrap();
+    Some(Answer { status, fields, body })
+}
+
+fn get(stream: &mut TcpStream, path: &str) -> Answer {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+    answer(stream, true).expect("an answer")
+}
+
+fn curl(args: &[&str]) -> (String, String) {
+    let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(args).output().unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn curl_gets_pages_ranges_and_errors() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &[]);
+    let url = |path: &str| format!("http://{}{path}", server.address);
+    assert_eq!(curl(&[&url("/")]), ("<h1>hello</h1>".into(), String::new()));
+    assert_eq!(curl(&["-L", &url("/sub")]).0, "<h1>below</h1>");
+    assert_eq!(curl(&["-r", "10-15", &url("/big.bin")]).0, "abcdef");
+    let status = ["-o", "/dev/null", "-w", "%{http_code}"];
+    for (path, code) in
+        [("/", "200"), ("/none", "404"), ("/.secret", "404"), ("/sub", "301"), ("/../etc/passwd", "400")]
+    {
+        let url = url(path);
+        let args = [&status[..], &["--path-as-is", &url]].concat();
+        assert_eq!(curl(&args).0, code, "{path}");
+    }
+    let saved = place.path("saved");
+    assert_eq!(curl(&["-o", &saved, &url("/big.bin")]).1, "");
+    assert!(std::fs::read(&saved).unwrap() == std::fs::read(place.path("site/big.bin")).unwrap());
+    // resumed where it was broken off
+    std::fs::File::options().write(true).open(&saved).unwrap().set_len(777_777).unwrap();
+    assert_eq!(curl(&["-C", "-", "-o", &saved, &url("/big.bin")]).1, "");
+    assert!(std::fs::read(&saved).unwrap() == std::fs::read(place.path("site/big.bin")).unwrap());
+}
+
+#[test]
+fn both_families_and_several_listeners() {
+    let place = Place::new();
+    site(&place);
+    let port = common::free_port();
+    let server = serve(&place, &["--listen", &format!("[::1]:{port}")]);
+    for at in [server.address, format!("[::1]:{port}").parse().unwrap()] {
+        assert_eq!(get(&mut connect(at), "/").body, b"<h1>hello</h1>");
+    }
+}
+
+#[test]
+fn ten_thousand_requests_on_one_connection() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &[]);
+    let mut stream = connect(server.address);
+    for _ in 0..10_000 {
+        let answer = get(&mut stream, "/");
+        assert_eq!((answer.status, &answer.body[..]), (200, &b"<h1>hello</h1>"[..]));
+    }
+    assert_eq!(server.stat("web_connections_total"), 1);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_before_a_half_closed_end() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &[]);
+    let mut stream = connect(server.address);
+    let one =
+        "GET /sub/ HTTP/1.1\r\nHost: a\r\n\r\nHEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET /none HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut writer = stream.try_clone().unwrap();
+    let all = one.repeat(500);
+    let writing = std::thread::spawn(move || {
+        // in pieces that cut requests anywhere
+        for piece in all.as_bytes().chunks(1013) {
+            writer.write_all(piece).unwrap();
+        }
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    for _ in 0..500 {
+        assert_eq!(answer(&mut stream, true).unwrap().body, b"<h1>below</h1>");
+        assert_eq!(answer(&mut stream, false).unwrap().fields["content-length"], "14");
+        assert_eq!(answer(&mut stream, true).unwrap().status, 404);
+    }
+    assert!(answer(&mut stream, true).is_none());
+    writing.join().unwrap();
+}
+
+#[test]
+fn slow_and_broken_readers_do_not_hold_up_others() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &["--cpus", "0"]);
+    let request = b"GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut slow: Vec<TcpStream> = (0..20).map(|_| connect(server.address)).collect();
+    for stream in &mut slow {
+        stream.write_all(&request.repeat(10)).unwrap();
+    }
+    // half of them go away in the middle, with a reset
+    for mut stream in slow.drain(10..) {
+        stream.read_exact(&mut [0; 5000]).unwrap();
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    let mut other = connect(server.address);
+    for _ in 0..100 {
+        assert_eq!(get(&mut other, "/").body, b"<h1>hello</h1>");
+    }
+    let big = std::fs::read(place.path("site/big.bin")).unwrap();
+    let stream = &mut slow[0];
+    for _ in 0..10 {
+        assert!(answer(stream, true).unwrap().body == big);
+    }
+}
+
+#[test]
+fn reloads_under_load_show_whole_versions_only() {
+    let place = Place::new();
+    site(&place);
+    let version = |n: usize| format!("{n:04}").repeat(50_000);
+    place.write("site/page", &version(0));
+    let server = serve(&place, &["--drain", "5"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, address) = (stop.clone(), server.address);
+            std::thread::spawn(move || {
+                let (mut stream, mut last, mut count) = (connect(address), 0, 0);
+                while !stop.load(Ordering::Acquire) {
+                    let body = get(&mut stream, "/page").body;
+                    let n: usize = text(&body[..4]).parse().unwrap();
+                    assert_eq!(body.len(), 200_000);
+                    assert!(body.chunks(4).all(|part| part == &body[..4]), "bytes of two versions");
+                    assert!(n >= last, "version {n} after {last}");
+                    (last, count) = (n, count + 1);
+                }
+                (last, count)
+            })
+        })
+        .collect();
+    for n in 1..=5 {
+        place.write("site/page", &version(n));
+        let output = server.ctl(&["reload"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).starts_with("reloaded "), "{}", text(&output.stdout));
+    }
+    place.write("site/page", &version(6));
+    server.signal(Signal::HUP);
+    until(|| server.stat("web_content_version") == 6, || "no sixth version".into());
+    assert!(get(&mut connect(server.address), "/page").body.starts_with(b"0006"));
+    stop.store(true, Ordering::Release);
+    for client in clients {
+        assert!(client.join().unwrap().1 > 0);
+    }
+    assert_eq!(server.stat("sockets_drain_expired_total"), 0);
+}
+
+#[test]
+fn who_never_reads_loses_the_old_version_when_its_drain_is_over() {
+    let place = Place::new();
+    site(&place);
+    place.write("site/page", &"x".repeat(32 << 20));
+    let server = serve(&place, &["--drain", "1"]);
+    let mut stream = connect(server.address);
+    stream.write_all(b"GET /page HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| server.stat("web_bytes_total") > 0, || "no answer".into());
+    place.write("site/page", "new");
+    assert!(server.ctl(&["reload"]).status.success());
+    until(|| server.stat("sockets_drain_expired_total") == 1, || "it holds on".into());
+    let mut all = Vec::new();
+    let error = stream.read_to_end(&mut all).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let body = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    assert!(all[body..].iter().all(|&byte| byte == b'x') && all.len() < 32 << 20);
+    assert_eq!(get(&mut connect(server.address), "/page").body, b"new");
+}
+
+#[test]
+fn a_reload_that_fails_keeps_what_is_served() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &[]);
+    std::fs::rename(place.path("site"), place.path("gone")).unwrap();
+    let output = server.ctl(&["reload"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.starts_with("simoom: not reloaded, the old content goes on serving\n"), "{said}");
+    assert!(said.contains("site: cannot be read: No such file or directory; check the path"), "{said}");
+    assert_eq!(get(&mut connect(server.address), "/").body, b"<h1>hello</h1>");
+    std::fs::rename(place.path("gone"), place.path("site")).unwrap();
+    assert!(server.ctl(&["reload"]).status.success());
+}
+
+#[test]
+fn a_stop_lets_answers_finish() {
+    let place = Place::new();
+    site(&place);
+    place.write("site/page", &"x".repeat(16 << 20));
+    let mut server = serve(&place, &[]);
+    let (mut busy, mut idle) = (connect(server.address), connect(server.address));
+    assert_eq!(get(&mut idle, "/").status, 200);
+    busy.write_all(b"GET /page HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| server.stat("web_requests_total  method=GET") >= 2, || "no second request".into());
+    server.signal(Signal::TERM);
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "idle ones are closed at once");
+    let page = answer(&mut busy, true).unwrap().body;
+    assert!(page.len() == 16 << 20 && page.iter().all(|&byte| byte == b'x'));
+    drop((idle, busy));
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn the_access_log_has_a_line_for_each_request() {
+    let place = Place::new();
+    site(&place);
+    let path = place.path("access.log");
+    let mut server = serve(&place, &["--access-log", &path, "--log-format", "json"]);
+    let mut stream = connect(server.address);
+    for _ in 0..100 {
+        get(&mut stream, "/none?q=1");
+    }
+    let lines = || std::fs::read_to_string(&path).unwrap_or_default();
+    until(|| lines().lines().count() == 100, || format!("not 100 lines: {}", lines()));
+    for line in lines().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((line["status"].as_u64(), line["target"].as_str()), (Some(404), Some("/none?q=1")), "{line}");
+        assert_eq!(line["client"], "127.0.0.1");
+    }
+    // moved away by logrotate, which then has it reloaded
+    std::fs::rename(&path, place.path("access.log.1")).unwrap();
+    server.signal(Signal::HUP);
+    until(|| std::path::Path::new(&path).exists(), || "not opened anew".into());
+    get(&mut stream, "/");
+    drop(stream);
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().code(), Some(0));
+    assert_eq!(lines().lines().count(), 1, "what was in the ring at the end is written");
+    let combined = place.path("combined.log");
+    let server = serve(&place, &["--access-log", &combined]);
+    get(&mut connect(server.address), "/");
+    until(
+        || std::fs::read_to_string(&combined).unwrap().contains("\"GET / HTTP/1.1\" 200 14 \"-\" \"-\""),
+        || std::fs::read_to_string(&combined).unwrap(),
+    );
+}
+
+#[test]
+fn dns_and_web_in_one_process() {
+    let place = Place::new();
+    site(&place);
+    let (dns, web) = (common::free_port(), common::free_port());
+    place.write(
+        "s.toml",
+        &format!(
+            "[dataplane]\nlisten = [\"127.0.0.1:{dns}\"]\n\
+             [dns]\ntcp-backlog = 9\ncookie-secret = \"secrets\"\n[[dns.zone]]\nfile = \"example.zone\"\n\
+             [web]\nlisten = [\"127.0.0.1:{web}\"]\ndrain = 0\n\
+             [[web.host]]\nroot = \"site\"\n\
+             [[web.host]]\nnames = [\"b.example\"]\nroot = \"site/sub\"\n\
+             [[web.host.redirect]]\nfrom = \"/old/*\"\nto = \"/new/*\"\n"
+        ),
+    );
+    let secrets = |text: &str| {
+        place.write("secrets", text);
+        std::fs::set_permissions(place.path("secrets"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    secrets("e5e973e5a6b2a43f48e7dc849e37bfcf");
+    let config = place.path("s.toml");
+    let checked = run(&["check", "--config", &config]);
+    let said = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
+    assert!(said.contains("zone example.com.: ") && said.contains("site/sub (b.example): 1 files"), "{said}");
+    let server = common::Server::start_service(&place, &["serve", "--config", &config], &[], |_| {});
+    let (dns, web) = (SocketAddr::from(([127, 0, 0, 1], dns)), SocketAddr::from(([127, 0, 0, 1], web)));
+    assert_eq!(common::ask(dns, "www.example.com").1, Some([192, 0, 2, 2]));
+    assert_eq!(common::ask_tcp(dns, "www.example.com").1, Some([192, 0, 2, 2]));
+    assert_eq!(get(&mut connect(web), "/").body, b"<h1>hello</h1>");
+    let url = |path: &str| format!("http://b.example:{}{path}", web.port());
+    let resolve = format!("b.example:{}:127.0.0.1", web.port());
+    assert_eq!(curl(&["--resolve", &resolve, &url("/")]).0, "<h1>below</h1>");
+    assert!(curl(&["-i", "--resolve", &resolve, &url("/old/x")]).0.contains("Location: /new/x\r\n"));
+    // each listener has its own backlog
+    for (at, backlog) in [(dns, "9"), (web, "1024")] {
+        let shown = Command::new("ss").args(["-Hltn", &format!("sport = :{}", at.port())]).output().unwrap();
+        let shown = text(&shown.stdout);
+        assert!(!shown.is_empty(), "nobody listens at {at}");
+        assert!(shown.lines().all(|line| line.split_whitespace().nth(2) == Some(backlog)), "{shown}");
+    }
+    // one command reloads all, or nothing
+    place.zone("192.0.2.9");
+    place.write("site/index.html", "changed");
+    assert!(server.ctl(&["reload"]).status.success());
+    assert_eq!(common::ask(dns, "www.example.com").1, Some([192, 0, 2, 9]));
+    assert_eq!(get(&mut connect(web), "/").body, b"changed");
+    // new secrets alone are a reload too
+    secrets("445536bcd2513298075a5d379663c962");
+    assert!(server.ctl(&["reload"]).status.success());
+    place.write("site/index.html", "again");
+    secrets("no secret");
+    let refused = server.ctl(&["reload"]);
+    assert!(text(&refused.stderr).contains("secrets:1: not a secret"), "{}", text(&refused.stderr));
+    assert_eq!(get(&mut connect(web), "/").body, b"changed");
+    secrets("445536bcd2513298075a5d379663c962");
+    place.write("example.zone", "broken");
+    assert_eq!(server.ctl(&["reload"]).status.code(), Some(1));
+    assert_eq!(get(&mut connect(web), "/").body, b"changed");
+    let status = text(&server.ctl(&["status"]).stdout);
+    assert!(status.contains("zones ") && status.contains("pages "), "{status}");
+    let stats = text(&server.ctl(&["stats", "--json"]).stdout);
+    assert!(stats.contains("\"web_answers_total\"") && stats.contains("\"dns_answers_total\""), "{stats}");
+    // DNS questions are no HTTP and the reverse: each listener has its own service
+    let mut stream = connect(web);
+    stream.write_all(&[0, 29, 0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    let _ = stream.read_to_end(&mut all);
+    assert!(all.is_empty() || all.starts_with(b"HTTP/1.1 400 "), "{}", text(&all));
+}
+
+/// Runs a command that must be refused with exactly these lines.
+#[track_caller]
+fn refused(place: &Place, args: &[&str], status: i32, lines: &[&str]) {
+    let folder = place.0.path().to_str().unwrap();
+    let args: Vec<String> = args.iter().map(|arg| arg.replace("DIR", folder)).collect();
+    let output = simoom().args(&args).output().unwrap();
+    let said = text(&output.stderr);
+    let said: Vec<String> =
+        said.lines().filter_map(|line| line.strip_prefix("simoom: ")).map(|line| line.replace(folder, "DIR")).collect();
+    assert_eq!(said, lines, "{args:?}: {}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(status), "{args:?}");
+}
+
+#[test]
+fn what_is_wrong_is_said_and_nothing_is_started() {
+    let place = Place::new();
+    site(&place);
+    let free = format!("127.0.0.1:{}", common::free_port());
+    let check = |root: &str, listen: &str, more: &[&str], status: i32, line: &str| {
+        let args = [&["web", root, "--control", "DIR/control", "--listen", listen], more].concat();
+        refused(&place, &args, status, &[line]);
+    };
+    check("DIR/none", &free, &[], 2, "DIR/none: cannot be read: No such file or directory; check the path");
+    let file = "DIR/site/index.html: it is not a directory; name the one that is to be served";
+    check("DIR/site/index.html", &free, &[], 2, file);
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = held.local_addr().unwrap();
+    let in_use = format!(
+        "TCP {at}: in use by another program; stop it (ss -lpn 'sport = :{}') or choose another port",
+        at.port()
+    );
+    check("DIR/site", &at.to_string(), &[], 2, &in_use);
+    let log = "access log DIR/none/log: cannot be written: No such file or directory; give another";
+    check("DIR/site", &free, &["--access-log", "DIR/none/log"], 2, log);
+    let no_tcp = "the web service needs kernel sockets: TCP over AF_XDP is not there yet; leave out --interface, or give --backend sockets";
+    check("DIR/site", &free, &["--interface", "no-such-if"], 1, no_tcp);
+    place.write("s.toml", "[web]\nroot = \"site\"\ncolour = 1\n");
+    let output = run(&["serve", "--config", &place.path("s.toml")]);
+    let said = text(&output.stderr);
+    assert!(said.contains("s.toml:3:1: unknown key `colour`; known here: `listen`, `root`"), "{said}");
+    refused(
+        &place,
+        &["check", "DIR/none"],
+        2,
+        &["DIR/none: cannot be read: No such file or directory; check the path"],
+    );
+    assert!(!place.0.path().join("control").exists());
+}
+
+#[test]
+fn check_tells_files_and_memory() {
+    let place = Place::new();
+    site(&place);
+    std::os::unix::fs::symlink("/etc/passwd", place.path("site/link")).unwrap();
+    let output = run(&["check", &place.path("site"), &place.path("example.zone")]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for part in [
+        "link: a link that leaves the root, not served",
+        "site (any name): 3 files, 1.0 MiB",
+        "content: ",
+        "zone example.com.: ",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
