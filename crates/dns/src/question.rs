@@ -177,7 +177,9 @@ fn expand(message: &[u8], buffer: &mut [u8; 256]) -> Option<(usize, usize)> {
                 done += 1 + len;
                 at += 1 + len;
                 if len == 0 {
-                    return Some((done, sent.unwrap_or(at - NAME_AT))).filter(|(_, sent)| *sent <= MAX_NAME_BYTES);
+                    // a pointer may have led into the header, before the name
+                    return Some((done, sent.unwrap_or_else(|| at - NAME_AT)))
+                        .filter(|(_, sent)| *sent <= MAX_NAME_BYTES);
                 }
             }
             _ => return None,

@@ -124,6 +124,14 @@ fn a_compressed_question_is_read_when_accepted() {
     }
 }
 
+#[test]
+fn a_pointer_into_the_header_reads_what_stands_there() {
+    // octet 0 is the root's empty label
+    let message = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 1, 0, 1];
+    let Verdict::Ask(ask) = read(&message, Some(&mut [0; 256])) else { panic!("the root's address is asked for") };
+    assert_eq!((ask.name_bytes, ask.sent_bytes), (1, 2));
+}
+
 proptest! {
     #[test]
     fn any_octets_are_read_without_harm(
