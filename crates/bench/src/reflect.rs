@@ -2,7 +2,7 @@
 //! port can answer more than this sends back. Swapping addresses and ports changes no checksum.
 
 use base::Burst;
-use port::Port;
+use port::{Outgoing, Port};
 
 /// Swaps the hardware addresses, the addresses and the ports of an untagged IPv4 (no options) or IPv6 UDP frame; false for
 /// anything shorter, which stays as it is.
@@ -29,8 +29,8 @@ fn swap_halves(bytes: &mut [u8]) {
 }
 
 /// One cycle: takes at most `limit` frames, as many as can go out again, turns them round and sends them. Returns how many
-/// arrived, and whether frames are still on their way out.
-pub(crate) fn cycle<P: Port>(port: &mut P, burst: &mut Burst, limit: usize) -> (usize, bool) {
+/// arrived, and what is still on its way out.
+pub(crate) fn cycle<P: Port>(port: &mut P, burst: &mut Burst, limit: usize) -> (usize, Outgoing) {
     let room = port.transmit_room().min(limit);
     let received = port.receive(burst, room);
     if received > 0 {

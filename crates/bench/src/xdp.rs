@@ -3,7 +3,7 @@
 use anyhow::Result;
 use base::{Burst, Frame};
 use bpf::steering::UDP;
-use port::{Facts, Port};
+use port::{Facts, Outgoing, Port};
 use port_xdp::{Handle, Listener, OpenConfig, XdpPort};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -88,13 +88,8 @@ impl Port for Queues {
     }
 
     #[inline]
-    fn flush(&mut self) -> bool {
-        let mut outstanding = false;
-        for port in &mut self.ports {
-            // every queue, whatever the first says
-            outstanding |= port.flush();
-        }
-        outstanding
+    fn flush(&mut self) -> Outgoing {
+        self.ports.iter_mut().map(Port::flush).max().expect("a queue at least")
     }
 
     #[inline]

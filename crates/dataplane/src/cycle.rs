@@ -4,7 +4,7 @@ use crate::Counters;
 use crate::tap::{Direction, Tap};
 use app::Service;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
-use port::Port;
+use port::{Outgoing, Port};
 use std::sync::Arc;
 
 /// What the loop needs of a stack. Crate `stack` has the one that is served with; tests of the loop have simpler ones.
@@ -83,14 +83,14 @@ impl Floor for stack::Stack {
 }
 
 /// What a cycle did, and what it leaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// frames received
     pub received: usize,
     /// frames that the port took
     pub transmitted: usize,
-    /// frames still on their way out, in the port's ring or kept here: the next cycle should come soon
-    pub sending: bool,
+    /// what of the frames sent is still on its way out, in the port or kept here, and so how soon the next cycle should come
+    pub outgoing: Outgoing,
     /// when the stack has something to do though nothing arrives
     pub next: Option<Instant>,
 }
@@ -173,12 +173,13 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if !self.tx.is_empty() {
             transmitted += self.transmit(now);
         }
-        let sending = self.port.flush() || !self.tx.is_empty();
+        let kept = if self.tx.is_empty() { Outgoing::Nothing } else { Outgoing::Waiting };
+        let outgoing = self.port.flush().max(kept);
         self.counters.cycles.add(1);
         if received + transmitted == 0 {
             self.counters.empty_cycles.add(1);
         }
-        Activity { received, transmitted, sending, next: self.due }
+        Activity { received, transmitted, outgoing, next: self.due }
     }
 
     fn take_in(&mut self, now: Instant, received: usize) {

@@ -5,7 +5,7 @@ use crate::tap::Tap;
 use crate::{Counters, Floor, Loop};
 use app::Service;
 use base::{BURST_FRAMES, Clock, Instant};
-use port::{Facts, Port};
+use port::{Facts, Outgoing, Port};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,10 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// While frames are on their way out the port wants a flush now and then, and a port without a descriptor is to be asked;
-/// such a sleep is this long at first and twice as long each time that nothing moved, up to a bound.
+/// While frames wait to go out the port wants a flush soon, and a port without a descriptor is to be asked; such a sleep is
+/// this long at first and twice as long each time that nothing moved, up to a bound.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
 const LONGEST_SHORT_SLEEP: Duration = Duration::from_millis(5);
+/// While the device has frames of ours the port is looked after so often, lest it have lost them. Longer than the kernel's
+/// tick (1 to 10 ms): a sleep that ends before it has the timer hardware set and set back, which in a virtual machine takes
+/// 8 us each (docs/results/latency.md).
+const UNDERWAY_SLEEP: Duration = Duration::from_millis(20);
 /// Panics that follow each other within this time make the thread rest that long before it goes on.
 const PANIC_REST: Duration = Duration::from_millis(100);
 /// Cycles at the end at most: they empty a receive ring of 2048 frames, also one by one.
@@ -269,7 +273,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
                 self.cycles.counters().busy_ns.add((now - began).as_nanos() as u64);
             }
             if self.governor.after_cycle(now, busy) == Next::Sleep {
-                let woken = self.sleep(now, activity.next, activity.sending);
+                let woken = self.sleep(now, activity.next, activity.outgoing);
                 self.cycles.counters().asleep_ns.add((woken - now).as_nanos() as u64);
                 now = woken;
             }
@@ -277,7 +281,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         // what had come is still answered; with a bound, since peers may go on asking
         for _ in 0..LAST_CYCLES {
             let activity = self.cycles.cycle(self.clock.now());
-            if !activity.is_busy() && !activity.sending {
+            if !activity.is_busy() && activity.outgoing == Outgoing::Nothing {
                 break;
             }
         }
@@ -299,16 +303,19 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
     }
 
     /// Sleeps until a frame, a wake-up or `until`; the time then.
-    fn sleep(&mut self, now: Instant, until: Option<Instant>, sending: bool) -> Instant {
+    fn sleep(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
         let counters = self.cycles.counters().clone();
         let port = self.cycles.port();
         let pollable = port.descriptor();
-        let short = (sending || pollable.is_none()).then_some(now + self.short_sleep);
-        if short.is_some() {
-            self.short_sleep = (self.short_sleep * 2).min(LONGEST_SHORT_SLEEP);
-        }
+        let most = if outgoing == Outgoing::Waiting || pollable.is_none() {
+            let short = self.short_sleep;
+            self.short_sleep = (short * 2).min(LONGEST_SHORT_SLEEP);
+            Some(now + short)
+        } else {
+            (outgoing == Outgoing::Underway).then_some(now + UNDERWAY_SLEEP)
+        };
         // past the timer's own time rather than before it: a wake-up that came early would find nothing due
-        let limit = until.into_iter().chain(short).min().map(|until| until - now);
+        let limit = until.into_iter().chain(most).min().map(|until| until - now);
         if limit == Some(Duration::ZERO) {
             return now;
         }

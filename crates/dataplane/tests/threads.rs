@@ -4,7 +4,7 @@ use app::{Listener, Service};
 use base::{Burst, Clock, Frame, Instant};
 use dataplane::{Activity, Config, Dataplane, Floor, Idle, Loop, tap};
 use port::pipe::{self, Pipe};
-use port::{Facts, Port};
+use port::{Facts, Outgoing, Port};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,7 +102,7 @@ impl Port for Narrow {
         self.room -= n;
         n
     }
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> Outgoing {
         self.inner.flush()
     }
     fn take(&mut self) -> Option<Frame> {
@@ -165,7 +165,10 @@ fn whole(_: usize, _: &Facts) -> Whole {
 fn a_cycle_answers_what_is_there_up_to_the_batch_and_never_waits() {
     let (mut client, server) = ends();
     let mut cycles = Loop::new(server, Whole { due: None }, Shout::default(), 8);
-    assert_eq!(cycles.cycle(Instant::ZERO), Activity::default());
+    assert_eq!(
+        cycles.cycle(Instant::ZERO),
+        Activity { received: 0, transmitted: 0, outgoing: Outgoing::Nothing, next: None }
+    );
     for n in 0..19 {
         send(&mut client, if n % 5 == 4 { b"-drop" } else { b"shout" });
     }
@@ -216,7 +219,7 @@ impl Port for Liar {
     fn transmit(&mut self, from: &mut Burst) -> usize {
         self.0.transmit(from)
     }
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> Outgoing {
         self.0.flush()
     }
     fn take(&mut self) -> Option<Frame> {
@@ -236,7 +239,7 @@ fn what_the_port_does_not_take_is_kept_for_the_next_cycle() {
     for _ in 0..40 {
         let activity = cycles.cycle(Instant::ZERO);
         answers.extend(received(&mut client));
-        assert_eq!(activity.sending, cycles.port().0.room == 0 && answers.len() < 40);
+        assert_eq!(activity.outgoing == Outgoing::Waiting, cycles.port().0.room == 0 && answers.len() < 40);
         cycles.port().0.room += 2;
     }
     let expected: Vec<_> = (0..40).map(|n| vec![b'A' + n % 26]).collect();
@@ -302,6 +305,7 @@ fn threads_answer_and_stop_with_their_ports() {
 struct Pollable {
     inner: Pipe,
     descriptor: Arc<std::os::fd::OwnedFd>,
+    outgoing: Outgoing,
 }
 
 impl Port for Pollable {
@@ -319,8 +323,8 @@ impl Port for Pollable {
     fn transmit(&mut self, from: &mut Burst) -> usize {
         self.inner.transmit(from)
     }
-    fn flush(&mut self) -> bool {
-        self.inner.flush()
+    fn flush(&mut self) -> Outgoing {
+        self.inner.flush().max(self.outgoing)
     }
     fn take(&mut self) -> Option<Frame> {
         self.inner.take()
@@ -337,7 +341,28 @@ fn pollable() -> (Pipe, Pollable, Arc<std::os::fd::OwnedFd>) {
     use rustix::event::{EventfdFlags, eventfd};
     let (client, inner) = ends();
     let descriptor = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
-    (client, Pollable { inner, descriptor: descriptor.clone() }, descriptor)
+    (client, Pollable { inner, descriptor: descriptor.clone(), outgoing: Outgoing::Nothing }, descriptor)
+}
+
+#[test]
+fn frames_that_wait_to_go_out_have_the_thread_look_soon_and_frames_that_the_device_has_only_now_and_then() {
+    // sleeps in a hundred milliseconds and a little: a slow machine makes them fewer
+    let sleeps = |outgoing| {
+        let (_client, mut server, _bell) = pollable();
+        server.outgoing = outgoing;
+        let dataplane = Dataplane::start(vec![server], &Config::default(), whole, |_| Shout::default()).unwrap();
+        let counters = dataplane.counters().next().unwrap().clone();
+        await_count("sleep", || counters.sleeps.get() > 0);
+        let (before, start) = (counters.sleeps.get(), std::time::Instant::now());
+        std::thread::sleep(Duration::from_millis(100));
+        let sleeps = counters.sleeps.get() - before;
+        (sleeps, start.elapsed().as_millis() as u64)
+    };
+    let (waiting, _) = sleeps(Outgoing::Waiting);
+    assert!(waiting > 2, "{waiting} sleeps");
+    let (underway, ms) = sleeps(Outgoing::Underway);
+    assert!(underway <= ms / 20 + 1, "{underway} sleeps in {ms} ms");
+    assert_eq!(sleeps(Outgoing::Nothing).0, 0);
 }
 
 #[test]

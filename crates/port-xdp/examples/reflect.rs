@@ -4,7 +4,7 @@
 //! usage: reflect INTERFACE [auto|zerocopy|copy|generic]      until killed; sleeps in poll() when idle
 
 use base::Burst;
-use port::Port;
+use port::{Outgoing, Port};
 use port_xdp::{Listener, Mode, OpenConfig, XdpPort, open};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,8 +39,8 @@ fn reflect(mut port: XdpPort) {
             swap(frame.bytes_mut());
         }
         port.transmit(&mut burst);
-        let more = port.flush();
-        if got == 0 && !more {
+        let outgoing = port.flush();
+        if got == 0 && outgoing != Outgoing::Waiting {
             let Some(descriptor) = port.descriptor() else { continue };
             let wait = Timespec { tv_sec: 1, tv_nsec: 0 };
             let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&wait));

@@ -14,7 +14,7 @@ use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, Unbound
 use crate::stats::Stats;
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
 use bpf::steering::Sockets;
-use port::{Facts, Port};
+use port::{Facts, Outgoing, Port};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const KICKS: usize = 64;
 /// Frames that the fill ring lacks before it is topped up.
 const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 /// Flushes without a completion between two looks at the clock.
-const PATIENCE_FLUSHES: u32 = 256;
+const PATIENCE_FLUSHES: u32 = 16;
 /// Sockets opened in advance: each device reset takes one, and none can be opened once privileges are dropped.
 const SPARES: usize = 8;
 
@@ -399,18 +399,19 @@ impl Port for XdpPort {
     }
 
     #[inline]
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> Outgoing {
         self.kick();
         self.reap();
         self.refill(REFILL_FRAMES);
         if self.outstanding == 0 && self.socket.is_some() {
-            return false;
+            return Outgoing::Nothing;
         }
         self.quiet_flushes += 1;
         if self.quiet_flushes >= PATIENCE_FLUSHES {
             self.stay_patient();
         }
-        true
+        let taken = self.socket.as_mut().is_some_and(|socket| socket.tx.waiting() == 0);
+        if taken && !self.pool.is_empty() { Outgoing::Underway } else { Outgoing::Waiting }
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! it has no place for a frame's direction, which its hardware addresses tell. Writing goes to whatever the caller gives,
 //! on the caller's thread: give it a buffer. A write that fails ends the capture, never the traffic.
 
-use crate::{Facts, Port};
+use crate::{Facts, Outgoing, Port};
 use base::{Burst, Frame, Instant};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -144,7 +144,7 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
         self.port.transmit(from)
     }
 
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> Outgoing {
         self.port.flush()
     }
 

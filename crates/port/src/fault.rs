@@ -4,7 +4,7 @@
 //! Time is passed in ([`Fault::set_time`]). What is held back (delayed, or waiting to be overtaken) is this wrapper's; it
 //! comes out by [`Port::receive`] and [`Port::flush`] when it is due.
 
-use crate::{Facts, Port};
+use crate::{Facts, Outgoing, Port};
 use base::rng::Rng;
 use base::{BURST_FRAMES, Burst, Counter, Frame, Instant};
 use std::collections::VecDeque;
@@ -213,7 +213,7 @@ impl<P: Port> Port for Fault<P> {
         n
     }
 
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> Outgoing {
         let overtaken = self.transmit.overtaken.take();
         self.transmit.release(self.now, overtaken);
         let mut burst = Burst::new();
@@ -228,7 +228,8 @@ impl<P: Port> Port for Fault<P> {
                 break;
             }
         }
-        self.port.flush() || !self.transmit.is_clear()
+        // what is delayed here goes out by being flushed
+        if self.transmit.is_clear() { self.port.flush() } else { self.port.flush().max(Outgoing::Waiting) }
     }
 
     fn take(&mut self) -> Option<Frame> {

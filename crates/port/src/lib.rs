@@ -32,6 +32,17 @@ pub struct Facts {
     pub virtual_link: bool,
 }
 
+/// What has become of the frames that were transmitted; of several ports the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outgoing {
+    /// all have come back
+    Nothing,
+    /// the device has them all and gives them back in its own time; flushing now and then is enough
+    Underway,
+    /// the device must be asked again, or frames are short until some come back: flush soon
+    Waiting,
+}
+
 /// One receive queue and one transmit queue, owned by one thread.
 pub trait Port {
     /// What the stack must know of this port.
@@ -48,9 +59,9 @@ pub trait Port {
     fn transmit(&mut self, from: &mut Burst) -> usize;
 
     /// Makes the device start on what was transmitted, takes back what it has finished, and keeps the receive side
-    /// supplied with free frames. Called once a cycle, also when there was nothing to send; true while frames are still on
-    /// their way out, and so the port must be flushed again soon.
-    fn flush(&mut self) -> bool;
+    /// supplied with free frames. Called once a cycle, also when there was nothing to send; what it returns says how soon it
+    /// wants to be called again.
+    fn flush(&mut self) -> Outgoing;
 
     /// A free frame, empty, or None when all are in use.
     fn take(&mut self) -> Option<Frame>;

@@ -5,7 +5,7 @@
 //! through the receiver's transmit or a return ring, so the receiver may answer in place and the pipe moves handles only.
 //! Rings are bounded; a frame that finds the receive ring full is dropped and counted, as a NIC does.
 
-use crate::{Facts, Mac, Port};
+use crate::{Facts, Mac, Outgoing, Port};
 use base::ring::{Consumer, Producer, ring};
 use base::{Arena, Burst, Counter, Frame, Pool};
 use std::io;
@@ -100,9 +100,9 @@ impl Port for Pipe {
         n
     }
 
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> Outgoing {
         self.bring_home();
-        false
+        Outgoing::Nothing
     }
 
     fn take(&mut self) -> Option<Frame> {

@@ -5,7 +5,7 @@ use crate::reflect::cycle;
 use crate::xdp::{self, Mode};
 use anyhow::{Context as _, Result};
 use base::{BURST_FRAMES, Burst};
-use port::Port as _;
+use port::{Outgoing, Port as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -53,9 +53,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut reflected = 0u64;
     eprintln!("reflecting at {}", options.interface);
     while !stop.load(Ordering::Relaxed) {
-        let (received, outstanding) = cycle(&mut port, &mut burst, limit);
+        let (received, outgoing) = cycle(&mut port, &mut burst, limit);
         reflected += received as u64;
-        if received > 0 || outstanding {
+        if received > 0 || outgoing == Outgoing::Waiting {
             continue;
         }
         if end.is_some_and(|end| Instant::now() >= end) {

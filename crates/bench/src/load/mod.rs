@@ -16,7 +16,7 @@ pub(crate) use packet::{Ends, Fault, Template};
 use crate::queries::{Queries, VERSIONS};
 use anyhow::{Result, ensure};
 use base::{BURST_FRAMES, Burst, Clock};
-use port::Port;
+use port::{Outgoing, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -136,7 +136,7 @@ impl<'a, P: Port> Load<'a, P> {
             let received = self.receive(plan, &mut outcome);
             let due = pace.due(now_ns, outcome.sent);
             let sent = self.send(due.min(plan.burst_frames as u64), now_ns, &mut outcome);
-            let outstanding = self.port.flush();
+            let outgoing = self.port.flush();
             between();
             if plan.progress && now_ns >= tell_ns {
                 let (sent, answered) = (outcome.sent - told.0, outcome.answered - told.1);
@@ -147,7 +147,7 @@ impl<'a, P: Port> Load<'a, P> {
             // the receive thread of a veth's end shares this processor: without a chance to run between two bursts it would
             // lose answers that the server did give
             if plan.wait == Wait::Yield || (received == 0 && sent == 0) {
-                self.pass_time(plan.wait, pace.next_ns(now_ns, outcome.sent), outstanding);
+                self.pass_time(plan.wait, pace.next_ns(now_ns, outcome.sent), outgoing);
             }
         }
         outcome.span_ns = self.now_ns() - start_ns;
@@ -166,10 +166,10 @@ impl<'a, P: Port> Load<'a, P> {
         let end_ns = self.now_ns() + STRAGGLERS.as_nanos() as u64;
         while outcome.answered < outcome.sent && self.now_ns() < end_ns {
             let received = self.receive(plan, outcome);
-            let outstanding = self.port.flush();
+            let outgoing = self.port.flush();
             between();
             if received == 0 {
-                self.pass_time(plan.wait, self.now_ns() + 1_000_000, outstanding);
+                self.pass_time(plan.wait, self.now_ns() + 1_000_000, outgoing);
             }
         }
         // what was not answered by now is lost; its number is free again, and a later answer matches nothing
@@ -269,10 +269,9 @@ impl<'a, P: Port> Load<'a, P> {
         }
     }
 
-    fn pass_time(&self, wait: Wait, until_ns: u64, outstanding: bool) {
+    fn pass_time(&self, wait: Wait, until_ns: u64, outgoing: Outgoing) {
         match (wait, self.port.descriptor()) {
-            // frames on their way out need another kick soon
-            (Wait::Poll, Some(descriptor)) if !outstanding => {
+            (Wait::Poll, Some(descriptor)) if outgoing != Outgoing::Waiting => {
                 let span_ns = until_ns.saturating_sub(self.now_ns()).min(1_000_000);
                 let span = Timespec { tv_sec: 0, tv_nsec: span_ns as i64 };
                 // an interrupted or failed wait is a short one

@@ -1,7 +1,7 @@
 //! Two network namespaces joined by a veth pair, and frames made by hand. Needs root; says so.
 
 use base::Burst;
-use port::{Mac, Port};
+use port::{Mac, Outgoing, Port};
 use port_xdp::{Listener, OpenConfig, Opened, XdpPort, device::Device, open};
 use std::net::IpAddr;
 use std::process::Command;
@@ -169,13 +169,13 @@ pub(crate) fn echo(port: &mut XdpPort, mut stop: impl FnMut(usize) -> bool) -> u
         let got = port.receive(&mut burst, room);
         burst.iter_mut().for_each(|frame| answer(frame.bytes_mut()));
         answered += port.transmit(&mut burst);
-        if got == 0 && !port.flush() {
+        if got == 0 && port.flush() == Outgoing::Nothing {
             std::thread::sleep(Duration::from_micros(100));
         } else {
             port.flush();
         }
     }
-    while port.flush() {
+    while port.flush() != Outgoing::Nothing {
         std::thread::yield_now();
     }
     answered

@@ -94,14 +94,14 @@ fn a_delayed_frame_comes_when_it_is_due_and_not_before() {
     frame.fill(b"late");
     burst.push(frame);
     assert_eq!(port.transmit(&mut burst), 1);
-    assert!(port.flush(), "something is still on its way");
+    assert_eq!(port.flush(), Outgoing::Waiting, "something is still on its way");
     let due_at = port.due_at().unwrap();
     assert!(due_at < Instant::ZERO + Duration::from_millis(5));
     port.set_time(Instant::from_nanos(due_at.as_nanos() - 1));
     port.flush();
     assert_eq!(b[0].receive(&mut burst, 64), 0);
     port.set_time(due_at);
-    assert!(!port.flush());
+    assert_eq!(port.flush(), Outgoing::Nothing);
     assert_eq!(b[0].receive(&mut burst, 64), 1);
     assert_eq!(port.due_at(), None);
 }
