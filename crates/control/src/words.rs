@@ -298,6 +298,18 @@ word! {
 }
 
 word! {
+    /// How the segments of web answers get to the device.
+    WebTransmit {
+        /// as super-segments where the device cuts them and there is no zero-copy
+        Auto = "auto",
+        /// each is written into a frame of our own
+        Copy = "copy",
+        /// as super-segments whenever the device cuts them
+        Offload = "offload",
+    }
+}
+
+word! {
     /// What a line of the access log is.
     LogFormat {
         /// as Apache and nginx write it, with referrer and user agent

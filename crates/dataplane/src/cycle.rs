@@ -4,7 +4,7 @@ use crate::Counters;
 use crate::tap::{Direction, Tap};
 use app::Service;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
-use port::{Outgoing, Port};
+use port::{Large, Outgoing, Port, Segmentation, Supply};
 use std::sync::Arc;
 
 /// What the loop needs of a stack. Crate `stack` has the one that is served with; tests of the loop have simpler ones.
@@ -28,12 +28,12 @@ pub trait Floor {
         self.input(now, rx, tx, free, service);
     }
 
-    /// Does what is due by `now`, telling the service what it must know of it and putting frames from `take` into `tx` as far
-    /// as there is room; when it wants to be asked next.
+    /// Does what is due by `now`, telling the service what it must know of it and putting frames of `supply` into `tx` as far
+    /// as there is room, or using its large sends; when it wants to be asked next.
     fn poll<S: Service>(
         &mut self,
         now: Instant,
-        take: &mut dyn FnMut() -> Option<Frame>,
+        supply: &mut dyn Supply,
         tx: &mut Burst,
         service: &mut S,
     ) -> Option<Instant>;
@@ -70,11 +70,11 @@ impl Floor for stack::Stack {
     fn poll<S: Service>(
         &mut self,
         now: Instant,
-        take: &mut dyn FnMut() -> Option<Frame>,
+        supply: &mut dyn Supply,
         tx: &mut Burst,
         service: &mut S,
     ) -> Option<Instant> {
-        self.poll(now, take, tx, service)
+        self.poll(now, supply, tx, service)
     }
 
     fn successor(&self) -> Option<Self> {
@@ -155,6 +155,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     pub fn cycle(&mut self, now: Instant) -> Activity {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
+        let kept = !self.tx.is_empty();
         let room = self.port.transmit_room().saturating_sub(self.tx.len()).min(self.tx.remaining_capacity());
         if room < self.batch {
             self.counters.transmit_stalls.add(1);
@@ -167,8 +168,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             self.take_in(now, received);
         }
         if received > 0 || self.due.is_some_and(|due| now >= due) {
-            let port = &mut self.port;
-            self.due = self.stack.poll(now, &mut || port.take(), &mut self.tx, &mut self.service);
+            let Loop { port, stack, service, tx, tap, counters, .. } = self;
+            let mut supply = Supplies { now, port, kept, tap: tap.as_mut(), counters };
+            self.due = stack.poll(now, &mut supply, tx, service);
         }
         if !self.tx.is_empty() {
             transmitted += self.transmit(now);
@@ -280,6 +282,49 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             }
         }
         self.port
+    }
+}
+
+/// What the stack takes of the port.
+struct Supplies<'a, P> {
+    now: Instant,
+    port: &'a mut P,
+    /// frames wait for room in the transmit ring: a large send would overtake them
+    kept: bool,
+    tap: Option<&'a mut Tap>,
+    counters: &'a Counters,
+}
+
+impl<P: Port> Supply for Supplies<'_, P> {
+    #[inline]
+    fn frame(&mut self) -> Option<Frame> {
+        self.port.take()
+    }
+
+    fn large(&mut self) -> Option<&mut dyn Large> {
+        if self.kept {
+            return None;
+        }
+        if self.tap.is_some() {
+            return if self.port.large().is_some() { Some(self) } else { None };
+        }
+        self.port.large()
+    }
+}
+
+/// While there is a tap, which gets a copy of each super-segment whole.
+impl<P: Port> Large for Supplies<'_, P> {
+    fn most_bytes(&mut self) -> usize {
+        self.port.large().map_or(0, |large| large.most_bytes())
+    }
+
+    fn send(&mut self, header: &[u8], payload: &[&[u8]], how: &Segmentation) -> bool {
+        let sent = self.port.large().is_some_and(|large| large.send(header, payload, how));
+        if let Some(tap) = self.tap.as_mut().filter(|_| sent) {
+            let whole = || [&[header], payload].concat().concat().into();
+            tap.copy_one(self.now, Direction::Out, self.counters, whole);
+        }
+        sent
     }
 }
 

@@ -45,14 +45,22 @@ impl Tap {
     #[cold]
     pub(crate) fn copy(&mut self, at: Instant, direction: Direction, frames: &[Frame], counters: &Counters) {
         for frame in frames {
-            if self.0.room(1) == 0 {
-                counters.tap_missed.add(1);
-                continue;
-            }
-            let copy = Copy { at, direction, bytes: frame.bytes().into() };
-            if self.0.push(copy).is_ok() {
-                counters.tapped.add(1);
-            }
+            self.copy_one(at, direction, counters, || frame.bytes().into());
+        }
+    }
+
+    /// Copies one frame, made when there is room for it.
+    pub(crate) fn copy_one(
+        &mut self,
+        at: Instant,
+        direction: Direction,
+        counters: &Counters,
+        bytes: impl FnOnce() -> Box<[u8]>,
+    ) {
+        if self.0.room(1) == 0 {
+            counters.tap_missed.add(1);
+        } else if self.0.push(Copy { at, direction, bytes: bytes() }).is_ok() {
+            counters.tapped.add(1);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! No allocation for a packet. A program of its own, since it replaces the allocator.
 
 use app::{Listener, Service};
-use base::{Burst, Frame, Instant};
+use base::{Burst, Instant};
 use dataplane::{Floor, Loop};
 use port::{Port, pipe};
 
@@ -18,13 +18,7 @@ impl Floor for Half {
             if n % 2 == 0 { tx.push(frame) } else { free.push(frame) }
         }
     }
-    fn poll<S: Service>(
-        &mut self,
-        _: Instant,
-        _: &mut dyn FnMut() -> Option<Frame>,
-        _: &mut Burst,
-        _: &mut S,
-    ) -> Option<Instant> {
+    fn poll<S: Service>(&mut self, _: Instant, _: &mut dyn port::Supply, _: &mut Burst, _: &mut S) -> Option<Instant> {
         None
     }
 }

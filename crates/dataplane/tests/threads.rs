@@ -39,13 +39,13 @@ impl Floor for Whole {
     fn poll<S: Service>(
         &mut self,
         now: Instant,
-        take: &mut dyn FnMut() -> Option<Frame>,
+        supply: &mut dyn port::Supply,
         tx: &mut Burst,
         _: &mut S,
     ) -> Option<Instant> {
         if self.due.is_some_and(|due| now >= due)
             && tx.remaining_capacity() > 0
-            && let Some(mut frame) = take()
+            && let Some(mut frame) = supply.frame()
         {
             assert!(frame.fill(b"on my own"));
             tx.push(frame);

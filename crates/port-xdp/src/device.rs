@@ -45,6 +45,10 @@ pub struct Device {
     pub driver: String,
     /// the device takes the VLAN tag off before XDP sees the frame
     pub strips_vlan: bool,
+    /// the device cuts TCP segments (TSO)
+    pub segments_tcp: bool,
+    /// bytes that a packet to be cut stays below, where the kernel says
+    pub gso_max_bytes: Option<u32>,
 }
 
 impl Device {
@@ -72,6 +76,7 @@ impl Device {
         }
         device.driver = ethtool::driver(name).unwrap_or_default();
         device.strips_vlan = ethtool::strips_vlan(name).unwrap_or(false);
+        device.segments_tcp = ethtool::segments_tcp(name).unwrap_or(false);
         Ok(Some(device))
     }
 
@@ -129,11 +134,14 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         combined: true,
         driver: String::new(),
         strips_vlan: false,
+        segments_tcp: false,
+        gso_max_bytes: None,
     };
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
             LinkAttribute::Mtu(mtu) => device.mtu = *mtu as usize,
+            LinkAttribute::GsoMaxSize(bytes) => device.gso_max_bytes = Some(*bytes),
             LinkAttribute::NumRxQueues(n) => device.rx_queues = *n,
             LinkAttribute::NumTxQueues(n) => device.tx_queues = *n,
             LinkAttribute::Xdp(xdp) => {

@@ -1,4 +1,4 @@
-//! The ethtool ioctls and AF_PACKET options that `device` needs.
+//! The ethtool ioctls and AF_PACKET options that `device` and `packet` need.
 //!
 //! Soundness: each call hands the kernel a pointer to a live local value of the layout that linux/ethtool.h or
 //! linux/if_packet.h gives for that command; the kernel writes at most that value.
@@ -7,12 +7,15 @@
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_GRXRINGS: u32 = 0x2d;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// linux/if_packet.h; crate libc lacks it.
+const PACKET_VNET_HDR: libc::c_int = 15;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
 /// `struct ethtool_channels`, without its command.
@@ -58,6 +61,13 @@ pub(crate) fn strips_vlan(interface: &str) -> io::Result<bool> {
     Ok(words[1] & ETH_FLAG_RXVLAN != 0)
 }
 
+/// Whether the device cuts TCP segments, at least those over one of IPv4 and IPv6.
+pub(crate) fn segments_tcp(interface: &str) -> io::Result<bool> {
+    let mut words = [ETHTOOL_GTSO, 0];
+    ask(interface, &mut words)?;
+    Ok(words[1] != 0)
+}
+
 /// Integers only, so whatever the kernel writes is a value.
 trait Words {}
 impl<const N: usize> Words for [u32; N] {}
@@ -100,9 +110,39 @@ pub(crate) fn add_multicast(socket: RawFd, interface: u32, group: [u8; 6]) -> io
         mr_alen: 6,
         mr_address: address,
     };
-    let bytes = size_of::<libc::packet_mreq>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP);
-    // SAFETY: the pointer and the length describe a live packet_mreq, which the kernel copies.
-    let set = unsafe { libc::setsockopt(socket, level, option, (&raw const request).cast(), bytes) };
+    set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Makes the socket send to the interface, straight to its driver, with a virtio header in front of each packet.
+pub(crate) fn send_segments(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    for option in [PACKET_VNET_HDR, libc::PACKET_QDISC_BYPASS] {
+        set(socket.as_raw_fd(), libc::SOL_PACKET, option, &on)?;
+    }
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        // no protocol: nothing is received
+        sll_protocol: 0,
+        sll_ifindex: interface as libc::c_int,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe a live sockaddr_ll, which the kernel copies.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sets the bound on bytes under way beyond the administrator's (CAP_NET_ADMIN).
+pub(crate) fn force_send_buffer(socket: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<()> {
+    set(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+}
+
+fn set<T>(socket: RawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    let bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe a live T, which the kernel copies.
+    let set = unsafe { libc::setsockopt(socket, level, option, std::ptr::from_ref(value).cast(), bytes) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

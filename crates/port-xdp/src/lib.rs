@@ -3,7 +3,8 @@
 //! [`open`] puts the steering program on an interface, binds a socket to each of its queues over one UMEM, and returns a
 //! [`XdpPort`] for each thread, a [`Handle`] that says what is ours, and a [`Got`] that says which mode it became and why.
 //! Nothing of it outlives the process: the program hangs on a bpf link, the sockets and the multicast memberships on
-//! descriptors. Left out for now: packets of several buffers, transmission through AF_PACKET super-segments.
+//! descriptors. Where the device segments TCP and there is no zero-copy, each port also sends super-segments through an AF_PACKET
+//! socket. Left out for now: packets of several buffers.
 
 #![deny(unsafe_code)]
 
@@ -11,12 +12,13 @@ pub mod device;
 mod ethtool;
 mod handle;
 mod open;
+mod packet;
 mod port;
 mod ring;
 mod socket;
 mod stats;
 
 pub use handle::{Followed, Handle};
-pub use open::{BusyPolling, Got, Listener, Mode, OpenConfig, OpenError, Opened, open};
+pub use open::{BusyPolling, Got, LargeSends, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;
 pub use stats::Stats;

@@ -6,6 +6,7 @@
 
 use crate::device::{self, Device};
 use crate::handle::Handle;
+use crate::packet::Packet;
 use crate::port::{Recipe, XdpPort};
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
 use base::{Arena, Frame, Pool};
@@ -45,6 +46,18 @@ impl std::fmt::Display for Mode {
     }
 }
 
+/// Whether TCP super-segments are handed to the device, which cuts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LargeSends {
+    /// whenever the device segments, but not in zero-copy mode
+    Auto,
+    /// whenever the device segments, in any mode
+    Always,
+    /// never
+    #[default]
+    Never,
+}
+
 /// A destination that a service listens on; a wildcard address means every local address of its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener {
@@ -81,6 +94,8 @@ pub struct OpenConfig {
     pub spare_frames: u32,
     /// poll the device from our thread for up to so many microseconds
     pub busy_poll_us: Option<u32>,
+    /// super-segments
+    pub large_sends: LargeSends,
     /// after this long without any of the transmitted frames coming back the socket is made anew
     pub completion_timeout: Duration,
     /// how long to wait for the carrier after the program and the sockets are in place
@@ -102,6 +117,7 @@ impl OpenConfig {
             tx_slots: 2048,
             spare_frames: 2048,
             busy_poll_us: None,
+            large_sends: LargeSends::default(),
             completion_timeout: Duration::from_secs(5),
             carrier_wait: Duration::from_secs(10),
         }
@@ -263,6 +279,8 @@ pub struct Got {
     pub tx_budget: bool,
     /// about busy polling
     pub busy_polling: BusyPolling,
+    /// whether TCP super-segments are handed to the device while it segments
+    pub large_sends: bool,
     /// what an operator should know, each in one line
     pub warnings: Vec<String>,
 }
@@ -273,7 +291,13 @@ impl std::fmt::Display for Got {
         for (mode, why) in &self.not {
             write!(f, "; not {mode}: {why}")?;
         }
-        Ok(())
+        f.write_str(match (self.large_sends, self.device.segments_tcp) {
+            (true, true) => "; TCP in super-segments that the device cuts",
+            (true, false) => {
+                "; TCP in super-segments when the device cuts them, which it does not now (see ethtool -k)"
+            }
+            (false, _) => "",
+        })
     }
 }
 
@@ -482,6 +506,11 @@ fn finish(
     };
     let mut busy_polling = BusyPolling::Off;
     let tx_budget = made.sockets.iter().all(|(socket, _)| socket.tx_budget);
+    let large_sends = match config.large_sends {
+        LargeSends::Auto => mode != Mode::Zerocopy,
+        LargeSends::Always => true,
+        LargeSends::Never => false,
+    };
     let mut ports = Vec::new();
     for (queue, (socket, frames)) in made.sockets.into_iter().enumerate() {
         let mut busy_poll = config.busy_poll_us.map(|us| (us, base::BURST_FRAMES as u32));
@@ -502,14 +531,19 @@ fn finish(
         let slots = steering.sockets();
         let recipe = Recipe { binding, sizes: config.sizes(), busy_poll, completion_timeout, slots };
         let pool = Pool::new(made.arena.clone(), frames);
-        ports.push(XdpPort::new(&device.name, facts.clone(), pool, socket, recipe));
+        let mut port = XdpPort::new(&device.name, facts.clone(), pool, socket, recipe);
+        if large_sends {
+            let packet = Packet::open(&device.name, device.index, device.gso_max_bytes, port.stats().clone());
+            port.set_packet(packet.map_err(other(&device.name, "opening an AF_PACKET socket"))?);
+        }
+        ports.push(port);
     }
     let running =
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     let warnings = warnings(&device, running, &busy_polling);
     let handle = Handle::new(config, &device, steering)?;
     let frames = made.arena.chunks();
-    let got = Got { mode, not, device, chunk_bytes, frames, tx_budget, busy_polling, warnings };
+    let got = Got { mode, not, device, chunk_bytes, frames, tx_budget, busy_polling, large_sends, warnings };
     Ok(Opened { ports, handle, got })
 }
 

@@ -9,12 +9,13 @@
 
 #![allow(unsafe_code)]
 
+use crate::packet::Packet;
 use crate::ring::{Address, Descriptor, Drains, Ring};
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, Unbound, is_transient};
 use crate::stats::Stats;
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
 use bpf::steering::Sockets;
-use port::{Facts, Outgoing, Port};
+use port::{Facts, Large, Outgoing, Port};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -104,6 +105,8 @@ pub struct XdpPort {
     spares: Vec<OwnedFd>,
     /// the one that could not be bound yet
     unbound: Option<Unbound>,
+    /// for super-segments, where they are wanted
+    packet: Option<Packet>,
     stats: Arc<Stats>,
 }
 
@@ -126,6 +129,7 @@ impl XdpPort {
             recipe,
             spares: std::iter::repeat_with(socket::open).map_while(Result::ok).take(SPARES).collect(),
             unbound: None,
+            packet: None,
             stats,
         };
         port.refill(1);
@@ -135,6 +139,11 @@ impl XdpPort {
     /// What this queue has counted.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
+    }
+
+    /// Has super-segments go through this socket.
+    pub(crate) fn set_packet(&mut self, packet: Packet) {
+        self.packet = Some(packet);
     }
 
     /// The interface's queue.
@@ -425,6 +434,13 @@ impl Port for XdpPort {
     #[inline]
     fn give(&mut self, frame: Frame) {
         self.pool.give(frame);
+    }
+
+    fn large(&mut self) -> Option<&mut dyn Large> {
+        let packet = self.packet.as_mut()?;
+        // what the device has not fetched yet would be overtaken
+        let fetched = self.socket.as_mut().is_some_and(|socket| socket.tx.waiting() == 0);
+        if fetched && packet.is_ready() { Some(packet) } else { None }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

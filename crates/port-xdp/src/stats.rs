@@ -23,6 +23,12 @@ pub struct Stats {
     pub in_pieces: Counter,
     /// frames shorter than an Ethernet header or longer than a chunk, which were not sent
     pub unsendable: Counter,
+    /// super-segments that the device took
+    pub large_sends: Counter,
+    /// bytes of payload in them
+    pub large_bytes: Counter,
+    /// those that it refused, which went as frames
+    pub large_refused: Counter,
     /// times the socket was made anew
     pub rebuilds: Counter,
     kernel: Mutex<Kernel>,
@@ -62,6 +68,9 @@ impl Stats {
             kick_errors: Counter::new(),
             in_pieces: Counter::new(),
             unsendable: Counter::new(),
+            large_sends: Counter::new(),
+            large_bytes: Counter::new(),
+            large_refused: Counter::new(),
             rebuilds: Counter::new(),
             kernel: Mutex::default(),
         }
@@ -93,6 +102,9 @@ impl Report for Stats {
             ("xdp_frames_sent_total", "frames that the device has sent", self.sent.get()),
             ("xdp_kicks_total", "calls to the kernel to transmit", self.kicks.get()),
             ("xdp_kick_errors_total", "calls to the kernel to transmit that failed", self.kick_errors.get()),
+            ("large_sends_total", "TCP super-segments that the device took to cut", self.large_sends.get()),
+            ("large_send_bytes_total", "bytes of payload in super-segments", self.large_bytes.get()),
+            ("large_sends_refused_total", "super-segments refused, which went as frames", self.large_refused.get()),
             ("xdp_socket_rebuilds_total", "sockets made anew after completions stayed away", self.rebuilds.get()),
             ("xdp_fill_ring_empty_total", "times the kernel found the fill ring empty", kernel.fill_empty),
         ];

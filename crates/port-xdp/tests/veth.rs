@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use port::{Outgoing, Port};
 use port_xdp::device::{Change, addresses};
-use port_xdp::{Listener, Mode, device::Device, open};
+use port_xdp::{Listener, Mode, XdpPort, device::Device, open};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
@@ -736,4 +736,95 @@ fn a_port_whose_frames_do_not_come_back_is_made_anew_when_that_is_possible() {
     let client = lab.client(|| ask(20));
     echo(port, |answered| answered == 20);
     assert_eq!(client.join().unwrap(), 20);
+}
+
+/// One TCP super-segment to port 80 of the client, as `port` is told to send it, and whether it took it. The client has no such
+/// port: it answers each segment that its kernel finds intact by a reset that acknowledges its end.
+fn send_large(port: &mut XdpPort, macs: [port::Mac; 2], payload: &[&[u8]]) -> bool {
+    let bytes = 20 + payload.iter().map(|piece| piece.len()).sum::<usize>();
+    let (src, dst) = (std::net::Ipv4Addr::new(198, 18, 0, 1), std::net::Ipv4Addr::new(198, 18, 0, 2));
+    let [from, to] = macs;
+    let mut header =
+        [&to[..], &from, &[8, 0], &[0x45, 0], &((20 + bytes) as u16).to_be_bytes(), &[0, 0, 0x40, 0, 64, 6, 0, 0]]
+            .concat();
+    header.extend(src.octets());
+    header.extend(dst.octets());
+    let words = |bytes: &[u8]| bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
+    let fold = |sum: u32| (sum % 0xffff) as u16;
+    let ip_sum = !fold(words(&header[14..34]));
+    header[24..26].copy_from_slice(&ip_sum.to_be_bytes());
+    let pseudo = fold(words(&header[26..34]) + 6 + bytes as u32);
+    // from port 80 to a port that nobody has, number 1, acknowledging 1: PSH and ACK
+    header.extend([0, 80, 0x13, 0x88, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 4, 0]);
+    header.extend(pseudo.to_be_bytes());
+    header.extend([0, 0]);
+    let how = port::Segmentation { segment_bytes: 1400, ip_at: 14, tcp_at: 34, v6: false };
+    port.large().is_some_and(|large| large.send(&header, payload, &how))
+}
+
+#[test]
+fn a_super_segment_arrives_as_segments_and_large_sends_come_and_go_with_the_device() {
+    let lab = Lab::new("large", 1);
+    let large_sends = port_xdp::LargeSends::Auto;
+    let mut opened = open(&port_xdp::OpenConfig { mode: Mode::Copy, large_sends, ..config(&[]) }).unwrap();
+    assert!(opened.got.to_string().ends_with("; TCP in super-segments that the device cuts"), "{}", opened.got);
+    let macs = [opened.got.device.mac, mac_of(&lab.client, "vc")];
+    let stats = opened.ports[0].stats().clone();
+    let stream: Vec<u8> = (0..60_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let pieces = [&stream[..1], &stream[1..30_000], &stream[30_000..]];
+    // what the client's stack gets, one packet or many: as many as the veth's peer wants
+    let heard = lab.client(|| {
+        use socket2::{Domain, Protocol, Socket, Type};
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    });
+    let mut heard = heard.join().unwrap();
+    let mut receive = |bytes: usize| {
+        let mut got: Vec<u8> = Vec::new();
+        let mut buffer = [0; 70_000];
+        while got.len() < bytes {
+            let n = heard.read(&mut buffer).expect("the rest of the stream");
+            let seq = u32::from_be_bytes(buffer[24..28].try_into().unwrap());
+            // our own reset that the kernel answers with is no data
+            if n > 40 {
+                assert_eq!(seq as usize, got.len() + 1);
+                got.extend(&buffer[40..n]);
+            }
+        }
+        got
+    };
+    assert!(send_large(&mut opened.ports[0], macs, &pieces));
+    assert!(receive(stream.len()) == stream);
+    assert_eq!((stats.large_sends.get(), stats.large_bytes.get(), stats.large_refused.get()), (1, 60_000, 0));
+    let tso = |word: &'static str| sh("ethtool", &["-K", "vs", "tso", word]);
+    tso("off");
+    // the kernel refuses it, and the port has seen why
+    assert!(!send_large(&mut opened.ports[0], macs, &pieces));
+    assert!(opened.ports[0].large().is_none());
+    assert_eq!(stats.large_refused.get(), 1);
+    tso("on");
+    let until = std::time::Instant::now() + PATIENCE;
+    while !send_large(&mut opened.ports[0], macs, &pieces) {
+        assert!(std::time::Instant::now() < until, "large sends do not come back");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(receive(stream.len()) == stream);
+    assert_eq!((stats.large_sends.get(), stats.large_refused.get()), (2, 1));
+    // a program at the peer, in its driver, wants single packets: the device's segmentation goes while it is there
+    let peer = lab.raw_client();
+    assert!(!send_large(&mut opened.ports[0], macs, &pieces));
+    drop(peer);
+    let until = std::time::Instant::now() + PATIENCE;
+    while !send_large(&mut opened.ports[0], macs, &pieces) {
+        assert!(std::time::Instant::now() < until, "large sends do not come back");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn without_a_wish_for_large_sends_there_are_none() {
+    let _lab = Lab::new("small", 1);
+    let mut opened = open(&config(&[])).unwrap();
+    assert!(!opened.got.large_sends && opened.ports[0].large().is_none());
 }

@@ -4,7 +4,7 @@
 //! it has no place for a frame's direction, which its hardware addresses tell. Writing goes to whatever the caller gives,
 //! on the caller's thread: give it a buffer. A write that fails ends the capture, never the traffic.
 
-use crate::{Facts, Outgoing, Port};
+use crate::{Facts, Large, Outgoing, Port, Segmentation};
 use base::{Burst, Frame, Instant};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -106,11 +106,11 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Capture<P, W, F> {
         (self.port, self.file)
     }
 
-    fn record(&mut self, frame: &Frame) {
+    fn record(&mut self, frame: &[u8]) {
         let Some(file) = &mut self.file else { return };
-        if (self.wanted)(frame.bytes()) {
+        if (self.wanted)(frame) {
             let since_epoch = self.origin + (self.now - Instant::ZERO);
-            if let Err(error) = file.write(since_epoch, frame.bytes()) {
+            if let Err(error) = file.write(since_epoch, frame) {
                 self.error = Some(error);
                 self.file = None;
             }
@@ -126,7 +126,7 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
     fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
         let n = self.port.receive(into, limit);
         for frame in &into[into.len() - n..] {
-            self.record(frame);
+            self.record(frame.bytes());
         }
         n
     }
@@ -139,7 +139,7 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
         // frames are gone once they are taken, so those that will be are written down first
         let n = self.port.transmit_room().min(from.len());
         for frame in &from[..n] {
-            self.record(frame);
+            self.record(frame.bytes());
         }
         self.port.transmit(from)
     }
@@ -156,8 +156,27 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
         self.port.give(frame);
     }
 
+    fn large(&mut self) -> Option<&mut dyn Large> {
+        if self.port.large().is_some() { Some(self) } else { None }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.port.descriptor()
+    }
+}
+
+/// A super-segment is written down whole, as captures on a host with TSO show them.
+impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Large for Capture<P, W, F> {
+    fn most_bytes(&mut self) -> usize {
+        self.port.large().map_or(0, |large| large.most_bytes())
+    }
+
+    fn send(&mut self, header: &[u8], payload: &[&[u8]], how: &Segmentation) -> bool {
+        let sent = self.port.large().is_some_and(|large| large.send(header, payload, how));
+        if sent && self.file.is_some() {
+            self.record(&[&[header], payload].concat().concat());
+        }
+        sent
     }
 }
 

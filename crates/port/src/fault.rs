@@ -4,7 +4,7 @@
 //! Time is passed in ([`Fault::set_time`]). What is held back (delayed, or waiting to be overtaken) is this wrapper's; it
 //! comes out by [`Port::receive`] and [`Port::flush`] when it is due.
 
-use crate::{Facts, Outgoing, Port};
+use crate::{Cuts, Facts, Large, Outgoing, Port, Segmentation};
 use base::rng::Rng;
 use base::{BURST_FRAMES, Burst, Counter, Frame, Instant};
 use std::collections::VecDeque;
@@ -240,8 +240,39 @@ impl<P: Port> Port for Fault<P> {
         self.port.give(frame);
     }
 
+    fn large(&mut self) -> Option<&mut dyn Large> {
+        if self.port.large().is_some() { Some(self) } else { None }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.port.descriptor()
+    }
+}
+
+/// Where frames are injured a super-segment is cut here, so that its segments are, too; as often as a frame is lost it is refused.
+impl<P: Port> Large for Fault<P> {
+    fn most_bytes(&mut self) -> usize {
+        self.port.large().map_or(0, |large| large.most_bytes())
+    }
+
+    fn send(&mut self, header: &[u8], payload: &[&[u8]], how: &Segmentation) -> bool {
+        if self.transmit.rates.harmless() && self.transmit.is_clear() {
+            return self.port.large().is_some_and(|large| large.send(header, payload, how));
+        }
+        if self.rng.chance(self.transmit.rates.drop) {
+            return false;
+        }
+        let mut cuts = Cuts::new(header, payload, how);
+        while let Some(bytes) = cuts.next_bytes() {
+            let Some(mut frame) = self.port.take() else {
+                self.stats.transmitted.dropped.add(1);
+                break;
+            };
+            frame.set_len(bytes);
+            cuts.write(frame.bytes_mut());
+            self.transmit.pass(&mut self.port, &mut self.rng, self.now, &self.stats.transmitted, frame);
+        }
+        true
     }
 }
 

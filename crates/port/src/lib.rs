@@ -3,6 +3,8 @@
 //! A [`Port`] is one receive queue and one transmit queue of a network interface, together with the free frames of the
 //! thread that owns it. `pipe` is one in memory; crate `port-xdp` has the AF_XDP one. `capture` and `fault` wrap any.
 //!
+//! A port whose device segments TCP has [`Large`] sends beside frames; a stack sees frames and those as [`Supply`].
+//!
 //! Ownership: [`Port::receive`] gives frames to the caller; each must go out by [`Port::transmit`] or home by
 //! [`Port::give`]. What `transmit` accepts is the port's until the device has sent it, then it is a free frame again.
 
@@ -11,6 +13,10 @@
 pub mod capture;
 pub mod fault;
 pub mod pipe;
+
+mod large;
+
+pub use large::{Cuts, Large, MAX_PIECES, MOST_BYTES, Segmentation, Supply};
 
 use base::{Burst, Frame};
 use std::os::fd::BorrowedFd;
@@ -68,6 +74,11 @@ pub trait Port {
 
     /// Takes a frame home.
     fn give(&mut self, frame: Frame);
+
+    /// What sends super-segments, which the device cuts; None where it does not, or not now.
+    fn large(&mut self) -> Option<&mut dyn Large> {
+        None
+    }
 
     /// What to poll for readability before sleeping; None for a port that has no descriptor (the owner then does not
     /// sleep, or sleeps for bounded times).

@@ -5,7 +5,7 @@
 //! through the receiver's transmit or a return ring, so the receiver may answer in place and the pipe moves handles only.
 //! Rings are bounded; a frame that finds the receive ring full is dropped and counted, as a NIC does.
 
-use crate::{Facts, Mac, Outgoing, Port};
+use crate::{Cuts, Facts, Large, MOST_BYTES, Mac, Outgoing, Port, Segmentation};
 use base::ring::{Consumer, Producer, ring};
 use base::{Arena, Burst, Counter, Frame, Pool};
 use std::io;
@@ -39,6 +39,8 @@ pub struct Stats {
     pub sent: Counter,
     /// frames that found the other end's receive ring full
     pub dropped: Counter,
+    /// super-segments that were cut into frames
+    pub large: Counter,
 }
 
 /// One queue of one end.
@@ -51,6 +53,7 @@ pub struct Pipe {
     home_out: Producer<Frame>,
     home_in: Consumer<Frame>,
     pool: Pool,
+    segments: bool,
     stats: Arc<Stats>,
 }
 
@@ -58,6 +61,11 @@ impl Pipe {
     /// What this queue has counted.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
+    }
+
+    /// Whether it takes super-segments and cuts them, as a device with TSO; not at first.
+    pub fn set_segments(&mut self, segments: bool) {
+        self.segments = segments;
     }
 
     fn bring_home(&mut self) {
@@ -115,6 +123,38 @@ impl Port for Pipe {
     fn give(&mut self, frame: Frame) {
         give(&mut self.pool, &mut self.home_out, frame);
     }
+
+    fn large(&mut self) -> Option<&mut dyn Large> {
+        self.segments.then_some(self)
+    }
+}
+
+impl Large for Pipe {
+    fn most_bytes(&mut self) -> usize {
+        MOST_BYTES
+    }
+
+    /// Segments that find no frame are lost, as on a wire.
+    fn send(&mut self, header: &[u8], payload: &[&[u8]], how: &Segmentation) -> bool {
+        let mut cuts = Cuts::new(header, payload, how);
+        while let Some(bytes) = cuts.next_bytes() {
+            let Some(mut frame) = self.take() else {
+                self.stats.dropped.add(1);
+                break;
+            };
+            frame.set_len(bytes);
+            cuts.write(frame.bytes_mut());
+            match self.out.push(frame) {
+                Ok(()) => self.stats.sent.add(1),
+                Err(frame) => {
+                    self.stats.dropped.add(1);
+                    self.pool.give(frame);
+                }
+            }
+        }
+        self.stats.large.add(1);
+        true
+    }
 }
 
 /// A frame goes to the end whose memory it is.
@@ -156,7 +196,7 @@ fn end(config: &Config, side: usize, (out, into): Ends, (home_out, home_in): End
     let room = usize::from(chunk_bytes) - usize::from(base::arena::HEADROOM_BYTES);
     let facts = Facts { mac: config.macs[side], mtu: config.mtu, frame_bytes: room, virtual_link: true };
     let pool = Pool::new(arena, frames);
-    Ok(Pipe { facts, out, into, home_out, home_in, pool, stats: Arc::default() })
+    Ok(Pipe { facts, out, into, home_out, home_in, pool, segments: false, stats: Arc::default() })
 }
 
 #[cfg(test)]

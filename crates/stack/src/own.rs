@@ -15,6 +15,7 @@ use crate::turn::pair6;
 use crate::{ClaimMode, DropReason, Handled, Stack, tcp};
 use app::Service;
 use base::{Burst, Frame, Instant};
+use port::Supply;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +123,7 @@ impl Own {
 
 /// Where packets of our own are built and put.
 struct Outlet<'a> {
-    take: &'a mut dyn FnMut() -> Option<Frame>,
+    supply: &'a mut dyn Supply,
     tx: &'a mut Burst,
     mac: Mac,
 }
@@ -133,7 +134,7 @@ impl Outlet<'_> {
         if self.tx.is_full() {
             return false;
         }
-        let Some(mut frame) = (self.take)() else { return false };
+        let Some(mut frame) = self.supply.frame() else { return false };
         frame.set_len(ethernet::HEADER_BYTES + bytes);
         let (head, packet) = frame.bytes_mut().split_at_mut(ethernet::HEADER_BYTES);
         Link { dst, src: self.mac, tag: None, ether_type }.write(head);
@@ -199,18 +200,18 @@ fn write_advertisement(out: &mut [u8], addr: Ipv6Addr, asker: Option<Ipv6Addr>, 
 }
 
 impl Stack {
-    /// Sends what is due of our own, in frames that `take` gives, and says when it wants to be called next; None when
-    /// nothing is to come. Cheap while nothing is due.
+    /// Sends what is due of our own, in frames of `supply` that go into `tx`, or by its large sends, and says when it wants to
+    /// be called next; None when nothing is to come. Cheap while nothing is due.
     pub fn poll<S: Service>(
         &mut self,
         now: Instant,
-        take: &mut dyn FnMut() -> Option<Frame>,
+        supply: &mut dyn Supply,
         tx: &mut Burst,
         service: &mut S,
     ) -> Option<Instant> {
         self.follow();
         if now >= self.due_at {
-            let mut outlet = Outlet { take: &mut *take, tx: &mut *tx, mac: self.facts.mac };
+            let mut outlet = Outlet { supply: &mut *supply, tx: &mut *tx, mac: self.facts.mac };
             let mut due_at = Instant::MAX;
             for index in 0..self.own.len() {
                 due_at = due_at.min(self.poll_own(now, index, &mut outlet));
@@ -218,7 +219,7 @@ impl Stack {
             self.due_at = due_at;
         }
         let tcp_at = match &mut self.tcp {
-            Some(tcp) => tcp.poll(now, &mut tcp::Outlet { take, tx, mac: self.facts.mac }, service),
+            Some(tcp) => tcp.poll(now, &mut tcp::Outlet { supply, tx, mac: self.facts.mac }, service),
             None => None,
         };
         let due_at = self.due_at.min(tcp_at.unwrap_or(Instant::MAX));

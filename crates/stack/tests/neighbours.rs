@@ -281,11 +281,24 @@ fn a_new_configuration_keeps_what_stays_and_claims_what_is_new() {
     assert!(host.exchange_one(&query("192.0.2.2:4000", "192.0.2.50:7", b"x")).is_some());
 }
 
+/// A port all of whose frames are in use.
+struct Dry;
+
+impl port::Supply for Dry {
+    fn frame(&mut self) -> Option<base::Frame> {
+        None
+    }
+
+    fn large(&mut self) -> Option<&mut dyn port::Large> {
+        None
+    }
+}
+
 #[test]
 fn without_frames_a_claim_waits_and_loses_nothing() {
     let mut host = Host::new(Config { claim: Claim { mode: ClaimMode::Announce, ..Claim::default() }, ..config() });
     let mut tx = base::Burst::new();
-    let next = host.stack.poll(host.now, &mut || None, &mut tx, &mut host.echo).unwrap();
+    let next = host.stack.poll(host.now, &mut Dry, &mut tx, &mut host.echo).unwrap();
     assert!(tx.is_empty() && next > host.now);
     // two ARP announcements, one report, two advertisements
     assert_eq!(host.pass(Duration::from_secs(60)).len(), 5);

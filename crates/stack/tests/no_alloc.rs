@@ -83,8 +83,7 @@ fn allocate_nothing(copied: bool) {
         } else {
             host.stack.input(host.now, &mut rx, &mut tx, &mut free, &mut Reverse);
         }
-        let port = &mut host.port;
-        host.stack.poll(host.now, &mut || port.take(), &mut tx, &mut host.echo);
+        host.stack.poll(host.now, &mut host.port, &mut tx, &mut host.echo);
         sent += tx.len();
         for frame in tx.drain(..).chain(free.drain(..)).chain(spare.drain(..)) {
             host.port.give(frame);

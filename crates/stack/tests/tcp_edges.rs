@@ -98,8 +98,7 @@ impl Hand {
         self.port.receive(&mut rx, 64);
         self.peer.cycle(self.now);
         self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.peer);
-        let port = &mut self.port;
-        self.stack.poll(self.now, &mut || port.take(), &mut tx, &mut self.peer);
+        self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.peer);
         self.port.transmit(&mut tx);
         for frame in free.drain(..) {
             self.port.give(frame);

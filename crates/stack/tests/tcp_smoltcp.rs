@@ -107,8 +107,7 @@ impl Bench {
             let received = self.port.receive(&mut rx, 64);
             self.peer.cycle(self.now);
             self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.peer);
-            let port = &mut self.port;
-            self.stack.poll(self.now, &mut || port.take(), &mut tx, &mut self.peer);
+            self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.peer);
             let sent = self.port.transmit(&mut tx);
             for frame in free.drain(..) {
                 self.port.give(frame);

@@ -1,7 +1,7 @@
 //! The web service's part of the configuration: `simoom web`, and `[web]` in the file.
 
 use super::{Places, twice, word};
-use crate::words::{Listen, LogFormat, Placed, Prefix, Size, Switch, Within};
+use crate::words::{Listen, LogFormat, Placed, Prefix, Size, Switch, WebTransmit, Within};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -44,6 +44,10 @@ pub struct WebOptions {
     /// Seconds that a connection is kept without a request; default: 60
     #[arg(long, value_name = "SECONDS")]
     pub keep_alive: Option<Within<1, 3600>>,
+    /// How answers are sent over AF_XDP: copy (segment by segment in frames of our own), offload (up to 64 KiB at once, which the
+    /// device cuts, while it can) or auto (offload unless AF_XDP is zero-copy); default: auto
+    #[arg(long, value_name = "WORD")]
+    pub transmit: Option<WebTransmit>,
     /// Connections from this prefix begin with a PROXY header of version 2 (again for more)
     #[arg(long, value_name = "PREFIX")]
     pub proxy_protocol: Vec<Prefix>,
@@ -185,6 +189,8 @@ pub struct Web {
     pub request_timeout_s: u32,
     /// seconds
     pub keep_alive_s: u32,
+    /// how segments get to the device
+    pub transmit: WebTransmit,
     /// whose connections begin with a PROXY header
     pub proxy_protocol: Vec<Prefix>,
     /// whose X-Forwarded-For is believed
@@ -296,6 +302,7 @@ pub(super) fn settle(
         drain_s: web.drain.map_or(60, |n| n.0),
         request_timeout_s: web.request_timeout.map_or(10, |n| n.0),
         keep_alive_s: web.keep_alive.map_or(60, |n| n.0),
+        transmit: web.transmit.unwrap_or(WebTransmit::Auto),
         proxy_protocol: web.proxy_protocol.clone(),
         forwarded: web.forwarded.clone(),
     }

@@ -5,10 +5,10 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
 use crate::service::{Composed, Maker};
-use crate::words::{Idle, Mode, Prefix, Transmit};
+use crate::words::{Idle, Mode, Prefix, Transmit, WebTransmit};
 use dataplane::Dataplane;
 use port_xdp::device::Link;
-use port_xdp::{Handle, OpenConfig, XdpPort};
+use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, TcpConfig};
 use std::io;
@@ -88,6 +88,11 @@ fn config(settings: &Settings, interface: &str, listeners: &[Listening]) -> Open
         own: settings.own.iter().map(|own| own.0.address).collect(),
         allow: settings.allow.iter().map(prefix).collect(),
         deny: settings.deny.iter().map(prefix).collect(),
+        large_sends: match settings.web.as_ref().map(|web| web.transmit) {
+            Some(WebTransmit::Auto) => LargeSends::Auto,
+            Some(WebTransmit::Offload) => LargeSends::Always,
+            Some(WebTransmit::Copy) | None => LargeSends::Never,
+        },
         busy_poll_us: Some(settings.busy_poll_us).filter(|&us| us > 0),
         ..OpenConfig::new(interface)
     }

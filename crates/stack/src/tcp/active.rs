@@ -93,6 +93,8 @@ pub(crate) struct Active {
     pub(crate) point: u64,
     /// when data went out last
     pub(crate) sent_at: Instant,
+    /// when data went into a burst last, which a large send of the same cycle would overtake
+    pub(crate) framed_at: Instant,
     owner: u32,
     older: u32,
     newer: u32,
@@ -119,6 +121,7 @@ impl Active {
             duplicates: 0,
             point: 0,
             sent_at: Instant::ZERO,
+            framed_at: Instant::MAX,
             owner: NONE,
             older: NONE,
             newer: NONE,

@@ -25,6 +25,7 @@ use super::tuple::Tuple;
 use app::DeadReason;
 use base::wheel::Wheel;
 use base::{Burst, Frame, Instant};
+use port::Supply;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use wire::ethernet::Mac;
@@ -72,7 +73,7 @@ impl Named {
 
 /// Where segments are built and put.
 pub(crate) struct Outlet<'a> {
-    pub(crate) take: &'a mut dyn FnMut() -> Option<Frame>,
+    pub(crate) supply: &'a mut dyn Supply,
     pub(crate) tx: &'a mut Burst,
     pub(crate) mac: Mac,
 }
@@ -80,7 +81,7 @@ pub(crate) struct Outlet<'a> {
 impl Outlet<'_> {
     /// A frame for one segment, when there is room for it.
     pub(super) fn frame(&mut self) -> Option<Frame> {
-        if self.tx.is_full() { None } else { (self.take)() }
+        if self.tx.is_full() { None } else { self.supply.frame() }
     }
 }
 

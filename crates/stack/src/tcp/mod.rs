@@ -41,6 +41,7 @@ mod half_open;
 mod hop;
 mod inflight;
 mod input;
+mod large;
 mod listen;
 mod open;
 mod output;

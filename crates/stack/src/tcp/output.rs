@@ -16,7 +16,7 @@ use super::tuple::Tuple;
 use crate::turn::HOPS;
 use arrayvec::ArrayVec;
 use base::{Frame, Instant};
-use wire::ethernet::{EtherType, Link, Mac};
+use wire::ethernet::{EtherType, HEADER_BYTES, Link, Mac, TAGGED_HEADER_BYTES};
 use wire::tcp::{self, Header, MAX_SACK_BLOCKS, PayloadSum, SackBlock, Timestamps};
 use wire::{Protocol, Sum, checksum, ipv4, ipv6};
 
@@ -152,7 +152,7 @@ impl Sender<'_> {
     }
 
     /// Notes that the plan goes out. Whoever planned saw that there is a record, should one be needed.
-    fn commit(&mut self, plan: Plan) {
+    pub(super) fn commit(&mut self, plan: Plan) {
         match plan {
             Plan::Again { start, bytes } => {
                 let mss = self.c.mss;
@@ -184,7 +184,7 @@ impl Sender<'_> {
     }
 
     /// RFC 5681 section 4.1: after a pause longer than the timeout the window begins anew.
-    fn restart_after_idle(&mut self) {
+    pub(super) fn restart_after_idle(&mut self) {
         let idle = self.now - self.a.sent_at;
         if self.a.board.is_empty() {
             let rto_ns = self.c.rtt.rto_ns();
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     /// Bytes that SACK blocks will take in the next segment.
-    fn sack_bytes(&self, c: &Connection) -> u32 {
+    pub(super) fn sack_bytes(&self, c: &Connection) -> u32 {
         if !c.flags.has(Flags::SACK) || c.beyond.is_empty() && c.twice.is_none() {
             return 0;
         }
@@ -242,16 +242,25 @@ impl Engine {
     /// Sends what a connection has to send, as far as its turn goes.
     pub(super) fn transmit(&mut self, now: Instant, index: u32, out: &mut Outlet<'_>) -> Turn {
         let mut turn = Turn::More;
-        for _ in 0..TURN_SEGMENTS {
+        let mut sent = 0;
+        while sent < TURN_SEGMENTS {
             let Some(plan) = self.plan(now, index) else {
                 turn = Turn::Done;
                 break;
             };
+            if matches!(plan, Plan::New { .. }) {
+                let segments = self.send_large(now, index, out);
+                sent += segments;
+                if segments > 0 {
+                    continue;
+                }
+            }
             let Some(frame) = out.frame() else {
                 turn = Turn::Blocked;
                 break;
             };
             self.send(now, index, plan, frame, out);
+            sent += 1;
         }
         if let Some(mut sender) = self.sender(now, index)
             && sender.c.state != State::Closed
@@ -322,7 +331,10 @@ impl Engine {
         let payload = lay_out(&mut frame, out.mac, &c.hop, &c.tuple, header.bytes() + data_bytes, marked);
         let (head, payload) = payload.split_at_mut(header.bytes());
         let sum = match self.actives.get(c.active) {
-            Some(a) if data_bytes > 0 => self.queue.write(&mut a.list, start, payload),
+            Some(a) if data_bytes > 0 => {
+                a.framed_at = now;
+                self.queue.write(&mut a.list, start, payload)
+            }
             _ => Sum::ZERO,
         };
         header.write(head, pseudo(&c.tuple, head.len() + data_bytes), PayloadSum::Known(sum));
@@ -369,7 +381,7 @@ impl Engine {
     }
 }
 
-fn port(socket: std::net::SocketAddr) -> u16 {
+pub(super) fn port(socket: std::net::SocketAddr) -> u16 {
     socket.port()
 }
 
@@ -401,7 +413,7 @@ pub(super) fn timestamps(c: &Connection, now: Instant) -> Option<Timestamps> {
 }
 
 /// An acknowledgement has gone out.
-fn on_acknowledged(c: &mut Connection) {
+pub(super) fn on_acknowledged(c: &mut Connection) {
     c.rcv.acked = c.rcv.nxt;
     c.ack_at = Tick::NONE;
     c.twice = None;
@@ -422,7 +434,7 @@ pub(super) fn worthwhile(c: &Connection) -> bool {
 
 /// The window field, and the edge that it tells: it never moves back (RFC 9293 section 3.8.6), and moves on by a worthwhile step
 /// only (section 3.8.6.2.2).
-fn advertise(c: &mut Connection) -> u16 {
+pub(super) fn advertise(c: &mut Connection) -> u16 {
     let offered = c.offered();
     let free = c.window_bytes.saturating_sub(c.rcv.delivered);
     let scale = c.rcv_scale;
@@ -441,13 +453,24 @@ pub(super) fn lay_out<'f>(
     segment_bytes: usize,
     marked: bool,
 ) -> &'f mut [u8] {
+    let link_bytes = if hop.tag().is_some() { TAGGED_HEADER_BYTES } else { HEADER_BYTES };
+    frame.set_len(link_bytes + ip_bytes(tuple) + segment_bytes);
+    heads(frame.bytes_mut(), src, hop, tuple, segment_bytes, marked)
+}
+
+/// Writes link and network header of a segment of so many bytes; what is behind them.
+pub(super) fn heads<'b>(
+    bytes: &'b mut [u8],
+    src: Mac,
+    hop: &Hop,
+    tuple: &Tuple,
+    segment_bytes: usize,
+    marked: bool,
+) -> &'b mut [u8] {
     let ether_type = if matches!(tuple, Tuple::V4(_)) { EtherType::IPV4 } else { EtherType::IPV6 };
     let link = Link { dst: hop.mac, src, tag: hop.tag(), ether_type };
-    let (link_bytes, ip_bytes) = (link.bytes(), ip_bytes(tuple));
-    frame.set_len(link_bytes + ip_bytes + segment_bytes);
-    let bytes = frame.bytes_mut();
     link.write(bytes);
-    let (ip, segment) = bytes[link_bytes..].split_at_mut(ip_bytes);
+    let (ip, segment) = bytes[link.bytes()..].split_at_mut(ip_bytes(tuple));
     match tuple {
         Tuple::V4(tuple) => {
             let head = ip.first_chunk_mut().expect("room for an IPv4 header");

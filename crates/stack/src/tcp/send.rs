@@ -5,6 +5,7 @@
 //! the connection's quota. Versions are held as long as anything of them is queued.
 
 use app::{ObjectId, Range, Versions};
+use arrayvec::ArrayVec;
 use wire::Sum;
 
 const NONE: u32 = u32::MAX;
@@ -215,14 +216,60 @@ impl Queue {
         false
     }
 
-    /// Writes the bytes from `position` on, all of them queued, into `out`; their sum.
-    pub(crate) fn write(&self, list: &mut List, position: u64, out: &mut [u8]) -> Sum {
+    /// Lends the bytes from `position` on, all of them queued, without copying them, as pieces behind those that are in `into`:
+    /// `bytes` of them, or fewer if the pieces become too many. How many.
+    pub(crate) fn lend<'q, const N: usize>(
+        &'q self,
+        list: &mut List,
+        position: u64,
+        bytes: usize,
+        into: &mut ArrayVec<&'q [u8], N>,
+    ) -> usize {
+        let mut at = self.seek(list, position);
+        let mut done = 0;
+        while done < bytes && !into.is_full() {
+            let entry = &self.entries[at as usize];
+            let skip = position + done as u64 - entry.position;
+            let n = (entry.bytes - skip).min((bytes - done) as u64) as usize;
+            into.push(self.piece(entry, skip, n));
+            done += n;
+            at = entry.next;
+        }
+        done
+    }
+
+    /// A part of one range.
+    fn piece(&self, entry: &Entry, skip: u64, bytes: usize) -> &[u8] {
+        match entry.source {
+            Source::Object { held, object, start } => {
+                let from = (start + skip) as usize;
+                &self.versions.content(held).bytes(object)[from..from + bytes]
+            }
+            Source::Block(block) => {
+                let from = block as usize * BLOCK_BYTES + skip as usize;
+                &self.memory[from..from + bytes]
+            }
+            Source::Free => {
+                debug_assert!(false, "a free entry in a list");
+                &[]
+            }
+        }
+    }
+
+    /// The entry with the byte at `position`, which is queued.
+    fn seek(&self, list: &mut List, position: u64) -> u32 {
         let from_cursor = self.entries.get(list.cursor as usize).is_some_and(|entry| entry.position <= position);
         let mut at = if from_cursor { list.cursor } else { list.head };
         while self.entries[at as usize].end() <= position {
             at = self.entries[at as usize].next;
         }
         list.cursor = at;
+        at
+    }
+
+    /// Writes the bytes from `position` on, all of them queued, into `out`; their sum.
+    pub(crate) fn write(&self, list: &mut List, position: u64, out: &mut [u8]) -> Sum {
+        let mut at = self.seek(list, position);
         let (mut sum, mut done) = (Sum::ZERO, 0);
         while done < out.len() {
             let entry = &self.entries[at as usize];
@@ -238,23 +285,13 @@ impl Queue {
 
     /// Copies a part of one range; its sum, as if it began at an even offset.
     fn copy(&self, entry: &Entry, skip: u64, out: &mut [u8]) -> Sum {
+        out.copy_from_slice(self.piece(entry, skip, out.len()));
         match entry.source {
             Source::Object { held, object, start } => {
-                let content = self.versions.content(held);
                 let from = (start + skip) as usize;
-                let range = from..from + out.len();
-                out.copy_from_slice(&content.bytes(object)[range.clone()]);
-                Sum::ZERO.word(content.sum(object, range))
+                Sum::ZERO.word(self.versions.content(held).sum(object, from..from + out.len()))
             }
-            Source::Block(block) => {
-                let from = block as usize * BLOCK_BYTES + skip as usize;
-                out.copy_from_slice(&self.memory[from..from + out.len()]);
-                Sum::of(out)
-            }
-            Source::Free => {
-                debug_assert!(false, "a free entry in a list");
-                Sum::ZERO
-            }
+            Source::Block(_) | Source::Free => Sum::of(out),
         }
     }
 }
@@ -301,6 +338,11 @@ mod tests {
                 let sum = queue.write(&mut list, at as u64, &mut out);
                 prop_assert_eq!(&out, &stream[at..at + out.len()]);
                 prop_assert_eq!(sum.checksum(), Sum::of(&out).checksum());
+                let mut lent = ArrayVec::<&[u8], 3>::new();
+                let bytes = queue.lend(&mut list, at as u64, out.len(), &mut lent);
+                prop_assert_eq!(lent.concat(), &out[..bytes]);
+                prop_assert!(bytes == out.len() || lent.is_full());
+                drop(lent);
                 if acknowledge {
                     una = at;
                     queue.release(&mut list, una as u64);

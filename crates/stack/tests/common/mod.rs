@@ -124,8 +124,7 @@ impl Host {
         let mut sent = Vec::new();
         loop {
             let mut tx = Burst::new();
-            let port = &mut self.port;
-            let next = self.stack.poll(self.now, &mut || port.take(), &mut tx, &mut self.echo);
+            let next = self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.echo);
             self.port.transmit(&mut tx);
             sent.extend(self.heard().into_iter().map(|frame| (self.now, frame)));
             match next {

@@ -155,6 +155,16 @@ impl<S: Service> World<S> {
         World { now: Instant::ZERO, hosts: [first, second], batch: 64, tap: None }
     }
 
+    /// Has both ports take super-segments.
+    pub fn segment(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.port.inner().set_segments(true));
+    }
+
+    /// Super-segments that each host sent.
+    pub fn large(&mut self) -> [u64; 2] {
+        self.hosts.each_mut().map(|host| host.port.inner().stats().large.get())
+    }
+
     /// Asks for a connection from the second host to the first.
     pub fn connect(&mut self, v6: bool, cookie: u64, window_bytes: u32) -> Connection {
         let (local, peer) = if v6 { (CLIENT6, SERVER6) } else { (CLIENT, SERVER) };
@@ -177,8 +187,7 @@ impl<S: Service> World<S> {
         for frame in free.drain(..) {
             host.port.give(frame);
         }
-        let port = &mut host.port;
-        host.next = host.stack.poll(now, &mut || port.take(), &mut tx, &mut host.service);
+        host.next = host.stack.poll(now, &mut host.port, &mut tx, &mut host.service);
         moved |= !tx.is_empty();
         host.port.transmit(&mut tx);
         assert!(tx.is_empty());
