@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
-use crate::words::{Backend, Cpus, Idle, Transmit};
+use crate::words::{Backend, Cpus, Idle, Transmit, WebTransmit};
 use base::ring::Consumer;
 use dataplane::tap::{Copy, tap};
 use listeners::{Listening, division, listeners};
@@ -80,6 +80,9 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
         }
         if settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy) {
             tracing::info!("--transmit copy has no effect on kernel sockets, which copy every datagram");
+        }
+        if settings.web.as_ref().is_some_and(|web| web.transmit == WebTransmit::Offload) {
+            tracing::info!("--transmit offload has no effect on kernel sockets, where the kernel does so by itself");
         }
         return Ok(alone(open_sockets(settings, &listeners, true, threads)?, false));
     }

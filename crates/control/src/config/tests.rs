@@ -1,5 +1,5 @@
 use super::*;
-use crate::words::LogFormat;
+use crate::words::{LogFormat, WebTransmit};
 
 fn settings(text: &str) -> Settings {
     from_text("/etc/simoom/simoom.toml", text).unwrap_or_else(|error| panic!("{error}"))
@@ -195,6 +195,7 @@ per-source = 10
 drain = 5
 request-timeout = 3
 keep-alive = 4
+transmit = "offload"
 proxy-protocol = ["127.0.0.0/8"]
 forwarded = ["10.0.0.0/8", "::1"]
 [[web.host]]
@@ -228,6 +229,7 @@ path = "/404.html"
     assert_eq!((web.listen, web.listen_by_default), (vec!["127.0.0.1:8080".parse().unwrap()], false));
     assert_eq!((web.server, web.memory_bytes, web.connections, web.per_source), (None, Some(64 << 20), 100, 10));
     assert_eq!((web.drain_s, web.request_timeout_s, web.keep_alive_s), (5, 3, 4));
+    assert_eq!(web.transmit, WebTransmit::Offload);
     assert_eq!((web.proxy_protocol.len(), web.forwarded.len()), (1, 2));
     let path = Some("/etc/simoom/access.log".into());
     assert_eq!(web.access_log, Some(AccessLog { path, format: LogFormat::Json }));
@@ -243,6 +245,7 @@ fn a_web_services_defaults() {
     let web = settings("[web]\nroot = \"site\"\n").web.unwrap();
     assert_eq!(web.listen, ["[::]:80".parse().unwrap(), "0.0.0.0:80".parse().unwrap()]);
     assert_eq!((web.server.as_deref(), web.access_log, web.drain_s), (Some("simoom"), None, 60));
+    assert_eq!(web.transmit, WebTransmit::Auto);
     assert_eq!(web.hosts[0].root, Path::new("/etc/simoom/site"));
     let log = settings("[web]\nroot = \"site\"\naccess-log = \"-\"\n").web.unwrap().access_log.unwrap();
     assert_eq!(log, AccessLog { path: None, format: LogFormat::Combined });
@@ -257,6 +260,7 @@ fn a_web_services_errors() {
             "s.toml:2:8: a root beside [[web.host]]; give each host its own and leave this out",
         ),
         ("[web]\nroot = \"a\"\nmemory = \"0\"\n", "s.toml:3:10: 0 bytes hold no content; leave it out"),
+        ("[web]\nroot = \"a\"\ntransmit = \"inplace\"\n", "s.toml:3:12: `inplace` is none of auto, copy, offload"),
         ("[web]\nroot = \"a\"\nmemory = \"4 GB\"\n", "s.toml:3:10: `4 GB` is not a size; write it as 512M or 4G"),
         (
             "[web]\nroot = \"a\"\nlog-format = \"json\"\n",

@@ -283,3 +283,68 @@ fn an_own_address_is_served_without_the_kernel() {
     }
     assert_eq!(web.server.stats().sum("tcp_events_total", &[("event", "accepted")]), 2);
 }
+
+#[test]
+fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let said = String::from_utf8(web.server.ctl(&["status"]).stdout).unwrap();
+    assert!(said.contains("TCP in super-segments that the device cuts"), "{said}");
+    let large = || web.tcp().sum("large_sends_total", &[]);
+    let refused = || web.tcp().sum("large_sends_refused_total", &[]);
+    for at in SERVERS {
+        let before = web.tcp().sum("large_send_bytes_total", &[]);
+        assert!(curl(&lab, &[&format!("http://{at}/5000000.bin")]) == contents(5_000_000), "{at}");
+        assert!(web.tcp().sum("large_send_bytes_total", &[]) - before > 2_500_000, "{at}: {:?}", web.tcp());
+    }
+    assert_eq!(refused(), 0);
+    for at in SERVERS {
+        let mut slow = connect(&lab, &format!("{at}:80")).unwrap();
+        write!(slow, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+        let mut body = Vec::new();
+        let mut some = |bytes| {
+            let before = body.len();
+            body.resize(before + bytes, 0);
+            slow.read_exact(&mut body[before..]).unwrap();
+        };
+        some(100_000);
+        let device = |tso| lab.server().run(&["ethtool", "-K", "vs", "tso", tso]).unwrap();
+        let was_refused = refused();
+        device("off");
+        some(1_000_000);
+        assert!(refused() > was_refused, "{at}: {:?}", web.tcp());
+        // a pause from the refusal on, then the device is asked
+        let before = large();
+        device("on");
+        let back = || {
+            some(2_000);
+            large() > before
+        };
+        assert!(lab::wait_until(back, PATIENCE), "{at}: {:?}", web.tcp());
+        slow.read_to_end(&mut body).unwrap();
+        assert!(body.ends_with(&contents(5_000_000)), "{at}: {} bytes", body.len());
+    }
+    // a program in the driver of the other end has the device's segmentation switched off, and on again when it goes
+    let mut slow = connect(&lab, "198.18.0.1:80").unwrap();
+    write!(slow, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+    let mut body = vec![0; 100_000];
+    slow.read_exact(&mut body).unwrap();
+    let other = Server::start(lab.client(), &["--interface", "vc", "--listen", "198.18.0.2:53"]);
+    let mut next = vec![0; 2_000_000];
+    slow.read_exact(&mut next).unwrap();
+    drop(other);
+    body.append(&mut next);
+    slow.read_to_end(&mut body).unwrap();
+    assert!(body.ends_with(&contents(5_000_000)), "{} bytes", body.len());
+    assert_eq!(web.tcp().sum("tcp_events_total", &[("event", "reset by peer")]), 0);
+}
+
+#[test]
+fn a_server_told_to_copy_sends_frames_only() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &[&LISTEN[..], &["--transmit", "copy"]].concat());
+    assert!(curl(&lab, &["http://198.18.0.1/5000000.bin"]) == contents(5_000_000));
+    let said = String::from_utf8(web.server.ctl(&["status"]).stdout).unwrap();
+    assert!(!said.contains("super-segments"), "{said}");
+    assert_eq!(web.tcp().sum("large_sends_total", &[]), 0);
+}
