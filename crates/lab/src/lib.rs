@@ -36,7 +36,7 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 17] = [
+const PACKAGES: [(&str, &str); 19] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("curl", "curl"),
@@ -45,6 +45,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("drill", "ldnsutils"),
     ("dumpcap", "tshark"),
     ("ethtool", "ethtool"),
+    ("h2load", "nghttp2-client"),
     ("ip", "iproute2"),
     ("kdig", "knot-dnsutils"),
     ("knotd", "knot"),
@@ -53,6 +54,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("nsd", "nsd"),
     ("ping", "iputils-ping"),
     ("tshark", "tshark"),
+    ("wget", "wget"),
     ("wrk", "wrk"),
 ];
 

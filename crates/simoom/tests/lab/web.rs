@@ -152,6 +152,44 @@ fn load_generators_find_no_error_on_one_queue_and_on_two() {
 }
 
 #[test]
+fn usual_clients_and_a_proxy_in_front_get_what_is_there() {
+    lab::require_programs(&["h2load", "nginx", "wget"]);
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let said = client(&lab, "h2load --h1 -n 400 -c 10 -m 4 http://198.18.0.1/14480.bin");
+    assert!(said.contains("400 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
+    let dir = tempfile::Builder::new().prefix("simoom-clients-").tempdir().unwrap();
+    let half = dir.path().join("1048576.bin");
+    fs::write(&half, &contents(1 << 20)[..500_000]).unwrap();
+    for program in [
+        vec!["wget", "-q", "-c", "-P", dir.path().to_str().unwrap(), "http://198.18.0.1/1048576.bin"],
+        vec!["curl", "-gsS", "-C", "-", "-o", half.to_str().unwrap(), "http://[2001:db8:18::1]/1048576.bin"],
+    ] {
+        fs::write(&half, &contents(1 << 20)[..500_000]).unwrap();
+        lab.client().run(&program).unwrap();
+        assert!(fs::read(&half).unwrap() == contents(1 << 20), "{program:?}");
+    }
+    let at = dir.path().display();
+    let conf = format!(
+        "daemon off; master_process off; pid {at}/pid; error_log stderr; events {{}}\nhttp {{ access_log off; \
+         client_body_temp_path {at}/b; proxy_temp_path {at}/p; fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; \
+         scgi_temp_path {at}/s; upstream up {{ server 198.18.0.1; keepalive 4; }}\n\
+         server {{ listen 127.0.0.1:8080; location / {{ proxy_pass http://up; proxy_http_version 1.1; \
+         proxy_set_header Connection \"\"; }} }} }}"
+    );
+    let file = dir.path().join("nginx.conf");
+    fs::write(&file, conf).unwrap();
+    let proxy = lab.client().spawn(&["nginx", "-c", file.to_str().unwrap()]).unwrap();
+    let up = || lab.client().run(&["curl", "-sS", "--max-time", "5", "http://127.0.0.1:8080/"]).is_ok();
+    assert!(lab::wait_until(up, PATIENCE), "{}", proxy.log());
+    for bytes in SIZES {
+        let body = curl(&lab, &[&format!("http://127.0.0.1:8080/{bytes}.bin")]);
+        assert!(body == contents(bytes), "{} of {bytes} bytes through nginx, or other ones", body.len());
+    }
+    web.tcp();
+}
+
+#[test]
 fn connections_are_shown_as_they_stand() {
     let lab = Lab::new().unwrap();
     let web = Web::start(lab.server(), &LISTEN);
