@@ -24,6 +24,9 @@ const RING_FRAMES: usize = 2048;
 /// Connections that are opened together.
 const OPENED_TOGETHER: usize = 256;
 
+/// Cycles after which a stack that has nothing to do is stopped asking.
+const MOST_WAKES: u64 = 10_000_000;
+
 /// How peer and server are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -125,6 +128,8 @@ impl<S: Service> Bed<S> {
             ensure!(said == 0, "the server sent {said} segments unasked");
             from = until;
         }
+        let usage = self.usage();
+        ensure!(usage.half_open == 0, "connections are not established: {usage:?}");
         Ok(())
     }
 
@@ -138,7 +143,7 @@ impl<S: Service> Bed<S> {
             let Activity { next, transmitted, .. } = self.server.cycle(self.now);
             ensure!(transmitted == 0, "the server sent {transmitted} segments unasked");
             let Some(at) = next else { break };
-            ensure!(at > self.now || wakes == 0, "the stack asks for another cycle at once");
+            ensure!(wakes < MOST_WAKES, "the stack asked for {MOST_WAKES} cycles with nothing to do");
             if wakes == 0 {
                 first = Some(at - began);
             }
@@ -153,14 +158,17 @@ impl<S: Service> Bed<S> {
         Ok((wakes, first))
     }
 
-    /// The service.
-    pub(crate) fn service(&mut self) -> &mut S {
-        self.server.service()
-    }
-
     /// How much of TCP's pools is in use.
     pub(crate) fn usage(&mut self) -> Usage {
         self.server.stack().tcp_usage()
+    }
+}
+
+#[cfg(test)]
+impl<S: Service> Bed<S> {
+    /// The service.
+    pub(crate) fn service(&mut self) -> &mut S {
+        self.server.service()
     }
 }
 

@@ -1,7 +1,6 @@
 use super::peer::{self, Peer};
 use super::*;
 use app::{Addresses, Connection, Listener, Streams};
-use base::Burst;
 use proptest::prelude::*;
 use stack::{TcpConfig, TcpLimits};
 

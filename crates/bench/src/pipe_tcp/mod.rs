@@ -68,8 +68,8 @@ acknowledges it, and the server's last ACK answers that. TIME-WAIT is full and r
         /// Bytes of the request
         #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=1448))]
         request_bytes: u16,
-        /// Bytes of the answer
-        #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=14_480))]
+        /// Bytes of the answer, three segments at most
+        #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=4344))]
         answer_bytes: u16,
         /// The handshake's ACK rides on the request instead of coming first
         #[arg(long)]
