@@ -10,7 +10,10 @@ mod experiment;
 mod grid;
 mod interface;
 mod load;
+mod pipe;
 mod pipe_dns;
+mod pipe_http;
+mod pipe_tcp;
 mod procs;
 mod queries;
 mod reflect;
@@ -37,6 +40,10 @@ enum Command {
     Dns(commands::dns::Options),
     /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
     PipeDns(pipe_dns::Options),
+    /// What TCP costs in our stack with no kernel in it: round trips, connections, downloads, idle connections
+    PipeTcp(pipe_tcp::Options),
+    /// Nanoseconds or instructions a request in our stack and web service, with no kernel in it
+    PipeHttp(pipe_http::Options),
     /// Write a synthetic zone
     Zone(commands::zone::Options),
     /// Servers back to back in the laboratory: medians of paired ratios
@@ -54,6 +61,8 @@ fn main() -> ExitCode {
         Command::Reflect(options) => commands::reflect::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
         Command::PipeDns(options) => pipe_dns::run(&options),
+        Command::PipeTcp(options) => pipe_tcp::run(&options),
+        Command::PipeHttp(options) => pipe_http::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),
         Command::Experiment(options) => experiment::figure(&options),
