@@ -49,7 +49,8 @@ fn assert_whole(run: &Value) {
 
 #[test]
 fn nginx_answers_over_both_families_and_nothing_is_malformed() {
-    let lab = Lab::new().unwrap();
+    // else the client's kernel, which asks for the server's hardware address, leaves its checksums unfinished
+    let lab = Lab::with(&lab::Options { offloads: false, ..lab::Options::default() }).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let _nginx = nginx(&lab, dir.path());
     for (address, host) in [("198.18.0.3", "198.18.0.1"), ("2001:db8:18::3-2001:db8:18::5", "[2001:db8:18::1]")] {

@@ -142,6 +142,11 @@ impl Client {
         self.idle.len() == self.slots.len()
     }
 
+    /// Slots that have a connection.
+    pub(super) fn connected(&self) -> u64 {
+        self.slots.iter().filter(|slot| slot.connection.is_some()).count() as u64
+    }
+
     /// Requests that wait for their answers.
     pub(super) fn unanswered(&self) -> u64 {
         self.slots.iter().filter(|slot| matches!(slot.state, State::Connecting | State::Waiting)).count() as u64

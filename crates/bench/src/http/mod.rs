@@ -103,7 +103,15 @@ fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Co
 
 impl<P: Port> Load<P> {
     /// A generator over `port`; `secret` is from the machine's entropy.
-    pub(crate) fn new(port: P, mix: Mix, manner: Manner, peer: Peer, sources: Sources, secret: [u64; 2]) -> Load<P> {
+    pub(crate) fn new(
+        port: P,
+        mix: Mix,
+        manner: Manner,
+        peer: Peer,
+        mut sources: Sources,
+        secret: [u64; 2],
+    ) -> Load<P> {
+        sources.skip(secret[1]);
         let config = config(sources.addresses(), manner.connections, secret);
         let stack = Stack::new(config, port.facts());
         let work = Loop::new(port, stack, Client::new(mix, manner), BURST_FRAMES);
@@ -116,7 +124,7 @@ impl<P: Port> Load<P> {
         self.learn(plan.wait, stop, &mut between)?;
         let start = self.clock.now();
         let client = self.work.service();
-        client.outcome = Outcome::new(plan.rate);
+        client.outcome = Outcome { connections: client.connected(), ..Outcome::new(plan.rate) };
         client.schedule = Schedule::new(start, plan.span, plan.rate);
         let mut teller = Teller { at: start, second: 0, told: (0, 0) };
         let mut now = start;

@@ -92,7 +92,7 @@ pub(crate) struct Outcome {
     pub(crate) answered: u64,
     /// of which so many came within the span
     pub(crate) answered_in_span: u64,
-    /// connections that stood
+    /// connections that stood, those that were there at the start among them
     pub(crate) connections: u64,
     /// bytes received, heads and all
     pub(crate) bytes: u64,

@@ -53,6 +53,11 @@ impl Sources {
         &self.addresses
     }
 
+    /// Begins elsewhere: the server may still know the first ports of a run before.
+    pub(super) fn skip(&mut self, random: u64) {
+        self.used = random % (PORTS * self.addresses.len() as u64);
+    }
+
     /// The next one with a port.
     #[inline]
     pub(super) fn next(&mut self) -> SocketAddr {
@@ -91,5 +96,7 @@ mod tests {
             seen.contains(&"198.18.0.3:1024".parse().unwrap()) && seen.contains(&"198.18.0.4:65535".parse().unwrap())
         );
         assert_eq!(sources.next(), "198.18.0.3:1024".parse().unwrap());
+        sources.skip(4 * PORTS + 3);
+        assert_eq!(sources.next(), "198.18.0.4:1025".parse().unwrap());
     }
 }
