@@ -310,6 +310,7 @@ fn strangers_get_resets_and_their_resets_none() {
 fn a_peer_that_remembers_an_older_connection_is_reset_and_asked_again_soon() {
     let mut hand = Hand::new(waiting(), |_| {});
     let (local, peer) = (SocketAddr::new(A.into(), 80), SocketAddr::new(B.into(), 4000));
+    hand.peer = Peer::with(1, waiting());
     hand.stack.connect(hand.now, local, peer, THEIRS, 1, 10_000).unwrap();
     let syn = hand.turn().remove(0);
     let old = Header { ack: syn.seq - 5000, ..hand.head(Flags::ACK) };

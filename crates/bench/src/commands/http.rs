@@ -6,6 +6,7 @@ use crate::interface;
 use crate::load::Wait;
 use crate::xdp::{self, Mode};
 use anyhow::{Context as _, Result, ensure};
+use base::Clock;
 use port::Mac;
 use std::fs::File;
 use std::io::Read as _;
@@ -104,9 +105,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let peer = Peer { server, hop, window_bytes: options.window };
     let plan =
         Plan { rate: options.rate, span: Duration::from_secs_f64(options.seconds), wait: options.wait, progress: true };
-    let stop = stop_flag()?;
+    let (stop, clock) = (stop_flag()?, Clock::start());
     let mut load = Load::new(opened.port, mix, manner, peer, options.address.clone(), secret()?);
-    let outcome = load.run(&plan, &stop, || {})?;
+    let outcome = load.run(&plan, &stop, || clock.now())?;
     if options.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else {

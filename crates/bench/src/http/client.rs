@@ -193,6 +193,25 @@ impl Client {
         }
     }
 
+    /// Ends whatever is still under way, with resets.
+    pub(super) fn abort_rest<C: Streams>(&mut self, calls: &mut C) {
+        self.wanted.clear();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            match (slot.state, slot.connection) {
+                (State::Idle, _) => continue,
+                (State::Connecting, Some(connection)) => {
+                    let _ = calls.reject(connection);
+                }
+                (_, Some(connection)) => {
+                    let _ = calls.abort(connection);
+                }
+                (_, None) => {}
+            }
+            slot.part();
+            self.idle.push_back(index as u32);
+        }
+    }
+
     /// The next slot that wants a connection, with its cookie.
     pub(super) fn wanted(&mut self) -> Option<(u32, u64)> {
         let index = self.wanted.pop_front()?;

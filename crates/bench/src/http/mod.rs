@@ -25,7 +25,7 @@ pub(crate) use sources::Sources;
 use crate::load::Wait;
 use anyhow::{Result, bail};
 use app::CallError;
-use base::{BURST_FRAMES, Clock, Instant};
+use base::{BURST_FRAMES, Instant};
 use dataplane::{Activity, Loop};
 use mix::Body;
 use port::{Mac, Port};
@@ -72,21 +72,20 @@ pub(crate) struct Load<P> {
     work: Loop<P, Client>,
     peer: Peer,
     sources: Sources,
-    clock: Clock,
 }
 
 /// What a stack for so many connections from these addresses is told.
 fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Config {
-    // connections that are being ended have a block beside those that took their places
-    let blocks = connections.saturating_mul(2).saturating_add(16_384);
+    // connections that are being ended have a place beside those that took their places
+    let places = connections.saturating_mul(2).saturating_add(16_384);
     let limits = TcpLimits {
-        connections: blocks,
-        active: blocks,
+        connections: places,
+        active: places,
         half_open: 16,
-        ranges: blocks,
-        records: blocks.max(65_536),
+        ranges: places,
+        records: places.max(65_536),
         owned_blocks: 16,
-        connections_per_source: blocks,
+        connections_per_source: places,
         ..TcpLimits::default()
     };
     // what servers do not end stays with us; the ports are needed again soon
@@ -115,21 +114,22 @@ impl<P: Port> Load<P> {
         let config = config(sources.addresses(), manner.connections, secret);
         let stack = Stack::new(config, port.facts());
         let work = Loop::new(port, stack, Client::new(mix, manner), BURST_FRAMES);
-        Load { work, peer, sources, clock: Clock::start() }
+        Load { work, peer, sources }
     }
 
-    /// Learns the bodies that nobody told, then asks as planned, and tells what came of it. `stop` ends it early. `between` is
-    /// called once an iteration; tests let the other end work there.
-    pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, mut between: impl FnMut()) -> Result<Outcome> {
-        self.learn(plan.wait, stop, &mut between)?;
-        let start = self.clock.now();
+    /// Learns the bodies that nobody told, then asks as planned, and tells what came of it. `stop` ends it early. `tick` tells
+    /// the time, once an iteration; tests move it by hand and let the other end work there.
+    pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Result<Outcome> {
+        self.learn(plan.wait, stop, &mut tick)?;
+        let start = tick();
         let client = self.work.service();
-        client.outcome = Outcome { connections: client.connected(), ..Outcome::new(plan.rate) };
+        client.outcome = Outcome::new(plan.rate);
+        client.outcome.connections = client.connected();
         client.schedule = Schedule::new(start, plan.span, plan.rate);
         let mut teller = Teller { at: start, second: 0, told: (0, 0) };
         let mut now = start;
         while !self.work.service().schedule.is_over(now) && !stop.load(Ordering::Relaxed) {
-            now = self.step(plan.wait, &mut between);
+            now = self.step(plan.wait, &mut tick);
             if plan.progress {
                 teller.tell(now, &self.work.service().outcome);
             }
@@ -137,26 +137,26 @@ impl<P: Port> Load<P> {
         let client = self.work.service();
         let missed = client.schedule.missed(now);
         client.schedule = Schedule::NEVER;
-        self.finish(plan.wait, &mut between);
+        let unfinished = self.finish(plan.wait, &mut tick);
         let client = self.work.service();
         let mut outcome = std::mem::replace(&mut client.outcome, Outcome::new(None));
         outcome.span_ns = (now - start).as_nanos() as u64;
         outcome.missed = missed;
-        outcome.unfinished = client.unanswered();
+        outcome.unfinished = unfinished;
         outcome.finish();
         Ok(outcome)
     }
 
     /// Asks for each page once whose body nobody told.
-    fn learn(&mut self, wait: Wait, stop: &AtomicBool, between: &mut impl FnMut()) -> Result<()> {
+    fn learn(&mut self, wait: Wait, stop: &AtomicBool, tick: &mut impl FnMut() -> Instant) -> Result<()> {
         for page in 0..self.work.service().mix.pages.len() {
             if self.work.service().mix.pages[page].body != Body::Unknown {
                 continue;
             }
-            let now = self.clock.now();
+            let now = tick();
             self.work.service().ask_once(now, page as u32);
             while !self.work.service().is_at_rest() && !stop.load(Ordering::Relaxed) {
-                self.step(wait, between);
+                self.step(wait, tick);
             }
             let client = self.work.service();
             let outcome = std::mem::replace(&mut client.outcome, Outcome::new(None));
@@ -172,13 +172,14 @@ impl<P: Port> Load<P> {
         Ok(())
     }
 
-    /// Waits for the last answers and ends all connections.
-    fn finish(&mut self, wait: Wait, between: &mut impl FnMut()) {
-        let end = self.clock.now() + STRAGGLERS;
-        let mut now = self.clock.now();
+    /// Waits for the last answers and ends all connections; how many answers did not come.
+    fn finish(&mut self, wait: Wait, tick: &mut impl FnMut() -> Instant) -> u64 {
+        let mut now = tick();
+        let end = now + STRAGGLERS;
         while self.work.service().unanswered() > 0 && now < end {
-            now = self.step(wait, between);
+            now = self.step(wait, tick);
         }
+        let unfinished = self.work.service().unanswered();
         self.work.with_parts(|client, stack| {
             if let Some(mut calls) = stack.calls(now) {
                 client.close_idle(&mut calls);
@@ -186,9 +187,17 @@ impl<P: Port> Load<P> {
         });
         self.work.poll_soon();
         let end = now + STRAGGLERS;
-        while self.connections() > 0 && now < end {
-            now = self.step(wait, between);
+        while self.connections() > 0 && unfinished == 0 && now < end {
+            now = self.step(wait, tick);
         }
+        self.work.with_parts(|client, stack| {
+            if let Some(mut calls) = stack.calls(now) {
+                client.abort_rest(&mut calls);
+            }
+        });
+        self.work.poll_soon();
+        self.step(wait, tick);
+        unfinished
     }
 
     /// Connections that our stack has.
@@ -197,11 +206,10 @@ impl<P: Port> Load<P> {
     }
 
     /// One cycle and what is due between two; the cycle's time.
-    fn step(&mut self, wait: Wait, between: &mut impl FnMut()) -> Instant {
-        let now = self.clock.now();
+    fn step(&mut self, wait: Wait, tick: &mut impl FnMut() -> Instant) -> Instant {
+        let now = tick();
         let activity = self.work.cycle(now);
         let busy = self.serve_client(now);
-        between();
         // the receive thread of a veth's end may share this processor (see `load`)
         if wait == Wait::Yield || !(activity.is_busy() || busy) {
             self.pass_time(now, wait, activity, busy);
@@ -211,7 +219,7 @@ impl<P: Port> Load<P> {
 
     fn pass_time(&mut self, now: Instant, wait: Wait, activity: Activity, busy: bool) {
         let next = self.work.service().next_at(now).min(activity.next.unwrap_or(Instant::MAX));
-        let span = if busy { Duration::ZERO } else { next - self.clock.now() };
+        let span = if busy { Duration::ZERO } else { next - now };
         wait.pass(self.work.port(), span.as_nanos() as u64, activity.outgoing);
     }
 
