@@ -314,7 +314,7 @@ fn a_peer_that_remembers_an_older_connection_is_reset_and_asked_again_soon() {
     hand.stack.connect(hand.now, local, peer, THEIRS, 1, 10_000).unwrap();
     let syn = hand.turn().remove(0);
     let old = Header { ack: syn.seq - 5000, ..hand.head(Flags::ACK) };
-    let answers = hand.send(old.clone(), b"");
+    let answers = hand.send(old, b"");
     assert_eq!((answers.len(), answers[0].flags, answers[0].seq), (1, Flags::RST, syn.seq - 5000));
     let again = hand.pass(Duration::from_millis(50));
     assert_eq!((again.len(), again[0].seq), (1, syn.seq));
