@@ -32,6 +32,9 @@ pub(crate) struct Queues {
     _handle: Handle,
 }
 
+/// Slots of the receive ring of [`open_own`]: many connections' windows may arrive at once while our thread is not on its processor.
+const OWN_RX_SLOTS: u32 = 8192;
+
 /// An opened interface.
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -50,7 +53,10 @@ pub(crate) fn open(interface: &str, mode: Mode, taken: impl Iterator<Item = Sock
 
 /// Opens `interface` and takes everything to `addresses`, which the kernel must not have.
 pub(crate) fn open_own(interface: &str, mode: Mode, addresses: &[IpAddr]) -> Result<Opened> {
-    open_with(interface, mode, |config| config.own = addresses.to_vec())
+    open_with(interface, mode, |config| {
+        config.own = addresses.to_vec();
+        config.rx_slots = OWN_RX_SLOTS;
+    })
 }
 
 fn open_with(interface: &str, mode: Mode, take: impl FnOnce(&mut OpenConfig)) -> Result<Opened> {
