@@ -6,10 +6,9 @@ use crate::interface;
 use crate::load::Wait;
 use crate::xdp::{self, Mode};
 use anyhow::{Context as _, Result, ensure};
-use base::Clock;
+use base::Instant;
 use port::Mac;
-use std::fs::File;
-use std::io::Read as _;
+use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -79,6 +78,11 @@ pub(crate) struct Options {
     urls: Vec<Url>,
 }
 
+/// Of sequence numbers and timestamps: always the same, so that those of a tuple go on growing from run to run. Else a server in
+/// whose TIME-WAIT the last run's connections stand would not take this one's for newer (RFC 6191), and every one of them would
+/// cost a reset first.
+const SECRET: [u64; 2] = [0x5349_4d4f_4f4d_2d42, 0x454e_4348_2d48_5454];
+
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(cpu) = options.cpu {
@@ -105,9 +109,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let peer = Peer { server, hop, window_bytes: options.window };
     let plan =
         Plan { rate: options.rate, span: Duration::from_secs_f64(options.seconds), wait: options.wait, progress: true };
-    let (stop, clock) = (stop_flag()?, Clock::start());
-    let mut load = Load::new(opened.port, mix, manner, peer, options.address.clone(), secret()?);
-    let outcome = load.run(&plan, &stop, || clock.now())?;
+    let stop = stop_flag()?;
+    let mut sources = options.address.clone();
+    sources.skip(since_boot().as_nanos());
+    let mut load = Load::new(opened.port, mix, manner, peer, sources, SECRET);
+    let outcome = load.run(&plan, &stop, since_boot)?;
     if options.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else {
@@ -119,9 +125,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn secret() -> Result<[u64; 2]> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
-    let (words, _) = bytes.as_chunks::<8>();
-    Ok([u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])])
+/// The origin is the same in every run, see [`SECRET`].
+fn since_boot() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

@@ -86,6 +86,8 @@ fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Co
         records: places.max(65_536),
         owned_blocks: 16,
         connections_per_source: places,
+        // no strangers here; what a run before left behind at the server is reset as fast as it is met
+        challenges_per_second: 1_000_000,
         ..TcpLimits::default()
     };
     // what servers do not end stays with us; the ports are needed again soon
@@ -101,7 +103,7 @@ fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Co
 }
 
 impl<P: Port> Load<P> {
-    /// A generator over `port`; `secret` is from the machine's entropy.
+    /// A generator over `port`; `secret` makes sequence numbers and timestamps.
     pub(crate) fn new(
         port: P,
         mix: Mix,
@@ -110,7 +112,6 @@ impl<P: Port> Load<P> {
         mut sources: Sources,
         secret: [u64; 2],
     ) -> Load<P> {
-        sources.skip(secret[1]);
         let config = config(sources.addresses(), manner.connections, secret);
         let stack = Stack::new(config, port.facts());
         let work = Loop::new(port, stack, Client::new(mix, manner), BURST_FRAMES);

@@ -54,7 +54,7 @@ impl Sources {
     }
 
     /// Begins elsewhere: the server may still know the first ports of a run before.
-    pub(super) fn skip(&mut self, random: u64) {
+    pub(crate) fn skip(&mut self, random: u64) {
         self.used = random % (PORTS * self.addresses.len() as u64);
     }
 
