@@ -104,14 +104,7 @@ fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Co
 
 impl<P: Port> Load<P> {
     /// A generator over `port`; `secret` makes sequence numbers and timestamps.
-    pub(crate) fn new(
-        port: P,
-        mix: Mix,
-        manner: Manner,
-        peer: Peer,
-        mut sources: Sources,
-        secret: [u64; 2],
-    ) -> Load<P> {
+    pub(crate) fn new(port: P, mix: Mix, manner: Manner, peer: Peer, sources: Sources, secret: [u64; 2]) -> Load<P> {
         let config = config(sources.addresses(), manner.connections, secret);
         let stack = Stack::new(config, port.facts());
         let work = Loop::new(port, stack, Client::new(mix, manner), BURST_FRAMES);
