@@ -8,6 +8,7 @@
 mod commands;
 mod experiment;
 mod grid;
+mod http;
 mod interface;
 mod load;
 mod pipe;
@@ -38,6 +39,8 @@ enum Command {
     Reflect(commands::reflect::Options),
     /// A DNS load through AF_XDP: rates, numbered questions, checked answers, latency
     Dns(commands::dns::Options),
+    /// An HTTP load through AF_XDP: connections of our own stack, open or closed loop, checked bodies, latency
+    Http(commands::http::Options),
     /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
     PipeDns(pipe_dns::Options),
     /// What TCP costs in our stack with no kernel in it: round trips, connections, downloads, idle connections
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Reflect(options) => commands::reflect::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
+        Command::Http(options) => commands::http::run(&options),
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::PipeTcp(options) => pipe_tcp::run(&options),
         Command::PipeHttp(options) => pipe_http::run(&options),
