@@ -9,6 +9,7 @@ mod commands;
 mod experiment;
 mod grid;
 mod interface;
+mod link;
 mod load;
 mod pipe_dns;
 mod procs;
@@ -33,6 +34,8 @@ struct Cli {
 enum Command {
     /// The yardstick: send every frame back with its addresses swapped
     Reflect(commands::reflect::Options),
+    /// A lossy, slow path: join two interfaces
+    Wire(commands::wire::Options),
     /// A DNS load through AF_XDP: rates, numbered questions, checked answers, latency
     Dns(commands::dns::Options),
     /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
@@ -52,6 +55,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Reflect(options) => commands::reflect::run(&options),
+        Command::Wire(options) => commands::wire::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::Zone(options) => commands::zone::run(&options),

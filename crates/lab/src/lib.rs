@@ -30,7 +30,7 @@ mod process;
 pub mod raw;
 pub mod zonegen;
 
-pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, Options, SERVER_V4, SERVER_V6, Side};
+pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4, SERVER_V6, Side};
 pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 
 use std::path::PathBuf;

@@ -397,8 +397,7 @@ struct Made {
 fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering, Made), Failed> {
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
-    let maps =
-        Config { queues: device.rx_queues, mac: device.mac, everything: config.everything, ..Config::default() };
+    let maps = Config { queues: device.rx_queues, mac: device.mac, everything: config.everything, ..Config::default() };
     let steering = load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
     if device.running {

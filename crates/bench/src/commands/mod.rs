@@ -2,6 +2,7 @@
 
 pub(crate) mod dns;
 pub(crate) mod reflect;
+pub(crate) mod wire;
 pub(crate) mod zone;
 
 use anyhow::{Context as _, Result};
