@@ -44,8 +44,8 @@ enum Command {
     Zone(commands::zone::Options),
     /// Servers back to back in the laboratory: medians of paired ratios
     Compare(experiment::CompareOptions),
-    /// The papers' figures: CSV, SVG and Markdown
-    Experiment(experiment::FigureOptions),
+    /// The papers' figures and others: CSV, SVG and Markdown
+    Experiment(experiment::ExperimentOptions),
     /// What an idle server costs, and how late its first answer is
     Idle(experiment::IdleOptions),
     /// A long load with a reload every second, every question accounted for
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),
-        Command::Experiment(options) => experiment::figure(&options),
+        Command::Experiment(options) => experiment::experiment(&options),
         Command::Idle(options) => experiment::idle(&options),
         Command::Soak(options) => experiment::soak(&options),
     };

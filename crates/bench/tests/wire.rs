@@ -2,7 +2,8 @@
 
 use lab::{Lab, MIDDLE, Options, Process, require_programs};
 use serde_json::Value;
-use std::time::Duration;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
 /// Far above what anything here takes on an idle machine.
@@ -53,8 +54,9 @@ fn a_path_is_as_long_as_it_was_asked_to_be_for_both_families() {
     let wire = join(&lab, &["--delay", "20"]);
     for server in ["198.18.0.1", "2001:db8:18::1"] {
         // the first one asks for a hardware address, too
-        let (times, text) = ping(&lab, &["-c", "8", "-i", "0.1", "-W", "10", server]);
-        assert_eq!(times.len(), 8, "{text}");
+        // with -w ping waits for as many answers, however late
+        let (times, text) = ping(&lab, &["-c", "8", "-i", "0.1", "-w", "60", server]);
+        assert!(times.len() >= 8, "{text}");
         let least = times.iter().copied().fold(f64::INFINITY, f64::min);
         // never sooner; how much later is up to the machine, which the best of several tells
         assert!((40.0..60.0).contains(&least), "{text}");
@@ -74,8 +76,9 @@ fn losses_are_as_many_as_asked_and_the_same_for_the_same_seed() {
         let [there, back] = end(wire);
         assert_eq!(count(&there, "arrived"), 400, "{there}");
         assert_eq!(count(&there, "lost") + count(&there, "passed"), 400, "{there}");
-        assert_eq!(count(&back, "passed"), times.len() as u64, "{text}");
-        assert_eq!(count(&there, "passed"), times.len() as u64, "{text}");
+        // ping may be gone when the last answers come
+        let passed = count(&there, "passed");
+        assert!(times.len() as u64 <= passed && times.len() as u64 + 50 > passed, "{there} {text}");
         count(&there, "lost")
     };
     // 40 on average with a deviation of 6: five of them either way
@@ -121,14 +124,26 @@ fn a_file_comes_whole_over_a_path_that_loses_doubles_reorders_and_corrupts() {
 fn a_line_has_its_rate_and_drops_what_its_queue_cannot_hold() {
     let lab = apart();
     lab.silence().unwrap();
-    // 1000 bytes take 80 ms; 300 ms hold the one under way and three more
+    // 1000 bytes take 80 ms, so 300 ms hold five frames at most
     let wire = join(&lab, &["--rate", "100k,1G", "--queue", "300"]);
-    let (times, text) = ping(&lab, &["-c", "10", "-l", "10", "-s", "958", "-W", "10", "198.18.0.1"]);
-    assert!(times.len() >= 4 && times.len() < 10, "{text}");
-    assert!(times[0] >= 80.0 && times[3] >= 320.0, "{text}");
+    let (begin, sent) = (Instant::now(), 200);
+    lab.client().inside(|| {
+        let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+        for _ in 0..sent {
+            // an answer that the port is closed may be what the next call reports
+            let _ = socket
+                .send_to(&[7; 1000 - 42], "198.18.0.1:9")
+                .or_else(|_| socket.send_to(&[7; 1000 - 42], "198.18.0.1:9"));
+        }
+    });
+    std::thread::sleep(Duration::from_millis(500));
     let [there, back] = end(wire);
-    assert_eq!(count(&there, "overflow"), 10 - times.len() as u64, "{there}");
-    assert_eq!(count(&back, "passed"), times.len() as u64, "{back}");
+    let frames = begin.elapsed().as_millis() as u64 / 80;
+    let (passed, held, overflow) = (count(&there, "passed"), count(&there, "held"), count(&there, "overflow"));
+    assert_eq!((count(&there, "arrived"), passed + held + overflow), (sent, sent), "{there}");
+    // as fast as the line is at most, and no more waiting than the queue holds
+    assert!(passed > 0 && passed <= frames && held <= 5 && overflow > 0, "{there}, time for {frames}");
+    assert_eq!(count(&back, "overflow"), 0, "{back}");
 }
 
 /// What the two kernels and the middle's say of their interfaces.
