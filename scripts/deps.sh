@@ -5,7 +5,7 @@ set -euo pipefail
 
 build="clang gcc libbpf-dev libc6-dev linux-libc-dev llvm make"
 demo="$build bind9-dnsutils ethtool iproute2"
-test="$demo bpftool curl dnsperf iputils-ping knot knot-dnsutils ldnsutils nsd procps tshark"
+test="$demo bpftool curl dnsperf iputils-ping knot knot-dnsutils ldnsutils nginx nsd procps tshark"
 
 case ${1:-} in
 build | demo | test) wanted=${!1} ;;

@@ -76,6 +76,7 @@ fn losses_are_as_many_as_asked_and_the_same_for_the_same_seed() {
         let [there, back] = end(wire);
         assert_eq!(count(&there, "arrived"), 400, "{there}");
         assert_eq!(count(&there, "lost") + count(&there, "passed"), 400, "{there}");
+        assert_eq!((count(&back, "lost"), count(&back, "overflow")), (0, 0), "{back}");
         // ping may be gone when the last answers come
         let passed = count(&there, "passed");
         assert!(times.len() as u64 <= passed && times.len() as u64 + 50 > passed, "{there} {text}");
