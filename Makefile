@@ -9,7 +9,7 @@ build:
 	scripts/deps.sh build
 	$(CARGO) build --release --locked -p simoom
 
-# a two-host laboratory, the server over AF_XDP, a few queries, live counters; SECONDS=10 ends by itself
+# a two-host laboratory, the server over AF_XDP, a few queries and pages, live counters; SECONDS=10 ends by itself
 demo:
 	scripts/deps.sh demo
 	$(CARGO) build --release --locked -p simoom

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Shows simoom at work and leaves nothing behind. As root: two hosts made of network namespaces, the server over AF_XDP.
-# Otherwise: kernel sockets at 127.0.0.1:5300.     usage: demo.sh SIMOOM [SECONDS]     (0: until Ctrl-C)
+# Otherwise: kernel sockets at 127.0.0.1, ports 5300 and 8080.     usage: demo.sh SIMOOM [SECONDS]     (0: until Ctrl-C)
 set -euo pipefail
 simoom=$(realpath "$1") seconds=${2:-0}
-zone=$(realpath "$(dirname "$0")/../demo/example.com.zone")
+demo=$(realpath "$(dirname "$0")/../demo")
 work=$(mktemp -d)
 server=simoom-demo-$$-server client=simoom-demo-$$-client
 pid=
@@ -37,18 +37,31 @@ if [ "$(id -u)" = 0 ]; then
     ip netns exec "$host" ethtool -K "$interface" gro on >/dev/null
   done
   on_server=(ip netns exec "$server") on_client=(ip netns exec "$client")
-  listen=(--interface vs --listen 198.18.0.1:53 --listen "[2001:db8:18::1]:53")
-  target=(@198.18.0.1) target6=(@2001:db8:18::1)
+  dataplane='interface = ["vs"]
+listen = ["198.18.0.1:53", "[2001:db8:18::1]:53"]' web='"198.18.0.1:80", "[2001:db8:18::1]:80"'
+  target=(@198.18.0.1) target6=(@2001:db8:18::1) url=http://198.18.0.1 url6=http://[2001:db8:18::1]
 else
   on_server=() on_client=()
-  listen=(--listen 127.0.0.1:5300)
-  target=(@127.0.0.1 -p 5300) target6=(@127.0.0.1 -p 5300)
+  dataplane='listen = ["127.0.0.1:5300"]' web='"127.0.0.1:8080"'
+  target=(@127.0.0.1 -p 5300) target6=(@127.0.0.1 -p 5300) url=http://127.0.0.1:8080 url6=http://127.0.0.1:8080
 fi
 
 control=$work/control
-run=("${on_server[@]}" "$simoom" dns "${listen[@]}" --control "$control" "example.com=$zone")
-echo "\$ simoom dns ${listen[*]} example.com=demo/example.com.zone"
-"${run[@]}" &
+cat >"$work/simoom.toml" <<END
+[dataplane]
+$dataplane
+[control]
+path = "$control"
+[[dns.zone]]
+origin = "example.com"
+file = "$demo/example.com.zone"
+[web]
+root = "$demo/site"
+listen = [$web]
+END
+echo "\$ simoom serve --config simoom.toml    # with this in it:"
+sed 's/^/    /' "$work/simoom.toml"
+"${on_server[@]}" "$simoom" serve --config "$work/simoom.toml" &
 pid=$!
 for _ in $(seq 50); do
   "$simoom" ctl --control "$control" status >/dev/null 2>&1 && break
@@ -68,14 +81,26 @@ else
   echo "dig is not installed (Debian: bind9-dnsutils), so no query is shown"
 fi
 
+fetch() {
+  echo "\$ curl $*"
+  "${on_client[@]}" curl -gsS --max-time 10 "$@" | grep -E '^(HTTP|ETag|Content-Length)|<h1>' || { echo "no answer" >&2; exit 1; }
+}
+if command -v curl >/dev/null; then
+  fetch "$url/"
+  fetch -I "$url6/simoom.svg"
+else
+  echo "curl is not installed, so no page is fetched"
+fi
+
 counters() {
   "$simoom" ctl --control "$control" stats | awk '
     $1 == "dns_questions_total" && /transport=udp/ { udp += $NF }
     $1 == "dns_questions_total" && /transport=tcp/ { tcp += $NF }
     $1 == "dns_answers_total" { sub("rcode=", "", $2); answers = answers ", " $2 " " $NF }
+    $1 == "web_answers_total" { pages += $NF }
     $1 == "dataplane_frames_total" && /direction=in/ { taken = "; AF_XDP " $NF " frames in" }
     $1 == "dataplane_frames_total" && /direction=out/ { sent = ", " $NF " out" }
-    END { printf "questions: UDP %d, TCP %d; answers: %s%s%s", udp, tcp, substr(answers, 3), taken, sent }'
+    END { printf "questions: UDP %d, TCP %d; answers: %s; pages: %d%s%s", udp, tcp, substr(answers, 3), pages, taken, sent }'
 }
 
 echo "counters (Ctrl-C ends the demo):"

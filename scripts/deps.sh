@@ -4,8 +4,8 @@
 set -euo pipefail
 
 build="clang gcc libbpf-dev libc6-dev linux-libc-dev llvm make"
-demo="$build bind9-dnsutils ethtool iproute2"
-test="$demo bpftool curl dnsperf iputils-ping knot knot-dnsutils ldnsutils nginx nsd procps tshark"
+demo="$build bind9-dnsutils curl ethtool iproute2"
+test="$demo apache2-utils bpftool dnsperf iputils-ping knot knot-dnsutils ldnsutils nginx nsd procps tshark wrk"
 
 case ${1:-} in
 build | demo | test) wanted=${!1} ;;

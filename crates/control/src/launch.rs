@@ -1,9 +1,11 @@
 //! The engines: opened before privileges go, started after, stopped together.
 //!
 //! Kernel sockets serve every listener that the kernel has an address for. With an interface, AF_XDP takes the UDP of DNS's
-//! listeners, and what it leaves to the kernel (fragments, IP options, TCP) finds the sockets there. The web service needs
-//! TCP, which our own stack does not have yet: it is on kernel sockets always.
+//! listeners and the TCP of the web's; what it leaves to the kernel (fragments, IP options, DNS over TCP, what comes in
+//! elsewhere) finds the sockets there.
 
+mod limits;
+mod listeners;
 mod xdp;
 
 use crate::config::Settings;
@@ -11,13 +13,12 @@ use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
 use crate::words::{Backend, Cpus, Idle, Transmit};
-use app::Listener;
 use base::ring::Consumer;
 use dataplane::tap::{Copy, tap};
+use listeners::{Listening, division, listeners};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sockets::{BindError, Endpoint, Engine, Streams, Transport};
+use sockets::{BindError, Engine};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Refuses what can be seen to be wrong before anything is read or opened.
@@ -42,14 +43,6 @@ fn online() -> Option<Cpus> {
 /// Descriptors beside those of connections: listeners, polls, files, the control socket's and the metrics' clients.
 const OTHER_DESCRIPTORS: usize = 512;
 
-/// A listener's number, its address and whether it is the web service's.
-#[derive(Clone, Copy, Debug)]
-struct Listening {
-    listener: Listener,
-    address: SocketAddr,
-    web: bool,
-}
-
 /// Everything bound, nothing started.
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -59,26 +52,6 @@ pub(crate) struct Opened {
     socket_threads: usize,
     xdp: Option<xdp::Opened>,
     fell_back: bool,
-}
-
-/// The listeners that can be had, those of DNS first: those that nobody asked for may be left out.
-fn listeners(settings: &Settings) -> Vec<Listening> {
-    let has_ipv6 = Path::new("/proc/net/if_inet6").exists();
-    let wanted = |address: &SocketAddr, by_default: bool| has_ipv6 || address.is_ipv4() || !by_default;
-    let dns = settings.dns.iter().flat_map(|dns| dns.listen.iter().map(|at| (*at, dns.listen_by_default, false)));
-    let web = settings.web.iter().flat_map(|web| web.listen.iter().map(|at| (*at, web.listen_by_default, true)));
-    let numbered = dns.chain(web).enumerate();
-    let possible = numbered.filter(|(_, (address, by_default, _))| wanted(address, *by_default));
-    possible.map(|(n, (address, _, web))| Listening { listener: Listener(n as u16), address, web }).collect()
-}
-
-fn division(settings: &Settings) -> Division {
-    Division { web_from: settings.dns.as_ref().map_or(0, |dns| dns.listen.len() as u16) }
-}
-
-/// The listeners that AF_XDP takes.
-fn of_dns(listeners: &[Listening]) -> Vec<(Listener, SocketAddr)> {
-    listeners.iter().filter(|at| !at.web).map(|at| (at.listener, at.address)).collect()
 }
 
 /// Binds every socket, then attaches to the interfaces.
@@ -110,27 +83,12 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
         }
         return Ok(alone(open_sockets(settings, &listeners, true, threads)?, false));
     }
-    if settings.dns.is_none() {
-        let why = "the web service needs kernel sockets: TCP over AF_XDP is not there yet";
-        if settings.backend == Backend::Xdp {
-            return Err(Error::environment(format!("{why}; leave out --interface, or give --backend sockets")));
-        }
-        refuse_what_sockets_lack(settings, why)?;
-        tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
-        return Ok(alone(open_sockets(settings, &listeners, true, threads)?, true));
-    }
     refuse_the_kernels(settings)?;
-    let beside = if settings.web.is_some() { threads } else { 1 };
     // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
-    let sockets = open_sockets(settings, &listeners, false, beside)?;
-    let why = match xdp::open(settings, &of_dns(&listeners)) {
+    let sockets = open_sockets(settings, &listeners, false, 1)?;
+    let why = match xdp::open(settings, &listeners) {
         Ok(xdp) => {
-            xdp::warn_tcp_missing(settings, &of_dns(&listeners));
-            if settings.web.is_some() {
-                tracing::info!("the web service is on kernel sockets: TCP over AF_XDP is not there yet");
-            }
-            let socket_threads = beside;
-            return Ok(Opened { listeners, division, sockets, socket_threads, xdp: Some(xdp), fell_back: false });
+            return Ok(Opened { listeners, division, sockets, socket_threads: 1, xdp: Some(xdp), fell_back: false });
         }
         Err(Error::Environment(why)) if settings.backend == Backend::Auto => why.join(" "),
         Err(error) => return Err(error),
@@ -143,7 +101,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
 
 /// Every connection is a descriptor, and the usual limit is 1024: takes what the hard limit allows, and says when it is short.
 fn raise_descriptors(settings: &Settings) {
-    let needed = (connections(settings) + OTHER_DESCRIPTORS) as u64;
+    let needed = (limits::connections(settings) + OTHER_DESCRIPTORS) as u64;
     let has = getrlimit(Resource::Nofile);
     let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
     if enough(has.current) {
@@ -202,35 +160,6 @@ fn warn_short_backlog(settings: &Settings) {
     }
 }
 
-/// The endpoints of a listener: DNS over both transports, the web over TCP.
-fn endpoints(settings: &Settings, at: &Listening) -> impl Iterator<Item = Endpoint> + use<> {
-    let Listening { listener, address, web } = *at;
-    let window_bytes = Some(if web { ::web::WINDOW_BYTES } else { dns::stream::WINDOW_BYTES });
-    let backlog = settings.dns.as_ref().filter(|_| !web).map(|dns| dns.tcp_backlog as i32);
-    let transports = [Transport::Udp, Transport::Tcp].into_iter().skip(usize::from(web));
-    transports.map(move |transport| Endpoint { listener, address, transport, window_bytes, backlog })
-}
-
-/// Most connections of both services together.
-fn connections(settings: &Settings) -> usize {
-    let (dns, web) = (settings.dns.as_ref(), settings.web.as_ref());
-    dns.map_or(0, |dns| dns.tcp_connections) + web.map_or(0, |web| web.connections)
-}
-
-/// The bounds of both services' connections together. The budget of copied bytes is one for both, the sum of what each has
-/// alone: it bounds the memory, and does not keep the readers of one service from spending the other's part.
-fn streams(settings: &Settings, threads: usize) -> Streams {
-    let default = Streams::default();
-    let (dns, web) = (settings.dns.as_ref(), settings.web.as_ref());
-    let budget_bytes = dns.map_or(0, |dns| dns.tcp_memory_bytes) + web.map_or(0, |_| default.budget_bytes);
-    Streams {
-        connections: connections(settings).div_ceil(threads),
-        per_source: web.map_or(default.per_source, |web| web.per_source),
-        budget_bytes: budget_bytes.div_ceil(threads),
-        ..default
-    }
-}
-
 fn open_sockets(
     settings: &Settings,
     listeners: &[Listening],
@@ -239,7 +168,7 @@ fn open_sockets(
 ) -> Result<Option<Engine>, Error> {
     let is_own = |address: &SocketAddr| settings.own.iter().any(|own| own.0.address == address.ip());
     let endpoints: Vec<_> =
-        listeners.iter().filter(|at| !is_own(&at.address)).flat_map(|at| endpoints(settings, at)).collect();
+        listeners.iter().filter(|at| !is_own(&at.address)).flat_map(|at| at.endpoints(settings)).collect();
     if endpoints.is_empty() {
         return Ok(None);
     }
@@ -255,7 +184,7 @@ fn open_sockets(
             Idle::Adaptive => sockets::Idle::Adaptive,
             Idle::Block => sockets::Idle::Block,
         },
-        streams: streams(settings, threads),
+        streams: limits::on_sockets(settings, threads),
         ..sockets::Config::default()
     };
     Engine::bind(config).map(Some).map_err(|error| match error {
@@ -299,9 +228,10 @@ impl Opened {
         }
         if let Some(xdp) = self.xdp {
             let threads = xdp.threads();
-            let services = plan.maker(threads, false);
-            let listeners = of_dns(&self.listeners);
-            let xdp = xdp.start(settings, &listeners, services, registry).map_err(|error| cannot("AF_XDP", error))?;
+            let tcp = limits::on_stack(settings, &self.listeners, threads, plan.secret());
+            let services = plan.maker(threads, tcp.is_some());
+            let stack = xdp::stack_config(settings, &self.listeners, tcp, plan.seed());
+            let xdp = xdp.start(settings, stack, services, registry).map_err(|error| cannot("AF_XDP", error))?;
             running.threads += threads;
             running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
             engines.xdp = Some(xdp);
@@ -350,7 +280,11 @@ impl Running {
 
     /// Begins to end: idle connections are closed, new ones refused.
     pub(crate) fn drain(&self) {
-        if let Some(sockets) = &self.engines().sockets {
+        let engines = self.engines();
+        if let Some(xdp) = &engines.xdp {
+            xdp.dataplane.command(|_, _, stack| stack.drain());
+        }
+        if let Some(sockets) = &engines.sockets {
             sockets.drain();
         }
     }
@@ -358,10 +292,15 @@ impl Running {
     /// Connections that are open.
     pub(crate) fn stream_connections(&self) -> u64 {
         let engines = self.engines();
-        engines
-            .sockets
-            .as_ref()
-            .map_or(0, |sockets| sockets.counters().map(|counters| counters.connections.get()).sum())
+        let sockets = engines.sockets.iter().flat_map(|it| it.counters()).map(|counters| counters.connections.get());
+        let stacks = engines.xdp.iter().flat_map(|it| it.connections());
+        sockets.chain(stacks).sum()
+    }
+
+    /// Connections of our own stack as they stand, `most` at most, and whether there are more; None without AF_XDP.
+    pub(crate) fn views(&self, most: usize) -> Option<(Vec<stack::tcp::View>, bool)> {
+        // held over the walk, so that the engines do not go meanwhile
+        self.engines().xdp.as_ref().map(|xdp| xdp.views(most))
     }
 
     /// Begins to copy the frames of every queue into rings of `frames`; None without AF_XDP, or while that is done already.
@@ -438,38 +377,11 @@ impl Running {
 mod tests {
     use super::*;
 
-    const DNS: &str = "[dns]\ntcp-connections = 10\ntcp-memory = 8\ntcp-backlog = 9\n[[dns.zone]]\nfile = \"z\"\n";
-    const WEB: &str = "[web]\nroot = \"/nowhere\"\nconnections = 100\nper-source = 50\n";
+    pub(super) const DNS: &str =
+        "[dns]\ntcp-connections = 10\ntcp-memory = 8\ntcp-backlog = 9\n[[dns.zone]]\nfile = \"z\"\n";
+    pub(super) const WEB: &str = "[web]\nroot = \"/nowhere\"\nconnections = 100\nper-source = 50\n";
 
-    fn settings(text: &str) -> Settings {
+    pub(super) fn settings(text: &str) -> Settings {
         crate::config::from_text("s.toml", text).unwrap()
-    }
-
-    #[test]
-    fn bounds_of_connections_are_those_of_both_services_together() {
-        let of = |text: &str| {
-            let streams = streams(&settings(text), 2);
-            (streams.connections, streams.per_source, streams.budget_bytes >> 20)
-        };
-        let default = Streams::default().per_source;
-        assert_eq!(of(DNS), (5, default, 4));
-        assert_eq!(of(WEB), (50, 50, 32));
-        assert_eq!(of(&format!("{DNS}{WEB}")), (55, 50, 36));
-    }
-
-    #[test]
-    fn listeners_are_divided_and_have_their_services_transports_and_backlogs() {
-        let settings =
-            settings(&format!("[dataplane]\nlisten = [\"127.0.0.1:53\"]\n{DNS}{WEB}listen = [\"127.0.0.1:80\"]\n"));
-        let listeners = listeners(&settings);
-        let found: Vec<_> = listeners
-            .iter()
-            .flat_map(|at| endpoints(&settings, at))
-            .map(|it| (it.listener.0, it.address.port(), it.transport, it.backlog))
-            .collect();
-        let dns = |transport| (0, 53, transport, Some(9));
-        assert_eq!(found, [dns(Transport::Udp), dns(Transport::Tcp), (1, 80, Transport::Tcp, None)]);
-        assert_eq!(division(&settings), Division { web_from: 1 });
-        assert_eq!(of_dns(&listeners), [(Listener(0), "127.0.0.1:53".parse().unwrap())]);
     }
 }

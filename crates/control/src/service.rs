@@ -173,6 +173,7 @@ pub(crate) struct Plan {
     access_log: Option<Arc<AccessLog>>,
     registry: Arc<Registry>,
     seed: u64,
+    secret: [u64; 2],
 }
 
 /// Makes the services of each thread of an engine, and again after a panic.
@@ -204,7 +205,18 @@ impl Plan {
             access_log,
             registry,
             seed: u64::from_ne_bytes(random()?),
+            secret: [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)],
         })
+    }
+
+    /// For the stacks' random delays.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// What TCP's sequence numbers and cookies are made with.
+    pub(crate) fn secret(&self) -> [u64; 2] {
+        self.secret
     }
 
     /// For an engine of `threads` threads; `streams` is false where no connection ever comes, so none needs memory.
@@ -287,11 +299,6 @@ fn web_options(web: &Web, wall: &Arc<WallClock>) -> io::Result<web::Options> {
 }
 
 impl Maker {
-    /// For what else needs unguessable numbers.
-    pub(crate) fn seed(&self) -> u64 {
-        self.plan.seed
-    }
-
     /// One thread's services, which go on with the counters of those before them.
     pub(crate) fn make(&self, thread: usize) -> Composed {
         let Plan { division, published, dns, web, access_log, .. } = &self.plan;

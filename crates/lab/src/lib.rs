@@ -36,7 +36,8 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 17] = [
+    ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("curl", "curl"),
     ("dig", "dnsutils"),
@@ -52,6 +53,7 @@ const PACKAGES: [(&str, &str); 15] = [
     ("nsd", "nsd"),
     ("ping", "iputils-ping"),
     ("tshark", "tshark"),
+    ("wrk", "wrk"),
 ];
 
 /// Panics, naming the mend, unless this process is root and everything that this crate runs is installed.

@@ -180,11 +180,13 @@ fn a_control_socket_that_is_taken() {
 fn an_interface_that_is_not_there_ends_with_status_1() {
     let place = Place::new();
     let listen = format!("127.0.0.1:{}", free_port());
-    let args = ["dns", &place.path("example.zone"), "--listen", &listen, "--control", &place.path("control")];
-    let output = run(&[&args[..], &["--interface", "no-such-if"]].concat());
-    let said = complaints(&output);
-    assert_eq!((said.len(), output.status.code()), (1, Some(1)), "{said:?}");
-    assert!(said[0].starts_with("AF_XDP: no interface no-such-if: there are "), "{said:?}");
+    for service in [["dns", &place.path("example.zone")], ["web", &place.path("")]] {
+        let args = ["--listen", &listen, "--control", &place.path("control"), "--interface", "no-such-if"];
+        let output = run(&[&service[..], &args].concat());
+        let said = complaints(&output);
+        assert_eq!((said.len(), output.status.code()), (1, Some(1)), "{said:?}");
+        assert!(said[0].starts_with("AF_XDP: no interface no-such-if: there are "), "{said:?}");
+    }
 }
 
 #[test]

@@ -40,6 +40,9 @@ use own::Own;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+/// The counters of a stack and of its TCP.
+type AllCounters = (Arc<Counters>, Option<Arc<tcp::Counters>>);
+
 /// A host's network stack over one queue of one interface.
 #[derive(Debug)]
 pub struct Stack {
@@ -65,10 +68,13 @@ pub struct Stack {
 impl Stack {
     /// A stack for the port with these facts. Own addresses are claimed from the first [`Stack::poll`] on.
     pub fn new(config: Config, facts: &port::Facts) -> Stack {
-        Stack::with(config, facts, Arc::new(Counters::new()), Vec::new())
+        let tcp = config.tcp.as_ref().map(|_| Arc::new(tcp::Counters::new()));
+        Stack::with(config, facts, (Arc::new(Counters::new()), tcp), Vec::new())
     }
 
-    fn with(config: Config, facts: &port::Facts, counters: Arc<Counters>, own: Vec<Own>) -> Stack {
+    fn with(config: Config, facts: &port::Facts, counters: AllCounters, own: Vec<Own>) -> Stack {
+        let (counters, of_tcp) = counters;
+        let tcp = config.tcp.as_ref().zip(of_tcp);
         let mut stack = Stack {
             locals: Locals::new(std::iter::empty(), &[], &[], false),
             facts: facts.clone(),
@@ -80,7 +86,7 @@ impl Stack {
             follows: false,
             seen: 0,
             claim: config.claim,
-            tcp: config.tcp.as_ref().map(|tcp| Box::new(tcp::Engine::new(tcp, facts))),
+            tcp: tcp.map(|(tcp, counters)| Box::new(tcp::Engine::new(tcp, facts, counters))),
             config: Config::default(),
             due_at: Instant::ZERO,
             rng: Rng::new(config.seed),
@@ -91,10 +97,12 @@ impl Stack {
 
     /// A new stack in the place of this one, after a panic may have left this one half-way through a burst: told the same,
     /// counting in the same counters, with the own addresses as far as they had come. They are not claimed anew, since that
-    /// would take the service off the network for seconds.
+    /// would take the service off the network for seconds. Connections are lost, and their peers learn it by a reset when they
+    /// next send something.
     #[must_use]
     pub fn successor(&self) -> Stack {
-        Stack::with(self.config.clone(), &self.facts, self.counters.clone(), self.own.clone())
+        let counters = (self.counters.clone(), self.tcp_counters());
+        Stack::with(self.config.clone(), &self.facts, counters, self.own.clone())
     }
 
     /// The counters, which anyone may read at any time.
@@ -117,6 +125,23 @@ impl Stack {
     pub fn calls(&mut self, now: Instant) -> Option<impl app::Streams + '_> {
         self.due_at = self.due_at.min(now);
         self.tcp.as_mut().map(|engine| tcp::Calls { engine, now })
+    }
+
+    /// Begins to end: no further handshake is begun, and connections are closed as soon as neither side owes the other anything;
+    /// one that has not brought anything yet may be about to. The caller watches [`tcp::Counters::connections`].
+    pub fn drain(&mut self) {
+        self.due_at = Instant::ZERO;
+        if let Some(tcp) = &mut self.tcp {
+            tcp.drain();
+        }
+    }
+
+    /// Resets every connection, at the end; the resets go out in the polls that follow.
+    pub fn abort_all(&mut self) {
+        self.due_at = Instant::ZERO;
+        if let Some(tcp) = &mut self.tcp {
+            tcp.abort_all();
+        }
     }
 
     /// Asks `peer` for a connection from `local`, whose port may be zero for any that is free, over the station `next_hop`. What
@@ -143,6 +168,12 @@ impl Stack {
     /// When sums or lists contradict each other: our own fault.
     pub fn tcp_usage(&self) -> tcp::Usage {
         self.tcp.as_ref().map_or_else(tcp::Usage::default, |tcp| tcp.usage())
+    }
+
+    /// Shows TCP connections as they stand: up to `most` places of their table from place `from` on. Returns where to go on, None
+    /// at the end or without TCP.
+    pub fn tcp_view(&self, now: Instant, from: u32, most: u32, show: &mut dyn FnMut(tcp::View)) -> Option<u32> {
+        self.tcp.as_ref().and_then(|tcp| tcp.view(now, from, most, show))
     }
 
     /// TCP's counters, if there is TCP.

@@ -2,65 +2,20 @@
 //! datagrams answered, verifying every checksum. Time is passed in, so nothing here waits.
 
 mod common;
+mod smoltcp_wire;
 
 use common::*;
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, ChecksumCapabilities, Device, DeviceCapabilities, Medium};
+use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::socket::{icmp, udp};
 use smoltcp::time::Instant as Time;
 use smoltcp::wire::{
     EthernetAddress, HardwareAddress, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpCidr,
 };
+use smoltcp_wire::Wire;
 use stack::{Claim, Config, DropReason, Handled};
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-
-/// smoltcp's device: frames it sent, frames it is to get.
-#[derive(Default)]
-struct Wire {
-    sent: Vec<Vec<u8>>,
-    arrived: VecDeque<Vec<u8>>,
-}
-
-struct Rx(Vec<u8>);
-struct Tx<'a>(&'a mut Vec<Vec<u8>>);
-
-impl phy::RxToken for Rx {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl phy::TxToken for Tx<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = vec![0; len];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
-    }
-}
-
-impl Device for Wire {
-    type RxToken<'a> = Rx;
-    type TxToken<'a> = Tx<'a>;
-
-    fn receive(&mut self, _now: Time) -> Option<(Rx, Tx<'_>)> {
-        let frame = self.arrived.pop_front()?;
-        Some((Rx(frame), Tx(&mut self.sent)))
-    }
-
-    fn transmit(&mut self, _now: Time) -> Option<Tx<'_>> {
-        Some(Tx(&mut self.sent))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
 
 struct World {
     host: Host,

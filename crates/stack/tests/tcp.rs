@@ -124,3 +124,53 @@ fn a_refused_connection_and_one_that_nobody_answers_are_told() {
         assert_eq!(world.hosts[1].stack.tcp_usage(), Usage::default());
     }
 }
+
+/// A connection that has brought bytes both ways and stays open.
+fn idle() -> World<Peer> {
+    let script = |send| Script { send, piece: 1000, stays: true, ..Script::default() };
+    let mut world = pair(script(3000), script(500));
+    world.connect(false, 1, 100_000);
+    let done = |world: &mut World<Peer>| {
+        let mut ends = world.ends();
+        ends.next().is_some_and(|(_, _, end)| end.received == 500)
+            && ends.next().is_some_and(|(_, _, end)| end.received == 3000)
+    };
+    assert!(world.run(seconds(10), done));
+    // the last acknowledgements
+    world.run(seconds(20), |_| false);
+    assert_eq!(world.hosts[0].stack.tcp_usage().connections, 1);
+    world
+}
+
+#[test]
+fn a_drained_stack_closes_what_is_idle_and_takes_nobody() {
+    let mut world = idle();
+    world.hosts[0].stack.drain();
+    assert!(world.run(seconds(100), |world| world.is_over()));
+    assert_eq!(world.hosts[0].stack.tcp_usage().connections, 0);
+    let dead: Vec<_> = world.ends().map(|(_, _, end)| end.dead).collect();
+    assert_eq!(dead, [Some(DeadReason::Closed); 2]);
+    world.hosts[1].service.ends.insert(2, Script::default());
+    world.connect(false, 2, 100_000);
+    assert!(world.run(seconds(200), |world| !world.hosts[1].service.refused.is_empty()));
+    assert_eq!(world.hosts[1].service.refused, [DeadReason::Reset]);
+}
+
+#[test]
+fn the_end_resets_what_is_left_and_a_successor_counts_on() {
+    let mut world = idle();
+    let before = world.hosts[0].stack.tcp_counters().unwrap();
+    world.hosts[0].stack.abort_all();
+    assert!(world.run(seconds(100), |world| world.is_over()));
+    let dead: Vec<_> = world.ends().map(|(_, _, end)| end.dead).collect();
+    assert_eq!(dead, [Some(DeadReason::Aborted), Some(DeadReason::Reset)]);
+    let mut world = idle();
+    let counters = world.hosts[0].stack.tcp_counters().unwrap();
+    assert_eq!((counters.connections.get(), counters.event(Event::Accepted)), (1, 1));
+    world.hosts[0].stack = world.hosts[0].stack.successor();
+    assert_eq!((counters.connections.get(), counters.event(Event::Accepted)), (0, 1));
+    world.hosts[1].service.ends.insert(2, Script::default());
+    world.connect(false, 2, 100_000);
+    assert!(world.run(seconds(100), |_| counters.event(Event::Accepted) == 2));
+    assert_eq!(before.event(Event::Aborted), 1);
+}

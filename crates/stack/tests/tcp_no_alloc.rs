@@ -1,5 +1,4 @@
 //! TCP allocates nothing once the stack is made: handshakes, data both ways, loss, closing, TIME-WAIT, cookies.
-#![allow(unsafe_code, reason = "a counting allocator is one")]
 
 mod world;
 
@@ -9,34 +8,12 @@ use port::Port;
 use port::pipe::{self, Pipe};
 use stack::Stack;
 use stack::tcp::Event;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The system's allocator, with a count for the thread that asks.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes on to the system's allocator unchanged; the count touches no memory of the caller's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 /// Answers a request of one byte with an object, and closes; as a client asks and reads to the end.
 struct Web {
@@ -144,7 +121,7 @@ fn connections(half_open: u32, lose: u64) {
     for n in 0..300 {
         if n == 1 {
             // the first connection has made the content known
-            counted = ALLOCATIONS.get();
+            counted = allocations::of_thread();
         }
         hosts[1].stack.connect(now, local, peer, mac, 1, 1 << 20).unwrap();
         let mut waits = 0;
@@ -156,7 +133,7 @@ fn connections(half_open: u32, lose: u64) {
         }
         now += Duration::from_millis(200);
     }
-    assert_eq!(ALLOCATIONS.get(), counted, "allocations");
+    assert_eq!(allocations::of_thread(), counted, "allocations");
     assert_eq!(hosts[1].service.received, 300 * 100_000);
     let events = |host: &Host, event| host.stack.tcp_counters().unwrap().event(event);
     assert_eq!(events(&hosts[0], Event::Retransmitted) > 0, lose > 0);
@@ -168,7 +145,7 @@ fn nothing_is_allocated_for_a_connection() {
     for (half_open, lose) in [(16, 0), (16, 17), (0, 0)] {
         connections(half_open, lose);
     }
-    let counted = ALLOCATIONS.get();
+    let counted = allocations::of_thread();
     drop(std::hint::black_box(vec![0u8; 10]));
-    assert_eq!(ALLOCATIONS.get(), counted + 1, "the count counts");
+    assert_eq!(allocations::of_thread(), counted + 1, "the count counts");
 }

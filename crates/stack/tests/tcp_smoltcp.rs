@@ -1,6 +1,7 @@
 //! smoltcp at the other end: an independent reading of the same RFCs asks for our connections and takes ours, over a link that
 //! loses and doubles frames as a seed says.
 
+mod smoltcp_wire;
 mod world;
 
 use app::{DeadReason, Service};
@@ -9,64 +10,18 @@ use base::{Burst, Instant};
 use port::Port;
 use port::pipe::{self, Pipe};
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant as Time;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+use smoltcp_wire::Wire;
 use stack::Stack;
 use stack::tcp::Usage;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use world::{CLIENT, CLIENT6, Peer, SERVER, SERVER6, Script, pattern};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-#[derive(Default)]
-struct Wire {
-    sent: Vec<Vec<u8>>,
-    arrived: VecDeque<Vec<u8>>,
-}
-
-struct Rx(Vec<u8>);
-struct Tx<'a>(&'a mut Vec<Vec<u8>>);
-
-impl phy::RxToken for Rx {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl phy::TxToken for Tx<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = vec![0; len];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
-    }
-}
-
-impl Device for Wire {
-    type RxToken<'a> = Rx;
-    type TxToken<'a> = Tx<'a>;
-
-    fn receive(&mut self, _now: Time) -> Option<(Rx, Tx<'_>)> {
-        let frame = self.arrived.pop_front()?;
-        Some((Rx(frame), Tx(&mut self.sent)))
-    }
-
-    fn transmit(&mut self, _now: Time) -> Option<Tx<'_>> {
-        Some(Tx(&mut self.sent))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
 
 /// Our host (addresses of the world's server) and smoltcp's.
 struct Bench {

@@ -3,8 +3,6 @@
 #[path = "common/engine.rs"]
 mod engine;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use app::{Addresses, DeadReason, Listener, Service};
@@ -13,28 +11,8 @@ use base::{Instant, ring};
 use engine::{CONNECTION, Engine};
 use web::{Config, File, Host, Identity, Options, Prefix, Redirect, Server, SiteBuilder};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes on to the system's allocator unchanged; counting touches a thread-local integer only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 fn server(log: bool) -> (Server, Option<ring::Consumer<web::log::Record>>) {
     let host = Host {
@@ -132,8 +110,12 @@ fn count(log: bool, pieces_bytes: usize, quota_bytes: usize, quota_ranges: usize
     let requests = requests();
     for (n, request) in requests.iter().enumerate() {
         let now = Instant::from_nanos(n as u64 * 400_000_000);
-        let before = ALLOCATIONS.with(Cell::get);
-        engine.reset();
+        let before = allocations::of_thread();
+        // the room of what it keeps stays
+        let mut out = std::mem::take(&mut engine.out);
+        out.clear();
+        engine = Engine::new(0);
+        engine.out = out;
         (engine.quota_bytes, engine.quota_ranges) = (quota_bytes, quota_ranges);
         server.cycle(now);
         server.knock(now, &mut engine, Listener(0), CONNECTION, addresses);
@@ -154,7 +136,7 @@ fn count(log: bool, pieces_bytes: usize, quota_bytes: usize, quota_ranges: usize
         }
         server.dead(now, CONNECTION, cookie, DeadReason::Closed);
         while records.as_mut().and_then(ring::Consumer::pop).is_some() {}
-        allocated += ALLOCATIONS.with(Cell::get) - before;
+        allocated += allocations::of_thread() - before;
         answered += usize::from(engine.out.starts_with(b"HTTP/1.1 "));
     }
     assert_eq!(requests.len(), answered, "every one is answered");

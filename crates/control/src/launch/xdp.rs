@@ -1,23 +1,31 @@
 //! AF_XDP: interfaces opened, their queues served by the dataplane, their addresses followed.
 
+use super::listeners::Listening;
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
 use crate::service::{Composed, Maker};
 use crate::words::{Idle, Mode, Prefix, Transmit};
-use app::Listener;
 use dataplane::Dataplane;
 use port_xdp::device::Link;
 use port_xdp::{Handle, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, UdpListener};
+use stack::tcp::View;
+use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, TcpConfig};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// At the end connections are reset for so long at most.
+const RESETS_TAKE: Duration = Duration::from_millis(500);
+
+/// Places of a thread's table that are looked at between two of its cycles, and how long a thread may take to answer.
+const PIECE_CONNECTIONS: u32 = 256;
+const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
 /// Interfaces with the program attached and nobody serving yet.
 #[derive(Debug)]
@@ -41,7 +49,7 @@ struct Interface {
 ///
 /// # Errors
 /// One line that names the mend; nothing stays attached then.
-pub(crate) fn open(settings: &Settings, listeners: &[(Listener, SocketAddr)]) -> Result<Opened, Error> {
+pub(crate) fn open(settings: &Settings, listeners: &[Listening]) -> Result<Opened, Error> {
     if settings.interfaces.len() > 1 && !settings.own.is_empty() {
         return Err(Error::input(
             "--own: with several interfaces it is not clear whose it is; start one server for each",
@@ -71,7 +79,7 @@ pub(crate) fn open(settings: &Settings, listeners: &[(Listener, SocketAddr)]) ->
     }
 }
 
-fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAddr)]) -> OpenConfig {
+fn config(settings: &Settings, interface: &str, listeners: &[Listening]) -> OpenConfig {
     let prefix = |prefix: &Prefix| bpf::steering::Prefix { address: prefix.address, bits: prefix.bits };
     let only = settings.interfaces.len() == 1;
     OpenConfig {
@@ -82,14 +90,7 @@ fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAd
             Mode::Copy => port_xdp::Mode::Copy,
             Mode::Generic => port_xdp::Mode::Generic,
         },
-        listeners: listeners
-            .iter()
-            .map(|(_, address)| port_xdp::Listener {
-                address: address.ip(),
-                protocol: bpf::steering::UDP,
-                port: address.port(),
-            })
-            .collect(),
+        listeners: listeners.iter().map(Listening::taken).collect(),
         own: settings.own.iter().map(|own| own.0.address).collect(),
         allow: settings.allow.iter().map(prefix).collect(),
         deny: settings.deny.iter().map(prefix).collect(),
@@ -99,10 +100,16 @@ fn config(settings: &Settings, interface: &str, listeners: &[(Listener, SocketAd
 }
 
 /// What each stack is told; the first claims the own addresses, and the others follow it.
-fn stack_config(settings: &Settings, listeners: &[(Listener, SocketAddr)], seed: u64) -> stack::Config {
+pub(crate) fn stack_config(
+    settings: &Settings,
+    listeners: &[Listening],
+    tcp: Option<TcpConfig>,
+    seed: u64,
+) -> stack::Config {
     stack::Config {
         own: settings.own.iter().map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits }).collect(),
-        listeners: listeners.iter().map(|&(listener, local)| UdpListener { listener, local }).collect(),
+        listeners: listeners.iter().filter_map(Listening::datagrams).collect(),
+        tcp,
         agreement: Some(Arc::new(Agreement::new(settings.own.iter().map(|own| own.0.address)))),
         seed,
         ..stack::Config::default()
@@ -122,7 +129,7 @@ impl Opened {
     pub(crate) fn start(
         self,
         settings: &Settings,
-        listeners: &[(Listener, SocketAddr)],
+        stack: stack::Config,
         services: Maker,
         registry: &Arc<Registry>,
     ) -> io::Result<Running> {
@@ -143,8 +150,9 @@ impl Opened {
                 Idle::Block => dataplane::Idle::Block,
             },
         };
-        let stack = stack_config(settings, listeners, services.seed());
         let stacks = registry.clone();
+        let tcp = Arc::<Mutex<Vec<_>>>::default();
+        let connections = tcp.clone();
         let claims = Claims::default();
         let shown = claims.stack.clone();
         let make_stack = move |thread: usize, facts: &port::Facts| {
@@ -153,6 +161,10 @@ impl Opened {
             let seed = stack.seed.wrapping_add(thread as u64);
             let stack = Stack::new(stack::Config { claim, seed, ..stack.clone() }, facts);
             stacks.add(stack.counters());
+            if let Some(counters) = stack.tcp_counters() {
+                stacks.add(counters.clone());
+                connections.lock().unwrap_or_else(PoisonError::into_inner).push(counters);
+            }
             if thread == 0 {
                 // a successor after a panic counts in the same ones
                 *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(stack.counters());
@@ -174,7 +186,7 @@ impl Opened {
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { followers, dataplane, described: self.described, origin_unix_ns })
+        Ok(Running { followers, dataplane, tcp, described: self.described, origin_unix_ns })
     }
 }
 
@@ -342,31 +354,65 @@ pub(crate) struct Running {
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
     pub(crate) dataplane: Arc<Dataplane<XdpPort, Composed>>,
+    /// the counters of each thread's TCP, if there is TCP
+    tcp: Arc<Mutex<Vec<Arc<stack::tcp::Counters>>>>,
     pub(crate) described: Vec<String>,
     /// when the dataplane's clock began
     pub(crate) origin_unix_ns: u64,
 }
 
 impl Running {
-    /// Gives the traffic back to the kernel, answers what had come, and ends.
+    /// Connections that are open, by thread.
+    pub(crate) fn connections(&self) -> Vec<u64> {
+        let tcp = self.tcp.lock().unwrap_or_else(PoisonError::into_inner);
+        tcp.iter().map(|counters| counters.connections.get()).collect()
+    }
+
+    /// Connections as they stand, thread after thread, and whether there are more than `most`. The threads are asked for a piece
+    /// of their table at a time, between two cycles, so that nobody waits for long.
+    pub(crate) fn views(&self, most: usize) -> (Vec<View>, bool) {
+        let mut views = Vec::new();
+        for thread in 0..self.dataplane.counters().count() {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                if views.len() >= most {
+                    return (views, true);
+                }
+                let Some((piece, next)) = self.piece(thread, place) else { break };
+                views.extend(piece);
+                from = next;
+            }
+        }
+        let more = views.len() > most;
+        views.truncate(most);
+        (views, more)
+    }
+
+    /// A piece of one thread's connections and where the next begins; None when the thread does not answer.
+    fn piece(&self, thread: usize, from: u32) -> Option<(Vec<View>, Option<u32>)> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let now = base::Instant::from_nanos(since_1970.saturating_sub(self.origin_unix_ns));
+        let (give, take) = channel();
+        self.dataplane.command(move |n, _, stack| {
+            if n == thread {
+                let mut piece = Vec::with_capacity(PIECE_CONNECTIONS as usize);
+                let next = stack.tcp_view(now, from, PIECE_CONNECTIONS, &mut |view| piece.push(view));
+                // who asked may have lost patience
+                let _ = give.send((piece, next));
+            }
+        });
+        take.recv_timeout(ANSWER_TAKES).ok()
+    }
+
+    /// Resets what connections are left, gives the traffic back to the kernel, answers what had come, and ends.
     pub(crate) fn stop(mut self) {
+        self.dataplane.command(|_, _, stack| stack.abort_all());
+        let begun = Instant::now();
+        while self.connections().iter().any(|&open| open > 0) && begun.elapsed() < RESETS_TAKE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.followers.clear();
         // the followers had the others, and have ended
         drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
-    }
-}
-
-/// Own addresses that listen have no TCP yet; says so.
-pub(crate) fn warn_tcp_missing(settings: &Settings, listeners: &[(Listener, SocketAddr)]) {
-    for own in &settings.own {
-        let address: IpAddr = own.0.address;
-        for (_, listen) in listeners {
-            if listen.ip() == address || (listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4()) {
-                tracing::warn!(
-                    "own address {address}: TCP/{} is missing there: the kernel does not have the address and this stack has no TCP yet; large answers cannot be fetched over TCP",
-                    listen.port()
-                );
-            }
-        }
     }
 }

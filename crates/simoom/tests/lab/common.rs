@@ -66,7 +66,17 @@ impl Server {
         lab::require();
         let (dir, zone) = zone(text);
         let mut command = simoom(host);
-        command.arg("dns").args(args).arg("--control").arg(dir.path().join("control")).arg(zone);
+        command.arg("dns").args(args).arg(zone);
+        Self::run(command, dir)
+    }
+
+    /// Starts a command that takes `--control` and waits until it serves.
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::run(command, tempfile::Builder::new().prefix("simoom-itest-").tempdir().unwrap())
+    }
+
+    fn run(mut command: Command, dir: TempDir) -> Self {
+        command.arg("--control").arg(dir.path().join("control"));
         let mut server = Self { process: Process::spawn(command).unwrap(), dir };
         server.wait_for("serving on");
         server

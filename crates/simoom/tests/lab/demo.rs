@@ -8,7 +8,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo.sh");
 
 fn start(seconds: &str) -> Process {
-    lab::require_programs(&["ip", "ethtool", "dig"]);
+    lab::require_programs(&["ip", "ethtool", "dig", "curl"]);
     let mut command = Command::new("bash");
     command.args([SCRIPT, env!("CARGO_BIN_EXE_simoom"), seconds]);
     Process::spawn(command).unwrap()
@@ -17,10 +17,13 @@ fn start(seconds: &str) -> Process {
 /// A copy that any user may read, wherever the checkout lies.
 fn readable_copy() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("simoom-demo-").tempdir().unwrap();
-    let zone = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/example.com.zone");
-    for (from, to) in
-        [(SCRIPT, "scripts/demo.sh"), (zone, "demo/example.com.zone"), (env!("CARGO_BIN_EXE_simoom"), "simoom")]
-    {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/");
+    let bundled = ["example.com.zone", "site/index.html", "site/style.css", "site/simoom.svg"];
+    let copies = [(SCRIPT.to_owned(), "scripts/demo.sh".to_owned())]
+        .into_iter()
+        .chain(bundled.map(|file| (format!("{demo}{file}"), format!("demo/{file}"))))
+        .chain([(env!("CARGO_BIN_EXE_simoom").to_owned(), "simoom".to_owned())]);
+    for (from, to) in copies {
         let to = dir.path().join(to);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(from, to).unwrap();
@@ -45,8 +48,16 @@ fn it_shows_answers_and_counters_and_leaves_nothing() {
     let status = demo.wait(PATIENCE).unwrap();
     let log = demo.log();
     assert!(status.success(), "{status}: {log}");
-    let counters = "questions: UDP 2, TCP 1; answers: NOERROR 2, NXDOMAIN 1; AF_XDP 2 frames in, 2 out";
-    for words in ["198.18.0.10", "a wildcard answers", "status: NXDOMAIN", "serving on", counters] {
+    let counters = "questions: UDP 2, TCP 1; answers: NOERROR 2, NXDOMAIN 1; pages: 2; AF_XDP ";
+    for words in [
+        "198.18.0.10",
+        "a wildcard answers",
+        "status: NXDOMAIN",
+        "serving on",
+        "<h1>simoom</h1>",
+        "HTTP/1.1 200 OK",
+        counters,
+    ] {
         assert!(log.contains(words), "no {words:?}: {log}");
     }
     nothing_left(demo.id());
@@ -71,7 +82,12 @@ fn without_root_it_runs_on_kernel_sockets() {
     let status = demo.wait(PATIENCE).unwrap();
     let log = demo.log();
     assert!(status.success(), "{status}: {log}");
-    for words in ["198.18.0.10", "(sockets, ", "questions: UDP 2, TCP 1; answers: NOERROR 2, NXDOMAIN 1"] {
+    for words in [
+        "198.18.0.10",
+        "(sockets, ",
+        "<h1>simoom</h1>",
+        "questions: UDP 2, TCP 1; answers: NOERROR 2, NXDOMAIN 1; pages: 2",
+    ] {
         assert!(log.contains(words), "no {words:?}: {log}");
     }
     nothing_left(demo.id());

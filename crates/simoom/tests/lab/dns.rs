@@ -160,7 +160,7 @@ fn several_interfaces_are_served_at_once() {
 }
 
 #[test]
-fn with_a_web_service_beside_the_datagrams_are_still_af_xdps() {
+fn dns_and_web_share_the_threads_of_af_xdp() {
     lab::require_programs(&["curl", "dig"]);
     let lab = Lab::new().unwrap();
     let server = Server::start_with_web(lab.server());
@@ -175,4 +175,7 @@ fn with_a_web_service_beside_the_datagrams_are_still_af_xdps() {
     let stats = server.stats();
     assert!(stats.taken() >= 2 && stats.on_sockets() == 0, "{stats:?}");
     assert_eq!(stats.sum("web_answers_total", &[("class", "2xx")]), 3);
+    // the web's connections are our own stack's, those of DNS at the kernel's address the kernel's
+    assert_eq!(stats.sum("tcp_events_total", &[("event", "accepted")]), 3, "{stats:?}");
+    assert_eq!(stats.sum("sockets_connections_accepted_total", &[]), 2, "{stats:?}");
 }

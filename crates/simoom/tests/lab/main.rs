@@ -13,3 +13,4 @@ mod life;
 mod own;
 mod peers;
 mod steering;
+mod web;

@@ -112,11 +112,15 @@ pub(crate) struct Engine {
     pub(super) answer: Option<Header<'static>>,
     /// moves on with each ephemeral port
     pub(super) next_port: u32,
+    /// no new connections, and those that are idle are closed
+    pub(super) draining: bool,
 }
 
 impl Engine {
-    /// An engine over such a port. Everything it will ever need is allocated here.
-    pub(crate) fn new(config: &TcpConfig, facts: &port::Facts) -> Engine {
+    /// An engine over such a port, which counts in `counters`. Everything it will ever need is allocated here.
+    pub(crate) fn new(config: &TcpConfig, facts: &port::Facts, counters: Arc<Counters>) -> Engine {
+        // an engine before this one may have left some
+        [&counters.connections, &counters.half_open, &counters.time_wait].iter().for_each(|gauge| gauge.set(0));
         let mtu = facts.mtu.min(facts.frame_bytes - wire::ethernet::TAGGED_HEADER_BYTES);
         let limits = &config.limits;
         let (connections, half_open) = (limits.connections.min(MOST), limits.half_open.min(MOST));
@@ -146,12 +150,13 @@ impl Engine {
             numbers: Numbers::new(secret),
             cookies: Cookies::new(secret),
             challenges: ChallengeLimit::new(limits.challenges_per_second, secret),
-            counters: Arc::new(Counters::new()),
+            counters,
             times: config.times,
             config: config.clone(),
             mtu,
             answer: None,
             next_port: 0,
+            draining: false,
         }
     }
 

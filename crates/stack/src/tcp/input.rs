@@ -74,9 +74,15 @@ impl Engine {
                 let answer = self.on_half_open(now, index, origin, segment, service);
                 answer.or_else(|| self.answer.take())
             }
-            Some(Named::TimeWait(slot)) => self.on_time_wait(now, slot, origin, segment),
-            None => self.on_stranger(now, origin, segment, service),
+            Some(Named::TimeWait(slot)) => self.on_time_wait(now, slot, &self.for_newcomers(origin), segment),
+            None => self.on_stranger(now, &self.for_newcomers(origin), segment, service),
         }
+    }
+
+    /// While the engine drains nobody listens any more.
+    #[inline]
+    fn for_newcomers(&self, origin: &Origin) -> Origin {
+        Origin { listener: origin.listener.filter(|_| !self.draining), ..*origin }
     }
 
     /// A segment that belongs to nothing (RFC 9293 sections 3.10.7.1 and 3.10.7.2).

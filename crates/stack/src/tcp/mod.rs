@@ -55,6 +55,7 @@ mod send;
 mod state;
 mod tick;
 mod usage;
+mod view;
 
 pub(crate) use calls::Calls;
 pub use config::{TcpConfig, TcpLimits, TcpListener, TcpTimes};
@@ -64,3 +65,4 @@ pub(crate) use hop::Hop;
 pub(crate) use input::Place;
 pub(crate) use listen::Origin;
 pub use usage::Usage;
+pub use view::{SenderView, View};

@@ -8,9 +8,11 @@ use super::output::Turn;
 use super::recovery::Expired;
 use super::state::State;
 use super::tick::Tick;
-use app::{DeadReason, Service};
+use app::{DeadReason, Service, Streams as _};
 use base::Instant;
 
+/// The position behind the SYN: who has more of us acknowledged has had something.
+const FIRST: u64 = 1;
 /// Timers that one poll works through at most.
 const TIMERS_A_POLL: usize = 256;
 
@@ -47,6 +49,9 @@ impl Engine {
     /// One connection's turn; true when there is no frame or no room for it now.
     fn turn_of<S: Service>(&mut self, now: Instant, index: u32, out: &mut Outlet<'_>, service: &mut S) -> bool {
         self.tell_sent(now, index, service);
+        if self.draining {
+            self.close_if_idle(now, index);
+        }
         if self.connections[index as usize].state == State::Closed {
             return self.bury(now, index, out, service);
         }
@@ -57,6 +62,39 @@ impl Engine {
             self.wake(index);
         }
         turn == Turn::Blocked
+    }
+
+    /// Takes no further connection, and has every one looked at.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+        for index in 0..self.connections.len() as u32 {
+            if self.connections[index as usize].state != State::Closed {
+                self.wake(index);
+            }
+        }
+    }
+
+    /// Resets every connection.
+    pub(crate) fn abort_all(&mut self) {
+        for index in 0..self.connections.len() as u32 {
+            self.abort(index, DeadReason::Aborted);
+        }
+    }
+
+    /// Closes a connection that was of use and on which neither side owes the other anything. One that is closed and of which
+    /// the peer has everything is not waited for: whatever its peer still says is answered by a reset.
+    #[cold]
+    fn close_if_idle(&mut self, now: Instant, index: u32) {
+        let c = &self.connections[index as usize];
+        if c.state == State::FinWait2 && c.flags.has(Flags::ABANDONED) {
+            return self.kill(index, DeadReason::Closed);
+        }
+        let used = c.snd.una > FIRST && c.snd.una == c.last();
+        if used && c.state.may_send() && c.rcv.delivered == 0 && c.flags.has(Flags::ACCEPTED) {
+            let handle = c.handle(index);
+            // the handle is of this moment
+            let _ = Calls { engine: self, now }.close(handle);
+        }
     }
 
     /// Tells the service what the peer has taken.

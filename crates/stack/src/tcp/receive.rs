@@ -128,6 +128,9 @@ impl Engine {
                     c.idle_at = Tick::ahead(now, self.times.linger);
                 }
                 c.state = state;
+                if self.draining {
+                    self.wake(index);
+                }
             }
             Next::TimeWait => self.rest(now, index),
             Next::Closed => self.kill(index, DeadReason::Closed),

@@ -275,6 +275,8 @@ pub struct Script {
     pub slow: Option<Duration>,
     /// closes instead of shutting down, when everything is queued
     pub close: bool,
+    /// leaves the end to the peer
+    pub stays: bool,
     pub connection: Option<Connection>,
     pub queued: u64,
     pub acknowledged: u64,
@@ -340,6 +342,9 @@ impl Peer {
             if taken < bytes {
                 return;
             }
+        }
+        if end.stays && !end.eof {
+            return;
         }
         end.finished = true;
         let finished = if end.close { calls.close(connection) } else { calls.shutdown(connection) };

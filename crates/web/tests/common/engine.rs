@@ -55,14 +55,6 @@ impl Engine {
         }
     }
 
-    /// A new connection; the room of `out` stays.
-    #[allow(dead_code)]
-    pub(crate) fn reset(&mut self) {
-        let mut out = std::mem::take(&mut self.out);
-        out.clear();
-        *self = Engine { out, ..Engine::new(0) };
-    }
-
     /// Everything queued has gone out; how many octets that were.
     pub(crate) fn drain(&mut self) -> usize {
         (self.owned, self.ranges) = (0, 0);

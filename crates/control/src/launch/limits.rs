@@ -1,0 +1,95 @@
+//! How many connections there may be, and what they may hold, for each engine. Kernel sockets and our own stack have bounds of
+//! their own, each the whole of what the settings say.
+
+use super::listeners::Listening;
+use crate::config::Settings;
+use sockets::Streams;
+use stack::{TcpConfig, TcpLimits};
+
+/// Bytes of a block for what services do not keep themselves.
+const OWNED_BLOCK_BYTES: usize = 2048;
+
+/// Most connections of both services together.
+pub(super) fn connections(settings: &Settings) -> usize {
+    let (dns, web) = (settings.dns.as_ref(), settings.web.as_ref());
+    dns.map_or(0, |dns| dns.tcp_connections) + web.map_or(0, |web| web.connections)
+}
+
+/// Bytes that may wait for slow readers. The budget is one for both services, the sum of what each has alone: it bounds the
+/// memory, and does not keep the readers of one service from spending the other's part.
+fn budget_bytes(settings: &Settings) -> usize {
+    let of_web = settings.web.as_ref().map_or(0, |_| Streams::default().budget_bytes);
+    settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web
+}
+
+/// Of one thread on kernel sockets.
+pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
+    let default = Streams::default();
+    Streams {
+        connections: connections(settings).div_ceil(threads),
+        per_source: settings.web.as_ref().map_or(default.per_source, |web| web.per_source),
+        budget_bytes: budget_bytes(settings).div_ceil(threads),
+        ..default
+    }
+}
+
+/// Of one thread on our own stack; None when no listener wants TCP there.
+pub(super) fn on_stack(
+    settings: &Settings,
+    listeners: &[Listening],
+    threads: usize,
+    secret: [u64; 2],
+) -> Option<TcpConfig> {
+    let listeners: Vec<_> = listeners.iter().filter_map(|at| at.streams(settings)).collect();
+    if listeners.is_empty() {
+        return None;
+    }
+    let default = TcpLimits::default();
+    let least = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).min(most);
+    let connections = connections(settings).div_ceil(threads);
+    let per_source =
+        settings.web.as_ref().map_or(default.connections_per_source, |web| least(web.per_source, u32::MAX));
+    let limits = TcpLimits {
+        connections: least(connections, u32::MAX),
+        // a connection that is not there cannot use what there is for each
+        active: least(connections, default.active),
+        records: least(connections.saturating_mul(64), default.records),
+        ranges: least(connections.saturating_mul(16), default.ranges),
+        owned_blocks: least(budget_bytes(settings).div_ceil(threads) / OWNED_BLOCK_BYTES, u32::MAX).max(1),
+        connections_per_source: per_source,
+        ..default
+    };
+    Some(TcpConfig { listeners, limits, secret, ..TcpConfig::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::listeners::listeners;
+    use crate::launch::tests::{DNS, WEB, settings};
+
+    #[test]
+    fn bounds_of_connections_are_those_of_both_services_together() {
+        let of = |text: &str| {
+            let streams = on_sockets(&settings(text), 2);
+            (streams.connections, streams.per_source, streams.budget_bytes >> 20)
+        };
+        let default = Streams::default().per_source;
+        assert_eq!(of(DNS), (5, default, 4));
+        assert_eq!(of(WEB), (50, 50, 32));
+        assert_eq!(of(&format!("{DNS}{WEB}")), (55, 50, 36));
+    }
+
+    #[test]
+    fn our_own_stack_has_the_same_bounds_and_no_tcp_that_nobody_wants() {
+        let of = |text: &str| {
+            let settings = settings(text);
+            on_stack(&settings, &listeners(&settings), 2, [1, 2])
+        };
+        assert_eq!(of(DNS), None);
+        let both = of(&format!("{DNS}{WEB}")).unwrap();
+        assert_eq!((both.limits.connections, both.limits.connections_per_source, both.secret), (55, 50, [1, 2]));
+        assert_eq!(both.limits.owned_blocks as usize * OWNED_BLOCK_BYTES, 36 << 20);
+        assert!(both.listeners.iter().all(|at| at.window_bytes as usize == ::web::WINDOW_BYTES));
+    }
+}

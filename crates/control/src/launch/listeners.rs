@@ -1,0 +1,111 @@
+//! Who listens where: which engine takes what.
+
+use crate::config::Settings;
+use crate::service::Division;
+use app::Listener;
+use bpf::steering::{TCP, UDP};
+use sockets::{Endpoint, Transport};
+use stack::{TcpListener, UdpListener};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+/// A listener's number, its address and whether it is the web service's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listening {
+    pub(super) listener: Listener,
+    pub(super) address: SocketAddr,
+    pub(super) web: bool,
+}
+
+/// The listeners that can be had, those of DNS first: those that nobody asked for may be left out.
+pub(super) fn listeners(settings: &Settings) -> Vec<Listening> {
+    let has_ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let wanted = |address: &SocketAddr, by_default: bool| has_ipv6 || address.is_ipv4() || !by_default;
+    let dns = settings.dns.iter().flat_map(|dns| dns.listen.iter().map(|at| (*at, dns.listen_by_default, false)));
+    let web = settings.web.iter().flat_map(|web| web.listen.iter().map(|at| (*at, web.listen_by_default, true)));
+    let numbered = dns.chain(web).enumerate();
+    let possible = numbered.filter(|(_, (address, by_default, _))| wanted(address, *by_default));
+    possible.map(|(n, (address, _, web))| Listening { listener: Listener(n as u16), address, web }).collect()
+}
+
+pub(super) fn division(settings: &Settings) -> Division {
+    Division { web_from: settings.dns.as_ref().map_or(0, |dns| dns.listen.len() as u16) }
+}
+
+impl Listening {
+    /// Whether `own` is an address that it listens on.
+    fn is_at(&self, own: IpAddr) -> bool {
+        self.address.ip() == own || (self.address.ip().is_unspecified() && self.address.is_ipv4() == own.is_ipv4())
+    }
+
+    /// What the steering program takes for it: datagrams of DNS, connections of the web. The connections of DNS at an address
+    /// that the kernel has stay with the kernel.
+    pub(super) fn taken(&self) -> port_xdp::Listener {
+        let protocol = if self.web { TCP } else { UDP };
+        port_xdp::Listener { address: self.address.ip(), protocol, port: self.address.port() }
+    }
+
+    /// Where our own stack takes datagrams.
+    pub(super) fn datagrams(&self) -> Option<UdpListener> {
+        (!self.web).then_some(UdpListener { listener: self.listener, local: self.address })
+    }
+
+    /// Where our own stack takes connections: the web's anywhere, those of DNS at own addresses.
+    pub(super) fn streams(&self, settings: &Settings) -> Option<TcpListener> {
+        let ours = self.web || settings.own.iter().any(|own| self.is_at(own.0.address));
+        let window_bytes = self.window_bytes() as u32;
+        ours.then_some(TcpListener { listener: self.listener, local: self.address, window_bytes })
+    }
+
+    fn window_bytes(&self) -> usize {
+        if self.web { ::web::WINDOW_BYTES } else { dns::stream::WINDOW_BYTES }
+    }
+
+    /// Its kernel sockets: DNS over both transports, the web over TCP.
+    pub(super) fn endpoints(&self, settings: &Settings) -> impl Iterator<Item = Endpoint> + use<> {
+        let Listening { listener, address, web } = *self;
+        let window_bytes = Some(self.window_bytes());
+        let backlog = settings.dns.as_ref().filter(|_| !web).map(|dns| dns.tcp_backlog as i32);
+        let transports = [Transport::Udp, Transport::Tcp].into_iter().skip(usize::from(web));
+        transports.map(move |transport| Endpoint { listener, address, transport, window_bytes, backlog })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::tests::{DNS, WEB, settings};
+
+    #[test]
+    fn listeners_are_divided_and_have_their_services_transports_and_backlogs() {
+        let settings =
+            settings(&format!("[dataplane]\nlisten = [\"127.0.0.1:53\"]\n{DNS}{WEB}listen = [\"127.0.0.1:80\"]\n"));
+        let listeners = listeners(&settings);
+        let found: Vec<_> = listeners
+            .iter()
+            .flat_map(|at| at.endpoints(&settings))
+            .map(|it| (it.listener.0, it.address.port(), it.transport, it.backlog))
+            .collect();
+        let dns = |transport| (0, 53, transport, Some(9));
+        assert_eq!(found, [dns(Transport::Udp), dns(Transport::Tcp), (1, 80, Transport::Tcp, None)]);
+        assert_eq!(division(&settings), Division { web_from: 1 });
+        let taken: Vec<_> = listeners.iter().map(|at| (at.taken().port, at.taken().protocol)).collect();
+        assert_eq!(taken, [(53, UDP), (80, TCP)]);
+    }
+
+    #[test]
+    fn our_own_tcp_has_the_web_everywhere_and_dns_where_the_kernel_has_no_address() {
+        let ours = |own: &str, dns: &str| -> Vec<u16> {
+            let text = format!(
+                "[dataplane]\ninterface = [\"eth0\"]\nown = [{own}]\nlisten = [{dns}]\n{DNS}{WEB}listen = [\"192.0.2.1:80\"]\n"
+            );
+            let settings = settings(&text);
+            let listeners = listeners(&settings);
+            listeners.iter().filter_map(|at| at.streams(&settings)).map(|it| it.local.port()).collect()
+        };
+        assert_eq!(ours("", "\"192.0.2.1:53\""), [80]);
+        assert_eq!(ours("\"192.0.2.2/24\"", "\"192.0.2.1:53\", \"192.0.2.2:53\""), [53, 80]);
+        assert_eq!(ours("\"192.0.2.2/24\"", "\"[2001:db8::1]:53\""), [80]);
+        assert_eq!(ours("\"192.0.2.2/24\"", "\"0.0.0.0:53\""), [53, 80]);
+    }
+}

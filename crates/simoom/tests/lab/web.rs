@@ -1,0 +1,324 @@
+//! Files over our own TCP: real clients at the other end, and how connections end.
+
+use crate::common::{PATIENCE, Server, Stats, client, ip, nothing_attached, simoom};
+use lab::{Host, Lab, Options, Process, capture::Capture};
+use rustix::process::Signal;
+use std::{
+    fs,
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+};
+use tempfile::TempDir;
+
+/// Where the lab's web server listens.
+const LISTEN: [&str; 6] = ["--interface", "vs", "--listen", "198.18.0.1:80", "--listen", "[2001:db8:18::1]:80"];
+const SERVERS: [&str; 2] = ["198.18.0.1", "[2001:db8:18::1]"];
+
+/// Sizes of files around what a segment, the initial window and a window scale hold.
+const SIZES: [usize; 9] = [0, 1, 1447, 1448, 1449, 14_480, 65_536, 1 << 20, 5_000_000];
+
+/// Bytes that tell where they are, so that a wrong offset shows.
+fn contents(bytes: usize) -> Vec<u8> {
+    (0..bytes.div_ceil(8))
+        .flat_map(|n| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes())
+        .take(bytes)
+        .collect()
+}
+
+/// A running `simoom web` over files of [`SIZES`] and `index.html`.
+struct Web {
+    server: Server,
+    site: TempDir,
+}
+
+impl Web {
+    fn start(host: &Host, args: &[&str]) -> Web {
+        lab::require_programs(&["curl", "ip", "ethtool"]);
+        let site = tempfile::Builder::new().prefix("simoom-site-").tempdir().unwrap();
+        fs::write(site.path().join("index.html"), "hello").unwrap();
+        for bytes in SIZES {
+            fs::write(site.path().join(format!("{bytes}.bin")), contents(bytes)).unwrap();
+        }
+        let mut command = simoom(host);
+        command.arg("web").arg(site.path()).args(args);
+        Web { server: Server::spawn(command), site }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.site.path().join(name)
+    }
+
+    /// What our TCP counts, and that kernel sockets took no connection.
+    fn tcp(&self) -> Stats {
+        let stats = self.server.stats();
+        assert_eq!(stats.sum("sockets_connections_accepted_total", &[]), 0, "{stats:?}");
+        stats
+    }
+
+    fn wait_for_connections(&self, count: u64) {
+        self.server.wait_until("connections", |stats| stats.sum("tcp_connections", &[]) == count);
+    }
+}
+
+/// A body as curl gets it in the client's host.
+fn curl(lab: &Lab, args: &[&str]) -> Vec<u8> {
+    let mut command = lab.client().command("curl");
+    let output = command.args(["-gsS", "--max-time", "60"]).args(args).output().unwrap();
+    assert!(output.status.success(), "curl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn connect(lab: &Lab, at: &str) -> std::io::Result<TcpStream> {
+    let at: SocketAddr = at.parse().unwrap();
+    let stream = lab.client().inside(|| TcpStream::connect_timeout(&at, PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Asks for a path on a connection that stays, and reads the whole answer.
+fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<Vec<u8>> {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: lab\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut some = [0; 16_384];
+    loop {
+        let at = answer.windows(4).position(|four| four == b"\r\n\r\n");
+        if let Some(at) = at {
+            let head = String::from_utf8_lossy(&answer[..at]).to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
+            if answer.len() - at - 4 >= length.parse().unwrap() {
+                return Ok(answer.split_off(at + 4));
+            }
+        }
+        match stream.read(&mut some)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            bytes => answer.extend_from_slice(&some[..bytes]),
+        }
+    }
+}
+
+#[test]
+fn files_of_every_size_come_whole_and_the_wire_stays_clean() {
+    let lab = Lab::with(&Options { offloads: false, ..Options::default() }).unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    // the client's kernel merges segments before they can be captured, and leaves the checksum of what it made open
+    lab.client().run(&["ethtool", "-K", "vc", "gro", "off"]).unwrap();
+    let capture = Capture::start(&lab).unwrap();
+    for at in SERVERS {
+        for bytes in SIZES {
+            let body = curl(&lab, &[&format!("http://{at}/{bytes}.bin")]);
+            assert!(body == contents(bytes), "{at}: {} of {bytes} bytes, or other ones", body.len());
+        }
+        let all: Vec<String> = SIZES.iter().map(|bytes| format!("http://{at}/{bytes}.bin")).collect();
+        let together = curl(&lab, &all.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(together == SIZES.map(contents).concat(), "on one connection");
+        assert_eq!(curl(&lab, &["-r", "1400-1500", &format!("http://{at}/65536.bin")]), contents(65_536)[1400..=1500]);
+        assert_eq!(curl(&lab, &["--http1.0", &format!("http://{at}/")]), b"hello");
+        let head = String::from_utf8(curl(&lab, &["-I", &format!("http://{at}/5000000.bin")])).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("Content-Length: 5000000"), "{head}");
+    }
+    let findings = capture.finish().unwrap();
+    findings.check();
+    assert!(findings.from_server["TCP"] > 8000, "{findings}");
+    let stats = web.tcp();
+    assert_eq!(stats.sum("tcp_events_total", &[("event", "accepted")]), 2 * (SIZES.len() as u64 + 4), "{stats:?}");
+    assert_eq!(stats.sum("tcp_events_total", &[("event", "reset by peer")]), 0, "{stats:?}");
+    let bytes = 4 * SIZES.iter().sum::<usize>() as u64;
+    assert!(stats.sum("tcp_acknowledged_bytes_total", &[]) > bytes, "{stats:?}");
+}
+
+#[test]
+fn load_generators_find_no_error_on_one_queue_and_on_two() {
+    lab::require_programs(&["wrk", "ab"]);
+    for queues in [1, 2] {
+        let lab = Lab::with(&Options { queues, ..Options::default() }).unwrap();
+        let web = Web::start(lab.server(), &LISTEN);
+        for (at, path, connections) in [(SERVERS[0], "1448.bin", 50), (SERVERS[1], "65536.bin", 8)] {
+            let said = client(&lab, &format!("wrk -t 1 -c {connections} -d 1 http://{at}/{path}"));
+            assert!(said.contains("Requests/sec"), "{said}");
+            assert!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{said}");
+        }
+        // a connection for each request
+        let said = client(&lab, &format!("ab -q -n 500 -c 10 http://{}/1449.bin", SERVERS[0]));
+        assert!(said.contains("Complete requests:      500") && said.contains("Failed requests:        0"), "{said}");
+        let stats = web.tcp();
+        assert!(stats.sum("tcp_events_total", &[("event", "accepted")]) >= 558, "{stats:?}");
+        if queues == 2 {
+            for queue in ["0", "1"] {
+                assert!(stats.sum("xdp_frames_received_total", &[("queue", queue)]) > 100, "{stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn connections_are_shown_as_they_stand() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let shown = |args: &[&str]| -> String {
+        let output = web.server.ctl(&[&["connections"], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(shown(&[]), "no connections\n");
+    let mut idle = connect(&lab, "198.18.0.1:80").unwrap();
+    assert_eq!(get(&mut idle, "/65536.bin").unwrap(), contents(65_536));
+    let mut stuck = connect(&lab, "[2001:db8:18::1]:80").unwrap();
+    write!(stuck, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();
+    // until the peer's window is full
+    let find = |at: SocketAddr| -> serde_json::Value {
+        let all: serde_json::Value = serde_json::from_str(&shown(&["--json"])).unwrap();
+        let found = all["connections"].as_array().unwrap().iter().find(|it| it["peer"] == at.to_string());
+        found.cloned().unwrap_or_default()
+    };
+    let (idle_at, stuck_at) = (idle.local_addr().unwrap(), stuck.local_addr().unwrap());
+    let full = || find(stuck_at)["peer_window_bytes"].as_u64().is_some_and(|bytes| bytes < 2000);
+    assert!(lab::wait_until(full, PATIENCE), "{}", shown(&[]));
+    let (idle, stuck) = (find(idle_at), find(stuck_at));
+    assert_eq!((idle["state"].as_str(), idle["local"].as_str()), (Some("ESTABLISHED"), Some("198.18.0.1:80")));
+    assert!(idle["acknowledged_bytes"].as_u64().unwrap() > 65_536 && idle["unacknowledged_bytes"] == 0, "{idle}");
+    for name in ["sack", "timestamps"] {
+        assert_eq!(idle[name], true, "{name}: {idle}");
+    }
+    assert!(stuck["unsent_bytes"].as_u64().unwrap() > 100_000, "{stuck}");
+    assert!(stuck["sender"]["window_bytes"].as_u64().unwrap() >= 14_000, "{stuck}");
+    assert!(stuck["rtt_us"].as_u64().is_some(), "{stuck}");
+    let text = shown(&["--most", "1"]);
+    assert!(
+        text.contains("ESTABLISHED") && text.contains("rto:") && text.ends_with("and more: give --most\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_download_that_is_under_way_gets_the_old_file_after_a_reload() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let mut slow = connect(&lab, "198.18.0.1:80").unwrap();
+    write!(slow, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+    let mut body = vec![0; 100_000];
+    slow.read_exact(&mut body).unwrap();
+    fs::write(web.file("5000000.bin"), "new").unwrap();
+    assert!(web.server.ctl(&["reload"]).status.success());
+    assert_eq!(curl(&lab, &["http://198.18.0.1/5000000.bin"]), b"new");
+    slow.read_to_end(&mut body).unwrap();
+    assert!(body.ends_with(&contents(5_000_000)), "{} bytes", body.len());
+    web.tcp();
+}
+
+#[test]
+fn the_end_lets_downloads_finish_and_closes_what_is_idle() {
+    let lab = Lab::new().unwrap();
+    let mut web = Web::start(lab.server(), &LISTEN);
+    let mut idle = connect(&lab, "198.18.0.1:80").unwrap();
+    assert_eq!(get(&mut idle, "/").unwrap(), b"hello");
+    let mut slow = connect(&lab, "[2001:db8:18::1]:80").unwrap();
+    write!(slow, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();
+    let mut body = vec![0; 100_000];
+    slow.read_exact(&mut body).unwrap();
+    web.wait_for_connections(2);
+    web.server.process.signal(Signal::TERM);
+    // the idle one is closed, not reset
+    assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0);
+    let refused = || connect(&lab, "198.18.0.1:80").is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    assert!(lab::wait_until(refused, PATIENCE), "{}", web.server.process.log());
+    slow.read_to_end(&mut body).unwrap();
+    assert!(body.ends_with(&contents(5_000_000)), "{} bytes", body.len());
+    let status = web.server.process.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", web.server.process.log());
+    nothing_attached(&lab);
+}
+
+#[test]
+fn what_does_not_end_in_time_is_reset() {
+    let lab = Lab::new().unwrap();
+    let mut web = Web::start(lab.server(), &[&LISTEN[..], &["--drain", "1"]].concat());
+    let mut stuck = connect(&lab, "198.18.0.1:80").unwrap();
+    write!(stuck, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();
+    web.wait_for_connections(1);
+    web.server.process.signal(Signal::TERM);
+    let status = web.server.process.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", web.server.process.log());
+    assert!(web.server.process.log().contains("1 connections did not end in 1 s and are reset"));
+    let ended = std::io::copy(&mut stuck, &mut std::io::sink()).map_err(|error| error.kind());
+    assert_eq!(ended, Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn clients_that_vanish_leave_nothing_behind() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    for round in 0..20 {
+        // killed in the middle: what its kernel has not read yet makes it send a reset
+        let mut command = lab.client().command("curl");
+        command.args(["-gsS", "--limit-rate", "100k", "-o", "/dev/null", "http://198.18.0.1/5000000.bin"]);
+        let mut killed = Process::spawn(command).unwrap();
+        web.wait_for_connections(1);
+        killed.signal(Signal::KILL);
+        killed.wait(PATIENCE).unwrap();
+        web.wait_for_connections(0);
+        assert_eq!(curl(&lab, &["http://198.18.0.1/1449.bin"]), contents(1449), "round {round}");
+        web.wait_for_connections(0);
+    }
+    assert!(web.tcp().sum("tcp_events_total", &[("event", "reset by peer")]) >= 10);
+}
+
+#[test]
+fn a_killed_server_gives_the_port_back_to_the_kernel() {
+    let lab = Lab::new().unwrap();
+    let mut web = Web::start(lab.server(), &LISTEN);
+    let mut open = connect(&lab, "198.18.0.1:80").unwrap();
+    assert_eq!(get(&mut open, "/1.bin").unwrap(), contents(1));
+    web.server.process.signal(Signal::KILL);
+    web.server.process.wait(PATIENCE).unwrap();
+    nothing_attached(&lab);
+    // the kernel knows the connection as little as the port
+    let ended = get(&mut open, "/").map_err(|error| error.kind());
+    assert_eq!(ended, Err(ErrorKind::ConnectionReset));
+    let refused = connect(&lab, "198.18.0.1:80").map_err(|error| error.kind());
+    assert_eq!(refused.err(), Some(ErrorKind::ConnectionRefused));
+    assert!(client(&lab, "ping -c 2 -i 0.2 -W 5 198.18.0.1").contains(" 2 received"));
+}
+
+#[test]
+fn other_ports_and_other_interfaces_are_the_kernels() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &["--interface", "vs", "--listen", "0.0.0.0:80"]);
+    let ssh = lab.server().inside(|| std::net::TcpListener::bind("198.18.0.1:22")).unwrap();
+    let mut near = connect(&lab, "198.18.0.1:22").unwrap();
+    let (mut far, _) = ssh.accept().unwrap();
+    far.write_all(b"SSH-2.0-").unwrap();
+    near.read_exact(&mut [0; 8]).unwrap();
+    // from the same host, over the loopback interface: kernel sockets beside
+    let local = lab.server().run(&["curl", "-sS", "--max-time", "30", "http://127.0.0.1/"]).unwrap();
+    assert_eq!(local, "hello");
+    assert_eq!(curl(&lab, &["http://198.18.0.1/"]), b"hello");
+    let stats = web.server.stats();
+    assert_eq!(stats.sum("sockets_connections_accepted_total", &[]), 1, "{stats:?}");
+    assert_eq!(stats.sum("tcp_events_total", &[("event", "accepted")]), 1, "{stats:?}");
+    // an address that comes later is served, too
+    ip(lab.server(), "addr add 198.18.0.7/24 dev vs");
+    let mut last = String::new();
+    let served = || {
+        last = client(&lab, "curl -sS --max-time 5 http://198.18.0.7/");
+        web.server.stats().sum("tcp_events_total", &[("event", "accepted")]) > 1
+    };
+    assert!(lab::wait_until(served, PATIENCE), "{last}");
+}
+
+#[test]
+fn an_own_address_is_served_without_the_kernel() {
+    let lab = Lab::new().unwrap();
+    let own = ["--interface", "vs", "--own", "198.18.0.80/24", "--own", "2001:db8:18::80/64"];
+    let listen = ["--listen", "198.18.0.80:80", "--listen", "[2001:db8:18::80]:80"];
+    let web = Web::start(lab.server(), &[&own[..], &listen].concat());
+    for (at, other) in [("198.18.0.80", "198.18.0.80:81"), ("[2001:db8:18::80]", "[2001:db8:18::80]:81")] {
+        let address = at.trim_matches(['[', ']']);
+        web.server.wait_until(at, |stats| stats.sum("own_address_state", &[("address", address)]) == 1);
+        assert!(curl(&lab, &[&format!("http://{at}/1048576.bin")]) == contents(1 << 20), "{at}");
+        // the stack itself refuses what nobody listens for
+        let refused = connect(&lab, other).map_err(|error| error.kind());
+        assert_eq!(refused.err(), Some(ErrorKind::ConnectionRefused), "{other}");
+    }
+    assert_eq!(web.server.stats().sum("tcp_events_total", &[("event", "accepted")]), 2);
+}
