@@ -131,8 +131,8 @@ impl Bed {
         text.replace("{www}", &path("www")).replace("{run}", &path("run")).replace("{simoom}", &self.simoom)
     }
 
-    /// Goodput of one server over one path, in bits a second.
-    fn measure(&self, options: &Options, server: &Server, loss: &str, delay_ms: f64) -> Result<f64> {
+    /// Goodput of one server over one path, in bits a second, and how many frames the path had no room for.
+    fn measure(&self, options: &Options, server: &Server, loss: &str, delay_ms: f64) -> Result<(f64, u64)> {
         let lab = Lab::with_middle(&lab::Options::default())?;
         let mut command = lab.server().command("taskset");
         command.args(["-c", "0"]).args(server.words.iter().map(|word| self.fill(word)));
@@ -147,7 +147,7 @@ impl Bed {
         let delay = delay_ms.to_string();
         let mut faults = vec![kind, loss, "--delay", &delay];
         faults.extend(options.rate.iter().flat_map(|rate| ["--rate", rate]));
-        let _wire = wire(&lab, &faults)?;
+        let mut wire = wire(&lab, &faults)?;
         let download = Download { at, path: "/file", content: &self.content };
         let goodput = lab.client().inside(|| {
             crate::procs::pin(1)?;
@@ -159,7 +159,8 @@ impl Bed {
         if goodput.reconnects > 0 {
             eprintln!("{}: {} connections ended and were made again", server.name, goodput.reconnects);
         }
-        Ok(goodput.bits_per_s())
+        wire.stop();
+        Ok((goodput.bits_per_s(), overflow(&wire.log())?))
     }
 }
 
@@ -168,7 +169,7 @@ fn wire(lab: &Lab, faults: &[&str]) -> Result<Process> {
     let [a, b] = MIDDLE;
     let middle = lab.middle().context("a laboratory with a middle")?;
     let mut command = middle.command(std::env::current_exe().context("where this program lies")?);
-    command.args(["wire", "--a", a, "--b", b, "--cpu", "1"]).args(faults);
+    command.args(["wire", "--a", a, "--b", b, "--cpu", "1", "--json"]).args(faults);
     let mut wire = Process::spawn(command)?;
     wire.wait_for("joined", START)?;
     // attaching a program made the receive threads anew
@@ -176,11 +177,22 @@ fn wire(lab: &Lab, faults: &[&str]) -> Result<Process> {
     Ok(wire)
 }
 
+/// The frames that a wire had no room for, by what it printed.
+fn overflow(log: &str) -> Result<u64> {
+    let line = log.lines().find(|line| line.starts_with('[')).with_context(|| format!("no counts in: {log}"))?;
+    let directions: Vec<serde_json::Value> = serde_json::from_str(line).context("the counts of a wire")?;
+    let of =
+        |direction: &serde_json::Value| direction["frames"]["overflow"].as_u64().context("no overflow in the counts");
+    directions.iter().map(of).sum()
+}
+
 /// One path, and what was measured over it: rounds by server.
 struct Point {
     loss: String,
     delay_ms: f64,
     goodputs: Vec<Vec<f64>>,
+    /// frames that found no room, by server
+    overflows: Vec<u64>,
 }
 
 /// Runs it.
@@ -197,20 +209,22 @@ pub(super) fn run(options: &Options) -> Result<()> {
             loss: loss.clone(),
             delay_ms: *delay_ms,
             goodputs: vec![Vec::new(); servers.len()],
+            overflows: vec![0; servers.len()],
         };
         points.extend(options.delays.iter().map(point));
     }
     for round in 1..=options.rounds {
         for point in &mut points {
-            for (server, goodputs) in servers.iter().zip(&mut point.goodputs) {
-                let goodput = bed.measure(options, server, &point.loss, point.delay_ms)?;
+            for (at, server) in servers.iter().enumerate() {
+                let (goodput, overflow) = bed.measure(options, server, &point.loss, point.delay_ms)?;
                 let (loss, delay_ms) = (&point.loss, point.delay_ms);
                 eprintln!(
                     "{round} loss {loss:>5} delay {delay_ms:>5} ms  {:<20} {:>9.2} Mbit/s",
                     server.name,
                     goodput / 1e6
                 );
-                goodputs.push(goodput);
+                point.goodputs[at].push(goodput);
+                point.overflows[at] += overflow;
             }
         }
     }
@@ -231,9 +245,10 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
         "ratio to nginx",
         "least ratio",
         "greatest ratio",
+        "no room, frames",
     ]);
     for point in points {
-        for (server, goodputs) in servers.iter().zip(&point.goodputs) {
+        for ((server, goodputs), overflow) in servers.iter().zip(&point.goodputs).zip(&point.overflows) {
             let Some(Summary { median, least, greatest, .. }) = Summary::of(goodputs) else { continue };
             let ratio = stats::paired_ratio(goodputs, &point.goodputs[0]);
             table.row(vec![
@@ -246,6 +261,7 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
                 Cell::number(ratio.map(|ratio| ratio.median), 2),
                 Cell::number(ratio.map(|ratio| ratio.least), 2),
                 Cell::number(ratio.map(|ratio| ratio.greatest), 2),
+                Cell::Count(*overflow),
             ]);
         }
     }
@@ -255,7 +271,8 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
         "{} connections of the kernel's TCP fetch a file of {} KiB again and again for {} s, from the first SYN on; the bytes of bodies \
          that came in that time count, every one compared. The path is `simoom-bench wire` between two veth pairs, with the same loss \
          and delay each way and {rate}; a loss of P:N is P% in bursts of N frames on average. Servers have processor 0, clients and the \
-         path processor 1. {} rounds in turn: medians, and medians of the ratios within a round.",
+         path processor 1. {} rounds in turn: medians, and medians of the ratios within a round. The last column has the frames that the \
+         path had no room for (all rounds), beside those that it lost on purpose.",
         options.connections, options.kib, options.seconds, options.rounds
     );
     let chart = Chart {
@@ -306,13 +323,21 @@ mod tests {
             loss: loss.into(),
             delay_ms,
             goodputs: vec![vec![1e6, 4e6, 2e6], vec![2e6, 4e6, 6e6]],
+            overflows: vec![0, 7],
         };
         let points = [point("1", 0.0), point("1", 20.0), point("1:8", 0.0), point("1:8", 20.0)];
         let report = report(&options, &servers, &points);
         let csv = report.table.csv();
         assert_eq!(csv.lines().count(), 1 + 8, "{csv}");
-        assert!(csv.contains("1:8,20.0,ours,4.00,2.00,6.00,2.00,1.00,3.00"), "{csv}");
+        assert!(csv.contains("1:8,20.0,ours,4.00,2.00,6.00,2.00,1.00,3.00,7"), "{csv}");
         assert_eq!(report.chart.unwrap().series.len(), 2);
+    }
+
+    #[test]
+    fn overflow_is_of_both_directions() {
+        let log = "joined\n[{\"frames\":{\"overflow\":3}},{\"frames\":{\"overflow\":4}}]\n";
+        assert_eq!(overflow(log).unwrap(), 7);
+        assert!(overflow("joined\n").is_err() && overflow("[{}]\n").is_err());
     }
 
     #[derive(clap::Parser)]
