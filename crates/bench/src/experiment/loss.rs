@@ -64,6 +64,8 @@ const SIMOOM: &str =
 const ADDRESS: &str = "198.18.0.1:80";
 /// How long a server, or the wire, may take to come up.
 const START: Duration = Duration::from_secs(60);
+/// How long one attempt to reach it waits: some SYNs over a bad path.
+const PROBE: Duration = Duration::from_secs(4);
 
 const NGINX_CONF: &str = "daemon off;
 worker_processes 1;
@@ -137,17 +139,16 @@ impl Bed {
         let mut command = lab.server().command("taskset");
         command.args(["-c", "0"]).args(server.words.iter().map(|word| self.fill(word)));
         let mut process = Process::spawn(command)?;
-        // without faults first, so that coming up does not hang on them
         let at: SocketAddr = ADDRESS.parse()?;
-        let mut whole = wire(&lab, &[])?;
-        let answers = || lab.client().inside(|| TcpStream::connect_timeout(&at, Duration::from_millis(200)).is_ok());
-        process.wait_until(answers, START).with_context(|| format!("{} does not come up", server.name))?;
-        whole.stop();
         let kind = if loss.contains(':') { "--burst-loss" } else { "--loss" };
         let delay = delay_ms.to_string();
         let mut faults = vec![kind, loss, "--delay", &delay];
         faults.extend(options.rate.iter().flat_map(|rate| ["--rate", rate]));
         let mut wire = wire(&lab, &faults)?;
+        let answers = || lab.client().inside(|| TcpStream::connect_timeout(&at, PROBE).is_ok());
+        process.wait_until(answers, START).with_context(|| format!("{} does not come up", server.name))?;
+        // the server may have attached a program, too
+        lab.pin();
         let download = Download { at, path: "/file", content: &self.content };
         let goodput = lab.client().inside(|| {
             crate::procs::pin(1)?;
@@ -177,13 +178,14 @@ fn wire(lab: &Lab, faults: &[&str]) -> Result<Process> {
     Ok(wire)
 }
 
-/// The frames that a wire had no room for, by what it printed.
+/// The frames that a wire had no room for or missed, by what it printed.
 fn overflow(log: &str) -> Result<u64> {
     let line = log.lines().find(|line| line.starts_with('[')).with_context(|| format!("no counts in: {log}"))?;
     let directions: Vec<serde_json::Value> = serde_json::from_str(line).context("the counts of a wire")?;
-    let of =
-        |direction: &serde_json::Value| direction["frames"]["overflow"].as_u64().context("no overflow in the counts");
-    directions.iter().map(of).sum()
+    let of = |(direction, name): (&serde_json::Value, &str)| {
+        direction["frames"][name].as_u64().with_context(|| format!("no {name} in the counts"))
+    };
+    directions.iter().flat_map(|direction| ["overflow", "missed"].map(|name| (direction, name))).map(of).sum()
 }
 
 /// One path, and what was measured over it: rounds by server.
@@ -335,8 +337,8 @@ mod tests {
 
     #[test]
     fn overflow_is_of_both_directions() {
-        let log = "joined\n[{\"frames\":{\"overflow\":3}},{\"frames\":{\"overflow\":4}}]\n";
-        assert_eq!(overflow(log).unwrap(), 7);
+        let log = "joined\n[{\"frames\":{\"overflow\":3,\"missed\":1}},{\"frames\":{\"overflow\":4,\"missed\":2}}]\n";
+        assert_eq!(overflow(log).unwrap(), 10);
         assert!(overflow("joined\n").is_err() && overflow("[{}]\n").is_err());
     }
 

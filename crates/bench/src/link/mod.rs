@@ -181,6 +181,8 @@ pub(crate) struct Counts {
     pub(crate) corrupted: u64,
     /// lost for lack of room: too many held, too long a queue, no memory
     pub(crate) overflow: u64,
+    /// never arrived, since the receive ring was full or nothing was left to receive into
+    pub(crate) missed: u64,
     /// still on their way
     pub(crate) held: u64,
     /// whose checksum the sender's kernel had left to its device
@@ -201,6 +203,7 @@ impl Counts {
             reordered: reordered.get(),
             corrupted: corrupted.get(),
             overflow: overflowed.get() + from.no_frame + from.too_long,
+            missed: 0,
             held: 0,
             completed: from.completed,
         };
@@ -212,12 +215,12 @@ impl Counts {
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Counts { arrived, passed, lost, burst_lost, duplicated, reordered, corrupted, overflow, held, completed } =
-            self;
+        let Counts { arrived, passed, lost, burst_lost, duplicated, reordered, corrupted, overflow, .. } = self;
+        let Counts { missed, held, completed, .. } = self;
         write!(
             f,
             "arrived {arrived}, passed {passed}, lost {lost}, lost in bursts {burst_lost}, duplicated {duplicated}, reordered \
-             {reordered}, corrupted {corrupted}, overflow {overflow}, held {held}, checksums completed {completed}"
+             {reordered}, corrupted {corrupted}, overflow {overflow}, missed {missed}, held {held}, checksums completed {completed}"
         )
     }
 }
