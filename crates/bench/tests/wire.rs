@@ -2,7 +2,8 @@
 
 use lab::{Lab, MIDDLE, Options, Process, require_programs};
 use serde_json::Value;
-use std::net::UdpSocket;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
@@ -145,6 +146,37 @@ fn a_line_has_its_rate_and_drops_what_its_queue_cannot_hold() {
     // as fast as the line is at most, and no more waiting than the queue holds
     assert!(passed > 0 && passed <= frames && held <= 5 && overflow > 0, "{there}, time for {frames}");
     assert_eq!(count(&back, "overflow"), 0, "{back}");
+}
+
+#[test]
+fn readers_that_do_not_read_hold_nobody_up() {
+    let lab = apart();
+    let wire = join(&lab, &[]);
+    let listener = lab.server().inside(|| TcpListener::bind("198.18.0.1:81").unwrap());
+    // they end with the process: a blocked one hears of nothing once the path is gone
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || while stream.write_all(&[7; 1 << 16]).is_ok() {});
+        }
+    });
+    let readers: Vec<TcpStream> =
+        lab.client().inside(|| (0..64).map(|_| TcpStream::connect("198.18.0.1:81").unwrap()).collect());
+    // until nothing more is taken: the receivers' windows are closed
+    let unread = || {
+        let mut all = vec![0; 4 << 20];
+        readers.iter().map(|reader| reader.peek(&mut all).unwrap_or(0)).sum::<usize>()
+    };
+    readers.iter().for_each(|reader| reader.set_nonblocking(true).unwrap());
+    let mut before = 0;
+    while unread() > before {
+        before = unread();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    // more than the frames that may be on their way out at once (2048)
+    assert!(before > 3 << 20, "{before}");
+    let (times, text) = ping(&lab, &["-c", "5", "-i", "0.1", "-w", "30", "198.18.0.1"]);
+    assert!(times.len() >= 5, "{text}, {before} bytes unread");
+    end(wire);
 }
 
 /// What the two kernels and the middle's say of their interfaces.
