@@ -25,6 +25,9 @@ their own, without addresses, between the two hosts:
 With a program at w0 the kernel behind c0 sends no packets larger than the MTU. Checksums that it leaves to the device are
 completed here. VLAN tags that it leaves to the device are lost: `ethtool -K c0 txvlan off` keeps them.
 
+Give each veth a queue (`tc qdisc replace dev w0 root pfifo limit 1000`): without one it drops, uncounted, what the other end is too
+busy to take.
+
   simoom-bench wire --a w0 --b w1 --loss 1 --delay 20 --rate 100M,10M --stats")]
 pub(crate) struct Options {
     /// One interface
