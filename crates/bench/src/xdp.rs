@@ -21,6 +21,17 @@ pub(crate) enum Mode {
     Generic,
 }
 
+impl From<Mode> for port_xdp::Mode {
+    fn from(mode: Mode) -> port_xdp::Mode {
+        match mode {
+            Mode::Auto => port_xdp::Mode::Auto,
+            Mode::Zerocopy => port_xdp::Mode::Zerocopy,
+            Mode::Copy => port_xdp::Mode::Copy,
+            Mode::Generic => port_xdp::Mode::Generic,
+        }
+    }
+}
+
 /// All queues of an interface as one port: frames are received from each in turn and sent through them in turn. All frames are
 /// of one UMEM, so a frame may go home to any queue; it goes where the fewest are.
 #[derive(Debug)]
@@ -61,12 +72,7 @@ pub(crate) fn open_own(interface: &str, mode: Mode, addresses: &[IpAddr]) -> Res
 
 fn open_with(interface: &str, mode: Mode, take: impl FnOnce(&mut OpenConfig)) -> Result<Opened> {
     let mut config = OpenConfig::new(interface);
-    config.mode = match mode {
-        Mode::Auto => port_xdp::Mode::Auto,
-        Mode::Zerocopy => port_xdp::Mode::Zerocopy,
-        Mode::Copy => port_xdp::Mode::Copy,
-        Mode::Generic => port_xdp::Mode::Generic,
-    };
+    config.mode = mode.into();
     take(&mut config);
     let opened = port_xdp::open(&config)?;
     let what = opened.got.to_string();

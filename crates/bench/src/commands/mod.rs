@@ -3,6 +3,7 @@
 pub(crate) mod dns;
 pub(crate) mod http;
 pub(crate) mod reflect;
+pub(crate) mod wire;
 pub(crate) mod zone;
 
 use anyhow::{Context as _, Result};
