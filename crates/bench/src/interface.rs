@@ -21,12 +21,25 @@ pub(crate) fn ends(interface: &str, server: SocketAddr, server_mac: Option<Mac>)
     let socket = UdpSocket::bind((unspecified, 0)).context("cannot open a UDP socket")?;
     socket.connect(server).with_context(|| format!("no route to {server}"))?;
     let client = socket.local_addr()?.ip();
-    let hop = next_hop(&ip(&["route", "get", &server.ip().to_string()])?, interface, server.ip())?;
-    let server_mac = match server_mac {
-        Some(mac) => mac,
-        None => neighbour(interface, hop)?,
-    };
+    let server_mac = next_hop_mac(interface, server, server_mac)?;
     Ok(Ends { client_mac, server_mac, client, server })
+}
+
+/// The hardware address of the next hop to `server` through `interface`: `told`, or what the kernel finds.
+pub(crate) fn next_hop_mac(interface: &str, server: SocketAddr, told: Option<Mac>) -> Result<Mac> {
+    let hop = next_hop(&ip(&["route", "get", &server.ip().to_string()])?, interface, server.ip())?;
+    told.map_or_else(|| neighbour(interface, hop), Ok)
+}
+
+/// Fails when the kernel has one of these addresses: it would answer for it beside us.
+pub(crate) fn ensure_free(addresses: &[IpAddr]) -> Result<()> {
+    let links = ip(&["addr", "show"])?;
+    let infos = links.as_array().into_iter().flatten().filter_map(|link| link["addr_info"].as_array()).flatten();
+    let locals: Vec<IpAddr> = infos.filter_map(|info| info["local"].as_str()?.parse().ok()).collect();
+    match addresses.iter().find(|address| locals.contains(address)) {
+        Some(taken) => bail!("the kernel has {taken}: give an address that nobody has"),
+        None => Ok(()),
+    }
 }
 
 fn neighbour(interface: &str, hop: IpAddr) -> Result<Mac> {

@@ -8,9 +8,14 @@
 mod commands;
 mod experiment;
 mod grid;
+mod http;
 mod interface;
+mod link;
 mod load;
+mod pipe;
 mod pipe_dns;
+mod pipe_http;
+mod pipe_tcp;
 mod procs;
 mod queries;
 mod reflect;
@@ -33,16 +38,24 @@ struct Cli {
 enum Command {
     /// The yardstick: send every frame back with its addresses swapped
     Reflect(commands::reflect::Options),
+    /// A lossy, slow path: join two interfaces
+    Wire(commands::wire::Options),
     /// A DNS load through AF_XDP: rates, numbered questions, checked answers, latency
     Dns(commands::dns::Options),
+    /// An HTTP load through AF_XDP: connections of our own stack, open or closed loop, checked bodies, latency
+    Http(commands::http::Options),
     /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
     PipeDns(pipe_dns::Options),
+    /// What TCP costs in our stack with no kernel in it: round trips, connections, downloads, idle connections
+    PipeTcp(pipe_tcp::Options),
+    /// Nanoseconds or instructions a request in our stack and web service, with no kernel in it
+    PipeHttp(pipe_http::Options),
     /// Write a synthetic zone
     Zone(commands::zone::Options),
     /// Servers back to back in the laboratory: medians of paired ratios
     Compare(experiment::CompareOptions),
-    /// The papers' figures: CSV, SVG and Markdown
-    Experiment(experiment::FigureOptions),
+    /// The papers' figures and others: CSV, SVG and Markdown
+    Experiment(experiment::ExperimentOptions),
     /// What an idle server costs, and how late its first answer is
     Idle(experiment::IdleOptions),
     /// A long load with a reload every second, every question accounted for
@@ -52,11 +65,15 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Reflect(options) => commands::reflect::run(&options),
+        Command::Wire(options) => commands::wire::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
+        Command::Http(options) => commands::http::run(&options),
         Command::PipeDns(options) => pipe_dns::run(&options),
+        Command::PipeTcp(options) => pipe_tcp::run(&options),
+        Command::PipeHttp(options) => pipe_http::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),
-        Command::Experiment(options) => experiment::figure(&options),
+        Command::Experiment(options) => experiment::experiment(&options),
         Command::Idle(options) => experiment::idle(&options),
         Command::Soak(options) => experiment::soak(&options),
     };

@@ -5,7 +5,7 @@ use base::{Burst, Frame};
 use bpf::steering::UDP;
 use port::{Facts, Outgoing, Port};
 use port_xdp::{Handle, Listener, OpenConfig, XdpPort};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 /// How AF_XDP is used.
@@ -21,6 +21,17 @@ pub(crate) enum Mode {
     Generic,
 }
 
+impl From<Mode> for port_xdp::Mode {
+    fn from(mode: Mode) -> port_xdp::Mode {
+        match mode {
+            Mode::Auto => port_xdp::Mode::Auto,
+            Mode::Zerocopy => port_xdp::Mode::Zerocopy,
+            Mode::Copy => port_xdp::Mode::Copy,
+            Mode::Generic => port_xdp::Mode::Generic,
+        }
+    }
+}
+
 /// All queues of an interface as one port: frames are received from each in turn and sent through them in turn. All frames are
 /// of one UMEM, so a frame may go home to any queue; it goes where the fewest are.
 #[derive(Debug)]
@@ -31,6 +42,9 @@ pub(crate) struct Queues {
     /// detaches the program when it goes
     _handle: Handle,
 }
+
+/// Slots of the receive ring of [`open_own`]: many connections' windows may arrive at once while our thread is not on its processor.
+const OWN_RX_SLOTS: u32 = 8192;
 
 /// An opened interface.
 #[derive(Debug)]
@@ -43,14 +57,23 @@ pub(crate) struct Opened {
 
 /// Opens `interface` and takes UDP to the addresses and ports of `taken`.
 pub(crate) fn open(interface: &str, mode: Mode, taken: impl Iterator<Item = SocketAddr>) -> Result<Opened> {
+    open_with(interface, mode, |config| {
+        config.listeners = taken.map(|at| Listener { address: at.ip(), protocol: UDP, port: at.port() }).collect();
+    })
+}
+
+/// Opens `interface` and takes everything to `addresses`, which the kernel must not have.
+pub(crate) fn open_own(interface: &str, mode: Mode, addresses: &[IpAddr]) -> Result<Opened> {
+    open_with(interface, mode, |config| {
+        config.own = addresses.to_vec();
+        config.rx_slots = OWN_RX_SLOTS;
+    })
+}
+
+fn open_with(interface: &str, mode: Mode, take: impl FnOnce(&mut OpenConfig)) -> Result<Opened> {
     let mut config = OpenConfig::new(interface);
-    config.mode = match mode {
-        Mode::Auto => port_xdp::Mode::Auto,
-        Mode::Zerocopy => port_xdp::Mode::Zerocopy,
-        Mode::Copy => port_xdp::Mode::Copy,
-        Mode::Generic => port_xdp::Mode::Generic,
-    };
-    config.listeners = taken.map(|at| Listener { address: at.ip(), protocol: UDP, port: at.port() }).collect();
+    config.mode = mode.into();
+    take(&mut config);
     let opened = port_xdp::open(&config)?;
     let what = opened.got.to_string();
     let port = Queues { ports: opened.ports, receive_next: 0, transmit_next: 0, _handle: opened.handle };

@@ -1,7 +1,7 @@
 //! Every eBPF program and its loader.
 //!
 //! The programs are C beside this file, compiled by build.rs. [`Steering`] is the XDP program that takes our traffic to the
-//! AF_XDP sockets and passes everything else to the kernel. A program hangs on a bpf link, so it goes when its process
+//! AF_XDP sockets and passes everything else to the kernel, or takes all there is. A program hangs on a bpf link, so it goes when its process
 //! does, however that ends. Left out: pinning, since what outlives the process is what nobody cleans up.
 
 #![forbid(unsafe_code)]

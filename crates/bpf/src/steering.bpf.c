@@ -3,6 +3,7 @@
 // What is ours: an unfragmented IPv4 or IPv6 packet without options or extension headers to a taken (address, protocol,
 // port); an ICMP error that quotes a packet from one; and, for an address that is wholly ours ("own"), everything, with
 // the ARP and NDP messages about it. A frame may carry one VLAN tag. Prefix lists are asked only about what is ours.
+// A second program in this file takes every frame, for who passes them on.
 //
 // It runs on the processor that also serves (veth) or per packet in the driver, so the usual packet costs one comparison
 // (one listener) or one hash lookup (several). It must stay within what the verifier of Linux 6.1 accepts.
@@ -347,6 +348,11 @@ int steer(struct xdp_md *ctx) {
   if (protocol == bpf_htons(ETH_P_ARP) && settings.own)
     return arp(ctx, at, end);
   return pass(PASSED_NOT_IP);
+}
+
+SEC("xdp")
+int take_everything(struct xdp_md *ctx) {
+  return take(ctx);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

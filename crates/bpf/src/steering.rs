@@ -51,11 +51,20 @@ pub struct Config {
     pub prefixes: u32,
     /// the interface's hardware address: frames for other ones are the kernel's; all zero: frames for any are taken
     pub mac: [u8; 6],
+    /// every frame is taken, whatever it is: for who passes frames on; no entry then means anything
+    pub everything: bool,
+}
+
+impl Config {
+    /// The program in the object.
+    fn program(&self) -> &'static str {
+        if self.everything { "take_everything" } else { "steer" }
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536, mac: [0; 6] }
+        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536, mac: [0; 6], everything: false }
     }
 }
 
@@ -230,7 +239,7 @@ impl Steering {
             Attach::Native => XdpMode::Driver,
             Attach::Generic => XdpMode::Skb,
         };
-        let xdp = xdp(&mut steering.program)?;
+        let xdp = xdp(&mut steering.program, config)?;
         let id = xdp.attach_to_if_index(ifindex, mode).map_err(|e| attach_error(ifindex, e))?;
         let link = xdp.take_link(id).map_err(|e| other("taking the link", &e))?;
         // only a link of the bpf kind goes with the process
@@ -250,7 +259,7 @@ impl Steering {
             .map_max_entries("prefixes", config.prefixes.max(1))
             .load(OBJECT)
             .map_err(|e| load_error(&e))?;
-        xdp(&mut program)?.load().map_err(|e| load_error(&e.into()))?;
+        xdp(&mut program, config)?.load().map_err(|e| load_error(&e.into()))?;
         let sockets = Sockets(Arc::new(Mutex::new(map(&mut program, "sockets")?)));
         let counts = Arc::new(Counts(map(&mut program, "counters")?));
         Ok(Steering {
@@ -287,7 +296,7 @@ impl Steering {
             return Err(SteeringError::Other { doing: "replacing", why: "no program is attached".into() });
         };
         let link = XdpLink::try_from(link).map_err(|e| other("reusing the link", &e))?;
-        let xdp = xdp(&mut fresh.program)?;
+        let xdp = xdp(&mut fresh.program, config)?;
         let id = xdp.attach_to_link(link).map_err(|e| attach_error(self.ifindex, e))?;
         let link = xdp.take_link(id).map_err(|e| other("taking the link", &e))?;
         fresh.link = FdLink::try_from(link).ok();
@@ -517,8 +526,8 @@ fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-fn xdp(program: &mut Ebpf) -> Result<&mut Xdp, SteeringError> {
-    let found = program.program_mut("steer").expect("the object that build.rs compiled has the program");
+fn xdp<'a>(program: &'a mut Ebpf, config: &Config) -> Result<&'a mut Xdp, SteeringError> {
+    let found = program.program_mut(config.program()).expect("the object that build.rs compiled has the program");
     found.try_into().map_err(|e: ProgramError| other("loading", &e))
 }
 

@@ -99,6 +99,15 @@ pub enum CtlCommand {
         #[arg(long)]
         json: bool,
     },
+    /// The TCP connections of our own stack, as `ss -ti` shows the kernel's
+    Connections {
+        /// Show at most so many
+        #[arg(long, value_name = "N", default_value = "1000")]
+        most: Within<1, 10_000_000>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Write what passes through AF_XDP to a pcap file
     Capture {
         /// The file to write

@@ -1,6 +1,7 @@
 //! The control socket: where it is, what is said on it. docs/control-protocol.md is the reference.
 
 pub mod client;
+pub(crate) mod connections;
 pub mod server;
 
 use serde::{Deserialize, Serialize};
@@ -31,10 +32,20 @@ pub enum Request {
         #[serde(default = "default_seconds")]
         seconds: u32,
     },
+    /// TCP connections of our own stack
+    Connections {
+        /// most of them
+        #[serde(default = "default_connections")]
+        most: u32,
+    },
     /// read the zones again
     Reload {},
     /// end
     Stop {},
+}
+
+fn default_connections() -> u32 {
+    1000
 }
 
 fn default_seconds() -> u32 {

@@ -300,6 +300,12 @@ impl Running {
         sockets.chain(stacks).sum()
     }
 
+    /// Connections of our own stack as they stand, `most` at most, and whether there are more; None without AF_XDP.
+    pub(crate) fn views(&self, most: usize) -> Option<(Vec<stack::tcp::View>, bool)> {
+        // held over the walk, so that the engines do not go meanwhile
+        self.engines().xdp.as_ref().map(|xdp| xdp.views(most))
+    }
+
     /// Begins to copy the frames of every queue into rings of `frames`; None without AF_XDP, or while that is done already.
     pub(crate) fn tap(&self, frames: usize) -> Option<Vec<Consumer<Copy>>> {
         let mut engines = self.engines();

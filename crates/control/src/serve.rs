@@ -12,7 +12,7 @@ use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
 use crate::reload::{self, Loader, Outcome};
 use crate::service::{Plan, Published};
-use crate::{access_log, http, notify, privileges, secrets, signals, sites, zones};
+use crate::{access_log, ctl, http, notify, privileges, secrets, signals, sites, zones};
 use base::Clock;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
@@ -54,6 +54,7 @@ impl World {
         match request {
             Request::Status {} => self.status(),
             Request::Stats {} => json!({ "ok": true, "metrics": metrics::as_json(&self.registry.collect()) }),
+            Request::Connections { most } => ctl::connections::answer(&self.running, *most),
             Request::Reload {} => self.reload(),
             Request::Capture { .. } | Request::Stop {} => failed("not here"),
         }

@@ -1,6 +1,6 @@
 //! Captures at a host's interface, judged afterwards by tshark with its checksum checks switched on.
 //!
-//! The frames that the server's host sent are judged; a kernel sender leaves its own checksums to the device where offloads
+//! The frames that one host sent are judged, the server's unless [`Capture::of_client`] is asked for; a kernel sender leaves its own checksums to the device where offloads
 //! are on, and on a virtual wire nobody fills them in, so [`crate::Options::offloads`] off is needed to judge a kernel server.
 
 use crate::{Lab, process::output, raw::Sniffer};
@@ -11,7 +11,8 @@ use std::{collections::BTreeMap, fmt, process::Command};
 #[derive(Debug)]
 pub struct Capture {
     sniffer: Sniffer,
-    server: [u8; 6],
+    /// the hardware address of the host whose frames are judged
+    judged: [u8; 6],
 }
 
 /// What tshark found.
@@ -19,9 +20,9 @@ pub struct Capture {
 pub struct Findings {
     /// All frames captured.
     pub frames: usize,
-    /// The frames from the server's host, by protocol as tshark names it.
+    /// The frames from the host that is judged, the server's unless told otherwise, by protocol as tshark names it.
     pub from_server: BTreeMap<String, usize>,
-    /// One line a frame from the server that is malformed or has a bad or missing checksum.
+    /// One line a frame from it that is malformed or has a bad or missing checksum.
     pub problems: Vec<String>,
 }
 
@@ -59,12 +60,17 @@ const SHOWN: [&str; 16] = [
 impl Capture {
     /// Starts a capture at the client's end of the wire: at the server's, AF_XDP hides its packets from captures.
     pub fn start(lab: &Lab) -> Result<Self> {
-        Ok(Self { sniffer: Sniffer::start(lab.client(), &[])?, server: lab.server().mac()? })
+        Ok(Self { sniffer: Sniffer::start(lab.client(), &[])?, judged: lab.server().mac()? })
+    }
+
+    /// The same at the server's end, to judge the frames of the client's host.
+    pub fn of_client(lab: &Lab) -> Result<Self> {
+        Ok(Self { sniffer: Sniffer::start(lab.server(), &[])?, judged: lab.client().mac()? })
     }
 
     /// Ends the capture once the wire is quiet and judges it.
     pub fn finish(mut self) -> Result<Findings> {
-        let mac = self.server.map(|octet| format!("{octet:02x}")).join(":");
+        let mac = self.judged.map(|octet| format!("{octet:02x}")).join(":");
         let file = self.sniffer.finish().to_str().context("a temporary path in UTF-8")?.to_owned();
         let all = tshark(&file, "frame", &["-T", "fields", "-e", "eth.src", "-e", "_ws.col.Protocol"])?;
         let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &SHOWN)?;
@@ -81,7 +87,7 @@ impl Capture {
 }
 
 impl Findings {
-    /// Panics unless the server sent something and nothing is wrong with it.
+    /// Panics unless the host sent something and nothing is wrong with it.
     pub fn check(&self) {
         assert!(self.problems.is_empty() && !self.from_server.is_empty(), "{self}");
     }
@@ -91,7 +97,7 @@ impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} frames; from the server: {:?}; {} with problems",
+            "{} frames; from the host that is judged: {:?}; {} with problems",
             self.frames,
             self.from_server,
             self.problems.len()

@@ -1,5 +1,5 @@
-//! A laboratory for the tests: two hosts made of network namespaces, real DNS servers beside ours, raw frames, captures,
-//! and the comparison of our DNS answers with those of NSD and Knot.
+//! A laboratory for the tests: two hosts made of network namespaces (joined, or apart with a third between them), real DNS
+//! servers beside ours, raw frames, captures, and the comparison of our DNS answers with those of NSD and Knot.
 //!
 //! Nothing here is part of the product. It needs root and Debian's packages (see [`require`]); a test that uses it fails
 //! loudly where they are missing, it never skips. Everything a test starts ends with the value that holds it.
@@ -30,13 +30,13 @@ mod process;
 pub mod raw;
 pub mod zonegen;
 
-pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, Options, SERVER_V4, SERVER_V6, Side};
+pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4, SERVER_V6, Side};
 pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 17] = [
+const PACKAGES: [(&str, &str); 19] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("curl", "curl"),
@@ -45,6 +45,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("drill", "ldnsutils"),
     ("dumpcap", "tshark"),
     ("ethtool", "ethtool"),
+    ("h2load", "nghttp2-client"),
     ("ip", "iproute2"),
     ("kdig", "knot-dnsutils"),
     ("knotd", "knot"),
@@ -53,6 +54,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("nsd", "nsd"),
     ("ping", "iputils-ping"),
     ("tshark", "tshark"),
+    ("wget", "wget"),
     ("wrk", "wrk"),
 ];
 

@@ -1,4 +1,5 @@
-//! Two hosts on one machine: a pair of network namespaces joined by one veth pair.
+//! Two hosts on one machine: a pair of network namespaces joined by one veth pair, or by two with a third namespace between them,
+//! where a program (`simoom-bench wire`) plays the path.
 //!
 //! What makes a veth pair behave like a wire between two hosts: receive processing in NAPI threads (without them veth runs
 //! the receiver's softirq on the sender's processor), which [`Lab::pin`] puts on each side's processor; GRO on, without
@@ -56,12 +57,18 @@ pub enum Side {
     Server,
     /// Interface `vc`.
     Client,
+    /// Between the two: interface `wc` towards the client, `ws` towards the server.
+    Middle,
 }
 
-/// The two hosts. Dropping it removes both namespaces and with them the wire.
+/// The interfaces in the middle, towards the client and towards the server.
+pub const MIDDLE: [&str; 2] = ["wc", "ws"];
+
+/// The two hosts. Dropping it removes the namespaces and with them the wire.
 #[derive(Debug)]
 pub struct Lab {
     server: Host,
+    middle: Option<Host>,
     client: Host,
 }
 
@@ -73,12 +80,23 @@ impl Lab {
 
     /// Makes the hosts.
     pub fn with(options: &Options) -> Result<Self> {
+        Self::make(options, false)
+    }
+
+    /// Makes the hosts apart: between them lies a third, with no addresses and a silent kernel, and nothing gets through until a
+    /// program there joins its interfaces, [`MIDDLE`].
+    pub fn with_middle(options: &Options) -> Result<Self> {
+        Self::make(options, true)
+    }
+
+    fn make(options: &Options, apart: bool) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         crate::require_programs(&["ip", "ethtool"]);
         remove_stale();
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // from here on Drop cleans up, also when a step fails
-        let lab = Self { server: Host::new(&name, Side::Server)?, client: Host::new(&name, Side::Client)? };
+        let middle = if apart { Some(Host::new(&name, Side::Middle)?) } else { None };
+        let lab = Self { server: Host::new(&name, Side::Server)?, middle, client: Host::new(&name, Side::Client)? };
         lab.join(options).context("cannot join the two hosts")?;
         lab.pin();
         Ok(lab)
@@ -94,36 +112,45 @@ impl Lab {
         &self.client
     }
 
+    /// The host between the two, if they were made apart.
+    pub fn middle(&self) -> Option<&Host> {
+        self.middle.as_ref()
+    }
+
     fn join(&self, options: &Options) -> Result<()> {
-        let queues = options.queues.to_string();
-        let (server, client) = (&self.server.name, &self.client.name);
-        let mut command = Command::new("ip");
-        command.args([
-            "-n",
-            server,
-            "link",
-            "add",
-            "vs",
-            "numrxqueues",
-            &queues,
-            "numtxqueues",
-            &queues,
-            "type",
-            "veth",
-        ]);
-        command.args(["peer", "name", "vc", "numrxqueues", &queues, "numtxqueues", &queues, "netns", client]);
-        output(&mut command)?;
+        let (server, client) = ((&self.server, "vs"), (&self.client, "vc"));
+        match &self.middle {
+            None => connect(server, client, options)?,
+            Some(middle) => {
+                middle.hush().context("cannot turn IPv6 off")?;
+                let [to_client, to_server] = MIDDLE.map(|interface| (middle, interface));
+                connect(server, to_server, options)?;
+                connect(to_client, client, options)?;
+                middle.set_up(options)?;
+            }
+        }
         self.server.set_up(options)?;
-        self.client.set_up(options)
+        self.client.set_up(options)?;
+        self.middle.iter().chain([&self.server, &self.client]).try_for_each(|host| self.queue(host))
+    }
+
+    /// Where hosts are apart, gives each end a queue: without one veth drops what its other end's receive thread, which shares a
+    /// processor with the path, has not taken yet (256 frames), and the path would lose frames that nobody counts. With one it
+    /// makes the sender wait (Linux 6.16 and newer).
+    fn queue(&self, host: &Host) -> Result<()> {
+        if self.middle.is_some() {
+            for interface in host.interfaces() {
+                host.run(&["tc", "qdisc", "replace", "dev", interface, "root", "pfifo", "limit", "1000"])?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps both kernels from sending frames of their own, so that every frame on the wire is a program's: no IPv6 (a kernel
     /// solicits routers for hours, RFC 7559), and neighbours that need no asking.
     pub fn silence(&self) -> Result<()> {
         for (host, peer, addr) in [(&self.server, &self.client, CLIENT_V4), (&self.client, &self.server, SERVER_V4)] {
-            // /proc/sys/net is that of the thread's own network namespace
-            host.inside(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))
-                .context("cannot turn IPv6 off")?;
+            host.hush().context("cannot turn IPv6 off")?;
             let mac = peer.run(&["cat", &format!("/sys/class/net/{}/address", peer.interface())])?;
             let (addr, interface) = (addr.to_string(), host.interface());
             let words = ["ip", "neigh", "replace", &addr, "lladdr", mac.trim(), "dev", interface, "nud", "permanent"];
@@ -132,7 +159,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Puts each side's receive threads on its processor: the server's on 0, the client's on 1. Call it again after a
+    /// Puts each side's receive threads on its processor: the server's on 0, the client's and the middle's on 1. Call it again after a
     /// program was attached, since that makes the threads anew. Other laboratories' threads go to the same processors.
     pub fn pin(&self) {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -148,7 +175,7 @@ impl Lab {
             let Ok(name) = fs::read_to_string(entry.path().join("comm")) else { continue };
             let processor = match name.get(..8) {
                 Some("napi/vs-") => 0,
-                Some("napi/vc-") => 1,
+                Some("napi/vc-" | "napi/wc-" | "napi/ws-") => 1,
                 _ => continue,
             };
             let mut set = CpuSet::new();
@@ -157,6 +184,16 @@ impl Lab {
             let _ = sched_setaffinity(Some(pid), &set);
         }
     }
+}
+
+/// A veth pair between two hosts' interfaces.
+fn connect((here, near): (&Host, &str), (there, far): (&Host, &str), options: &Options) -> Result<()> {
+    let queues = options.queues.to_string();
+    let queues = ["numrxqueues", &queues, "numtxqueues", &queues];
+    let mut command = Command::new("ip");
+    command.args(["-n", &here.name, "link", "add", near]).args(queues).args(["type", "veth", "peer", "name", far]);
+    command.args(queues).args(["netns", &there.name]);
+    output(&mut command).map(|_| ())
 }
 
 /// One host of the laboratory.
@@ -168,7 +205,12 @@ pub struct Host {
 
 impl Host {
     fn new(lab: &str, side: Side) -> Result<Self> {
-        let host = Self { name: format!("{lab}-{}", if side == Side::Server { "s" } else { "c" }), side };
+        let letter = match side {
+            Side::Server => "s",
+            Side::Client => "c",
+            Side::Middle => "m",
+        };
+        let host = Self { name: format!("{lab}-{letter}"), side };
         output(Command::new("ip").args(["netns", "add", &host.name]))?;
         Ok(host)
     }
@@ -178,9 +220,18 @@ impl Host {
         &self.name
     }
 
-    /// The interface at this end of the wire.
+    /// The interface at this end of the wire; in the middle, the one towards the client.
     pub fn interface(&self) -> &'static str {
-        if self.side == Side::Server { "vs" } else { "vc" }
+        self.interfaces()[0]
+    }
+
+    /// All interfaces of the wire that are here.
+    pub fn interfaces(&self) -> &'static [&'static str] {
+        match self.side {
+            Side::Server => &["vs"],
+            Side::Client => &["vc"],
+            Side::Middle => &MIDDLE,
+        }
     }
 
     /// The hardware address of this end of the wire.
@@ -242,12 +293,31 @@ impl Host {
         }
     }
 
+    /// Takes IPv6 from the kernel, without which it sends no frames of its own while nobody asks it to.
+    fn hush(&self) -> std::io::Result<()> {
+        // /proc/sys/net is that of the thread's own network namespace; `default` is for interfaces to come
+        let write = |which| fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+        self.inside(|| write("all").and_then(|()| write("default")))
+    }
+
     fn set_up(&self, options: &Options) -> Result<()> {
-        let (interface, last) = (self.interface(), if self.side == Side::Server { 1 } else { 2 });
         self.run(&["ip", "link", "set", "lo", "up"])?;
-        self.run(&["ip", "link", "set", interface, "mtu", &options.mtu.to_string(), "up"])?;
+        for interface in self.interfaces() {
+            self.set_up_interface(interface, options)?;
+        }
+        let last = match self.side {
+            Side::Server => 1,
+            Side::Client => 2,
+            Side::Middle => return Ok(()),
+        };
+        let interface = self.interface();
         self.run(&["ip", "addr", "add", &format!("198.18.0.{last}/24"), "dev", interface])?;
         self.run(&["ip", "addr", "add", &format!("2001:db8:18::{last}/64"), "dev", interface, "nodad"])?;
+        Ok(())
+    }
+
+    fn set_up_interface(&self, interface: &str, options: &Options) -> Result<()> {
+        self.run(&["ip", "link", "set", interface, "mtu", &options.mtu.to_string(), "up"])?;
         if !options.offloads {
             self.run(&["ethtool", "-K", interface, "tx", "off", "tso", "off", "gso", "off"])?;
         }
@@ -291,6 +361,28 @@ fn remove_stale() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_apart_hear_nothing_of_each_other_and_the_middle_is_silent() {
+        crate::require_programs(&["ip", "ethtool", "ping"]);
+        let lab = Lab::with_middle(&Options::default()).unwrap();
+        let middle = lab.middle().unwrap();
+        for interface in middle.interfaces() {
+            let addresses = middle.run(&["ip", "addr", "show", "dev", interface]).unwrap();
+            assert!(!addresses.contains("inet") && addresses.contains("LOWER_UP"), "{addresses}");
+        }
+        lab.client().run(&["ping", "-c", "1", "-W", "1", "198.18.0.1"]).unwrap_err();
+        // a bridge is one way to join them
+        middle.run(&["ip", "link", "add", "join", "type", "bridge"]).unwrap();
+        for interface in ["join"].iter().chain(middle.interfaces()) {
+            if *interface != "join" {
+                middle.run(&["ip", "link", "set", interface, "master", "join"]).unwrap();
+            }
+            middle.run(&["ip", "link", "set", interface, "up"]).unwrap();
+        }
+        lab.client().run(&["ping", "-c", "1", "-W", "5", "198.18.0.1"]).unwrap();
+        assert!(Lab::new().unwrap().middle().is_none());
+    }
 
     #[test]
     fn a_silent_wire_has_no_ipv6_and_needs_no_arp() {

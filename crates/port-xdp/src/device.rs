@@ -3,7 +3,7 @@
 //!
 //! Nothing here changes an interface. A multicast membership ([`Membership`]) lasts as long as its socket.
 
-use crate::ethtool;
+use crate::ethtool::{self, Hears};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -402,7 +402,7 @@ fn each(buffer: &[u8], mut on: impl FnMut(NetlinkMessage<RouteNetlinkMessage>) -
     Ok(())
 }
 
-/// Multicast groups that an interface hears for us, as long as this lives.
+/// Multicast groups, or everything, that an interface hears for us, as long as this lives.
 #[derive(Debug)]
 pub struct Membership {
     /// an AF_PACKET socket of protocol 0: it receives nothing, it only holds the memberships
@@ -429,9 +429,18 @@ impl Membership {
             IpAddr::V4(_) => Ok(()),
             IpAddr::V6(address) => {
                 let o = address.octets();
-                ethtool::add_multicast(self.socket.as_raw_fd(), self.interface, [0x33, 0x33, 0xff, o[13], o[14], o[15]])
+                let group = Hears::Group([0x33, 0x33, 0xff, o[13], o[14], o[15]]);
+                ethtool::hear(self.socket.as_raw_fd(), self.interface, group)
             }
         }
+    }
+
+    /// Hears every frame, whoever it is for.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn hear_everything(&self) -> io::Result<()> {
+        ethtool::hear(self.socket.as_raw_fd(), self.interface, Hears::Everything)
     }
 }
 

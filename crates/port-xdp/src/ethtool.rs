@@ -100,13 +100,28 @@ pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the interface hear the group, until the socket is closed (packet(7)).
-pub(crate) fn add_multicast(socket: RawFd, interface: u32, group: [u8; 6]) -> io::Result<()> {
+/// What an interface hears beside frames for its own address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Hears {
+    /// a group
+    Group([u8; 6]),
+    /// all there is (promiscuous mode)
+    Everything,
+}
+
+/// Makes the interface hear more, until the socket is closed (packet(7)).
+pub(crate) fn hear(socket: RawFd, interface: u32, what: Hears) -> io::Result<()> {
     let mut address = [0; 8];
-    address[..6].copy_from_slice(&group);
+    let mr_type = match what {
+        Hears::Group(group) => {
+            address[..6].copy_from_slice(&group);
+            libc::PACKET_MR_MULTICAST
+        }
+        Hears::Everything => libc::PACKET_MR_PROMISC,
+    };
     let request = libc::packet_mreq {
         mr_ifindex: interface as libc::c_int,
-        mr_type: libc::PACKET_MR_MULTICAST as u16,
+        mr_type: mr_type as u16,
         mr_alen: 6,
         mr_address: address,
     };

@@ -49,6 +49,11 @@ impl Handle {
                 handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
             }
         }
+        if config.everything {
+            let membership = Membership::open(device.index).map_err(other(name, "hearing every frame"))?;
+            membership.hear_everything().map_err(other(name, "hearing every frame"))?;
+            handle.membership = Some(membership);
+        }
         for address in &config.own {
             handle.add_own(*address).map_err(|why| other(name, "adding an own address")(why))?;
         }

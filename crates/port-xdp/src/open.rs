@@ -82,6 +82,9 @@ pub struct OpenConfig {
     pub listeners: Vec<Listener>,
     /// addresses that are wholly ours
     pub own: Vec<IpAddr>,
+    /// take every frame, whoever it is for, and hear those for other hardware addresses too: for who passes frames on. What
+    /// else is to be taken then means nothing.
+    pub everything: bool,
     /// senders to hear, all when empty
     pub allow: Vec<Prefix>,
     /// senders not to hear
@@ -111,6 +114,7 @@ impl OpenConfig {
             mode: Mode::Auto,
             listeners: Vec::new(),
             own: Vec::new(),
+            everything: false,
             allow: Vec::new(),
             deny: Vec::new(),
             rx_slots: 2048,
@@ -417,7 +421,7 @@ struct Made {
 fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering, Made), Failed> {
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
-    let maps = Config { queues: device.rx_queues, mac: device.mac, ..Config::default() };
+    let maps = Config { queues: device.rx_queues, mac: device.mac, everything: config.everything, ..Config::default() };
     let steering = load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
     if device.running {

@@ -1,74 +1,23 @@
-//! A port that injures its traffic: drops, duplicates, reorders, corrupts and delays frames, each with a probability, in
-//! each direction, as a seed decides. With every probability zero it is the port it wraps.
+//! A port that injures its traffic: drops (singly and in bursts), duplicates, reorders, corrupts and delays frames, each with a
+//! probability, in each direction, as a seed decides, and makes a direction as long and as slow as a distant link. With
+//! every probability zero and no length it is the port it wraps.
 //!
 //! Time is passed in ([`Fault::set_time`]). What is held back (delayed, or waiting to be overtaken) is this wrapper's; it
-//! comes out by [`Port::receive`] and [`Port::flush`] when it is due.
+//! comes out by [`Port::receive`] and [`Port::flush`] when it is due. Held frames are the port's: whoever holds many makes the
+//! port with that many more, and says how many by [`Rates::room_frames`].
+
+mod burst;
+mod lane;
+
+pub use burst::BurstLoss;
+pub use lane::{Injuries, Line, Rates, Stats};
 
 use crate::{Cuts, Facts, Large, Outgoing, Port, Segmentation};
 use base::rng::Rng;
-use base::{BURST_FRAMES, Burst, Counter, Frame, Instant};
-use std::collections::VecDeque;
+use base::{BURST_FRAMES, Burst, Frame, Instant};
+use lane::{Lane, Step};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What happens to the frames of one direction: probabilities from 0.0 to 1.0, judged one after the other in this order.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
-    /// it is lost
-    pub drop: f64,
-    /// one of its bits is flipped
-    pub corrupt: f64,
-    /// it comes twice (once, when there is no free frame for the copy)
-    pub duplicate: f64,
-    /// it comes after the frame behind it (or at the next call, if there is none)
-    pub reorder: f64,
-    /// it comes later
-    pub delay: f64,
-    /// by less than this
-    pub delay_below: Duration,
-}
-
-impl Rates {
-    fn harmless(&self) -> bool {
-        [self.drop, self.corrupt, self.duplicate, self.reorder, self.delay].iter().all(|rate| *rate <= 0.0)
-    }
-}
-
-/// What one direction has done.
-#[derive(Debug, Default)]
-pub struct Injuries {
-    /// frames lost
-    pub dropped: Counter,
-    /// frames with a flipped bit
-    pub corrupted: Counter,
-    /// copies made
-    pub duplicated: Counter,
-    /// frames held to be overtaken
-    pub reordered: Counter,
-    /// frames held for a time
-    pub delayed: Counter,
-}
-
-/// What both directions have done.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// of received frames
-    pub received: Injuries,
-    /// of transmitted frames
-    pub transmitted: Injuries,
-}
-
-/// One direction.
-#[derive(Debug)]
-struct Lane {
-    rates: Rates,
-    /// to be overtaken by the next frame
-    overtaken: Option<Frame>,
-    /// sorted by time, ties in order of arrival
-    delayed: Vec<(Instant, Frame)>,
-    ready: VecDeque<Frame>,
-}
 
 /// A wrapped port.
 #[derive(Debug)]
@@ -79,62 +28,6 @@ pub struct Fault<P> {
     receive: Lane,
     transmit: Lane,
     stats: Arc<Stats>,
-}
-
-impl Lane {
-    fn new(rates: Rates) -> Lane {
-        Lane { rates, overtaken: None, delayed: Vec::new(), ready: VecDeque::new() }
-    }
-
-    fn is_clear(&self) -> bool {
-        self.overtaken.is_none() && self.delayed.is_empty() && self.ready.is_empty()
-    }
-
-    /// Judges one frame.
-    fn pass(&mut self, port: &mut impl Port, rng: &mut Rng, now: Instant, injuries: &Injuries, mut frame: Frame) {
-        let rates = self.rates;
-        if rng.chance(rates.drop) {
-            injuries.dropped.add(1);
-            return port.give(frame);
-        }
-        if rng.chance(rates.corrupt) && !frame.is_empty() {
-            let bit = rng.below(frame.len() as u64 * 8);
-            frame.bytes_mut()[(bit / 8) as usize] ^= 1 << (bit % 8);
-            injuries.corrupted.add(1);
-        }
-        if rng.chance(rates.duplicate)
-            && let Some(mut copy) = port.take()
-        {
-            if copy.fill(frame.bytes()) {
-                injuries.duplicated.add(1);
-                self.ready.push_back(copy);
-            } else {
-                port.give(copy);
-            }
-        }
-        if rng.chance(rates.reorder) && self.overtaken.is_none() {
-            injuries.reordered.add(1);
-            self.overtaken = Some(frame);
-            return;
-        }
-        if rng.chance(rates.delay) && rates.delay_below > Duration::ZERO {
-            injuries.delayed.add(1);
-            let span = u64::try_from(rates.delay_below.as_nanos()).unwrap_or(u64::MAX);
-            let due_at = now + Duration::from_nanos(rng.below(span));
-            let at = self.delayed.partition_point(|(other, _)| *other <= due_at);
-            self.delayed.insert(at, (due_at, frame));
-        } else {
-            self.ready.push_back(frame);
-        }
-        self.ready.extend(self.overtaken.take());
-    }
-
-    /// Makes ready what is due, and what nothing came to overtake.
-    fn release(&mut self, now: Instant, overtaken: Option<Frame>) {
-        let due = self.delayed.partition_point(|(at, _)| *at <= now);
-        self.ready.extend(self.delayed.drain(..due).map(|(_, frame)| frame));
-        self.ready.extend(overtaken);
-    }
 }
 
 impl<P: Port> Fault<P> {
@@ -156,8 +49,12 @@ impl<P: Port> Fault<P> {
 
     /// When something held comes due; None when nothing is held for a time.
     pub fn due_at(&self) -> Option<Instant> {
-        let first = |lane: &Lane| lane.delayed.first().map(|(at, _)| *at);
-        [first(&self.receive), first(&self.transmit)].into_iter().flatten().min()
+        [self.receive.due_at(), self.transmit.due_at()].into_iter().flatten().min()
+    }
+
+    /// Frames to transmit that are due and that the port has not taken yet: flush again soon.
+    pub fn stuck_frames(&self) -> usize {
+        self.transmit.ready.len()
     }
 
     /// What was done so far.
@@ -177,24 +74,23 @@ impl<P: Port> Port for Fault<P> {
     }
 
     fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
-        if self.receive.rates.harmless() && self.receive.is_clear() {
-            return self.port.receive(into, limit);
+        let injuries = &self.stats.received;
+        if self.receive.is_idle() {
+            let n = self.port.receive(into, limit);
+            injuries.passed.add(n as u64);
+            return n;
         }
-        let overtaken = self.receive.overtaken.take();
         let mut arrived = Burst::new();
         self.port.receive(&mut arrived, limit.min(BURST_FRAMES));
-        let mut arrived = arrived.into_iter();
-        if let Some(first) = arrived.next() {
-            self.receive.overtaken = overtaken;
-            for frame in std::iter::once(first).chain(arrived) {
-                self.receive.pass(&mut self.port, &mut self.rng, self.now, &self.stats.received, frame);
-            }
-            self.receive.release(self.now, None);
-        } else {
-            self.receive.release(self.now, overtaken);
+        let nothing_came = arrived.is_empty();
+        let mut step = Step { port: &mut self.port, rng: &mut self.rng, now: self.now, injuries };
+        for frame in arrived {
+            self.receive.pass(&mut step, frame);
         }
+        self.receive.release(&mut step, nothing_came);
         let n = limit.min(into.remaining_capacity()).min(self.receive.ready.len());
         into.extend(self.receive.ready.drain(..n));
+        injuries.passed.add(n as u64);
         n
     }
 
@@ -203,24 +99,30 @@ impl<P: Port> Port for Fault<P> {
     }
 
     fn transmit(&mut self, from: &mut Burst) -> usize {
-        if self.transmit.rates.harmless() && self.transmit.is_clear() {
-            return self.port.transmit(from);
+        let injuries = &self.stats.transmitted;
+        if self.transmit.is_idle() {
+            let n = self.port.transmit(from);
+            injuries.passed.add(n as u64);
+            return n;
         }
         let n = from.len().min(self.transmit_room());
+        let mut step =
+            Step { port: &mut self.port, rng: &mut self.rng, now: self.now, injuries: &self.stats.transmitted };
         for frame in from.drain(..n) {
-            self.transmit.pass(&mut self.port, &mut self.rng, self.now, &self.stats.transmitted, frame);
+            self.transmit.pass(&mut step, frame);
         }
         n
     }
 
     fn flush(&mut self) -> Outgoing {
-        let overtaken = self.transmit.overtaken.take();
-        self.transmit.release(self.now, overtaken);
+        let injuries = &self.stats.transmitted;
+        self.transmit.release(&mut Step { port: &mut self.port, rng: &mut self.rng, now: self.now, injuries }, true);
         let mut burst = Burst::new();
         while !self.transmit.ready.is_empty() {
             let n = self.transmit.ready.len().min(BURST_FRAMES);
             burst.extend(self.transmit.ready.drain(..n));
-            self.port.transmit(&mut burst);
+            let taken = self.port.transmit(&mut burst);
+            injuries.passed.add(taken as u64);
             if !burst.is_empty() {
                 for frame in burst.drain(..).rev() {
                     self.transmit.ready.push_front(frame);
@@ -256,8 +158,14 @@ impl<P: Port> Large for Fault<P> {
     }
 
     fn send(&mut self, header: &[u8], payload: &[&[u8]], how: &Segmentation) -> bool {
-        if self.transmit.rates.harmless() && self.transmit.is_clear() {
-            return self.port.large().is_some_and(|large| large.send(header, payload, how));
+        let injuries = &self.stats.transmitted;
+        if self.transmit.is_idle() {
+            let sent = self.port.large().is_some_and(|large| large.send(header, payload, how));
+            if sent {
+                let bytes: usize = payload.iter().map(|piece| piece.len()).sum();
+                injuries.passed.add(bytes.div_ceil(usize::from(how.segment_bytes)) as u64);
+            }
+            return sent;
         }
         if self.rng.chance(self.transmit.rates.drop) {
             return false;
@@ -265,12 +173,13 @@ impl<P: Port> Large for Fault<P> {
         let mut cuts = Cuts::new(header, payload, how);
         while let Some(bytes) = cuts.next_bytes() {
             let Some(mut frame) = self.port.take() else {
-                self.stats.transmitted.dropped.add(1);
+                injuries.dropped.add(1);
                 break;
             };
             frame.set_len(bytes);
             cuts.write(frame.bytes_mut());
-            self.transmit.pass(&mut self.port, &mut self.rng, self.now, &self.stats.transmitted, frame);
+            let mut step = Step { port: &mut self.port, rng: &mut self.rng, now: self.now, injuries };
+            self.transmit.pass(&mut step, frame);
         }
         true
     }

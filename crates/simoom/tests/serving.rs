@@ -265,6 +265,8 @@ fn the_control_socket_keeps_to_its_protocol() {
         assert!(answer["error"].as_str().unwrap().starts_with("not a request: "), "{answer}");
     }
     assert_eq!(exchange(r#"{"command":"status"}"#)["ok"], true, "the connection goes on");
+    let answer = exchange(r#"{"command":"connections"}"#);
+    assert_eq!(answer["error"], "the server is on kernel sockets: `ss -ti` shows their connections");
     let answer = exchange(r#"{"command":"capture","filter":"udp and port 53"}"#);
     assert_eq!(answer["error"], "this server has no AF_XDP, so the kernel sees every frame: capture with tcpdump");
     // a line without end is cut off, and others are served

@@ -170,6 +170,12 @@ impl Stack {
         self.tcp.as_ref().map_or_else(tcp::Usage::default, |tcp| tcp.usage())
     }
 
+    /// Shows TCP connections as they stand: up to `most` places of their table from place `from` on. Returns where to go on, None
+    /// at the end or without TCP.
+    pub fn tcp_view(&self, now: Instant, from: u32, most: u32, show: &mut dyn FnMut(tcp::View)) -> Option<u32> {
+        self.tcp.as_ref().and_then(|tcp| tcp.view(now, from, most, show))
+    }
+
     /// TCP's counters, if there is TCP.
     pub fn tcp_counters(&self) -> Option<Arc<tcp::Counters>> {
         self.tcp.as_ref().map(|tcp| tcp.counters())

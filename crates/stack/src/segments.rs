@@ -8,7 +8,8 @@ use crate::tcp::{Hop, Origin, Place};
 use crate::turn::{pair4, pair6};
 use crate::{DropReason, Handled, Stack};
 use app::{Ecn, Service};
-use base::{Burst, Frame, Instant};
+use arrayvec::ArrayVec;
+use base::{BURST_FRAMES, Burst, Frame, Instant};
 use wire::Sum;
 use wire::ethernet::Link;
 use wire::tcp::{Malformed, Tcp, Verdict};
@@ -46,27 +47,41 @@ impl Stack {
         notes: &mut [Note],
         service: &mut S,
     ) {
-        for (frame, note) in frames.iter_mut().zip(notes) {
+        // a connection's memory is asked for in stages, each when what it depends on has come, so that the cache misses of a burst
+        // overlap
+        let mut origins: ArrayVec<(u8, Origin), BURST_FRAMES> = ArrayVec::new();
+        for (index, (frame, note)) in frames.iter().zip(&*notes).enumerate() {
             let v6 = match note.fate {
                 Fate::Tcp4 => false,
                 Fate::Tcp6 => true,
                 _ => continue,
             };
             self.counters.add_handled(if v6 { Handled::Tcp6 } else { Handled::Tcp4 }, 1);
-            let origin = self.origin(frame, note, v6);
+            if let Some(origin) = self.origin(frame, note, v6) {
+                origins.push((index as u8, origin));
+            }
+        }
+        let Some(tcp) = &mut self.tcp else { return };
+        for (_, origin) in &origins {
+            tcp.foresee_connection(origin.hash);
+        }
+        for (_, origin) in &origins {
+            tcp.foresee_sending(origin.hash);
+        }
+        for (index, origin) in &origins {
+            let (frame, note) = (&mut frames[usize::from(*index)], &mut notes[usize::from(*index)]);
             let place = Place {
                 ip_at: usize::from(note.ip_at),
                 at: usize::from(note.payload_at),
                 bytes: usize::from(note.payload_bytes),
             };
             let congested = Ecn::from_bits(note.class) == Ecn::Ce;
-            let Some(tcp) = &mut self.tcp else { continue };
-            note.fate = sent(tcp.input(now, frame, place, &origin, congested, service));
+            note.fate = sent(tcp.input(now, frame, place, origin, congested, service));
         }
     }
 
     /// Who sent the segment, whereto, over which station, and who listens there.
-    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool) -> Origin {
+    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool) -> Option<Origin> {
         let (bytes, ip_at, at) = (frame.bytes(), usize::from(note.ip_at), usize::from(note.payload_at));
         let ports = bytes[at..].first_chunk::<4>().expect("a segment was parsed");
         let remote_port = u16::from_be_bytes([ports[0], ports[1]]);
@@ -83,7 +98,8 @@ impl Stack {
             Route::To(listener) => Some(listener),
             _ => None,
         };
-        Origin { tuple, hop: Hop::new(link.src, link.tag), listener }
+        let hash = self.tcp.as_ref()?.foresee(&tuple);
+        Some(Origin { tuple, hash, hop: Hop::new(link.src, link.tag), listener })
     }
 }
 

@@ -84,6 +84,26 @@ fn a_path_that_swallows_large_packets_without_a_word_is_found() {
 }
 
 #[test]
+fn a_path_that_has_carried_large_packets_is_not_suspected_for_a_short_silence() {
+    let mut world = pair(Script { send: 2_000_000, piece: 60_000, ..Script::default() }, Script::default());
+    for host in &mut world.hosts {
+        host.out.delay = Duration::from_millis(5);
+    }
+    world.connect(false, 1, 100_000);
+    let received = |world: &World<Peer>| world.hosts[1].service.ends[&1].received;
+    assert!(world.run(seconds(10), |world| received(world) > 500_000));
+    world.hosts[0].out.queue = 0;
+    // timeouts after 0.2 and 0.4 s more
+    let resume = world.now + Duration::from_millis(700);
+    world.run(resume, |_| false);
+    world.hosts[0].out.queue = 1000;
+    finish(&mut world, 100);
+    let counters = world.hosts[0].stack.tcp_counters().unwrap();
+    assert!(counters.event(Event::RetransmissionTimeout) >= 2);
+    assert_eq!(counters.event(Event::PathMtu), 0);
+}
+
+#[test]
 fn both_may_ask_at_once() {
     let script = |send| Script { send, piece: 1000, ..Script::default() };
     let tcp = || world::tcp(100_000);

@@ -306,6 +306,27 @@ fn strangers_get_resets_and_their_resets_none() {
 }
 
 #[test]
+fn a_peer_that_remembers_an_older_connection_is_reset_and_asked_again_soon() {
+    let mut hand = Hand::new(waiting(), |_| {});
+    let (local, peer) = (SocketAddr::new(A.into(), 80), SocketAddr::new(B.into(), 4000));
+    hand.peer = Peer::with(1, waiting());
+    hand.stack.connect(hand.now, local, peer, THEIRS, 1, 10_000).unwrap();
+    let syn = hand.turn().remove(0);
+    let old = Header { ack: syn.seq - 5000, ..hand.head(Flags::ACK) };
+    let answers = hand.send(old, b"");
+    assert_eq!((answers.len(), answers[0].flags, answers[0].seq), (1, Flags::RST, syn.seq - 5000));
+    let again = hand.pass(Duration::from_millis(50));
+    assert_eq!((again.len(), again[0].seq), (1, syn.seq));
+    assert!(again[0].flags.contains(Flags::SYN));
+    // once: a stranger cannot have SYNs sent
+    assert_eq!(hand.send(old, b"")[0].flags, Flags::RST);
+    assert!(hand.pass(Duration::from_millis(900)).is_empty());
+    hand.ack = syn.seq + 1;
+    hand.send(hand.head(Flags::SYN | Flags::ACK), b"");
+    assert_eq!(hand.event(Event::Connected), 1);
+}
+
+#[test]
 fn a_flood_gets_cookies_that_keep_sack_and_scale() {
     let mut hand = Hand::new(Script { send: 50_000, piece: 50_000, ..Script::default() }, |tcp| {
         tcp.limits.half_open = 4;

@@ -65,6 +65,7 @@ fn rates(rng: &mut Rng) -> Rates {
         reorder: rate(0.2),
         delay: rate(0.2),
         delay_below: Duration::from_millis(30),
+        ..Rates::default()
     }
 }
 

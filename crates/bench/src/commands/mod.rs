@@ -1,7 +1,9 @@
 //! The subcommands that are tools by themselves.
 
 pub(crate) mod dns;
+pub(crate) mod http;
 pub(crate) mod reflect;
+pub(crate) mod wire;
 pub(crate) mod zone;
 
 use anyhow::{Context as _, Result};
@@ -35,7 +37,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     number(digits)
         .map(|value| value * unit)
         .filter(|value| *value > 0.0 && *value <= 1e9)
-        .ok_or_else(|| "a rate in questions a second, such as 200000, 200k or 0.5M".into())
+        .ok_or_else(|| "a rate a second, such as 200000, 200k or 0.5M".into())
 }
 
 fn number(text: &str) -> Option<f64> {

@@ -10,23 +10,21 @@ use anyhow::Result;
 use std::path::Path;
 
 /// Which figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Figure {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Figure {
     /// throughput by zone size
     Fig8a,
     /// throughput by batch size, on one queue
     Fig8b,
 }
 
-/// Options of `simoom-bench experiment`.
+/// Options of `simoom-bench experiment fig8a` and `fig8b`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 fig8a: answers/s for zones of 1 to 10,000 names: ours with wire-format and decompressed-name keys, answering in place and,
 with --copied, copied and pre-copied, against NSD, Knot and Knot XDP. fig8b: answers/s of ours by --batch 1 to 32 on one queue, against NSD. Servers are
 measured in turn in every round. Writes NAME.csv, NAME.svg and NAME.md. Needs root.")]
 pub(crate) struct Options {
-    /// The figure
-    figure: Figure,
     /// Values of the x axis instead of the figure's own
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     points: Vec<u64>,
@@ -118,10 +116,10 @@ fn fig8b() -> Plan {
 }
 
 /// Runs it.
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(super) fn run(figure: Figure, options: &Options) -> Result<()> {
     let simoom = options.common.simoom()?;
     let rates = options.grid.rates()?;
-    let mut plan = if options.figure == Figure::Fig8a { fig8a() } else { fig8b() };
+    let mut plan = if figure == Figure::Fig8a { fig8a() } else { fig8b() };
     if !options.copied {
         plan.lines.retain(|line| !COPIED.iter().any(|copied| line.name.ends_with(copied)));
     }
@@ -132,8 +130,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         line.peaks = vec![Vec::new(); plan.points.len()];
     }
     // a bed a zone: writing a zone is no part of a round
-    let zones: Vec<u64> =
-        if options.figure == Figure::Fig8a { plan.points.clone() } else { vec![10_000; plan.points.len()] };
+    let zones: Vec<u64> = if figure == Figure::Fig8a { plan.points.clone() } else { vec![10_000; plan.points.len()] };
     for round in 1..=options.grid.rounds {
         for (at, (point, names)) in plan.points.iter().zip(&zones).enumerate() {
             measure(&simoom, options, &rates, &mut plan.lines, (round, at), (*point, *names))?;

@@ -3,13 +3,14 @@
 
 mod bed;
 mod compare;
+mod downloads;
 mod figures;
 mod idle;
+mod loss;
 mod soak;
 mod subject;
 
 pub(crate) use compare::Options as CompareOptions;
-pub(crate) use figures::Options as FigureOptions;
 pub(crate) use idle::Options as IdleOptions;
 pub(crate) use soak::Options as SoakOptions;
 
@@ -25,9 +26,30 @@ pub(crate) fn compare(options: &CompareOptions) -> Result<()> {
     compare::run(options)
 }
 
+/// Options of `simoom-bench experiment`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExperimentOptions {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Experiment {
+    /// DNS throughput by zone size
+    Fig8a(figures::Options),
+    /// DNS throughput by batch size, on one queue
+    Fig8b(figures::Options),
+    /// TCP goodput over a lossy, slow path
+    Loss(loss::Options),
+}
+
 /// Runs `simoom-bench experiment`.
-pub(crate) fn figure(options: &FigureOptions) -> Result<()> {
-    figures::run(options)
+pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
+    match &options.experiment {
+        Experiment::Fig8a(options) => figures::run(figures::Figure::Fig8a, options),
+        Experiment::Fig8b(options) => figures::run(figures::Figure::Fig8b, options),
+        Experiment::Loss(options) => loss::run(options),
+    }
 }
 
 /// Runs `simoom-bench idle`.

@@ -38,6 +38,24 @@ pub(crate) enum Wait {
     Spin,
 }
 
+/// A sleep's length at most.
+const WAIT_MOST_NS: u64 = 1_000_000;
+
+impl Wait {
+    /// Passes up to `span_ns`, and a millisecond at most, while nothing is due; a frame that arrives ends it.
+    pub(crate) fn pass(self, port: &impl Port, span_ns: u64, outgoing: Outgoing) {
+        match (self, port.descriptor()) {
+            (Wait::Poll, Some(descriptor)) if outgoing != Outgoing::Waiting => {
+                let span = Timespec { tv_sec: 0, tv_nsec: span_ns.min(WAIT_MOST_NS) as i64 };
+                // an interrupted or failed wait is a short one
+                let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&span));
+            }
+            (Wait::Spin, _) => std::hint::spin_loop(),
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
 /// How a load is run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -147,7 +165,8 @@ impl<'a, P: Port> Load<'a, P> {
             // the receive thread of a veth's end shares this processor: without a chance to run between two bursts it would
             // lose answers that the server did give
             if plan.wait == Wait::Yield || (received == 0 && sent == 0) {
-                self.pass_time(plan.wait, pace.next_ns(now_ns, outcome.sent), outgoing);
+                let until_ns = pace.next_ns(now_ns, outcome.sent);
+                plan.wait.pass(&self.port, until_ns.saturating_sub(self.now_ns()), outgoing);
             }
         }
         outcome.span_ns = self.now_ns() - start_ns;
@@ -169,7 +188,7 @@ impl<'a, P: Port> Load<'a, P> {
             let outgoing = self.port.flush();
             between();
             if received == 0 {
-                self.pass_time(plan.wait, self.now_ns() + 1_000_000, outgoing);
+                plan.wait.pass(&self.port, WAIT_MOST_NS, outgoing);
             }
         }
         // what was not answered by now is lost; its number is free again, and a later answer matches nothing
@@ -266,19 +285,6 @@ impl<'a, P: Port> Load<'a, P> {
             }
             behind if behind == VERSIONS - 1 => {}
             _ => *outcome.faults.entry(Fault::StaleVersion).or_default() += 1,
-        }
-    }
-
-    fn pass_time(&self, wait: Wait, until_ns: u64, outgoing: Outgoing) {
-        match (wait, self.port.descriptor()) {
-            (Wait::Poll, Some(descriptor)) if outgoing != Outgoing::Waiting => {
-                let span_ns = until_ns.saturating_sub(self.now_ns()).min(1_000_000);
-                let span = Timespec { tv_sec: 0, tv_nsec: span_ns as i64 };
-                // an interrupted or failed wait is a short one
-                let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&span));
-            }
-            (Wait::Spin, _) => std::hint::spin_loop(),
-            _ => std::thread::yield_now(),
         }
     }
 }

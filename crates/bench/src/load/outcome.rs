@@ -22,6 +22,23 @@ pub(crate) struct Latency {
     pub(crate) greatest_us: f64,
 }
 
+impl Latency {
+    /// Of latencies in nanoseconds; all zero without any.
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Latency {
+        if histogram.is_empty() {
+            return Latency::default();
+        }
+        let us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        Latency {
+            p50_us: us(0.5),
+            p90_us: us(0.9),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            greatest_us: histogram.max() as f64 / 1e3,
+        }
+    }
+}
+
 /// How long a window of latencies is. A virtual machine's processors are taken away for milliseconds at a time; a window is
 /// short enough that most see none of that.
 const WINDOW_NS: u64 = 100_000_000;
@@ -138,16 +155,7 @@ impl Outcome {
     pub(super) fn finish(&mut self) {
         self.lost = self.sent - self.answered;
         self.window_us = self.windows.medians();
-        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1e3;
-        if !self.histogram.is_empty() {
-            self.latency = Latency {
-                p50_us: us(0.5),
-                p90_us: us(0.9),
-                p99_us: us(0.99),
-                p999_us: us(0.999),
-                greatest_us: self.histogram.max() as f64 / 1e3,
-            };
-        }
+        self.latency = Latency::of(&self.histogram);
     }
 
     /// Questions sent a second.

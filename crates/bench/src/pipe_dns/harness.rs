@@ -3,6 +3,7 @@
 
 use super::{Keying, Setup, Transmit};
 use crate::load::{Ends, Template};
+use crate::pipe::serve_waiting;
 use crate::queries::{Content, Queries, Synthetic};
 use crate::stats;
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -13,7 +14,7 @@ use dataplane::Loop;
 use dns::{Options, QuestionCompression, Server, Tables};
 use port::Port;
 use port::pipe::{self, Pipe};
-use stack::{OwnAddress, Stack, UdpListener};
+use stack::UdpListener;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,14 +71,10 @@ impl Harness {
         let options = Options { question_compression: keying, retained_bytes, ..Options::default() };
         let service = Server::new(Publisher::new(tables).reader(), options);
         let stack_config = stack::Config {
-            own: vec![OwnAddress { addr: listen.ip(), prefix_len: 24 }],
             listeners: vec![UdpListener { listener: Listener(0), local: listen }],
-            claim: stack::Claim { mode: stack::ClaimMode::Silent, ..stack::Claim::default() },
             ..stack::Config::default()
         };
-        // a server that accepts unfinished checksums would skip verifying them
-        let facts = port::Facts { virtual_link: false, ..server.facts().clone() };
-        let stack = Stack::new(stack_config, &facts);
+        let stack = crate::pipe::stack(stack_config, listen.ip(), &server);
         let server = Loop::new(server, stack, service, setup.batch).with_copies(setup.transmit == Transmit::Copy);
         let zone = Synthetic { origin: "example.com".into(), names: setup.names, content: Content::Plain };
         let queries = Queries::synthetic(&zone, None, 7)?;
@@ -212,11 +209,4 @@ impl Harness {
         };
         (count(&mut self.client), count(self.server.port()))
     }
-}
-
-/// The server's cycles over everything that waits. One function that is never inlined, so that callgrind can be told to count
-/// inside it alone.
-#[inline(never)]
-fn serve_waiting(server: &mut Loop<Pipe, Server>, now: base::Instant) {
-    while server.cycle(now).received > 0 {}
 }

@@ -5,6 +5,7 @@ mod harness;
 mod tests;
 
 use crate::commands::stop_flag;
+use crate::pipe;
 use crate::report::{Axis, Cell, Chart, Machine, Report, Series, Table};
 use crate::stats::Summary;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,7 +13,6 @@ use clap::ValueEnum as _;
 use dns::Tables;
 use harness::Harness;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -256,30 +256,21 @@ fn callgrind(options: &Options) -> Result<()> {
 
 /// Instructions in the server's cycles of one round of `questions`.
 fn instructions(options: &Options, questions: u64) -> Result<u64> {
-    let folder = tempfile::tempdir()?;
-    let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*serve_waiting*"]);
-    command.arg(format!("--callgrind-out-file={}", folder.path().join("out").display()));
-    command.arg(std::env::current_exe().context("where this program lies")?);
-    command.args([
+    let (questions, names, batch) = (questions.to_string(), options.names.to_string(), options.batch.to_string());
+    let (keying, transmit) = (word(options.keying), word(options.transmit));
+    pipe::instructions([
         "pipe-dns",
         "--rounds",
         "1",
         "--questions",
-        &questions.to_string(),
+        &questions,
         "--names",
-        &options.names.to_string(),
-    ]);
-    command.args(["--batch", &options.batch.to_string(), "--keying", &word(options.keying)]);
-    command.args(["--transmit", &word(options.transmit)]);
-    let done = command.output().context("cannot run valgrind (package valgrind)")?;
-    let text = String::from_utf8_lossy(&done.stderr).into_owned();
-    ensure!(done.status.success(), "valgrind failed: {}", text.lines().last().unwrap_or_default());
-    collected(&text).with_context(|| format!("valgrind counted nothing: {}", text.lines().last().unwrap_or_default()))
-}
-
-/// `==123== Collected : 456`
-fn collected(text: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.contains("Collected :"))?;
-    line.rsplit(' ').next()?.parse().ok().filter(|count| *count > 0)
+        &names,
+        "--batch",
+        &batch,
+        "--keying",
+        &keying,
+        "--transmit",
+        &transmit,
+    ])
 }

@@ -67,14 +67,6 @@ fn a_zone_that_lacks_the_names_is_found_out() {
 }
 
 #[test]
-fn callgrinds_count_is_read() {
-    let text = "==9== Callgrind\n==9== \n==9== Events    : Ir\n==9== Collected : 123456\n==9==\n";
-    assert_eq!(collected(text), Some(123_456));
-    assert_eq!(collected("==9== Collected : 0\n"), None);
-    assert_eq!(collected(""), None);
-}
-
-#[test]
 fn the_sweep_has_every_size_and_two_at_every_batch() {
     assert_eq!(setups(100).len(), 6);
     assert_eq!(setups(10_000).len(), 42);

@@ -1,6 +1,6 @@
 //! `simoom ctl`: asks a running server and shows what it says.
 
-use super::{Request, candidates};
+use super::{Request, candidates, connections};
 use crate::cli::CtlCommand;
 use crate::error::{Error, reason};
 use crate::metrics;
@@ -24,6 +24,10 @@ pub fn run(control: Option<&Path>, command: &CtlCommand) -> Result<String, Error
                 true => Ok(format!("{}\n", serde_json::json!({ "metrics": samples }))),
                 false => Ok(metrics::table(&samples)),
             }
+        }
+        CtlCommand::Connections { most, json } => {
+            let answer = connection.ask(&Request::Connections { most: most.0 })?;
+            Ok(if *json { format!("{answer}\n") } else { connections::table(&answer) })
         }
         CtlCommand::Capture { file, filter, count, seconds } => {
             let request =

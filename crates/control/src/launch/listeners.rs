@@ -97,7 +97,7 @@ mod tests {
     fn our_own_tcp_has_the_web_everywhere_and_dns_where_the_kernel_has_no_address() {
         let ours = |own: &str, dns: &str| -> Vec<u16> {
             let text = format!(
-                "[dataplane]\ninterfaces = [\"eth0\"]\nown = [{own}]\nlisten = [{dns}]\n{DNS}{WEB}listen = [\"192.0.2.1:80\"]\n"
+                "[dataplane]\ninterface = [\"eth0\"]\nown = [{own}]\nlisten = [{dns}]\n{DNS}{WEB}listen = [\"192.0.2.1:80\"]\n"
             );
             let settings = settings(&text);
             let listeners = listeners(&settings);

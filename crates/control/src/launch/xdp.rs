@@ -10,16 +10,22 @@ use dataplane::Dataplane;
 use port_xdp::device::Link;
 use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use stack::tcp::View;
 use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, TcpConfig};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// At the end connections are reset for so long at most.
 const RESETS_TAKE: Duration = Duration::from_millis(500);
+
+/// Places of a thread's table that are looked at between two of its cycles, and how long a thread may take to answer.
+const PIECE_CONNECTIONS: u32 = 256;
+const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
 /// Interfaces with the program attached and nobody serving yet.
 #[derive(Debug)]
@@ -365,6 +371,42 @@ impl Running {
     pub(crate) fn connections(&self) -> Vec<u64> {
         let tcp = self.tcp.lock().unwrap_or_else(PoisonError::into_inner);
         tcp.iter().map(|counters| counters.connections.get()).collect()
+    }
+
+    /// Connections as they stand, thread after thread, and whether there are more than `most`. The threads are asked for a piece
+    /// of their table at a time, between two cycles, so that nobody waits for long.
+    pub(crate) fn views(&self, most: usize) -> (Vec<View>, bool) {
+        let mut views = Vec::new();
+        for thread in 0..self.dataplane.counters().count() {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                if views.len() >= most {
+                    return (views, true);
+                }
+                let Some((piece, next)) = self.piece(thread, place) else { break };
+                views.extend(piece);
+                from = next;
+            }
+        }
+        let more = views.len() > most;
+        views.truncate(most);
+        (views, more)
+    }
+
+    /// A piece of one thread's connections and where the next begins; None when the thread does not answer.
+    fn piece(&self, thread: usize, from: u32) -> Option<(Vec<View>, Option<u32>)> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let now = base::Instant::from_nanos(since_1970.saturating_sub(self.origin_unix_ns));
+        let (give, take) = channel();
+        self.dataplane.command(move |n, _, stack| {
+            if n == thread {
+                let mut piece = Vec::with_capacity(PIECE_CONNECTIONS as usize);
+                let next = stack.tcp_view(now, from, PIECE_CONNECTIONS, &mut |view| piece.push(view));
+                // who asked may have lost patience
+                let _ = give.send((piece, next));
+            }
+        });
+        take.recv_timeout(ANSWER_TAKES).ok()
     }
 
     /// Resets what connections are left, gives the traffic back to the kernel, answers what had come, and ends.

@@ -1,6 +1,8 @@
 use super::*;
 use crate::pipe::{self, Pipe};
+use base::Counter;
 use proptest::prelude::*;
+use std::time::Duration;
 
 /// Sends `count` numbered frames through a faulty sender and a faulty receiver; what arrived, and both counts.
 fn run(seed: u64, receive: Rates, transmit: Rates, count: u16) -> (Vec<Vec<u8>>, [u64; 5], [u64; 5]) {
@@ -106,10 +108,82 @@ fn a_delayed_frame_comes_when_it_is_due_and_not_before() {
     assert_eq!(port.due_at(), None);
 }
 
+/// Sends `bytes.len()` frames of those lengths at once and says when each arrives, in microseconds, and its first byte.
+fn arrivals(rates: Rates, bytes: &[usize], until_us: u64) -> (Vec<(u64, u8)>, Fault<Pipe>) {
+    let config = pipe::Config { frames: 512, ..pipe::Config::default() };
+    let (mut a, mut b) = pipe::pair(&config).unwrap();
+    let mut port = Fault::new(a.remove(0), 5, Rates::default(), rates);
+    let mut burst = Burst::new();
+    for (number, bytes) in (0u8..).zip(bytes) {
+        let mut frame = port.take().unwrap();
+        frame.fill(&vec![number; *bytes]);
+        burst.push(frame);
+    }
+    assert_eq!(port.transmit(&mut burst), bytes.len());
+    let mut got = Vec::new();
+    for us in 0..until_us {
+        port.set_time(Instant::from_nanos(us * 1000));
+        port.flush();
+        b[0].receive(&mut burst, 64);
+        for frame in burst.drain(..) {
+            got.push((us, frame.bytes()[0]));
+            b[0].give(frame);
+        }
+        b[0].flush();
+    }
+    (got, port)
+}
+
+#[test]
+fn a_long_path_delays_every_frame_and_keeps_their_order() {
+    let rates = Rates { latency: Duration::from_millis(1), ..Rates::default() };
+    let (got, port) = arrivals(rates, &[60; 5], 1200);
+    assert_eq!(got, [0, 1, 2, 3, 4].map(|number| (1000, number)));
+    assert_eq!(port.stats().transmitted.passed.get(), 5);
+    assert_eq!((port.due_at(), port.stuck_frames()), (None, 0));
+}
+
+#[test]
+fn a_line_sends_one_frame_after_another_and_its_queue_ends() {
+    // 1000 bits take 100 us; the fourth waits 300 us, the fifth would wait 400
+    let line = Some(Line { bits_per_s: 1e7, queue: Duration::from_micros(350) });
+    let latency = Duration::from_micros(50);
+    let (got, port) = arrivals(Rates { line, latency, ..Rates::default() }, &[125; 6], 1000);
+    assert_eq!(got, [(150, 0), (250, 1), (350, 2), (450, 3)]);
+    assert_eq!(port.stats().transmitted.overflowed.get(), 2);
+}
+
+#[test]
+fn what_finds_no_room_is_lost_and_counted() {
+    let rates = Rates { latency: Duration::from_micros(10), room_frames: Some(3), ..Rates::default() };
+    let (got, port) = arrivals(rates, &[60; 7], 50);
+    assert_eq!(got.len(), 3);
+    let stats = &port.stats().transmitted;
+    assert_eq!((stats.passed.get(), stats.overflowed.get()), (3, 4));
+}
+
+#[test]
+fn a_frame_to_be_overtaken_waits_as_long_as_it_was_told() {
+    let rates = Rates { reorder: 1.0, reorder_wait: Duration::from_micros(30), ..Rates::default() };
+    assert_eq!(arrivals(rates, &[60, 60, 60], 100).0, [(0, 1), (0, 0), (30, 2)]);
+    // and on a long path the distance comes on top
+    let far = Rates { latency: Duration::from_micros(20), ..rates };
+    assert_eq!(arrivals(far, &[60, 60, 60], 100).0, [(20, 1), (20, 0), (50, 2)]);
+}
+
+#[test]
+fn bursts_of_loss_are_counted_apart() {
+    let burst = Some(BurstLoss { enter: 1.0, leave: 0.0, drop: 1.0 });
+    let (got, sent, _) = run(1, Rates::default(), Rates { burst, ..Rates::default() }, 50);
+    assert_eq!((got.len(), sent[0]), (0, 0));
+    let (_, port) = arrivals(Rates { burst, ..Rates::default() }, &[60; 9], 5);
+    assert_eq!(port.stats().transmitted.burst_dropped.get(), 9);
+}
+
 fn rates() -> impl Strategy<Value = Rates> {
     (0.0..0.3f64, 0.0..0.3f64, 0.0..0.3f64, 0.0..0.3f64, 0u64..100).prop_map(|(drop, duplicate, reorder, delay, ms)| {
         let delay_below = Duration::from_millis(ms);
-        Rates { drop, corrupt: 0.0, duplicate, reorder, delay, delay_below }
+        Rates { drop, duplicate, reorder, delay, delay_below, ..Rates::default() }
     })
 }
 

@@ -152,6 +152,83 @@ fn load_generators_find_no_error_on_one_queue_and_on_two() {
 }
 
 #[test]
+fn usual_clients_and_a_proxy_in_front_get_what_is_there() {
+    lab::require_programs(&["h2load", "nginx", "wget"]);
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let said = client(&lab, "h2load --h1 -n 400 -c 10 -m 4 http://198.18.0.1/14480.bin");
+    assert!(said.contains("400 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
+    let dir = tempfile::Builder::new().prefix("simoom-clients-").tempdir().unwrap();
+    let half = dir.path().join("1048576.bin");
+    fs::write(&half, &contents(1 << 20)[..500_000]).unwrap();
+    for program in [
+        vec!["wget", "-q", "-c", "-P", dir.path().to_str().unwrap(), "http://198.18.0.1/1048576.bin"],
+        vec!["curl", "-gsS", "-C", "-", "-o", half.to_str().unwrap(), "http://[2001:db8:18::1]/1048576.bin"],
+    ] {
+        fs::write(&half, &contents(1 << 20)[..500_000]).unwrap();
+        lab.client().run(&program).unwrap();
+        assert!(fs::read(&half).unwrap() == contents(1 << 20), "{program:?}");
+    }
+    let at = dir.path().display();
+    let conf = format!(
+        "daemon off; master_process off; pid {at}/pid; error_log stderr; events {{}}\nhttp {{ access_log off; \
+         client_body_temp_path {at}/b; proxy_temp_path {at}/p; fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; \
+         scgi_temp_path {at}/s; upstream up {{ server 198.18.0.1; keepalive 4; }}\n\
+         server {{ listen 127.0.0.1:8080; location / {{ proxy_pass http://up; proxy_http_version 1.1; \
+         proxy_set_header Connection \"\"; }} }} }}"
+    );
+    let file = dir.path().join("nginx.conf");
+    fs::write(&file, conf).unwrap();
+    let proxy = lab.client().spawn(&["nginx", "-c", file.to_str().unwrap()]).unwrap();
+    let up = || lab.client().run(&["curl", "-sS", "--max-time", "5", "http://127.0.0.1:8080/"]).is_ok();
+    assert!(lab::wait_until(up, PATIENCE), "{}", proxy.log());
+    for bytes in SIZES {
+        let body = curl(&lab, &[&format!("http://127.0.0.1:8080/{bytes}.bin")]);
+        assert!(body == contents(bytes), "{} of {bytes} bytes through nginx, or other ones", body.len());
+    }
+    web.tcp();
+}
+
+#[test]
+fn connections_are_shown_as_they_stand() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let shown = |args: &[&str]| -> String {
+        let output = web.server.ctl(&[&["connections"], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(shown(&[]), "no connections\n");
+    let mut idle = connect(&lab, "198.18.0.1:80").unwrap();
+    assert_eq!(get(&mut idle, "/65536.bin").unwrap(), contents(65_536));
+    let mut stuck = connect(&lab, "[2001:db8:18::1]:80").unwrap();
+    write!(stuck, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();
+    // until the peer's window is full
+    let find = |at: SocketAddr| -> serde_json::Value {
+        let all: serde_json::Value = serde_json::from_str(&shown(&["--json"])).unwrap();
+        let found = all["connections"].as_array().unwrap().iter().find(|it| it["peer"] == at.to_string());
+        found.cloned().unwrap_or_default()
+    };
+    let (idle_at, stuck_at) = (idle.local_addr().unwrap(), stuck.local_addr().unwrap());
+    let full = || find(stuck_at)["peer_window_bytes"].as_u64().is_some_and(|bytes| bytes < 2000);
+    assert!(lab::wait_until(full, PATIENCE), "{}", shown(&[]));
+    let (idle, stuck) = (find(idle_at), find(stuck_at));
+    assert_eq!((idle["state"].as_str(), idle["local"].as_str()), (Some("ESTABLISHED"), Some("198.18.0.1:80")));
+    assert!(idle["acknowledged_bytes"].as_u64().unwrap() > 65_536 && idle["unacknowledged_bytes"] == 0, "{idle}");
+    for name in ["sack", "timestamps"] {
+        assert_eq!(idle[name], true, "{name}: {idle}");
+    }
+    assert!(stuck["unsent_bytes"].as_u64().unwrap() > 100_000, "{stuck}");
+    assert!(stuck["sender"]["window_bytes"].as_u64().unwrap() >= 14_000, "{stuck}");
+    assert!(stuck["rtt_us"].as_u64().is_some(), "{stuck}");
+    let text = shown(&["--most", "1"]);
+    assert!(
+        text.contains("ESTABLISHED") && text.contains("rto:") && text.ends_with("and more: give --most\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_download_that_is_under_way_gets_the_old_file_after_a_reload() {
     let lab = Lab::new().unwrap();
     let web = Web::start(lab.server(), &LISTEN);

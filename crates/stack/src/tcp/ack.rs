@@ -85,12 +85,15 @@ impl Sender<'_> {
         let echo = Echo { clock: self.c.clock(now), echo: news.echo, now };
         let rack = &mut self.a.rack;
         let min_rtt_ns = self.c.rtt.min_ns().unwrap_or(0);
+        let (mss, mut carried) = (self.c.mss, self.c.flags.has(Flags::CARRIED));
         self.records.acknowledge(&mut self.a.board, ack, |piece| {
+            carried |= piece.segment_bytes >= mss && piece.bytes >= u32::from(mss);
             if piece.fate != Fate::Sacked {
                 note(news, piece, now, recovering, point);
                 rack.on_delivered(now, piece, echo.is_ambiguous(piece, min_rtt_ns));
             }
         });
+        self.c.flags.put(Flags::CARRIED, carried);
         news.advanced = (ack - self.c.snd.una) as u32;
         let data = ack.min(self.c.snd.end).saturating_sub(self.c.snd.una.max(1));
         self.c.snd.una = ack;

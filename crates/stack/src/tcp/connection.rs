@@ -56,6 +56,8 @@ impl Flags {
     pub(crate) const CLIENT: u32 = 1 << 14;
     /// the peer's FIN was received
     pub(crate) const EOF: u32 = 1 << 15;
+    /// the path has carried a full segment
+    pub(crate) const CARRIED: u32 = 1 << 16;
     /// the peer has answered neither keepalive probe nor anything else since the last one
     pub(crate) const SILENT: u32 = 1 << 17;
     /// new data wait for their time

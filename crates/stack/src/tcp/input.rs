@@ -1,11 +1,13 @@
 //! From a segment to whom it belongs, and back in the same frame where nobody's block answers.
 
+use super::connection::Connection;
 use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named};
 use super::hop::pseudo;
 use super::listen::Origin;
 use super::segment::{Segment, Verdict, judge};
 use super::state::State;
+use super::table::Hash;
 use super::time_wait::{Answer, Arrival, Slot};
 use super::tuple::Tuple;
 use crate::turn::{turn4, turn6};
@@ -25,7 +27,49 @@ pub(crate) struct Place {
     pub(crate) bytes: usize,
 }
 
+/// Asks for all cache lines of a block.
+#[inline]
+fn foresee_block<T>(block: &T) {
+    let at = std::ptr::from_ref(block).cast::<u8>();
+    for line in (0..size_of::<T>()).step_by(64) {
+        base::prefetch::read(at.wrapping_add(line));
+    }
+}
+
 impl Engine {
+    /// A tuple's hash. Its place in the table is asked for: the first of three stages, each of which needs what the one before
+    /// it asked for.
+    #[inline]
+    pub(crate) fn foresee(&self, tuple: &Tuple) -> Hash {
+        let hash = self.table.hash(tuple);
+        self.table.prefetch(hash);
+        hash
+    }
+
+    /// Asks for the block of the connection that a tuple with this hash most likely has.
+    #[inline]
+    pub(crate) fn foresee_connection(&self, hash: Hash) {
+        if let Some(connection) = self.likely(hash) {
+            foresee_block(connection);
+        }
+    }
+
+    /// Asks for what it needs to send.
+    #[inline]
+    pub(crate) fn foresee_sending(&self, hash: Hash) {
+        if let Some(active) = self.likely(hash).and_then(|connection| self.actives.peek(connection.active)) {
+            foresee_block(active);
+        }
+    }
+
+    #[inline]
+    fn likely(&self, hash: Hash) -> Option<&Connection> {
+        match Named::of(self.table.candidate(hash)?) {
+            Named::Connection(index) => self.connections.get(index as usize),
+            Named::HalfOpen(_) | Named::TimeWait(_) => None,
+        }
+    }
+
     /// Takes a segment whose checksum was verified; whether the frame, turned round, is to be sent. `congested` says that a router
     /// marked it.
     pub(crate) fn input<S: Service>(
@@ -41,8 +85,7 @@ impl Engine {
         let bytes = &frame.bytes()[place.at..place.at + place.bytes];
         let Ok(tcp) = Tcp::parse(bytes) else { return false };
         let segment = Segment { options: tcp.options(), tcp, congested };
-        let hash = self.table.hash(&origin.tuple);
-        let found = self.find(hash, &origin.tuple);
+        let found = self.find(origin.hash, &origin.tuple);
         let answer = self.dispatch(now, found, origin, &segment, service);
         let Some(header) = answer else { return false };
         self.turn(frame, place, origin, &header);

@@ -15,6 +15,7 @@ use super::reassembly;
 use super::rtt::Rtt;
 use super::segment::Segment;
 use super::state::State;
+use super::table::Hash;
 use super::tick::Tick;
 use super::tuple::Tuple;
 use app::{DeadReason, Listener, Service};
@@ -39,6 +40,8 @@ fn window_scale(window_bytes: u32) -> u8 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) tuple: Tuple,
+    /// of the tuple
+    pub(crate) hash: Hash,
     pub(crate) hop: Hop,
     /// who listens at our end
     pub(crate) listener: Option<(Listener, u32)>,
@@ -89,7 +92,7 @@ impl Engine {
             self.counters.ignore(Ignored::SourceLimit);
             return None;
         }
-        let hash = self.table.hash(&origin.tuple);
+        let hash = origin.hash;
         let named = Named::HalfOpen(index).value();
         let timer = self.wheel.set(now + SYN_TIMEOUT, named).ok();
         if self.table.insert(hash, named).is_err() || timer.is_none() {
@@ -278,7 +281,7 @@ impl Engine {
             self.counters.ignore(Ignored::NoConnection);
             return None;
         };
-        let hash = self.table.hash(&origin.tuple);
+        let hash = origin.hash;
         let source = Source::of(origin.tuple.remote().ip());
         let counted = self.sources.open(source).is_ok();
         if !counted || self.table.insert(hash, Named::Connection(place.0).value()).is_err() {

@@ -56,6 +56,7 @@ mod send;
 mod state;
 mod tick;
 mod usage;
+mod view;
 
 pub(crate) use calls::Calls;
 pub use config::{TcpConfig, TcpLimits, TcpListener, TcpTimes};
@@ -65,3 +66,4 @@ pub(crate) use hop::Hop;
 pub(crate) use input::Place;
 pub(crate) use listen::Origin;
 pub use usage::Usage;
+pub use view::{SenderView, View};

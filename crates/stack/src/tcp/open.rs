@@ -21,6 +21,8 @@ use wire::tcp::{self, Header};
 
 /// Before the SYN is sent again for the first time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same after a reset of ours has cleared what the peer remembered.
+const SYN_AGAIN: Duration = Duration::from_millis(10);
 
 /// The ephemeral ports (RFC 6335 section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
@@ -123,7 +125,11 @@ impl Engine {
         let acceptable = segment.tcp.ack() == c.seq(1);
         if acknowledges && !acceptable {
             self.counters.ignore(Ignored::AckBeyond);
-            return if flags.contains(tcp::Flags::RST) { None } else { self.reset_for(now, segment) };
+            if flags.contains(tcp::Flags::RST) {
+                return None;
+            }
+            self.ask_again_soon(now, index);
+            return self.reset_for(now, segment);
         }
         if flags.contains(tcp::Flags::RST) {
             if acknowledges {
@@ -150,6 +156,16 @@ impl Engine {
         }
         self.wake(index);
         None
+    }
+
+    /// The peer has an older connection of this name, or its TIME-WAIT, which our reset ends; then the SYN is taken (RFC 9293
+    /// section 3.5.1, figure 9). Once only: more would let strangers have SYNs sent.
+    fn ask_again_soon(&mut self, now: Instant, index: u32) {
+        let c = &mut self.connections[index as usize];
+        if c.backoff == 0 {
+            c.rtx_at = Tick::ahead(now, SYN_AGAIN);
+            self.arm(now, index);
+        }
     }
 
     /// What the peer's SYN says.

@@ -71,14 +71,16 @@ impl Sender<'_> {
         true
     }
 
-    /// The timer has expired again: full segments may be what the path does not carry.
+    /// The timer has expired again: full segments may be what the path does not carry. One that has carried them is believed for
+    /// longer, since what is found is never unlearned.
     pub(super) fn suspect_path(&mut self) {
+        let patience = if self.c.flags.has(Flags::CARRIED) { 2 } else { 0 };
         let first = self
             .records
             .iter(&self.a.board)
             .next()
             .map_or(0, |record| record.bytes.min(u32::from(record.segment_bytes)));
-        let tried = match self.c.backoff {
+        let tried = match self.c.backoff.saturating_sub(patience) {
             2 => BASE_BYTES[0],
             4 => BASE_BYTES[1],
             _ => return,

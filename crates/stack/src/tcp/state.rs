@@ -40,6 +40,21 @@ pub(crate) enum Next {
 }
 
 impl State {
+    /// RFC 9293's name for it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            State::SynSent => "SYN-SENT",
+            State::SynReceived => "SYN-RECEIVED",
+            State::Established => "ESTABLISHED",
+            State::FinWait1 => "FIN-WAIT-1",
+            State::FinWait2 => "FIN-WAIT-2",
+            State::CloseWait => "CLOSE-WAIT",
+            State::Closing => "CLOSING",
+            State::LastAck => "LAST-ACK",
+            State::Closed => "CLOSED",
+        }
+    }
+
     /// The handshake is complete, whichever way.
     pub(crate) const fn is_synchronized(self) -> bool {
         !matches!(self, State::SynSent | State::SynReceived | State::Closed)

@@ -1,0 +1,132 @@
+//! `simoom-bench http`: an HTTP/1.1 load through AF_XDP, from our own stack's client side.
+
+use super::{rate, seconds, stop_flag};
+use crate::http::{Failure, Load, Manner, Mix, Peer, Plan, Sources, Url};
+use crate::interface;
+use crate::load::Wait;
+use crate::xdp::{self, Mode};
+use anyhow::{Context as _, Result, ensure};
+use base::Instant;
+use port::Mac;
+use rustix::time::{ClockId, clock_gettime};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of `simoom-bench http`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The addresses must be ones that the kernel does not have: our stack answers ARP and neighbour discovery for them, and its
+connections use all their ports from 1024 up in turn. Every URL's body is learned from a first answer, or told by --body; the
+length of every body is compared, the content of one in --check-every. All URLs must be one server's.
+Latency runs from when a request was due (with --rate by the schedule, else when its connection was free) to its answer's end.
+Exit status: 0; 1 when a body was wrong, nothing was answered or the load could not be run; 2 for a wrong command line.
+
+  simoom-bench http --interface vc --address 198.18.0.3 --connections 64 --seconds 3 http://198.18.0.1/1k
+  simoom-bench http --interface vc --address 198.18.0.3-198.18.0.18 --connections 256 --seconds 3 \\
+    --requests-per-connection 1 --rate 50k 9@http://198.18.0.1/1k 1@http://198.18.0.1/64k")]
+pub(crate) struct Options {
+    /// The interface to send from
+    #[arg(long, value_name = "IF")]
+    interface: String,
+    /// Addresses of ours that the kernel does not have
+    #[arg(long, value_name = "IP[-IP]")]
+    address: Sources,
+    /// Connections at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// How long to ask
+    #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
+    seconds: f64,
+    /// A connection ends after so many requests; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    requests_per_connection: u32,
+    /// Requests a second (20000, 20k, 0.1M); without it each connection asks again when it was answered
+    #[arg(long, value_name = "R", value_parser = rate)]
+    rate: Option<f64>,
+    /// The body of a URL, instead of learning it; again for the next URL, in their order
+    #[arg(long, value_name = "FILE")]
+    body: Vec<PathBuf>,
+    /// Compare the content of every so manieth body; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    check_every: u64,
+    /// A header field that every request has
+    #[arg(long, value_name = "NAME: VALUE")]
+    header: Vec<String>,
+    /// An answer, or a connection, that takes longer is an error
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    timeout: f64,
+    /// Bytes that the server may send on a connection before they are read
+    #[arg(long, value_name = "BYTES", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1024..=1 << 30))]
+    window: u32,
+    /// The next hop's hardware address; else the kernel is asked
+    #[arg(long, value_name = "MAC", value_parser = |text: &str| interface::parse_mac(text).map_err(|error| error.to_string()))]
+    server_mac: Option<Mac>,
+    /// What to do while nothing is due
+    #[arg(long, value_name = "WORD", default_value = "yield")]
+    wait: Wait,
+    /// How to use AF_XDP
+    #[arg(long, value_name = "WORD", default_value = "auto")]
+    mode: Mode,
+    /// Run on this processor
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Results as one line of JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// What to ask for, in turn or as often as the weights say
+    #[arg(value_name = "[WEIGHT@]URL", required = true)]
+    urls: Vec<Url>,
+}
+
+/// Of sequence numbers and timestamps: always the same, so that those of a tuple go on growing from run to run. Else a server in
+/// whose TIME-WAIT the last run's connections stand would not take this one's for newer (RFC 6191), and every one of them would
+/// cost a reset first.
+const SECRET: [u64; 2] = [0x5349_4d4f_4f4d_2d42, 0x454e_4348_2d48_5454];
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(cpu) = options.cpu {
+        crate::procs::pin(cpu)?;
+    }
+    let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let bodies = options.body.iter().map(read).collect::<Result<_>>()?;
+    let mix = Mix::new(&options.urls, bodies, &options.header)?;
+    let server = mix.server();
+    let addresses = options.address.addresses();
+    let one_family = addresses.iter().all(|address| address.is_ipv4() == server.is_ipv4());
+    ensure!(one_family, "the addresses and the server, {}, must be of one family", server.ip());
+    let hop = interface::next_hop_mac(&options.interface, server, options.server_mac)?;
+    interface::ensure_free(addresses)?;
+    let opened = xdp::open_own(&options.interface, options.mode, addresses)
+        .with_context(|| format!("cannot use {}", options.interface))?;
+    eprintln!("{}", opened.what);
+    let manner = Manner {
+        connections: options.connections,
+        requests_per_connection: options.requests_per_connection,
+        check_every: options.check_every,
+        timeout: Duration::from_secs_f64(options.timeout),
+    };
+    let peer = Peer { server, hop, window_bytes: options.window };
+    let plan =
+        Plan { rate: options.rate, span: Duration::from_secs_f64(options.seconds), wait: options.wait, progress: true };
+    let stop = stop_flag()?;
+    let mut sources = options.address.clone();
+    sources.skip(since_boot().as_nanos());
+    let mut load = Load::new(opened.port, mix, manner, peer, sources, SECRET);
+    let outcome = load.run(&plan, &stop, since_boot)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&outcome)?);
+    } else {
+        println!("{outcome}");
+    }
+    let wrong = outcome.failed(Failure::is_wrong_body);
+    ensure!(wrong == 0, "{wrong} bodies were wrong");
+    ensure!(outcome.answered > 0, "nothing was answered");
+    Ok(())
+}
+
+/// The origin is the same in every run, see [`SECRET`].
+fn since_boot() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

@@ -1,0 +1,201 @@
+//! What a load came to.
+
+use super::response::Malformed;
+use crate::load::Latency;
+use app::DeadReason;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What kept a request from being answered rightly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Failure {
+    /// the server refused the connection
+    Refused,
+    /// nobody answered in time that a connection was asked for
+    ConnectTimeout,
+    /// the connection was reset while an answer was due
+    Reset,
+    /// the answer did not come, or not to its end, in time
+    Timeout,
+    /// the server ended the connection before it answered
+    Closed,
+    /// the server ended the connection within an answer
+    Cut,
+    /// no port of ours was free
+    NoPort,
+    /// our own stack had no room
+    NoResources,
+    /// no answer by HTTP's rules
+    Malformed(Malformed),
+    /// a body of another length than expected
+    WrongLength,
+    /// a body of other content than expected
+    WrongBody,
+}
+
+impl Failure {
+    /// Of a connection that ended for this reason; `connecting`: before it stood.
+    pub(super) fn of(reason: DeadReason, connecting: bool) -> Failure {
+        match (reason, connecting) {
+            (DeadReason::Reset, true) => Failure::Refused,
+            (DeadReason::TimedOut, true) => Failure::ConnectTimeout,
+            (DeadReason::Closed | DeadReason::Aborted, true) => Failure::Closed,
+            (DeadReason::Reset, false) => Failure::Reset,
+            (DeadReason::TimedOut, false) => Failure::Timeout,
+            (DeadReason::Closed | DeadReason::Aborted, false) => Failure::Cut,
+            (DeadReason::NoResources, _) => Failure::NoResources,
+        }
+    }
+
+    /// Whether an answer came, but a wrong one.
+    pub(crate) fn is_wrong_body(self) -> bool {
+        matches!(self, Failure::WrongLength | Failure::WrongBody)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused => f.write_str("connections refused"),
+            Failure::ConnectTimeout => f.write_str("connections not answered in time"),
+            Failure::Reset => f.write_str("connections reset with an answer due"),
+            Failure::Timeout => f.write_str("answers not in time"),
+            Failure::Closed => f.write_str("connections ended before an answer"),
+            Failure::Cut => f.write_str("connections ended within an answer"),
+            Failure::NoPort => f.write_str("no port free"),
+            Failure::NoResources => f.write_str("no room in our own stack"),
+            Failure::Malformed(why) => write!(f, "malformed answers ({why:?})"),
+            Failure::WrongLength => f.write_str("bodies of a wrong length"),
+            Failure::WrongBody => f.write_str("bodies with wrong content"),
+        }
+    }
+}
+
+/// How often what went wrong; written out as pairs, since JSON's keys are text.
+pub(crate) type Failures = Vec<(Failure, u64)>;
+
+/// What a load came to. Answers with any status are answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// requests a second that were wanted; None: as many as connections allow
+    pub(crate) rate: Option<f64>,
+    /// how long was asked
+    pub(crate) span_ns: u64,
+    /// requests sent
+    pub(crate) sent: u64,
+    /// requests that were due and not sent: every connection was busy
+    pub(crate) missed: u64,
+    /// answers
+    pub(crate) answered: u64,
+    /// of which so many came within the span
+    pub(crate) answered_in_span: u64,
+    /// connections that stood, those that were there at the start among them
+    pub(crate) connections: u64,
+    /// bytes received, heads and all
+    pub(crate) bytes: u64,
+    /// the same within the span
+    pub(crate) bytes_in_span: u64,
+    /// octets of bodies
+    pub(crate) body_bytes: u64,
+    /// answers whose content was compared
+    pub(crate) checked: u64,
+    /// answers with a status other than 2xx
+    pub(crate) statuses: BTreeMap<u16, u64>,
+    /// what went wrong
+    pub(crate) failures: Failures,
+    /// requests without an answer when the load ended, shortly after its span
+    pub(crate) unfinished: u64,
+    /// of all answers
+    pub(crate) latency: Latency,
+    #[serde(skip, default = "histogram")]
+    histogram: Histogram<u64>,
+}
+
+/// 100 ns to a minute with three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(100, 60_000_000_000, 3).expect("bounds in order")
+}
+
+impl Outcome {
+    pub(super) fn new(rate: Option<f64>) -> Outcome {
+        Outcome {
+            rate,
+            span_ns: 0,
+            sent: 0,
+            missed: 0,
+            answered: 0,
+            answered_in_span: 0,
+            connections: 0,
+            bytes: 0,
+            bytes_in_span: 0,
+            body_bytes: 0,
+            checked: 0,
+            statuses: BTreeMap::new(),
+            failures: Vec::new(),
+            unfinished: 0,
+            latency: Latency::default(),
+            histogram: histogram(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn record_latency(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns.max(100));
+    }
+
+    #[cold]
+    pub(super) fn fail(&mut self, failure: Failure) {
+        match self.failures.iter_mut().find(|(known, _)| *known == failure) {
+            Some((_, count)) => *count += 1,
+            None => self.failures.push((failure, 1)),
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.failures.sort_unstable();
+        self.latency = Latency::of(&self.histogram);
+    }
+
+    /// How often a kind of failure was seen.
+    pub(crate) fn failed(&self, is_it: impl Fn(Failure) -> bool) -> u64 {
+        self.failures.iter().filter(|(failure, _)| is_it(*failure)).map(|(_, count)| count).sum()
+    }
+
+    /// Answers a second.
+    pub(crate) fn answered_rate(&self) -> f64 {
+        self.answered_in_span as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.span_ns.max(1) as f64 / 1e9;
+        writeln!(f, "sent         {:>10}  over {} connections", self.sent, self.connections)?;
+        if self.missed > 0 {
+            writeln!(f, "not sent     {:>10}  due while every connection was busy", self.missed)?;
+        }
+        writeln!(f, "answered     {:>10}  {} in {seconds:.2} s", self.answered, self.answered_in_span)?;
+        writeln!(f, "bytes        {:>10}  {} of bodies", self.bytes, self.body_bytes)?;
+        let wrong = self.failed(Failure::is_wrong_body);
+        writeln!(f, "checked      {:>10}  by content, all by length; {wrong} wrong", self.checked)?;
+        for (status, count) in &self.statuses {
+            writeln!(f, "status {status}   {count:>10}")?;
+        }
+        for (failure, count) in &self.failures {
+            writeln!(f, "error        {count:>10}  {failure}")?;
+        }
+        if self.unfinished > 0 {
+            writeln!(f, "unfinished   {:>10}  when the load ended", self.unfinished)?;
+        }
+        let Latency { p50_us, p90_us, p99_us, p999_us, greatest_us } = self.latency;
+        writeln!(
+            f,
+            "latency      p50 {p50_us:.1}  p90 {p90_us:.1}  p99 {p99_us:.1}  p99.9 {p999_us:.1}  max {greatest_us:.1} us"
+        )?;
+        writeln!(f, "Requests/sec: {:.2}", self.answered_rate())?;
+        write!(f, "Transfer/sec: {:.2} MB", self.bytes_in_span as f64 / seconds / 1e6)
+    }
+}
