@@ -4,10 +4,8 @@
 use super::listeners::Listening;
 use crate::config::Settings;
 use sockets::Streams;
+use stack::tcp::BLOCK_BYTES;
 use stack::{TcpConfig, TcpLimits};
-
-/// Bytes of a block for what services do not keep themselves.
-const OWNED_BLOCK_BYTES: usize = 2048;
 
 /// Most connections of both services together.
 pub(super) fn connections(settings: &Settings) -> usize {
@@ -55,7 +53,7 @@ pub(super) fn on_stack(
         active: least(connections, default.active),
         records: least(connections.saturating_mul(64), default.records),
         ranges: least(connections.saturating_mul(16), default.ranges),
-        owned_blocks: least(budget_bytes(settings).div_ceil(threads) / OWNED_BLOCK_BYTES, u32::MAX).max(1),
+        owned_blocks: least(budget_bytes(settings).div_ceil(threads) / BLOCK_BYTES, u32::MAX).max(1),
         connections_per_source: per_source,
         ..default
     };
@@ -89,7 +87,7 @@ mod tests {
         assert_eq!(of(DNS), None);
         let both = of(&format!("{DNS}{WEB}")).unwrap();
         assert_eq!((both.limits.connections, both.limits.connections_per_source, both.secret), (55, 50, [1, 2]));
-        assert_eq!(both.limits.owned_blocks as usize * OWNED_BLOCK_BYTES, 36 << 20);
+        assert_eq!(both.limits.owned_blocks as usize * BLOCK_BYTES, 36 << 20);
         assert!(both.listeners.iter().all(|at| at.window_bytes as usize == ::web::WINDOW_BYTES));
     }
 }

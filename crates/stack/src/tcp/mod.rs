@@ -65,5 +65,6 @@ pub(crate) use engine::{Engine, Outlet};
 pub(crate) use hop::Hop;
 pub(crate) use input::Place;
 pub(crate) use listen::Origin;
+pub use send::BLOCK_BYTES;
 pub use usage::Usage;
 pub use view::{SenderView, View};

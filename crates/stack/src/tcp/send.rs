@@ -10,7 +10,7 @@ use wire::Sum;
 
 const NONE: u32 = u32::MAX;
 /// Bytes of a block of owned bytes.
-pub(crate) const BLOCK_BYTES: usize = 2048;
+pub const BLOCK_BYTES: usize = 2048;
 
 #[derive(Clone, Copy, Debug)]
 enum Source {
