@@ -7,7 +7,7 @@ use app::DeadReason;
 use hand::{Hand, Out, waiting};
 use stack::tcp::{Event, Ignored, Usage};
 use std::time::Duration;
-use wire::tcp::{Flags, Header, SackBlock};
+use wire::tcp::{Flags, Header, SackBlock, Timestamps};
 use world::{Script, pattern};
 
 /// The MSS that `Hand::open` announces.
@@ -189,6 +189,19 @@ fn guessed_resets_and_syns_end_nothing_and_provoke_little() {
     let bytes: Vec<u8> = (0..10).map(pattern).collect();
     hand.send(hand.head(Flags::ACK), &bytes);
     assert_eq!(hand.end().received, 10);
+}
+
+#[test]
+fn a_syn_without_a_timestamp_is_challenged_where_others_are_dropped() {
+    let mut hand = Hand::new(waiting(), |_| {});
+    let clock = |value| Some(Timestamps { value, echo: 0 });
+    let syn_ack = hand.send(Header { timestamps: clock(1), ..hand.head(Flags::SYN) }, b"");
+    (hand.seq, hand.ack) = (hand.seq + 1, syn_ack[0].seq + 1);
+    hand.send(Header { timestamps: clock(2), ..hand.head(Flags::ACK) }, b"");
+    // a peer that began anew: the challenge makes it reset what it does not know (RFC 5961 section 4.2)
+    assert_eq!(hand.send(hand.head(Flags::SYN), b"").len(), 1);
+    assert!(hand.send(hand.head(Flags::ACK), b"x").is_empty());
+    assert_eq!((hand.ignored(Ignored::UnexpectedSyn), hand.ignored(Ignored::NoTimestamp)), (1, 1));
 }
 
 #[test]
