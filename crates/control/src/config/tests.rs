@@ -236,7 +236,7 @@ path = "/404.html"
     assert_eq!(web.access_log, Some(AccessLog { path, format: LogFormat::Json }));
     assert_eq!(web.hosts[0].root, Path::new("/etc/simoom/site"));
     let HostSpec { entry, root, place } = &web.hosts[1];
-    assert_eq!((root.as_path(), place.as_str()), (Path::new("/srv/b"), "/etc/simoom/simoom.toml:18:1"));
+    assert_eq!((root.as_path(), place.as_str()), (Path::new("/srv/b"), "/etc/simoom/simoom.toml:19:1"));
     assert_eq!((entry.names.len(), entry.listing, entry.redirect[0].status), (2, true, 301));
     assert_eq!((entry.precompressed, entry.dotfiles.as_deref()), (Some(false), Some(&[][..])));
 }
