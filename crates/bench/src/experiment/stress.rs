@@ -395,7 +395,8 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
             "overload",
             "Goodput at twice the capacity",
             format!(
-                "{} connections in a closed loop give the peak; then an open loop of up to {} connections asks at twice that rate",
+                "{} connections in a closed loop give the peak; then an open loop of up to {} connections asks at twice that rate (what is \
+                 due while all of them are busy is not sent, and is not in the share in time)",
                 options.connections,
                 options.connections * OPEN_FACTOR
             ),
