@@ -2,7 +2,7 @@
 SECONDS ?= 0
 CARGO ?= cargo
 
-.PHONY: build demo test lint loom fuzz soak
+.PHONY: build demo test test-browser lint loom fuzz soak
 .DEFAULT_GOAL := build
 
 build:
@@ -20,6 +20,11 @@ test:
 	scripts/deps.sh test
 	$(CARGO) test --workspace --locked --no-fail-fast
 	$(MAKE) loom
+
+# a browser loads a page in the laboratory; apart, since Chromium is some hundred MB
+test-browser:
+	scripts/deps.sh browser
+	$(CARGO) test --locked -p simoom --features browser --test browser
 
 lint:
 	scripts/deps.sh build

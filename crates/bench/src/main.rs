@@ -7,6 +7,7 @@
 
 mod commands;
 mod experiment;
+mod flood;
 mod grid;
 mod http;
 mod interface;

@@ -290,6 +290,7 @@ fn web_options(web: &Web, wall: &Arc<WallClock>) -> io::Result<web::Options> {
         connections: web.connections,
         idle: Duration::from_secs(web.keep_alive_s.into()),
         head: Duration::from_secs(web.request_timeout_s.into()),
+        send: Duration::from_secs(web.send_timeout_s.into()),
         proxies: prefixes(&web.proxy_protocol),
         forwarded: prefixes(&web.forwarded),
         wall: wall.clone(),

@@ -1,7 +1,7 @@
 //! Builders for the frames that a client sends raw: Ethernet with tags, ARP, NDP, IPv4 with options, IPv6 with extension
-//! headers, fragments, ICMP, UDP. Small, obvious, and able to write what a correct stack never would.
+//! headers, fragments, ICMP, UDP, TCP. Small, obvious, and able to write what a correct stack never would.
 //!
-//! Left out: TCP, and parsing beyond what a test needs to look at an answer.
+//! Left out: parsing beyond what a test needs to look at an answer, which is a TCP segment over IPv4.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub mod protocol {
     /// ICMP over IPv4.
     pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
     /// IPv6 fragment header.
@@ -80,6 +82,107 @@ pub fn udp(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8]) -> Vec<u8> {
     };
     datagram[6..8].copy_from_slice(&sum.to_be_bytes());
     datagram
+}
+
+/// Bits of a TCP header (RFC 9293 section 3.1).
+pub mod bits {
+    /// FIN.
+    pub const FIN: u8 = 1;
+    /// SYN.
+    pub const SYN: u8 = 2;
+    /// RST.
+    pub const RST: u8 = 4;
+    /// PSH.
+    pub const PSH: u8 = 8;
+    /// ACK.
+    pub const ACK: u8 = 16;
+}
+
+/// A TCP segment over IPv4: what a test writes, and what it reads of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// Source.
+    pub from: (Ipv4Addr, u16),
+    /// Destination.
+    pub to: (Ipv4Addr, u16),
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+    /// See [`bits`].
+    pub bits: u8,
+    /// The window field as it stands.
+    pub window: u16,
+    /// Options; a multiple of four octets, 40 at most.
+    pub options: Vec<u8>,
+    /// Data.
+    pub payload: Vec<u8>,
+}
+
+impl Tcp {
+    /// A segment without options or data.
+    pub fn new(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), bits: u8) -> Self {
+        Self { from, to, seq: 0, ack: 0, bits, window: 65_535, options: Vec::new(), payload: Vec::new() }
+    }
+
+    /// The IPv4 packet.
+    pub fn packet(&self) -> Vec<u8> {
+        assert!(self.options.len().is_multiple_of(4) && self.options.len() <= 40, "options fill words");
+        let mut segment = [self.from.1.to_be_bytes(), self.to.1.to_be_bytes()].concat();
+        segment.extend([self.seq.to_be_bytes(), self.ack.to_be_bytes()].concat());
+        segment.extend([((20 + self.options.len()) << 2) as u8, self.bits]);
+        segment.extend(self.window.to_be_bytes());
+        segment.extend([0; 4]);
+        segment.extend(&self.options);
+        segment.extend(&self.payload);
+        let sum = checksum(self.from.0.into(), self.to.0.into(), protocol::TCP, &segment);
+        segment[16..18].copy_from_slice(&sum.to_be_bytes());
+        Ipv4::new(self.from.0, self.to.0, protocol::TCP).packet(&segment)
+    }
+
+    /// What an Ethernet frame holds, if that is such a segment; checksums are not looked at.
+    pub fn parse(frame: &[u8]) -> Option<Self> {
+        let packet = frame.get(14..)?;
+        let total = usize::from(u16::from_be_bytes(packet.get(2..4)?.try_into().ok()?));
+        let packet = packet.get(..total)?;
+        if frame[12..14] != ethertype::IPV4.to_be_bytes() || packet[0] >> 4 != 4 || packet[9] != protocol::TCP {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
+        let segment = packet.get(usize::from(packet[0] & 15) * 4..)?;
+        let short = |at: usize| Some(u16::from_be_bytes(*segment.get(at..)?.first_chunk()?));
+        let long = |at: usize| Some(u32::from_be_bytes(*segment.get(at..)?.first_chunk()?));
+        let header = usize::from(*segment.get(12)? >> 4) * 4;
+        Some(Self {
+            from: (address(12)?, short(0)?),
+            to: (address(16)?, short(2)?),
+            seq: long(4)?,
+            ack: long(8)?,
+            bits: *segment.get(13)?,
+            window: short(14)?,
+            options: segment.get(20..header)?.to_vec(),
+            payload: segment.get(header..)?.to_vec(),
+        })
+    }
+
+    /// An option's data, by its kind.
+    pub fn option(&self, kind: u8) -> Option<&[u8]> {
+        let mut rest = &self.options[..];
+        loop {
+            rest = match *rest {
+                [] | [0, ..] => return None,
+                [1, ..] => &rest[1..],
+                [found, length, ..] => {
+                    let (option, after) = rest.split_at_checked(usize::from(length))?;
+                    if found == kind {
+                        return option.get(2..);
+                    }
+                    after
+                }
+                [_] => return None,
+            };
+        }
+    }
 }
 
 /// Fields of an IPv4 header that tests change.
@@ -231,7 +334,7 @@ pub fn neighbour_solicitation(mac: [u8; 6], from: Ipv6Addr, target: Ipv6Addr) ->
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use smoltcp::wire::{ArpPacket, ArpRepr, Icmpv4Packet, Icmpv6Packet, Ipv4Packet, Ipv6Packet, UdpPacket};
+    use smoltcp::wire::{ArpPacket, ArpRepr, Icmpv4Packet, Icmpv6Packet, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 
     proptest! {
         #[test]
@@ -262,6 +365,29 @@ mod tests {
                 got[at..at + packet.payload().len()].copy_from_slice(packet.payload());
             }
             prop_assert_eq!(got, payload);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn segments_as_another_stack_reads_them_and_back(
+            ports: (u16, u16), seq: u32, ack: u32, window: u16, sack: bool, payload in prop::collection::vec(any::<u8>(), 0..100)
+        ) {
+            let (a, b) = (crate::CLIENT_V4, crate::SERVER_V4);
+            let options = if sack { vec![2, 4, 5, 180, 1, 3, 3, 7, 1, 1, 4, 2] } else { Vec::new() };
+            let (from, to) = ((a, ports.0), (b, ports.1));
+            let ours = Tcp { from, to, seq, ack, bits: bits::SYN | bits::ACK, window, options, payload };
+            let packet = ours.packet();
+            let ip = Ipv4Packet::new_checked(&packet[..]).unwrap();
+            prop_assert!(ip.verify_checksum());
+            let theirs = TcpPacket::new_checked(ip.payload()).unwrap();
+            prop_assert!(theirs.verify_checksum(&a.into(), &b.into()) && theirs.syn() && !theirs.rst());
+            prop_assert_eq!((theirs.src_port(), theirs.payload()), (ports.0, &ours.payload[..]));
+            // a short frame is padded on a real wire
+            let frame = [ethernet([1; 6], [2; 6], ethertype::IPV4, &packet), vec![0; 6]].concat();
+            prop_assert_eq!(Tcp::parse(&frame), Some(ours.clone()));
+            let shift = sack.then_some(&[7u8][..]);
+            prop_assert_eq!((ours.option(3), ours.option(4).is_some(), ours.option(8)), (shift, sack, None));
         }
     }
 

@@ -36,9 +36,10 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 19] = [
+const PACKAGES: [(&str, &str); 20] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
+    ("chromium", "chromium"),
     ("curl", "curl"),
     ("dig", "dnsutils"),
     ("dnsperf", "dnsperf"),

@@ -1,16 +1,18 @@
 //! Raw Ethernet frames at one end of the wire.
 //!
 //! Frames go out through an AF_PACKET socket. They come in through dumpcap, since the kernel takes the VLAN tag off
-//! before a packet socket sees a frame, and libpcap puts it back.
+//! before a packet socket sees a frame, and libpcap puts it back. Where no tags are looked at but answers are wanted at once,
+//! [`Direct`] has both directions in one socket.
 
 use crate::{Host, Process, process::wait_until};
 use anyhow::{Context as _, Result, ensure};
 use smoltcp::{
-    phy::{Device as _, Medium, RawSocket, TxToken as _},
-    time::Instant as Timestamp,
+    phy::{Device as _, Medium, RawSocket, RxToken as _, TxToken as _, wait},
+    time::{Duration as Span, Instant as Timestamp},
 };
 use std::{
     fs,
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     time::{Duration, Instant},
@@ -74,6 +76,42 @@ impl Raw {
             timeout,
         );
         found
+    }
+}
+
+/// Sends and receives frames without VLAN tags through one socket of the calling thread, which must be inside the host (see
+/// [`Host::inside`]). What this socket sends does not come back to it.
+#[derive(Debug)]
+pub struct Direct {
+    socket: RawSocket,
+}
+
+impl Direct {
+    /// Opens an interface of the host that this thread is in.
+    pub fn open(interface: &str) -> Result<Self> {
+        Ok(Self { socket: RawSocket::new(interface, Medium::Ethernet).context("an AF_PACKET socket")? })
+    }
+
+    /// Puts one frame on the wire as it is; where the interface's queue is full it is lost.
+    pub fn send(&mut self, frame: &[u8]) -> Result<()> {
+        let token = self.socket.transmit(Timestamp::ZERO).context("a raw socket always has a token")?;
+        token.consume(frame.len(), |buffer| buffer.copy_from_slice(frame));
+        Ok(())
+    }
+
+    /// What `read` makes of the first frame of which it makes something; frames before it are passed over.
+    pub fn receive<T>(&mut self, timeout: Duration, mut read: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        let end = Instant::now() + timeout;
+        loop {
+            while let Some((token, _)) = self.socket.receive(Timestamp::ZERO) {
+                if let Some(found) = token.consume(|frame| read(frame)) {
+                    return Some(found);
+                }
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+            wait(self.socket.as_raw_fd(), Some(Span::from_millis(millis))).ok()?;
+        }
     }
 }
 

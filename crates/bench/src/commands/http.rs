@@ -1,14 +1,16 @@
 //! `simoom-bench http`: an HTTP/1.1 load through AF_XDP, from our own stack's client side.
 
 use super::{rate, seconds, stop_flag};
+use crate::flood::{Flood, Flooding};
 use crate::http::{Failure, Load, Manner, Mix, Peer, Plan, Sources, Url};
 use crate::interface;
 use crate::load::Wait;
 use crate::xdp::{self, Mode};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use base::Instant;
 use port::Mac;
 use rustix::time::{ClockId, clock_gettime};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -61,6 +63,9 @@ pub(crate) struct Options {
     /// The next hop's hardware address; else the kernel is asked
     #[arg(long, value_name = "MAC", value_parser = |text: &str| interface::parse_mac(text).map_err(|error| error.to_string()))]
     server_mac: Option<Mac>,
+    /// Beside the load so many SYNs a second to the server, from addresses of 10.0.0.0/8 in no order
+    #[arg(long, value_name = "R", value_parser = rate)]
+    flood: Option<f64>,
     /// What to do while nothing is due
     #[arg(long, value_name = "WORD", default_value = "yield")]
     wait: Wait,
@@ -112,8 +117,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let stop = stop_flag()?;
     let mut sources = options.address.clone();
     sources.skip(since_boot().as_nanos());
-    let mut load = Load::new(opened.port, mix, manner, peer, sources, SECRET);
-    let outcome = load.run(&plan, &stop, since_boot)?;
+    let flood = options.flood.map(|rate| flood(server, hop, rate)).transpose()?;
+    let port = Flooding::new(opened.port, flood);
+    let mut load = Load::new(port, mix, manner, peer, sources, SECRET);
+    let mut outcome = load.run(&plan, &stop, since_boot)?;
+    outcome.flood = load.port().flood.as_ref().map(|flood| (flood.sent, flood.missed));
     if options.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else {
@@ -123,6 +131,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(wrong == 0, "{wrong} bodies were wrong");
     ensure!(outcome.answered > 0, "nothing was answered");
     Ok(())
+}
+
+fn flood(server: SocketAddr, hop: Mac, rate: f64) -> Result<Flood> {
+    let SocketAddr::V4(server) = server else { bail!("--flood knows IPv4 only") };
+    Ok(Flood::new(server, hop, rate))
 }
 
 /// The origin is the same in every run, see [`SECRET`].

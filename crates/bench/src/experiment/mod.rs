@@ -8,6 +8,7 @@ mod figures;
 mod idle;
 mod loss;
 mod soak;
+mod stress;
 mod subject;
 
 pub(crate) use compare::Options as CompareOptions;
@@ -41,6 +42,10 @@ enum Experiment {
     Fig8b(figures::Options),
     /// TCP goodput over a lossy, slow path
     Loss(loss::Options),
+    /// Web goodput under a flood of spoofed SYNs
+    Flood(stress::Options),
+    /// Web goodput when twice as much is asked as can be done
+    Overload(stress::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -49,6 +54,8 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Fig8a(options) => figures::run(figures::Figure::Fig8a, options),
         Experiment::Fig8b(options) => figures::run(figures::Figure::Fig8b, options),
         Experiment::Loss(options) => loss::run(options),
+        Experiment::Flood(options) => stress::run(stress::Kind::Flood, options),
+        Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
     }
 }
 

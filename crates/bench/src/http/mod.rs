@@ -194,6 +194,11 @@ impl<P: Port> Load<P> {
         unfinished
     }
 
+    /// The port.
+    pub(crate) fn port(&mut self) -> &mut P {
+        self.work.port()
+    }
+
     /// Connections that our stack has.
     pub(crate) fn connections(&mut self) -> u64 {
         self.work.stack().tcp_counters().map_or(0, |counters| counters.connections.get())

@@ -108,6 +108,9 @@ pub(crate) struct Outcome {
     pub(crate) failures: Failures,
     /// requests without an answer when the load ended, shortly after its span
     pub(crate) unfinished: u64,
+    /// SYNs of a flood beside the load, and those that were due and not sent
+    #[serde(default)]
+    pub(crate) flood: Option<(u64, u64)>,
     /// of all answers
     pub(crate) latency: Latency,
     #[serde(skip, default = "histogram")]
@@ -136,6 +139,7 @@ impl Outcome {
             statuses: BTreeMap::new(),
             failures: Vec::new(),
             unfinished: 0,
+            flood: None,
             latency: Latency::default(),
             histogram: histogram(),
         }
@@ -189,6 +193,9 @@ impl fmt::Display for Outcome {
         }
         if self.unfinished > 0 {
             writeln!(f, "unfinished   {:>10}  when the load ended", self.unfinished)?;
+        }
+        if let Some((sent, missed)) = self.flood {
+            writeln!(f, "flood        {sent:>10}  SYNs; {missed} more were due and not sent")?;
         }
         let Latency { p50_us, p90_us, p99_us, p999_us, greatest_us } = self.latency;
         writeln!(

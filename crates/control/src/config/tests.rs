@@ -195,6 +195,7 @@ per-source = 10
 drain = 5
 request-timeout = 3
 keep-alive = 4
+send-timeout = 6
 transmit = "offload"
 proxy-protocol = ["127.0.0.0/8"]
 forwarded = ["10.0.0.0/8", "::1"]
@@ -228,14 +229,14 @@ path = "/404.html"
     let web = settings.web.unwrap();
     assert_eq!((web.listen, web.listen_by_default), (vec!["127.0.0.1:8080".parse().unwrap()], false));
     assert_eq!((web.server, web.memory_bytes, web.connections, web.per_source), (None, Some(64 << 20), 100, 10));
-    assert_eq!((web.drain_s, web.request_timeout_s, web.keep_alive_s), (5, 3, 4));
+    assert_eq!((web.drain_s, web.request_timeout_s, web.keep_alive_s, web.send_timeout_s), (5, 3, 4, 6));
     assert_eq!(web.transmit, WebTransmit::Offload);
     assert_eq!((web.proxy_protocol.len(), web.forwarded.len()), (1, 2));
     let path = Some("/etc/simoom/access.log".into());
     assert_eq!(web.access_log, Some(AccessLog { path, format: LogFormat::Json }));
     assert_eq!(web.hosts[0].root, Path::new("/etc/simoom/site"));
     let HostSpec { entry, root, place } = &web.hosts[1];
-    assert_eq!((root.as_path(), place.as_str()), (Path::new("/srv/b"), "/etc/simoom/simoom.toml:18:1"));
+    assert_eq!((root.as_path(), place.as_str()), (Path::new("/srv/b"), "/etc/simoom/simoom.toml:19:1"));
     assert_eq!((entry.names.len(), entry.listing, entry.redirect[0].status), (2, true, 301));
     assert_eq!((entry.precompressed, entry.dotfiles.as_deref()), (Some(false), Some(&[][..])));
 }

@@ -44,6 +44,9 @@ pub struct WebOptions {
     /// Seconds that a connection is kept without a request; default: 60
     #[arg(long, value_name = "SECONDS")]
     pub keep_alive: Option<Within<1, 3600>>,
+    /// Seconds that a client may take nothing of its answers; default: 60
+    #[arg(long, value_name = "SECONDS")]
+    pub send_timeout: Option<Within<1, 3600>>,
     /// How answers are sent over AF_XDP: copy (segment by segment in frames of our own), offload (up to 64 KiB at once, which the
     /// device cuts, while it can) or auto (offload unless AF_XDP is zero-copy); default: auto
     #[arg(long, value_name = "WORD")]
@@ -189,6 +192,8 @@ pub struct Web {
     pub request_timeout_s: u32,
     /// seconds
     pub keep_alive_s: u32,
+    /// seconds
+    pub send_timeout_s: u32,
     /// how segments get to the device
     pub transmit: WebTransmit,
     /// whose connections begin with a PROXY header
@@ -302,6 +307,7 @@ pub(super) fn settle(
         drain_s: web.drain.map_or(60, |n| n.0),
         request_timeout_s: web.request_timeout.map_or(10, |n| n.0),
         keep_alive_s: web.keep_alive.map_or(60, |n| n.0),
+        send_timeout_s: web.send_timeout.map_or(60, |n| n.0),
         transmit: web.transmit.unwrap_or(WebTransmit::Auto),
         proxy_protocol: web.proxy_protocol.clone(),
         forwarded: web.forwarded.clone(),

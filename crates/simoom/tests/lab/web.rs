@@ -12,14 +12,15 @@ use std::{
 use tempfile::TempDir;
 
 /// Where the lab's web server listens.
-const LISTEN: [&str; 6] = ["--interface", "vs", "--listen", "198.18.0.1:80", "--listen", "[2001:db8:18::1]:80"];
-const SERVERS: [&str; 2] = ["198.18.0.1", "[2001:db8:18::1]"];
+pub(crate) const LISTEN: [&str; 6] =
+    ["--interface", "vs", "--listen", "198.18.0.1:80", "--listen", "[2001:db8:18::1]:80"];
+pub(crate) const SERVERS: [&str; 2] = ["198.18.0.1", "[2001:db8:18::1]"];
 
 /// Sizes of files around what a segment, the initial window and a window scale hold.
 const SIZES: [usize; 9] = [0, 1, 1447, 1448, 1449, 14_480, 65_536, 1 << 20, 5_000_000];
 
 /// Bytes that tell where they are, so that a wrong offset shows.
-fn contents(bytes: usize) -> Vec<u8> {
+pub(crate) fn contents(bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(8))
         .flat_map(|n| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes())
         .take(bytes)
@@ -27,13 +28,13 @@ fn contents(bytes: usize) -> Vec<u8> {
 }
 
 /// A running `simoom web` over files of [`SIZES`] and `index.html`.
-struct Web {
-    server: Server,
+pub(crate) struct Web {
+    pub(crate) server: Server,
     site: TempDir,
 }
 
 impl Web {
-    fn start(host: &Host, args: &[&str]) -> Web {
+    pub(crate) fn start(host: &Host, args: &[&str]) -> Web {
         lab::require_programs(&["curl", "ip", "ethtool"]);
         let site = tempfile::Builder::new().prefix("simoom-site-").tempdir().unwrap();
         fs::write(site.path().join("index.html"), "hello").unwrap();
@@ -45,31 +46,31 @@ impl Web {
         Web { server: Server::spawn(command), site }
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.site.path().join(name)
     }
 
     /// What our TCP counts, and that kernel sockets took no connection.
-    fn tcp(&self) -> Stats {
+    pub(crate) fn tcp(&self) -> Stats {
         let stats = self.server.stats();
         assert_eq!(stats.sum("sockets_connections_accepted_total", &[]), 0, "{stats:?}");
         stats
     }
 
-    fn wait_for_connections(&self, count: u64) {
+    pub(crate) fn wait_for_connections(&self, count: u64) {
         self.server.wait_until("connections", |stats| stats.sum("tcp_connections", &[]) == count);
     }
 }
 
 /// A body as curl gets it in the client's host.
-fn curl(lab: &Lab, args: &[&str]) -> Vec<u8> {
+pub(crate) fn curl(lab: &Lab, args: &[&str]) -> Vec<u8> {
     let mut command = lab.client().command("curl");
     let output = command.args(["-gsS", "--max-time", "60"]).args(args).output().unwrap();
     assert!(output.status.success(), "curl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-fn connect(lab: &Lab, at: &str) -> std::io::Result<TcpStream> {
+pub(crate) fn connect(lab: &Lab, at: &str) -> std::io::Result<TcpStream> {
     let at: SocketAddr = at.parse().unwrap();
     let stream = lab.client().inside(|| TcpStream::connect_timeout(&at, PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -77,7 +78,7 @@ fn connect(lab: &Lab, at: &str) -> std::io::Result<TcpStream> {
 }
 
 /// Asks for a path on a connection that stays, and reads the whole answer.
-fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<Vec<u8>> {
+pub(crate) fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<Vec<u8>> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: lab\r\n\r\n")?;
     let mut answer = Vec::new();
     let mut some = [0; 16_384];

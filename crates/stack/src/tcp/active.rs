@@ -83,7 +83,7 @@ pub(crate) struct Active {
     pub(crate) probe: Option<Probe>,
     /// a tail loss probe is to go out
     pub(crate) probe_now: bool,
-    /// one segment may go out whatever the congestion window says: the first of a recovery
+    /// one segment may go out whatever the congestion window says: the first of a recovery; or however small the peer's window
     pub(crate) force: bool,
     /// the window held data back since the last acknowledgement
     pub(crate) limited: bool,

@@ -53,6 +53,8 @@ counted! {
     Event {
         /// a SYN took a half-open entry
         HalfOpen = "half-open",
+        /// a source had as many half-open entries as one may
+        SourceHalfOpen = "half-open source limit",
         /// a SYN was answered by a cookie
         Cookie = "cookie sent",
         /// a cookie came back

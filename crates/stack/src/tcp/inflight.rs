@@ -8,6 +8,9 @@
 //!
 //! When the pool runs dry nothing breaks: new data waits for a record ([`Records::may_push`] keeps a reserve for splits), and
 //! a SACK block that cannot be noted is not, so its bytes may be sent once more than needed.
+//!
+//! No peer can have the pool run dry by what it says it holds: a block counts for the whole segments in it, so that blocks of a
+//! byte each make no records, and records are made for blocks only while enough of the pool is free for everybody's new data.
 
 use base::Instant;
 
@@ -47,6 +50,35 @@ const _: () = assert!(size_of::<Record>() == 32);
 impl Record {
     pub(crate) fn end(&self) -> u64 {
         self.start + u64::from(self.bytes)
+    }
+
+    /// Whether the record may be cut `at` bytes behind its start: into pieces of a segment and more, or where a segment ends
+    /// as counted from either end, since an acknowledgement may have moved the start into one. So no number of cuts makes more
+    /// pieces than the record has segments, and two.
+    fn may_cut(&self, at: u64) -> bool {
+        let (segment, rest) = (u64::from(self.segment_bytes), u64::from(self.bytes) - at);
+        match (at >= segment, rest >= segment) {
+            (true, true) => true,
+            (true, false) => at.is_multiple_of(segment),
+            (false, true) => rest.is_multiple_of(segment),
+            (false, false) => false,
+        }
+    }
+
+    /// The first place from `at` on where it may be cut; its end when there is none.
+    fn whole_from(&self, at: u64) -> u64 {
+        if at == 0 || self.may_cut(at) {
+            return at;
+        }
+        at.next_multiple_of(u64::from(self.segment_bytes)).min(u64::from(self.bytes))
+    }
+
+    /// The last place up to `at` where it may be cut; its start when there is none.
+    fn whole_to(&self, at: u64) -> u64 {
+        if at == u64::from(self.bytes) || self.may_cut(at) {
+            return at;
+        }
+        at - at % u64::from(self.segment_bytes)
     }
 
     /// Whether `next`, which follows it, can be part of it.
@@ -147,6 +179,11 @@ impl Records {
         self.free != NONE
     }
 
+    /// Whether there is a record for a split that a peer asks for by a SACK block: what everybody's new data need stays.
+    fn may_note(&self) -> bool {
+        self.free_count > self.pool.len() / 4
+    }
+
     /// Notes that `bytes` at `start`, which follow what is in the list, were sent. False when the pool is empty.
     pub(crate) fn push(&mut self, board: &mut Board, now: Instant, start: u64, bytes: u32, segment_bytes: u16) -> bool {
         let fresh = Record { start, sent_at: now, bytes, next: NONE, segment_bytes, tries: 0, fate: Fate::Outstanding };
@@ -199,8 +236,9 @@ impl Records {
         }
     }
 
-    /// Notes that the peer holds `start..end`; `each` is told of each piece that it was not known to hold, with what was
-    /// known before. What cannot be noted for want of a record is left as it was; returns false then.
+    /// Notes that the peer holds `start..end`, as far as that is whole segments; `each` is told of each piece that it was not
+    /// known to hold, with what was known before. What cannot be noted for want of a record is left as it was; returns false
+    /// then.
     pub(crate) fn sack(&mut self, board: &mut Board, start: u64, end: u64, mut each: impl FnMut(&Record)) -> bool {
         let mut at = board.head;
         let mut before = NONE;
@@ -211,12 +249,17 @@ impl Records {
                 break;
             }
             if record.end() > start && record.fate != Fate::Sacked {
-                if record.start < start {
+                // of the record the block holds this much, in whole segments
+                let from = record.whole_from(start.saturating_sub(record.start));
+                let to = record.whole_to((end - record.start).min(u64::from(record.bytes)));
+                if from >= to {
+                    // less than a segment of it
+                } else if from > 0 {
                     // its front stays as it was; go on with its rest
-                    if !self.split(board, at, (start - record.start) as u32) {
+                    if !self.may_note() || !self.split(board, at, from as u32) {
                         complete = false;
                     }
-                } else if record.end() > end && !self.split(board, at, (end - record.start) as u32) {
+                } else if to < u64::from(record.bytes) && !(self.may_note() && self.split(board, at, to as u32)) {
                     complete = false;
                 } else {
                     let piece = self.pool[at as usize];

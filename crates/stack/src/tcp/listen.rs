@@ -9,7 +9,7 @@ use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named, Outlet};
 use super::half_open::HalfOpen;
 use super::hop::{Hop, pseudo};
-use super::limits::Source;
+use super::limits::{Refused, Source};
 use super::output::lay_out;
 use super::reassembly;
 use super::rtt::Rtt;
@@ -88,9 +88,17 @@ impl Engine {
         let Some(index) = self.half_opens.next() else {
             return self.on_syn_flood(now, origin, irs, &offer, ts_recent, window_bytes);
         };
-        if self.sources.open_half(source).is_err() {
-            self.counters.ignore(Ignored::SourceLimit);
-            return None;
+        match self.sources.open_half(source) {
+            Ok(()) => {}
+            // somebody else may send in its name: a cookie takes no memory, and who comes back with it is the source itself
+            Err(Refused::HalfOpen | Refused::Table) => {
+                self.counters.on(Event::SourceHalfOpen);
+                return self.on_syn_flood(now, origin, irs, &offer, ts_recent, window_bytes);
+            }
+            Err(Refused::Established) => {
+                self.counters.ignore(Ignored::SourceLimit);
+                return None;
+            }
         }
         let hash = origin.hash;
         let named = Named::HalfOpen(index).value();
@@ -109,7 +117,7 @@ impl Engine {
         Some(self.syn_ack(now, &entry))
     }
 
-    /// No entry is free: what must be remembered goes into the answer (RFC 4987 section 3.6).
+    /// No entry is free, or none for this source: what must be remembered goes into the answer (RFC 4987 section 3.6).
     fn on_syn_flood(
         &mut self,
         now: Instant,

@@ -91,7 +91,8 @@ impl Sender<'_> {
         }
         let whole = bytes >= room || u64::from(bytes) == queued;
         // RFC 9293 section 3.8.6.2.1: no small segments for a small window, unless it is half of the largest ever offered
-        if !whole && bytes < c.max_window / 2 {
+        // until it has lasted so long that the window will not become larger
+        if !whole && bytes < c.max_window / 2 && !self.a.force {
             return None;
         }
         if pipe > 0 && pipe + bytes > allowance {

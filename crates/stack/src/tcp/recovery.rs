@@ -223,6 +223,11 @@ impl Sender<'_> {
             Alarm::Persist => {
                 self.c.backoff = self.c.backoff.saturating_add(1);
                 self.arm_alarm(false);
+                if self.c.snd.edge > self.c.snd.nxt {
+                    // a window that stays small is used (RFC 9293 section 3.8.6.2.1, the override timeout)
+                    self.a.force = true;
+                    return Expired::Send;
+                }
                 self.counters.on(Event::WindowProbe);
                 Expired::ProbeWindow
             }

@@ -55,6 +55,10 @@ pub(crate) enum Verdict {
 pub(crate) fn judge(connection: &Connection, segment: &Segment<'_>) -> Verdict {
     let flags = segment.tcp.flags();
     let reset = flags.contains(tcp::Flags::RST);
+    if flags.contains(tcp::Flags::SYN) && !reset {
+        // RFC 5961 section 4: whatever its number, and with a timestamp or without: a peer that began anew may know of none
+        return Verdict::Challenge(Ignored::UnexpectedSyn);
+    }
     if connection.flags.has(Flags::TIMESTAMPS) && !reset {
         match segment.timestamps() {
             // RFC 7323 section 5.3 R1: older than what was seen (PAWS)
@@ -71,10 +75,6 @@ pub(crate) fn judge(connection: &Connection, segment: &Segment<'_>) -> Verdict {
     let window = i64::from(connection.offered());
     if reset {
         return judge_reset(offset, window);
-    }
-    if flags.contains(tcp::Flags::SYN) {
-        // RFC 5961 section 4: whatever its number
-        return Verdict::Challenge(Ignored::UnexpectedSyn);
     }
     let fin = flags.contains(tcp::Flags::FIN);
     let end = offset + payload + i64::from(fin);

@@ -80,7 +80,13 @@ proptest! {
                         }
                     }
                     if complete {
-                        prop_assert!(twin.fates[from..to].iter().all(|(fate, _)| *fate == Fate::Sacked));
+                        // what is left at either end of the block is less than a segment
+                        for record in records.iter(&board).filter(|record| record.fate != Fate::Sacked) {
+                            let first = record.start.max(twin.una + from as u64);
+                            let held = record.end().min(twin.una + to as u64).saturating_sub(first);
+                            prop_assert!(held < 2 * u64::from(SEGMENT), "{held} of {record:?}");
+                            prop_assert!(held == 0 || held < u64::from(record.bytes), "a whole record");
+                        }
                     }
                     prop_assert!(complete || size < 2 * 80, "records that would have been enough");
                 }
@@ -153,4 +159,65 @@ fn a_run_of_full_segments_is_one_record_and_its_last_segment_is_known() {
     assert_eq!(records.last_segment(&board), Some((3000, 10)));
     assert!(records.cut_at(&mut board, 3000));
     assert_eq!(records.iter(&board).count(), 2);
+}
+
+proptest! {
+    /// Whatever a peer says it holds, a run of segments becomes no more records than it has segments, and two for each
+    /// acknowledgement inside one; and part of the pool stays.
+    #[test]
+    fn blocks_of_odd_bytes_make_no_records(
+        segments in 2u64..40, tail in 0u64..1000, steps in prop::collection::vec((any::<u16>(), 1u64..3000, 0u8..16), 1..300)
+    ) {
+        const SEGMENT: u16 = 1000;
+        let (mut records, mut board) = (Records::new(1000), Board::default());
+        let end = segments * u64::from(SEGMENT) + tail;
+        prop_assert!(records.push(&mut board, Instant::ZERO, 0, end as u32, SEGMENT));
+        let (mut una, mut inside) = (0, 0);
+        for (at, bytes, kind) in steps {
+            let at = una + u64::from(at) % (end - una);
+            if kind == 0 {
+                inside += 1;
+                una = at;
+                records.acknowledge(&mut board, una, |_| ());
+            } else {
+                prop_assert!(records.sack(&mut board, at, (at + bytes).min(end), |_| ()));
+            }
+            records.check(&board, una, end);
+            prop_assert!(records.used() as u64 <= segments + 2 + 2 * inside, "{} records", records.used());
+        }
+    }
+
+    #[test]
+    fn whole_segments_of_a_block_are_noted(segments in 2u64..40, tail in 1u64..=1000, from in 0u64..40, count in 1u64..40) {
+        const SEGMENT: u64 = 1000;
+        let (mut records, mut board) = (Records::new(100), Board::default());
+        let end = (segments - 1) * SEGMENT + tail;
+        prop_assert!(records.push(&mut board, Instant::ZERO, 0, end as u32, SEGMENT as u16));
+        let from = (from % segments) * SEGMENT;
+        let to = (from + count * SEGMENT).min(end);
+        prop_assert!(records.sack(&mut board, from, to, |_| ()));
+        prop_assert_eq!(u64::from(board.sacked), to - from);
+    }
+}
+
+#[test]
+fn records_for_new_data_stay_whatever_peers_hold() {
+    const SEGMENT: u16 = 1000;
+    let mut records = Records::new(64);
+    let mut boards = Vec::new();
+    for _ in 0..8 {
+        let mut board = Board::default();
+        assert!(records.push(&mut board, Instant::ZERO, 0, 20 * u32::from(SEGMENT), SEGMENT));
+        boards.push(board);
+    }
+    let mut complete = true;
+    for board in &mut boards {
+        for block in (1..20).step_by(2).map(|n| n * u64::from(SEGMENT)) {
+            complete &= records.sack(board, block, block + u64::from(SEGMENT), |_| ());
+        }
+    }
+    assert!(!complete && records.may_push(), "{} of 64 records are used", records.used());
+    for board in &boards {
+        records.check(board, 0, 20 * u64::from(SEGMENT));
+    }
 }

@@ -1,0 +1,435 @@
+//! `simoom-bench experiment flood` and `overload`: what is left of a web server's goodput under a flood of spoofed SYNs, and when
+//! twice as much is asked of it as it can do; nginx, on the kernel's TCP with its SYN cookies, is the yardstick.
+//!
+//! Two processors: server and its receive thread on 0, generator and its own on 1. So what the flood costs the generator is in
+//! the figures of both servers, and a load that finds processor 1 fully busy is the generator's limit; both are told.
+
+use super::{Common, tell_written};
+use crate::commands::{rate, seconds};
+use crate::http::Outcome;
+use crate::procs::{self, Ticks};
+use crate::report::{Cell, Machine, Report, Table};
+use crate::stats;
+use anyhow::{Context as _, Result, bail, ensure};
+use lab::{Lab, Process};
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Options of `simoom-bench experiment flood` and `overload`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each load is made by `simoom-bench http` from own addresses: keep-alive, and with a connection for each request. `flood`: in each
+round a load without and one with the flood beside it; `overload`: closed loop for the peak, then open loop at twice that. An answer
+that takes longer than 3 s counts as none. Writes NAME.csv and NAME.md. Needs root, and nginx.")]
+pub(crate) struct Options {
+    /// SYNs a second of the flood
+    #[arg(long, value_name = "R", default_value = "300k", value_parser = rate)]
+    syns: f64,
+    /// Bytes of the file
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    bytes: u32,
+    /// Connections at once in a closed loop; an open one has up to 32 times as many
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    connections: u32,
+    /// How long each load runs
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    seconds: f64,
+    /// How often every server is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// What the result files are called; default: the experiment's name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// common
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// a flood of SYNs
+    Flood,
+    /// twice the capacity
+    Overload,
+}
+
+/// A server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Nginx,
+    Simoom,
+}
+
+impl Server {
+    fn name(self) -> &'static str {
+        match self {
+            Server::Nginx => "nginx",
+            Server::Simoom => "simoom",
+        }
+    }
+}
+
+/// How often a connection is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Keep,
+    Once,
+}
+
+impl Use {
+    fn name(self) -> &'static str {
+        match self {
+            Use::Keep => "keep-alive",
+            Use::Once => "a connection each",
+        }
+    }
+}
+
+const ADDRESS: &str = "198.18.0.1:80";
+/// So many addresses that ports last.
+const OWN: &str = "198.18.0.16-198.18.0.31";
+/// How long a server may take to come up.
+const START: Duration = Duration::from_secs(60);
+/// An answer that takes longer is none.
+const PATIENCE_S: &str = "3";
+/// Connections of an open loop, a closed one's times this.
+const OPEN_FACTOR: u32 = 32;
+
+const NGINX_CONF: &str = "daemon off;
+worker_processes 1;
+pid {run}/nginx.pid;
+error_log stderr;
+events { worker_connections 16384; }
+http {
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  keepalive_requests 1000000;
+  open_file_cache max=16;
+  client_body_temp_path {run}/body;
+  proxy_temp_path {run}/proxy;
+  fastcgi_temp_path {run}/fastcgi;
+  uwsgi_temp_path {run}/uwsgi;
+  scgi_temp_path {run}/scgi;
+  server { listen 198.18.0.1:80 backlog=4096; root {www}; }
+}
+";
+
+/// What does not change from load to load.
+struct Bed {
+    folder: tempfile::TempDir,
+    simoom: String,
+}
+
+/// A server that serves in a laboratory of its own. Both end with this value.
+struct Served {
+    server: Server,
+    // the server ends before its host goes
+    process: Process,
+    lab: Lab,
+    control: String,
+}
+
+/// One load.
+struct Run {
+    outcome: Outcome,
+    /// of processors 0 and 1
+    busy: [f64; 2],
+    /// the server's, before and after
+    resident: [u64; 2],
+    /// SYN cookies sent, and those that came back
+    cookies: [u64; 2],
+}
+
+impl Run {
+    /// Answers in time of all that were asked for and those that could not be.
+    fn in_time(&self) -> f64 {
+        let asked = self.outcome.answered + self.outcome.failed(|_| true) + self.outcome.unfinished;
+        self.outcome.answered as f64 / asked.max(1) as f64
+    }
+}
+
+impl Bed {
+    fn new(options: &Options) -> Result<Bed> {
+        ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
+        lab::require_programs(&["nginx"]);
+        // from here on an interruption ends what runs in order: load, server, namespaces
+        lab::interrupt_by(crate::commands::stop_flag()?);
+        let simoom = options.common.simoom()?.display().to_string();
+        let folder = tempfile::Builder::new().prefix("simoom-bench-").tempdir().context("no temporary folder")?;
+        // nginx's worker is another user
+        fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        let bed = Bed { folder, simoom };
+        for name in ["www", "run"] {
+            fs::create_dir(bed.path(name))?;
+        }
+        fs::write(bed.path("www/file"), vec![b'x'; options.bytes as usize])?;
+        let conf = NGINX_CONF.replace("{run}", &bed.text("run")).replace("{www}", &bed.text("www"));
+        fs::write(bed.path("run/nginx.conf"), conf)?;
+        Ok(bed)
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Starts a server in a fresh laboratory and waits until it answers.
+    fn serve(&self, server: Server) -> Result<Served> {
+        let lab = Lab::new()?;
+        // where the flood claims to come from: the kernel answers it as ours does
+        lab.server().run(&["ip", "route", "add", "10.0.0.0/8", "via", "198.18.0.2"])?;
+        let control = self.text("run/control");
+        let (conf, www) = (self.text("run/nginx.conf"), self.text("www"));
+        let mut command = lab.server().command("taskset");
+        command.args(["-c", "0"]);
+        match server {
+            Server::Nginx => command.args(["nginx", "-c", &conf]),
+            Server::Simoom => command
+                .args([&self.simoom, "web", &www, "--interface", "vs", "--listen", ADDRESS])
+                .args(["--cpus", "0", "--control", &control]),
+        };
+        let mut process = Process::spawn(command)?;
+        let at: SocketAddr = ADDRESS.parse()?;
+        let answers = || lab.client().inside(|| TcpStream::connect_timeout(&at, Duration::from_secs(1)).is_ok());
+        process.wait_until(answers, START).with_context(|| format!("{} does not come up", server.name()))?;
+        // attaching a program made the receive threads anew
+        lab.pin();
+        Ok(Served { server, process, lab, control })
+    }
+}
+
+impl Served {
+    /// Runs one load.
+    fn load(&mut self, bed: &Bed, options: &Options, how: Use, rate: Option<f64>, flood: bool) -> Result<Run> {
+        let own = std::env::current_exe().context("where this program lies")?;
+        let connections = options.connections * if rate.is_some() { OPEN_FACTOR } else { 1 };
+        let mut command = self.lab.client().command(own);
+        command.args(["http", "--interface", "vc", "--address", OWN, "--cpu", "1", "--json", "--timeout", PATIENCE_S]);
+        command.args(["--seconds", &options.seconds.to_string(), "--connections", &connections.to_string()]);
+        command.args(["--body", &bed.text("www/file")]);
+        command.args(["--requests-per-connection", if how == Use::Once { "1" } else { "0" }]);
+        if let Some(rate) = rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
+        if flood {
+            command.args(["--flood", &options.syns.to_string()]);
+        }
+        command.arg(format!("http://{}/file", ADDRESS.trim_end_matches(":80")));
+        let before = (self.resident()?, self.cookies(bed)?);
+        let mut load = Process::spawn(command)?;
+        // its first line of progress comes after a second of the load; the last is before its end
+        load.wait_for("requests/s", START)?;
+        self.lab.pin();
+        let ticks = || Ok::<_, anyhow::Error>([Ticks::now(Some(0))?, Ticks::now(Some(1))?]);
+        let (begun, first) = (Instant::now(), ticks()?);
+        let watch = Duration::from_secs_f64((options.seconds - 2.0).max(0.5));
+        std::thread::sleep(watch);
+        let (span_s, last) = (begun.elapsed().as_secs_f64(), ticks()?);
+        let status = load.wait(START)?;
+        let log = load.log();
+        ensure!(status.success(), "the generator failed ({status}): {}", log.trim());
+        let line = log.lines().rfind(|line| line.starts_with('{')).with_context(|| format!("no results in: {log}"))?;
+        let outcome: Outcome = serde_json::from_str(line).context("the generator's results")?;
+        if let Some(status) = self.process.ended() {
+            bail!("{} ended ({status}): {}", self.server.name(), self.process.log().trim());
+        }
+        let after = self.cookies(bed)?;
+        Ok(Run {
+            outcome,
+            busy: [0, 1].map(|n| last[n].busy_s_since(first[n]) / span_s),
+            resident: [before.0, self.resident()?],
+            cookies: [0, 1].map(|n| after[n].saturating_sub(before.1[n])),
+        })
+    }
+
+    /// Resident memory; of nginx its master's, and the kernel's is not in it.
+    fn resident(&self) -> Result<u64> {
+        procs::resident_bytes(self.process.id())
+    }
+
+    /// SYN cookies sent and taken back so far, as our stack counts them, or the kernel.
+    fn cookies(&self, bed: &Bed) -> Result<[u64; 2]> {
+        match self.server {
+            Server::Simoom => {
+                let output = std::process::Command::new(&bed.simoom)
+                    .args(["ctl", "--control", &self.control, "stats", "--json"])
+                    .output()
+                    .context("cannot ask for the counters")?;
+                let all: serde_json::Value = serde_json::from_slice(&output.stdout).context("the counters")?;
+                Ok(["cookie sent", "cookie accepted"].map(|event| tcp_event(&all, event)))
+            }
+            Server::Nginx => {
+                let text = self.lab.server().run(&["cat", "/proc/net/netstat"])?;
+                Ok(["SyncookiesSent", "SyncookiesRecv"].map(|name| netstat(&text, name).unwrap_or(0)))
+            }
+        }
+    }
+}
+
+/// One event of `simoom ctl stats --json`.
+fn tcp_event(all: &serde_json::Value, event: &str) -> u64 {
+    let metrics = all["metrics"].as_array().map_or(&[][..], Vec::as_slice);
+    let is = |it: &&serde_json::Value| it["name"] == "tcp_events_total" && it["labels"]["event"] == event;
+    metrics.iter().filter(is).filter_map(|it| it["value"].as_u64()).sum()
+}
+
+/// A counter of /proc/net/netstat, where lines of names and of values take turns.
+fn netstat(text: &str, name: &str) -> Option<u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.chunks(2).find_map(|pair| {
+        let at = pair.first()?.split(' ').position(|word| word == name)?;
+        pair.get(1)?.split(' ').nth(at)?.parse().ok()
+    })
+}
+
+/// What was measured of one server with one use: rounds of a load by itself, and of the one that is judged.
+struct Subject {
+    server: Server,
+    how: Use,
+    plain: Vec<Run>,
+    hard: Vec<Run>,
+}
+
+/// Runs one of the two.
+pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
+    let bed = Bed::new(options)?;
+    let mut subjects = Vec::new();
+    for how in [Use::Keep, Use::Once] {
+        for server in [Server::Nginx, Server::Simoom] {
+            subjects.push(Subject { server, how, plain: Vec::new(), hard: Vec::new() });
+        }
+    }
+    for round in 1..=options.rounds {
+        for subject in &mut subjects {
+            let mut served = bed.serve(subject.server)?;
+            let plain = served.load(&bed, options, subject.how, None, false)?;
+            let peak = plain.outcome.answered_rate();
+            let hard = match kind {
+                Kind::Flood => served.load(&bed, options, subject.how, None, true)?,
+                Kind::Overload => served.load(&bed, options, subject.how, Some(2.0 * peak), false)?,
+            };
+            eprintln!(
+                "{round} {:<7} {:<17} {peak:>9.0} -> {:>9.0} requests/s, {:.2}% in time",
+                subject.server.name(),
+                subject.how.name(),
+                hard.outcome.answered_rate(),
+                hard.in_time() * 100.0
+            );
+            subject.plain.push(plain);
+            subject.hard.push(hard);
+        }
+    }
+    let report = report(kind, options, &subjects);
+    print!("{}", report.table.markdown());
+    tell_written(&report.write(Path::new(&options.common.out))?);
+    Ok(())
+}
+
+fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
+    let hard = match kind {
+        Kind::Flood => "flooded",
+        Kind::Overload => "at twice that",
+    };
+    let mut table = Table::new(&[
+        "load",
+        "server",
+        "requests/s",
+        &format!("{hard}, requests/s"),
+        "ratio",
+        "least",
+        "greatest",
+        "in time, %",
+        "p50, ms",
+        "p99, ms",
+        "processor 0 busy, %",
+        "processor 1 busy, %",
+        "SYNs/s of the flood",
+        "cookies sent/s",
+        "cookies taken/s",
+        "resident before, MiB",
+        "resident after, MiB",
+    ]);
+    for Subject { server, how, plain, hard } in subjects {
+        let rates = |runs: &[Run]| runs.iter().map(|run| run.outcome.answered_rate()).collect::<Vec<_>>();
+        let of = |figure: &dyn Fn(&Run) -> f64| stats::median(&hard.iter().map(figure).collect::<Vec<_>>());
+        let ratio = stats::paired_ratio(&rates(hard), &rates(plain));
+        let second = |run: &Run| run.outcome.span_ns.max(1) as f64 / 1e9;
+        table.row(vec![
+            Cell::text(how.name()),
+            Cell::text(server.name()),
+            Cell::number(stats::median(&rates(plain)), 0),
+            Cell::number(stats::median(&rates(hard)), 0),
+            Cell::number(ratio.map(|ratio| ratio.median), 2),
+            Cell::number(ratio.map(|ratio| ratio.least), 2),
+            Cell::number(ratio.map(|ratio| ratio.greatest), 2),
+            Cell::number(of(&|run| run.in_time() * 100.0), 2),
+            Cell::number(of(&|run| run.outcome.latency.p50_us / 1e3), 2),
+            Cell::number(of(&|run| run.outcome.latency.p99_us / 1e3), 2),
+            Cell::number(of(&|run| run.busy[0] * 100.0), 0),
+            Cell::number(of(&|run| run.busy[1] * 100.0), 0),
+            Cell::number(of(&|run| run.outcome.flood.map_or(0.0, |(sent, _)| sent as f64) / second(run)), 0),
+            Cell::number(of(&|run| run.cookies[0] as f64 / second(run)), 0),
+            Cell::number(of(&|run| run.cookies[1] as f64 / second(run)), 0),
+            Cell::number(of(&|run| run.resident[0] as f64 / f64::from(1 << 20)), 1),
+            Cell::number(of(&|run| run.resident[1] as f64 / f64::from(1 << 20)), 1),
+        ]);
+    }
+    let (name, title, what) = match kind {
+        Kind::Flood => (
+            "flood",
+            "Goodput under a flood of SYNs",
+            format!(
+                "{} connections in a closed loop, without a flood and then beside {} spoofed SYNs a second from random addresses of \
+                 10.0.0.0/8, sent by the generator through the same AF_XDP socket",
+                options.connections, options.syns
+            ),
+        ),
+        Kind::Overload => (
+            "overload",
+            "Goodput at twice the capacity",
+            format!(
+                "{} connections in a closed loop give the peak; then an open loop of up to {} connections asks at twice that rate (what is \
+                 due while all of them are busy is not sent, and is not in the share in time)",
+                options.connections,
+                options.connections * OPEN_FACTOR
+            ),
+        ),
+    };
+    let method = format!(
+        "A file of {} bytes, asked for by `simoom-bench http` from own addresses: {what}. {} s each, {} rounds in turn, a fresh \
+         laboratory for each server and round; medians, and medians of the ratios within a round. *In time*: answers of all requests, \
+         failed and unfinished ones counted, an answer (handshake included) within {PATIENCE_S} s; p50 and p99 are of those that \
+         came. The server and its receive thread have processor 0, the generator, the flood and their receive thread processor 1, \
+         where answers to the flood are dropped by the kernel as well: what that costs the generator is in the ratio. nginx has one \
+         worker and the kernel's SYN cookies (tcp_syncookies=1); its resident memory is without the kernel's. Cookies are as our \
+         stack and the kernel count them.",
+        options.bytes, options.seconds, options.rounds
+    );
+    let name = options.name.clone().unwrap_or_else(|| name.into());
+    Report { name, title: title.into(), method, table, chart: None, machine: Machine::here(true) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let text = "TcpExt: SyncookiesSent SyncookiesRecv TW\nTcpExt: 12 7 3\nIpExt: InOctets\nIpExt: 5\n";
+        assert_eq!((netstat(text, "SyncookiesRecv"), netstat(text, "InOctets")), (Some(7), Some(5)));
+        assert_eq!(netstat(text, "None"), None);
+        let stats = serde_json::json!({ "metrics": [
+            { "name": "tcp_events_total", "labels": { "event": "cookie sent", "thread": "0" }, "value": 3 },
+            { "name": "tcp_events_total", "labels": { "event": "cookie sent", "thread": "1" }, "value": 4 },
+            { "name": "tcp_events_total", "labels": { "event": "closed" }, "value": 9 },
+        ]});
+        assert_eq!(tcp_event(&stats, "cookie sent"), 7);
+    }
+}
