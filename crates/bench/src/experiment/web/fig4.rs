@@ -68,7 +68,7 @@ pub(crate) struct SizeOptions {
     lines: Lines,
     /// figure
     #[command(flatten)]
-    figure: figure::Options,
+    figure: figure::Manner,
 }
 
 /// Runs fig4.
@@ -83,7 +83,7 @@ pub(in crate::experiment) fn by_size(options: &SizeOptions) -> Result<()> {
     }
     let plan = Plan {
         name: "fig4".into(),
-        title: "Web throughput by file size".into(),
+        title: "Web servers by file size".into(),
         what: format!(
             "The paper's figure 4 on one processor and one link: {} connections at once that fetch one file.",
             options.connections
@@ -114,7 +114,7 @@ pub(crate) struct TraceOptions {
     lines: Lines,
     /// figure
     #[command(flatten)]
-    figure: figure::Options,
+    figure: figure::Manner,
 }
 
 fn connections(text: &str) -> Result<u16, String> {
@@ -145,7 +145,7 @@ pub(in crate::experiment) fn of_a_trace(options: &TraceOptions) -> Result<()> {
     };
     let plan = Plan {
         name: "fig5".into(),
-        title: format!("Web throughput, a site of {} files", options.files),
+        title: format!("Web servers, a site of {} files", options.files),
         what: format!(
             "The paper's figure 5, by connections at once instead of network cards: a site of {} files, 90% of them under 25 KB, from \
              {} to {} octets, {:.1} KB on average, asked for in turn in a shuffled order.",

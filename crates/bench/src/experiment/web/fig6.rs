@@ -33,7 +33,7 @@ pub(crate) struct Options {
     connections: u16,
     /// figure
     #[command(flatten)]
-    figure: figure::Options,
+    figure: figure::Manner,
 }
 
 /// Runs it.

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// The longest that system calls are counted: it costs the server a little.
 const CALLS_SPAN: Duration = Duration::from_secs(1);
 
-/// Options that these figures share.
+/// How it is measured: options that these figures share.
 #[derive(Clone, Debug, clap::Args)]
-pub(in crate::experiment) struct Options {
+pub(in crate::experiment) struct Manner {
     /// How often every server is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(super) rounds: u16,
@@ -93,6 +93,8 @@ struct Sample {
     /// of processor 0, in percent
     busy: f64,
     calls_per_s: Option<f64>,
+    /// by the requests of the load in which they were counted
+    calls_each: Option<f64>,
     /// of all its processes
     resident_mib: f64,
     failures: u64,
@@ -108,7 +110,7 @@ struct Measured {
 }
 
 /// Measures and writes the report. The files lie in `bed`.
-pub(super) fn run(bed: &Bed, plan: &Plan, options: &Options) -> Result<()> {
+pub(super) fn run(bed: &Bed, plan: &Plan, options: &Manner) -> Result<()> {
     super::ensure_can_run(options.load.programs(false))?;
     if plan.calls {
         super::ensure_can_run(&["perf"])?;
@@ -132,7 +134,7 @@ pub(super) fn run(bed: &Bed, plan: &Plan, options: &Options) -> Result<()> {
 fn measure(
     bed: &Bed,
     plan: &Plan,
-    options: &Options,
+    options: &Manner,
     round: u16,
     (at, point): (usize, &Point),
     line: &mut Measured,
@@ -167,8 +169,9 @@ fn measure(
     if plan.calls {
         // apart, since counting costs a little
         let seconds = options.seconds.min(CALLS_SPAN.as_secs_f64());
-        let (_, _, calls) = up.run_watched(&Load { seconds, ..load }, calls::count)?;
+        let (run, _, calls) = up.run_watched(&Load { seconds, ..load }, calls::count)?;
         sample.calls_per_s = Some(calls);
+        sample.calls_each = Some(calls / run.requests_per_s);
         sample.resident_mib = procs::group_resident_bytes(up.pid()?)? as f64 / f64::from(1 << 20);
     }
     eprintln!(
@@ -193,7 +196,7 @@ fn peer<'a>(lines: &'a [Measured], line: &Measured) -> Option<&'a Measured> {
     lines.iter().find(|other| other.line.name == "nginx" && other.line.offloads == line.line.offloads)
 }
 
-fn report(plan: &Plan, options: &Options, lines: &[Measured]) -> Report {
+fn report(plan: &Plan, options: &Manner, lines: &[Measured]) -> Report {
     let mut columns = vec![
         plan.axis,
         "server",
@@ -256,16 +259,15 @@ fn table_row(table: &mut Table, plan: &Plan, point: &Point, line: &Measured, at:
         Cell::Count(samples.iter().map(|sample| sample.failures).sum()),
     ];
     if plan.calls {
-        let calls: Vec<f64> = samples.iter().filter_map(|sample| sample.calls_per_s).collect();
-        let each = samples.iter().filter_map(|sample| Some(sample.calls_per_s? / sample.requests_per_s));
-        cells.push(Cell::number(stats::median(&calls), 0));
-        cells.push(Cell::number(stats::median(&each.collect::<Vec<_>>()), 3));
+        let known = |of: fn(&Sample) -> Option<f64>| stats::median(&samples.iter().filter_map(of).collect::<Vec<_>>());
+        cells.push(Cell::number(known(|sample| sample.calls_per_s), 0));
+        cells.push(Cell::number(known(|sample| sample.calls_each), 3));
         cells.push(Cell::number(median(|sample| sample.resident_mib), 1));
     }
     table.row(cells);
 }
 
-fn method(plan: &Plan, options: &Options, lines: &[Measured]) -> String {
+fn method(plan: &Plan, options: &Manner, lines: &[Measured]) -> String {
     let load = match options.load {
         Generator::Wrk => "wrk with one thread, on the kernel's TCP",
         Generator::Own => "`simoom-bench http` over AF_XDP, whose program at the client takes TSO away from the server",
@@ -329,7 +331,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Cli {
         #[command(flatten)]
-        options: Options,
+        options: Manner,
     }
 
     fn point(kib: u32) -> Point {
@@ -343,6 +345,7 @@ mod tests {
             gbit_per_s: rate / 1e3,
             busy: 50.0,
             calls_per_s: Some(rate * 2.0),
+            calls_each: Some(2.0),
             resident_mib: 7.0,
             failures: 1,
         };

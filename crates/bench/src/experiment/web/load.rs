@@ -146,8 +146,7 @@ impl Up<'_> {
                     command.args(["--requests-per-connection", "1"]);
                 }
                 if let Some(rate) = rate {
-                    // between two requests it sleeps: one that never does keeps its host's receive thread waiting
-                    command.args(["--rate", &rate.to_string(), "--wait", "poll"]);
+                    command.args(["--rate", &rate.to_string()]);
                 }
                 command.args(load.files.iter().map(|name| url(name)));
             }
