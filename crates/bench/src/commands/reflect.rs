@@ -70,7 +70,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if end.is_some_and(|end| Instant::now() >= end) {
             break;
         }
-        if received > 0 || outgoing == Outgoing::Waiting {
+        if outgoing == Outgoing::Full {
+            // who makes room at a veth's other end may need this processor, as may the receive thread of this one
+            std::thread::yield_now();
+        }
+        if received > 0 || outgoing >= Outgoing::Waiting {
             continue;
         }
         match port.descriptor() {
