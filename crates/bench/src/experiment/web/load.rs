@@ -1,7 +1,7 @@
 //! Loads on a web server from the client's host: our own generator over AF_XDP, wrk with the kernel's TCP, h2load where wrk has no
 //! rate, and `simoom-bench bursts` for a reflector.
 
-use super::{ADDRESS, REFLECTOR, Up};
+use super::{ADDRESS, REFLECTOR, START, Up};
 use crate::experiment::bed::Busy;
 use crate::procs::Ticks;
 use crate::{bursts, http};
@@ -91,8 +91,13 @@ impl Up<'_> {
         let span = Duration::from_secs_f64(load.seconds);
         let longer = Load { seconds: load.seconds + 2.0 * MARGIN.as_secs_f64(), ..*load };
         let mut process = Process::spawn(self.command(&longer)?)?;
-        std::thread::sleep(MARGIN);
-        lab::uninterrupted()?;
+        if load.generator == Generator::Own && self.segments.is_none() {
+            // it learns what it asks for first; its first line of progress comes after a second of the load
+            process.wait_for(" requests/s ", START)?;
+        } else {
+            std::thread::sleep(MARGIN);
+            lab::uninterrupted()?;
+        }
         let pid = self.pid()?;
         let begin = (Ticks::now(Some(0))?, Ticks::now(None)?, Instant::now());
         let watched = watch(pid, span)?;
