@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bursts;
 mod commands;
 mod experiment;
 mod flood;
@@ -13,6 +14,7 @@ mod http;
 mod interface;
 mod link;
 mod load;
+mod page;
 mod pipe;
 mod pipe_dns;
 mod pipe_http;
@@ -39,6 +41,8 @@ struct Cli {
 enum Command {
     /// The yardstick: send every frame back with its addresses swapped
     Reflect(commands::reflect::Options),
+    /// Ask a reflector that answers by several frames: the bound of a server of files
+    Bursts(commands::bursts::Options),
     /// A lossy, slow path: join two interfaces
     Wire(commands::wire::Options),
     /// A DNS load through AF_XDP: rates, numbered questions, checked answers, latency
@@ -55,8 +59,12 @@ enum Command {
     Zone(commands::zone::Options),
     /// Servers back to back in the laboratory: medians of paired ratios
     Compare(experiment::CompareOptions),
+    /// Web servers back to back by file size, and the bound of both
+    CompareWeb(experiment::CompareWebOptions),
     /// The papers' figures and others: CSV, SVG and Markdown
     Experiment(experiment::ExperimentOptions),
+    /// All reports as one page to look at
+    Results(commands::results::Options),
     /// What an idle server costs, and how late its first answer is
     Idle(experiment::IdleOptions),
     /// A long load with a reload every second, every question accounted for
@@ -66,6 +74,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Reflect(options) => commands::reflect::run(&options),
+        Command::Bursts(options) => commands::bursts::run(&options),
         Command::Wire(options) => commands::wire::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
         Command::Http(options) => commands::http::run(&options),
@@ -74,7 +83,9 @@ fn main() -> ExitCode {
         Command::PipeHttp(options) => pipe_http::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),
+        Command::CompareWeb(options) => experiment::compare_web(&options),
         Command::Experiment(options) => experiment::experiment(&options),
+        Command::Results(options) => commands::results::run(&options),
         Command::Idle(options) => experiment::idle(&options),
         Command::Soak(options) => experiment::soak(&options),
     };

@@ -53,6 +53,23 @@ pub(crate) fn group_s(group: u32) -> Result<f64> {
     total_s.ok_or_else(|| anyhow!("no process is in group {group}"))
 }
 
+/// The processes of a group.
+pub(crate) fn group_pids(group: u32) -> Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
+        // processes come and go while the list is read
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let pid = text.split(' ').next().and_then(|pid| pid.parse::<u32>().ok());
+        pids.extend(pid.filter(|_| Process::parse(&text).is_some_and(|process| process.group == group)));
+    }
+    if pids.is_empty() { Err(anyhow!("no process is in group {group}")) } else { Ok(pids) }
+}
+
+/// Resident memory of the processes of a group in bytes; what they share counts for each.
+pub(crate) fn group_resident_bytes(group: u32) -> Result<u64> {
+    group_pids(group)?.into_iter().map(resident_bytes).sum()
+}
+
 struct Process {
     group: u32,
     used_s: f64,
@@ -117,6 +134,9 @@ mod tests {
         assert!(group_s(u32::MAX).is_err());
         let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
         assert!(group_s(group).unwrap() >= 0.0);
+        assert!(group_pids(group).unwrap().contains(&std::process::id()));
+        assert!(group_resident_bytes(group).unwrap() >= resident_bytes(std::process::id()).unwrap() / 2);
+        assert!(group_pids(u32::MAX).is_err());
         assert!(pin(1 << 20).is_err());
     }
 }

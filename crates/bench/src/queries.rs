@@ -223,6 +223,13 @@ pub(crate) fn sum16(bytes: &[u8]) -> u32 {
     words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum::<u32>() + last
 }
 
+/// The ones' complement of the folded sum.
+#[inline]
+pub(crate) fn folded(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !(((sum & 0xffff) + (sum >> 16)) as u16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,8 +43,9 @@ pub(crate) struct Queues {
     _handle: Handle,
 }
 
-/// Slots of the receive ring of [`open_own`]: many connections' windows may arrive at once while our thread is not on its processor.
-const OWN_RX_SLOTS: u32 = 8192;
+/// Slots of the receive ring where much more comes back than goes out: many connections' windows, or bursts, may arrive at once while
+/// our thread is not on its processor.
+const DEEP_RX_SLOTS: u32 = 8192;
 
 /// An opened interface.
 #[derive(Debug)]
@@ -62,11 +63,19 @@ pub(crate) fn open(interface: &str, mode: Mode, taken: impl Iterator<Item = Sock
     })
 }
 
+/// As [`open`], where each frame sent brings many back.
+pub(crate) fn open_deep(interface: &str, mode: Mode, taken: SocketAddr) -> Result<Opened> {
+    open_with(interface, mode, |config| {
+        config.listeners = vec![Listener { address: taken.ip(), protocol: UDP, port: taken.port() }];
+        config.rx_slots = DEEP_RX_SLOTS;
+    })
+}
+
 /// Opens `interface` and takes everything to `addresses`, which the kernel must not have.
 pub(crate) fn open_own(interface: &str, mode: Mode, addresses: &[IpAddr]) -> Result<Opened> {
     open_with(interface, mode, |config| {
         config.own = addresses.to_vec();
-        config.rx_slots = OWN_RX_SLOTS;
+        config.rx_slots = DEEP_RX_SLOTS;
     })
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
 
-fn reflector(lab: &Lab, listen: &str) -> Process {
-    let mut process = lab.server().spawn(&[BENCH, "reflect", "--interface", "vs", "--listen", listen]).unwrap();
+fn reflector(lab: &Lab, listen: &str, more: &[&str]) -> Process {
+    let words = [&[BENCH, "reflect", "--interface", "vs", "--listen", listen], more].concat();
+    let mut process = lab.server().spawn(&words).unwrap();
     let end = std::time::Instant::now() + Duration::from_secs(20);
     while !process.log().contains("reflecting") {
         assert!(process.ended().is_none() && std::time::Instant::now() < end, "{}", process.log());
@@ -28,7 +29,7 @@ fn load(lab: &Lab, server: &str, options: &[&str]) -> Value {
 fn what_the_generator_sends_the_reflector_returns_over_both_families() {
     let lab = Lab::new().unwrap();
     for server in ["198.18.0.1:53", "[2001:db8:18::1]:53"] {
-        let mut reflector = reflector(&lab, server);
+        let mut reflector = reflector(&lab, server, &[]);
         let results = load(&lab, server, &["--rate", "2000", "--seconds", "0.5", "--any-answer"]);
         let run = &results["runs"][0];
         let sent = run["sent"].as_u64().unwrap();
@@ -53,9 +54,30 @@ fn what_the_generator_sends_the_reflector_returns_over_both_families() {
 }
 
 #[test]
+fn a_reflector_of_bursts_answers_each_request_by_all_its_frames() {
+    let lab = Lab::new().unwrap();
+    for (server, segments) in [("198.18.0.1:7", "1"), ("[2001:db8:18::1]:7", "46")] {
+        let _reflector = reflector(&lab, server, &["--segments", segments]);
+        let words = [BENCH, "bursts", "--interface", "vc", "--server", server, "--segments", segments];
+        // a few at a time find room in veth's ring however busy the machine is
+        let load = [&words[..], &["--outstanding", "2", "--seconds", "1", "--json"]].concat();
+        let text = lab.client().run(&load).unwrap();
+        let run: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let count = |name: &str| run[name].as_u64().unwrap();
+        assert!(count("answered") > 0, "{run}");
+        assert_eq!(count("sent"), count("answered") + count("short") + count("unfinished"), "{run}");
+        assert_eq!(count("foreign"), 0, "{run}");
+        let segments: u64 = segments.parse().unwrap();
+        assert!(count("frames") >= segments * count("answered") && count("unfinished") <= 2, "{run}");
+        let text = lab.client().run(&[&words[..], &["--seconds", "0.2"]].concat()).unwrap();
+        assert!(text.lines().any(|line| line.starts_with("Requests/sec: ")), "{text}");
+    }
+}
+
+#[test]
 fn the_checks_of_answers_find_that_a_reflector_is_no_server() {
     let lab = Lab::new().unwrap();
-    let _reflector = reflector(&lab, "198.18.0.1:53");
+    let _reflector = reflector(&lab, "198.18.0.1:53", &[]);
     let options = ["--rate", "500", "--seconds", "0.2", "--check-every", "1"];
     let results = load(&lab, "198.18.0.1:53", &options);
     let run = &results["runs"][0];
@@ -94,7 +116,7 @@ fn a_knot_server_answers_rightly() {
 #[test]
 fn what_is_wrong_is_one_line() {
     let lab = Lab::new().unwrap();
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["dns", "--interface", "nope", "--server", "198.18.0.1", "--names", "1", "--rate", "1"], "nope"),
         (&["dns", "--interface", "vc", "--server", "198.18.0.77", "--names", "1", "--rate", "1"], "does not answer"),
         (
@@ -103,11 +125,20 @@ fn what_is_wrong_is_one_line() {
         ),
         (&["reflect", "--interface", "nope", "--listen", "198.18.0.1:53"], "no interface nope"),
         (&["compare", "--servers", "simoom", "--simoom", "/nope"], "no server at /nope"),
+        (&["compare-web", "--simoom", "/nope"], "no server at /nope"),
+        (
+            &["bursts", "--interface", "vc", "--server", "198.18.0.1:7", "--segments", "3", "--seconds", "0.2"],
+            "nothing was answered; does `simoom-bench reflect --segments` run at 198.18.0.1:7?",
+        ),
+        (&["bursts", "--interface", "nope", "--server", "198.18.0.1:7", "--segments", "3"], "nope"),
+        (&["results", "/nope"], "cannot read /nope"),
     ];
     for (args, words) in cases {
         let done = lab.client().command(BENCH).args(args).output().unwrap();
         let text = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(1), "{args:?}: {text}");
-        assert!(text.contains(words) && text.trim().lines().count() == 1, "{args:?}: {text}");
+        // what got as far as the interface says first how it opened it
+        let lines = if args.contains(&"vc") && args[0] == "bursts" { 2 } else { 1 };
+        assert!(text.contains(words) && text.trim().lines().count() == lines, "{args:?}: {text}");
     }
 }

@@ -36,7 +36,7 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: [(&str, &str); 22] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("chromium", "chromium"),
@@ -53,7 +53,9 @@ const PACKAGES: [(&str, &str); 20] = [
     ("kxdpgun", "knot-dnsutils"),
     ("nginx", "nginx"),
     ("nsd", "nsd"),
+    ("perf", "linux-perf"),
     ("ping", "iputils-ping"),
+    ("taskset", "util-linux"),
     ("tshark", "tshark"),
     ("wget", "wget"),
     ("wrk", "wrk"),
@@ -72,8 +74,8 @@ pub fn require_programs(programs: &[&str]) {
     }
 }
 
-/// The apt line that installs what is missing of `programs`.
-fn missing(programs: &[&str]) -> Option<String> {
+/// The apt line that installs what is missing of `programs`; for who would rather not panic.
+pub fn missing(programs: &[&str]) -> Option<String> {
     let mut packages: Vec<&str> = programs
         .iter()
         .filter(|program| find_program(program).is_none())

@@ -1,8 +1,10 @@
 //! The subcommands that are tools by themselves.
 
+pub(crate) mod bursts;
 pub(crate) mod dns;
 pub(crate) mod http;
 pub(crate) mod reflect;
+pub(crate) mod results;
 pub(crate) mod wire;
 pub(crate) mod zone;
 

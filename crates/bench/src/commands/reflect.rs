@@ -1,7 +1,7 @@
 //! `simoom-bench reflect`: the yardstick at an interface.
 
 use super::{seconds, stop_flag};
-use crate::reflect::cycle;
+use crate::reflect::{Bursts, cycle};
 use crate::xdp::{self, Mode};
 use anyhow::{Context as _, Result};
 use base::{BURST_FRAMES, Burst};
@@ -15,7 +15,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every frame to --listen goes back with hardware addresses, addresses and ports swapped and nothing else read: no server on the
-same port can answer more than this sends back. Until SIGTERM, or for --seconds.")]
+same port can answer more than this sends back. With --segments each frame is a request that is answered by so many full frames
+with its headers turned round and its first eight octets behind them, and no protocol: no server that sends frame by frame can
+answer more requests for a file of that size (`simoom-bench bursts` asks). Until SIGTERM, or for --seconds.
+
+  simoom-bench reflect --interface vs --listen 198.18.0.1:53
+  simoom-bench reflect --interface vs --listen 198.18.0.1:7 --segments 46        64 KiB in segments of 1448 bytes")]
 pub(crate) struct Options {
     /// The interface
     #[arg(long, value_name = "IF")]
@@ -23,6 +28,9 @@ pub(crate) struct Options {
     /// What to take: a local address and a UDP port (again for more)
     #[arg(long, value_name = "ADDR:PORT", required = true)]
     listen: Vec<SocketAddr>,
+    /// Answer each frame by so many full ones
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    segments: Option<u32>,
     /// How to use AF_XDP
     #[arg(long, value_name = "WORD", default_value = "auto")]
     mode: Mode,
@@ -50,16 +58,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let end = options.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let limit = usize::from(options.batch).min(BURST_FRAMES);
     let mut burst = Burst::new();
+    let mut bursts = options.segments.map(|segments| Bursts::new(segments, port.facts()));
     let mut reflected = 0u64;
     eprintln!("reflecting at {}", options.interface);
     while !stop.load(Ordering::Relaxed) {
-        let (received, outgoing) = cycle(&mut port, &mut burst, limit);
+        let (received, outgoing) = match &mut bursts {
+            Some(bursts) => bursts.cycle(&mut port, &mut burst, limit),
+            None => cycle(&mut port, &mut burst, limit),
+        };
         reflected += received as u64;
-        if received > 0 || outgoing == Outgoing::Waiting {
-            continue;
-        }
         if end.is_some_and(|end| Instant::now() >= end) {
             break;
+        }
+        if outgoing == Outgoing::Full {
+            // who makes room at a veth's other end may need this processor, as may the receive thread of this one
+            std::thread::yield_now();
+        }
+        if received > 0 || outgoing >= Outgoing::Waiting {
+            continue;
         }
         match port.descriptor() {
             Some(descriptor) => {

@@ -6,7 +6,7 @@ use super::{Common, Grid, plain_zone, tell_written};
 use crate::commands::{rate, seconds};
 use crate::grid::Capacity;
 use crate::load::Latency;
-use crate::report::{Cell, Machine, Report, Table};
+use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats::{self, Summary};
 use anyhow::Result;
 
@@ -88,8 +88,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         title: format!("{} against its peers, {} names", subjects[0].name(), options.names),
         method: method(options),
         table: table(&subjects, &figures),
-        chart: None,
-        machine: Machine::here(true),
+        charts: Vec::new(),
+        machine: Machine::here(Peers::Dns),
     };
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);

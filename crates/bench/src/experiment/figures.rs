@@ -4,7 +4,7 @@
 use super::bed::Bed;
 use super::subject::Subject;
 use super::{Common, Grid, plain_zone, tell_written};
-use crate::report::{Axis, Cell, Chart, Machine, Report, Series, Table};
+use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
 use anyhow::Result;
 use std::path::Path;
@@ -206,12 +206,12 @@ fn report(plan: &Plan, options: &Options) -> Report {
         title: plan.title.into(),
         method,
         table,
-        chart: Some(Chart {
+        charts: vec![Chart {
             title: plan.title.into(),
             x: Axis::logarithmic(plan.axis),
             y: Axis::linear("peak answers/s"),
             series,
-        }),
-        machine: Machine::here(true),
+        }],
+        machine: Machine::here(Peers::Dns),
     }
 }

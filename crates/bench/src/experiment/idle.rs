@@ -5,7 +5,7 @@ use super::subject::Subject;
 use super::{Common, plain_zone, tell_written};
 use crate::commands::seconds;
 use crate::procs::{self, Ticks};
-use crate::report::{Cell, Machine, Report, Table};
+use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats;
 use anyhow::{Context as _, Result, ensure};
 use std::net::UdpSocket;
@@ -86,8 +86,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             options.seconds, options.times, options.seconds
         ),
         table,
-        chart: None,
-        machine: Machine::here(true),
+        charts: Vec::new(),
+        machine: Machine::here(Peers::Dns),
     };
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);

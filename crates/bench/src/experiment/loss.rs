@@ -2,11 +2,12 @@
 //! clients of the kernel's.
 
 use super::downloads::{self, Download};
+use super::web::{self, ADDRESS, PROBE, START, Server};
 use super::{Common, tell_written};
 use crate::commands::seconds;
-use crate::report::{Axis, Cell, Chart, Machine, Report, Series, Table};
+use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use lab::{Lab, MIDDLE, Process};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -20,7 +21,7 @@ Goodput of --connections that fetch one file again and again from a server in tu
 NAME.md. Needs root, and nginx.")]
 pub(crate) struct Options {
     /// A server to measure against nginx, again for more; default: simoom on kernel sockets
-    #[arg(long, value_name = "NAME=COMMAND", value_parser = server)]
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = web::server)]
     server: Vec<Server>,
     /// Losses in percent, or P:N for bursts of N frames on average
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0.1,1,5,1:8")]
@@ -51,108 +52,47 @@ pub(crate) struct Options {
     common: Common,
 }
 
-/// A server: what it goes by, and its command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Server {
-    name: String,
-    words: Vec<String>,
-}
+/// Where the file is.
+const PATH: &str = "/file";
 
-const NGINX: &str = "nginx=nginx -c {run}/nginx.conf";
-const SIMOOM: &str =
-    "simoom (sockets)={simoom} web --backend sockets --listen 198.18.0.1:80 --cpus 0 --control {run}/control {www}";
-const ADDRESS: &str = "198.18.0.1:80";
-/// How long a server, or the wire, may take to come up.
-const START: Duration = Duration::from_secs(60);
-/// How long one attempt to reach it waits: some SYNs over a bad path.
-const PROBE: Duration = Duration::from_secs(4);
-
-const NGINX_CONF: &str = "daemon off;
-worker_processes 1;
-pid {run}/nginx.pid;
-error_log stderr;
-events { worker_connections 4096; }
-http {
-  access_log off;
-  sendfile on;
-  tcp_nopush on;
-  keepalive_requests 1000000;
-  client_body_temp_path {run}/body;
-  proxy_temp_path {run}/proxy;
-  fastcgi_temp_path {run}/fastcgi;
-  uwsgi_temp_path {run}/uwsgi;
-  scgi_temp_path {run}/scgi;
-  server { listen 198.18.0.1:80 backlog=1024; root {www}; }
-}
-";
-
-fn server(text: &str) -> Result<Server, String> {
-    let (name, command) = text.split_once('=').ok_or("NAME=COMMAND")?;
-    let words: Vec<String> = command.split_whitespace().map(String::from).collect();
-    if name.is_empty() || words.is_empty() {
-        Err("NAME=COMMAND".into())
-    } else {
-        Ok(Server { name: name.into(), words })
-    }
+/// What a path and a load on it are like.
+pub(super) struct Path<'a> {
+    /// the options of `wire`
+    pub(super) faults: Vec<&'a str>,
+    /// connections at once
+    pub(super) connections: usize,
+    /// how long each load runs
+    pub(super) span: Duration,
 }
 
 /// What does not change from load to load.
-struct Bed {
-    folder: tempfile::TempDir,
-    simoom: String,
+pub(super) struct Bed {
+    web: web::Bed,
     content: Vec<u8>,
 }
 
 impl Bed {
-    fn new(options: &Options, servers: &[Server]) -> Result<Bed> {
-        ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
-        lab::require_programs(&["nginx"]);
-        // from here on an interruption ends what runs in order: load, server, namespaces
-        lab::interrupt_by(crate::commands::stop_flag()?);
-        let asks = |server: &Server| server.words.iter().any(|word| word.contains("{simoom}"));
-        let simoom =
-            if servers.iter().any(asks) { options.common.simoom()?.display().to_string() } else { String::new() };
-        let folder = tempfile::Builder::new().prefix("simoom-bench-").tempdir().context("no temporary folder")?;
-        // nginx's worker is another user
-        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let mut rng = base::rng::Rng::new(17);
-        let content: Vec<u8> = (0..u64::from(options.kib) * 128).flat_map(|_| rng.next_u64().to_ne_bytes()).collect();
-        let bed = Bed { folder, simoom, content };
-        for name in ["www", "run"] {
-            std::fs::create_dir(bed.folder.path().join(name)).context("no folder for the servers")?;
-        }
-        std::fs::write(bed.folder.path().join("www/file"), &bed.content)
-            .context("cannot write the file to be served")?;
-        std::fs::write(bed.folder.path().join("run/nginx.conf"), bed.fill(NGINX_CONF))?;
-        Ok(bed)
-    }
-
-    /// Puts what is known now into the braces.
-    fn fill(&self, text: &str) -> String {
-        let path = |name: &str| self.folder.path().join(name).display().to_string();
-        text.replace("{www}", &path("www")).replace("{run}", &path("run")).replace("{simoom}", &self.simoom)
+    /// With a file of so many KiB.
+    pub(super) fn new(common: &Common, servers: &[Server], kib: u32) -> Result<Bed> {
+        let web = web::Bed::new(common, servers, web::NGINX_SENDFILE)?;
+        let content = web.add_file(PATH.trim_start_matches('/'), u64::from(kib) << 10)?;
+        Ok(Bed { web, content })
     }
 
     /// Goodput of one server over one path, in bits a second, and how many frames the path had no room for.
-    fn measure(&self, options: &Options, server: &Server, loss: &str, delay_ms: f64) -> Result<(f64, u64)> {
+    pub(super) fn measure(&self, server: &Server, path: &Path<'_>) -> Result<(f64, u64)> {
         let lab = Lab::with_middle(&lab::Options::default())?;
-        let mut command = lab.server().command("taskset");
-        command.args(["-c", "0"]).args(server.words.iter().map(|word| self.fill(word)));
-        let mut process = Process::spawn(command)?;
+        let mut process = self.web.start(server, &lab)?;
         let at: SocketAddr = ADDRESS.parse()?;
-        let kind = if loss.contains(':') { "--burst-loss" } else { "--loss" };
-        let delay = delay_ms.to_string();
-        let mut faults = vec![kind, loss, "--delay", &delay];
-        faults.extend(options.rate.iter().flat_map(|rate| ["--rate", rate]));
-        let mut wire = wire(&lab, &faults)?;
+        let mut wire = wire(&lab, &path.faults)?;
         let answers = || lab.client().inside(|| TcpStream::connect_timeout(&at, PROBE).is_ok());
         process.wait_until(answers, START).with_context(|| format!("{} does not come up", server.name))?;
         // the server may have attached a program, too
         lab.pin();
-        let download = Download { at, path: "/file", content: &self.content };
+        let download = Download { at, path: PATH, content: &self.content };
         let goodput = lab.client().inside(|| {
             crate::procs::pin(1)?;
-            downloads::run(&download, usize::from(options.connections), Duration::from_secs_f64(options.seconds))
+            downloads::run(&download, path.connections, path.span)
         })?;
         if let Some(status) = process.ended() {
             anyhow::bail!("{} ended ({status}): {}", server.name, process.log().trim());
@@ -199,12 +139,12 @@ struct Point {
 
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
-    let mut servers = vec![server(NGINX).map_err(anyhow::Error::msg)?];
+    let mut servers = vec![Server::nginx()];
     if options.server.is_empty() {
-        servers.push(server(SIMOOM).map_err(anyhow::Error::msg)?);
+        servers.push(Server::simoom_sockets());
     }
     servers.extend(options.server.iter().cloned());
-    let bed = Bed::new(options, &servers)?;
+    let bed = Bed::new(&options.common, &servers, options.kib)?;
     let mut points = Vec::new();
     for loss in &options.losses {
         let point = |delay_ms: &f64| Point {
@@ -218,7 +158,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for round in 1..=options.rounds {
         for point in &mut points {
             for (at, server) in servers.iter().enumerate() {
-                let (goodput, overflow) = bed.measure(options, server, &point.loss, point.delay_ms)?;
+                let (goodput, overflow) = measure(&bed, options, server, point)?;
                 let (loss, delay_ms) = (&point.loss, point.delay_ms);
                 eprintln!(
                     "{round} loss {loss:>5} delay {delay_ms:>5} ms  {:<20} {:>9.2} Mbit/s",
@@ -234,6 +174,15 @@ pub(super) fn run(options: &Options) -> Result<()> {
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())
+}
+
+fn measure(bed: &Bed, options: &Options, server: &Server, point: &Point) -> Result<(f64, u64)> {
+    let kind = if point.loss.contains(':') { "--burst-loss" } else { "--loss" };
+    let delay = point.delay_ms.to_string();
+    let mut faults = vec![kind, point.loss.as_str(), "--delay", delay.as_str()];
+    faults.extend(options.rate.iter().flat_map(|rate| ["--rate", rate]));
+    let span = Duration::from_secs_f64(options.seconds);
+    bed.measure(server, &Path { faults, connections: options.connections.into(), span })
 }
 
 fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
@@ -283,7 +232,7 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
         y: Axis::linear("goodput, ratio to nginx"),
         series: series(options, servers, points),
     };
-    Report { name: options.name.clone(), title, method, table, chart: Some(chart), machine: Machine::here(true) }
+    Report { name: options.name.clone(), title, method, table, charts: vec![chart], machine: Machine::here(Peers::Web) }
 }
 
 /// A line for each server beside nginx and each loss: the ratio over the delay.
@@ -308,19 +257,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_a_name_and_a_command() {
-        let nginx = server(NGINX).unwrap();
-        assert_eq!((nginx.name.as_str(), nginx.words.len()), ("nginx", 3));
-        assert_eq!(server(SIMOOM).unwrap().words[0], "{simoom}");
-        for wrong in ["", "nginx", "=nginx", "nginx="] {
-            assert!(server(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn a_report_has_every_path_and_ratios_within_rounds() {
         let options = <Cli as clap::Parser>::parse_from(["loss", "--losses", "1,1:8", "--delays", "0,20"]).options;
-        let servers = [server(NGINX).unwrap(), server("ours=x {run}/y").unwrap()];
+        let servers = [Server::nginx(), web::server("ours=x {run}/y").unwrap()];
         let point = |loss: &str, delay_ms| Point {
             loss: loss.into(),
             delay_ms,
@@ -332,7 +271,7 @@ mod tests {
         let csv = report.table.csv();
         assert_eq!(csv.lines().count(), 1 + 8, "{csv}");
         assert!(csv.contains("1:8,20.0,ours,4.00,2.00,6.00,2.00,1.00,3.00,7"), "{csv}");
-        assert_eq!(report.chart.unwrap().series.len(), 2);
+        assert_eq!(report.charts[0].series.len(), 2);
     }
 
     #[test]

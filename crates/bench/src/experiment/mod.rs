@@ -3,15 +3,19 @@
 
 mod bed;
 mod compare;
+mod compare_web;
 mod downloads;
 mod figures;
 mod idle;
 mod loss;
+mod rtt;
 mod soak;
 mod stress;
 mod subject;
+mod web;
 
 pub(crate) use compare::Options as CompareOptions;
+pub(crate) use compare_web::Options as CompareWebOptions;
 pub(crate) use idle::Options as IdleOptions;
 pub(crate) use soak::Options as SoakOptions;
 
@@ -27,6 +31,11 @@ pub(crate) fn compare(options: &CompareOptions) -> Result<()> {
     compare::run(options)
 }
 
+/// Runs `simoom-bench compare-web`.
+pub(crate) fn compare_web(options: &CompareWebOptions) -> Result<()> {
+    compare_web::run(options)
+}
+
 /// Options of `simoom-bench experiment`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExperimentOptions {
@@ -40,12 +49,20 @@ enum Experiment {
     Fig8a(figures::Options),
     /// DNS throughput by batch size, on one queue
     Fig8b(figures::Options),
+    /// Web throughput and processor use by file size, against nginx, offloads on and off
+    Fig4(web::fig4::SizeOptions),
+    /// Web throughput and processor use for files as sites have them, against nginx
+    Fig5(web::fig4::TraceOptions),
+    /// Ways to send a file: throughput, processor use, system calls, memory
+    Fig6(web::fig6::Options),
     /// TCP goodput over a lossy, slow path
     Loss(loss::Options),
     /// Web goodput under a flood of spoofed SYNs
     Flood(stress::Options),
     /// Web goodput when twice as much is asked as can be done
     Overload(stress::Options),
+    /// What one connection gets by round-trip time, against nginx
+    Rtt(rtt::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -53,9 +70,13 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
     match &options.experiment {
         Experiment::Fig8a(options) => figures::run(figures::Figure::Fig8a, options),
         Experiment::Fig8b(options) => figures::run(figures::Figure::Fig8b, options),
+        Experiment::Fig4(options) => web::fig4::by_size(options),
+        Experiment::Fig5(options) => web::fig4::of_a_trace(options),
+        Experiment::Fig6(options) => web::fig6::run(options),
         Experiment::Loss(options) => loss::run(options),
         Experiment::Flood(options) => stress::run(stress::Kind::Flood, options),
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
+        Experiment::Rtt(options) => rtt::run(options),
     }
 }
 

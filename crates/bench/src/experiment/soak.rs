@@ -7,7 +7,7 @@ use super::{Common, tell_written};
 use crate::commands::{rate, seconds};
 use crate::load::Outcome;
 use crate::queries::{Content, Synthetic, VERSIONS};
-use crate::report::{Cell, Machine, Report, Table};
+use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::{grid, procs};
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{Host, Process};
@@ -280,8 +280,8 @@ fn report(
             options.seconds, options.names, options.every, options.check_every
         ),
         table,
-        chart: None,
-        machine: Machine::here(false),
+        charts: Vec::new(),
+        machine: Machine::here(Peers::None),
     }
 }
 

@@ -45,7 +45,7 @@ impl Wait {
     /// Passes up to `span_ns`, and a millisecond at most, while nothing is due; a frame that arrives ends it.
     pub(crate) fn pass(self, port: &impl Port, span_ns: u64, outgoing: Outgoing) {
         match (self, port.descriptor()) {
-            (Wait::Poll, Some(descriptor)) if outgoing != Outgoing::Waiting => {
+            (Wait::Poll, Some(descriptor)) if outgoing < Outgoing::Waiting => {
                 let span = Timespec { tv_sec: 0, tv_nsec: span_ns.min(WAIT_MOST_NS) as i64 };
                 // an interrupted or failed wait is a short one
                 let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&span));

@@ -1,7 +1,7 @@
 //! Question frames and answer frames as the generator sees them. Deliberately a second implementation of headers and checksums,
 //! independent of crate wire, so that a mistake there cannot hide here. IPv4 without options and IPv6 without extension headers.
 
-use crate::queries::{Expected, Query, VERSIONED_RECORDS, VERSIONS, sum16};
+use crate::queries::{Expected, Query, VERSIONED_RECORDS, VERSIONS, folded, sum16};
 use base::Frame;
 use domain::base::Message;
 use domain::base::iana::Rcode;
@@ -258,10 +258,4 @@ fn question_bytes(wire: &[u8]) -> usize {
         at += 1 + usize::from(wire[at]);
     }
     at + 5
-}
-
-/// The ones' complement of the folded sum.
-fn folded(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !(((sum & 0xffff) + (sum >> 16)) as u16)
 }

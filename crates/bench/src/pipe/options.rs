@@ -2,7 +2,7 @@
 
 use super::bed::RoundFigures;
 use super::instructions;
-use crate::report::{Cell, Machine, Report, Table};
+use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats::Summary;
 use anyhow::{Context as _, Result, ensure};
 use std::ffi::OsString;
@@ -125,8 +125,8 @@ pub(crate) fn write(out: &Path, name: &str, title: &str, method: &str, figures: 
         title: title.into(),
         method: method.into(),
         table,
-        chart: None,
-        machine: Machine::here(false),
+        charts: Vec::new(),
+        machine: Machine::here(Peers::None),
     };
     for path in report.write(out)? {
         eprintln!("wrote {}", path.display());

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::commands::stop_flag;
 use crate::pipe;
-use crate::report::{Axis, Cell, Chart, Machine, Report, Series, Table};
+use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::Summary;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
@@ -181,13 +181,13 @@ fn sweep(options: &Options) -> Result<()> {
          random names; a round is the median of its sections of 512 questions.",
         options.rounds, options.questions
     );
-    let machine = Machine::here(false);
+    let machine = Machine::here(Peers::None);
     let report = |name: &str, title: &str, axis: &str, series| Report {
         name: name.into(),
         title: title.into(),
         method: method.clone(),
         table: table.clone(),
-        chart: Some(Chart { title: title.into(), x: Axis::logarithmic(axis), y: Axis::linear("ns a query"), series }),
+        charts: vec![Chart { title: title.into(), x: Axis::logarithmic(axis), y: Axis::linear("ns a query"), series }],
         machine: machine.clone(),
     };
     let sized =

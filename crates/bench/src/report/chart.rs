@@ -169,9 +169,11 @@ impl Chart {
     }
 }
 
-/// A number for an axis: 1.2 M, 300 k, 64, 0.5.
+/// A number for an axis: 1.2 M, 300 k, 1024, 64, 0.5.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
+        // powers of two are known by all their digits
+        v if v < 1e4 && v.fract() == 0.0 && v % 100.0 != 0.0 => (value, ""),
         v if v >= 1e6 => (value / 1e6, " M"),
         v if v >= 1e3 => (value / 1e3, " k"),
         _ => (value, ""),
@@ -211,8 +213,15 @@ mod tests {
 
     #[test]
     fn axis_numbers_are_short() {
-        let numbers =
-            [(0.0, "0"), (0.5, "0.5"), (64.0, "64"), (1000.0, "1 k"), (12_500.0, "12.5 k"), (1.25e6, "1.25 M")];
+        let numbers = [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (64.0, "64"),
+            (1000.0, "1 k"),
+            (1024.0, "1024"),
+            (12_500.0, "12.5 k"),
+            (1.25e6, "1.25 M"),
+        ];
         for (value, expected) in numbers {
             assert_eq!(short(value), expected);
         }

@@ -11,12 +11,33 @@ pub(crate) struct Machine {
     pub(crate) facts: Vec<(String, String)>,
 }
 
-/// A server that figures are compared with, and the command that tells its version.
-const PEERS: [(&str, &[&str]); 2] = [("NSD", &["nsd", "-v"]), ("Knot DNS", &["knotd", "-V"])];
+/// What figures are compared with, or made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peers {
+    /// nothing else
+    None,
+    /// other DNS servers
+    Dns,
+    /// another web server, and loads
+    Web,
+}
+
+/// A program, and the command that tells its version.
+type Program = (&'static str, &'static [&'static str]);
+
+impl Peers {
+    fn programs(self) -> &'static [Program] {
+        match self {
+            Peers::None => &[],
+            Peers::Dns => &[("NSD", &["nsd", "-v"]), ("Knot DNS", &["knotd", "-V"])],
+            Peers::Web => &[("nginx", &["nginx", "-v"]), ("wrk", &["wrk", "-v"]), ("h2load", &["h2load", "--version"])],
+        }
+    }
+}
 
 impl Machine {
-    /// This machine, now; `peers` adds the versions of the servers that were measured beside ours.
-    pub(crate) fn here(peers: bool) -> Machine {
+    /// This machine, now, with the versions of the peers, and the command that this process was started by.
+    pub(crate) fn here(peers: Peers) -> Machine {
         let mut machine = Machine::default();
         let mut fact = |name: &str, value: Option<String>| {
             machine.facts.push((name.into(), value.unwrap_or_else(|| "unknown".into())));
@@ -32,9 +53,10 @@ impl Machine {
         fact("memory", memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default()));
         fact("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()));
         fact("load average at the end", load_average());
-        for (name, command) in PEERS.iter().filter(|_| peers) {
+        for (name, command) in peers.programs() {
             fact(name, version(command));
         }
+        fact("command", command_line(std::env::args()));
         machine
     }
 
@@ -42,10 +64,22 @@ impl Machine {
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::from("| machine | |\n|---|---|\n");
         for (name, value) in &self.facts {
-            text += &format!("| {name} | {value} |\n");
+            text += &format!("| {name} | {} |\n", value.replace('|', "\\|"));
         }
         text
     }
+}
+
+/// A command line that says the same again, its program without the folder.
+fn command_line(words: impl Iterator<Item = String>) -> Option<String> {
+    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.,:/=+@%".contains(&byte));
+    let quoted = |word: String| {
+        if plain(&word) && !word.is_empty() { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    };
+    let mut words = words.map(quoted);
+    let program = words.next()?;
+    let program = program.rsplit('/').next().unwrap_or(&program).to_owned();
+    Some(words.fold(program, |line, word| line + " " + &word))
 }
 
 fn processor(cpuinfo: &str) -> Option<String> {
@@ -132,8 +166,16 @@ mod tests {
     }
 
     #[test]
+    fn a_command_line_can_be_given_to_a_shell_again() {
+        let words = ["/a/simoom-bench", "--server", "x={simoom} it's", ""].map(String::from);
+        let line = command_line(words.into_iter()).unwrap();
+        assert_eq!(line, r"simoom-bench --server 'x={simoom} it'\''s' ''");
+        assert_eq!(command_line(std::iter::empty()), None);
+    }
+
+    #[test]
     fn this_machine_has_a_kernel() {
-        let machine = Machine::here(false);
+        let machine = Machine::here(Peers::None);
         let kernel = machine.facts.iter().find(|(name, _)| name == "kernel").unwrap();
         assert!(kernel.1.contains('.'), "{kernel:?}");
         assert!(machine.markdown().contains("| kernel |"));

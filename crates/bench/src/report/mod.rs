@@ -6,7 +6,7 @@ mod machine;
 mod table;
 
 pub(crate) use chart::{Axis, Chart, Series};
-pub(crate) use machine::Machine;
+pub(crate) use machine::{Machine, Peers};
 pub(crate) use table::{Cell, Table};
 
 use anyhow::{Context as _, Result};
@@ -24,35 +24,39 @@ pub(crate) struct Report {
     pub(crate) method: String,
     /// the figures
     pub(crate) table: Table,
-    /// the plot, where the figures make one
-    pub(crate) chart: Option<Chart>,
+    /// plots, where the figures make them
+    pub(crate) charts: Vec<Chart>,
     /// where it was measured
     pub(crate) machine: Machine,
 }
 
 impl Report {
-    /// Writes `NAME.csv`, `NAME.md` and, with a chart, `NAME.svg` into `folder`; returns the paths.
+    /// Writes `NAME.csv`, `NAME.md` and the charts (`NAME.svg`, `NAME-2.svg`, ...) into `folder`; returns the paths.
     pub(crate) fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut written = Vec::new();
-        let mut put = |extension: &str, text: String| -> Result<()> {
-            let path = folder.join(format!("{}.{extension}", self.name));
+        let mut put = |name: String, text: String| -> Result<()> {
+            let path = folder.join(name);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             written.push(path);
             Ok(())
         };
-        put("csv", self.table.csv())?;
-        if let Some(chart) = &self.chart {
-            put("svg", chart.svg()?)?;
+        put(format!("{}.csv", self.name), self.table.csv())?;
+        for (at, chart) in self.charts.iter().enumerate() {
+            put(self.chart_name(at), chart.svg()?)?;
         }
-        put("md", self.markdown())?;
+        put(format!("{}.md", self.name), self.markdown())?;
         Ok(written)
+    }
+
+    fn chart_name(&self, at: usize) -> String {
+        if at == 0 { format!("{}.svg", self.name) } else { format!("{}-{}.svg", self.name, at + 1) }
     }
 
     fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n{}\n\n", self.title, self.method.trim());
-        if self.chart.is_some() {
-            text += &format!("![{}]({}.svg)\n\n", self.title, self.name);
+        for (at, chart) in self.charts.iter().enumerate() {
+            text += &format!("![{}]({})\n\n", chart.title, self.chart_name(at));
         }
         text += &self.table.markdown();
         text += "\n";
@@ -78,13 +82,15 @@ mod tests {
             title: "A figure".into(),
             method: "Counted.".into(),
             table,
-            chart: Some(chart),
+            charts: vec![chart.clone(), chart],
             machine,
         };
         let written = report.write(folder.path()).unwrap();
-        assert_eq!(written.len(), 3);
+        assert_eq!(written.len(), 4);
         let text = fs::read_to_string(folder.path().join("figure.md")).unwrap();
-        for part in ["# A figure\n", "Counted.", "](figure.svg)", "| ours | 9 |", "| kernel | 6.18 |"] {
+        for part in
+            ["# A figure\n", "Counted.", "](figure.svg)", "](figure-2.svg)", "| ours | 9 |", "| kernel | 6.18 |"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert_eq!(fs::read_to_string(folder.path().join("figure.csv")).unwrap(), "server,answers/s\nours,9\n");
