@@ -256,6 +256,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let opened = launch::open(settings)?;
     privileges::drop_all(identity.as_ref())?;
     warn(settings);
+    if let Some(content) = &loads.content {
+        // they were looked at with privileges, and are read without
+        content.publisher.current().probe();
+    }
     // by who reloads
     let watch = settings.web.as_ref().map(watch::begin).transpose()?.flatten();
 

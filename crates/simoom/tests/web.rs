@@ -528,7 +528,7 @@ fn what_does_not_fit_is_read_while_it_is_sent() {
     assert!(parts.status == 206 && parts.fields["content-type"].starts_with("multipart/byteranges"));
     assert!(parts.body.windows(100_001).any(|window| window == &large[6_000_000..=6_100_000]));
     assert_eq!(get(&mut stream, "/small.bin").body, numbered(30_000, 9));
-    assert!(server.stat("web_cache_misses_total{thread=\"0\"}") > 0 || server.stat("web_cache_reads_total") > 0);
+    assert!(server.stat("web_cache_misses_total") > 0 && server.stat("web_cache_hits_total") > 0);
     assert!(server.stat("web_cache_bytes") <= 1 << 20);
     assert_eq!((server.stat("web_cache_files"), server.stat("web_cache_streams")), (3, 0));
 }
@@ -582,7 +582,7 @@ fn a_file_that_changes_while_it_is_sent_ends_the_connection_and_one_that_is_held
         let (body, whole) = (body(&answer), numbered(LARGE_BYTES, file));
         assert!(reset && body.len() < LARGE_BYTES && *body == whole[..body.len()], "{} bytes", body.len());
     }
-    assert_eq!(server.stat("web_drops_total{reason=\"changed\"}"), 2);
+    assert_eq!(server.stat("web_drops_total  reason=changed"), 2);
     server.wait_for_log("large-0.bin: it is not what was loaded any more; connections that are sent it are reset");
     let mut held = begin(server.address, "/big.bin");
     replace("big.bin", None);
@@ -704,12 +704,6 @@ fn a_storm_of_changes_is_one_change() {
     let place = Place::new();
     site(&place);
     let server = serve(&place, &["--watch", "--settle", "200"]);
-    let reloads = || -> u64 {
-        ["done", "unchanged", "failed"]
-            .iter()
-            .map(|of| server.stat(&format!("reloads_total{{outcome=\"{of}\"}}")))
-            .sum()
-    };
     let begun = std::time::Instant::now();
     let mut changes = 0;
     while begun.elapsed() < Duration::from_secs(2) {
@@ -720,7 +714,8 @@ fn a_storm_of_changes_is_one_change() {
     let last = format!("<h1>change {changes}</h1>");
     until(|| get(&mut connect(server.address), "/").body == last.as_bytes(), || "the last change is not taken".into());
     // a pause of this machine may look like the end of the storm
-    assert!(reloads() <= 2 + changes / 20, "{} reloads of {changes} changes", reloads());
+    let reloads = server.stat("web_content_version");
+    assert!((1..=2 + changes / 20).contains(&reloads), "{reloads} reloads of {changes} changes");
 }
 
 #[test]
@@ -742,4 +737,36 @@ fn a_link_that_is_set_to_another_release_is_watched_anew() {
     until(|| body() == b"two", || text(&body()));
     place.write("two/index.html", "two, changed");
     until(|| body() == b"two, changed", || text(&body()));
+}
+
+#[test]
+fn a_stop_lets_answers_from_disk_finish() {
+    let place = Place::new();
+    let mut server = chunked(&place, &[]);
+    let streams: Vec<TcpStream> = (0..3).map(|file| begin(server.address, &format!("/large-{file}.bin"))).collect();
+    until(|| server.stat("web_cache_reads_total") > 2, || "nothing is read".into());
+    server.signal(Signal::TERM);
+    server.wait_for_log("connections have 60 s to end");
+    for (file, stream) in streams.into_iter().enumerate() {
+        let (answer, reset) = rest(stream);
+        assert!(!reset && body(&answer) == numbered(LARGE_BYTES, file as u64), "{file}: {} bytes", answer.len());
+    }
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn files_that_cannot_be_read_without_privileges_are_named_at_the_start() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    site(&place);
+    std::fs::write(place.path("site/large.bin"), numbered(LARGE_BYTES, 0)).unwrap();
+    std::fs::set_permissions(place.path("."), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(place.path("site/large.bin"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let server = serve(&place, &["--memory", "4M", "--cache", "1M", "--user", "nobody"]);
+    server.wait_for_log("large.bin: it cannot be read: Permission denied; connections that are sent it are reset");
+    let (answer, reset) = rest(begin(server.address, "/large.bin"));
+    assert!(reset && answer.len() < 1000);
+    assert_eq!(get(&mut connect(server.address), "/").status, 200);
 }

@@ -84,6 +84,11 @@ impl Origin {
         self.bytes
     }
 
+    /// Whether it can be read now.
+    pub(crate) fn probe(&self) -> bool {
+        self.source.read(0, &mut [0]).is_ok()
+    }
+
     fn chunk_bytes(&self, index: u32) -> usize {
         let at = u64::from(index) * CHUNK_BYTES;
         self.bytes.saturating_sub(at).min(CHUNK_BYTES) as usize

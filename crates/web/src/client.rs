@@ -58,6 +58,9 @@ pub(crate) struct Client {
     pub(crate) closed: bool,
     /// the peer sends no more
     pub(crate) finished: bool,
+    /// an octet of the request was not given back: its answer waits for a chunk while nothing is queued, and whoever closes idle
+    /// connections must see that this is none
+    pub(crate) owed: bool,
     /// something was queued or sent since the time was last set
     pub(crate) has_news: bool,
 }
@@ -88,6 +91,7 @@ impl Client {
             shut: false,
             closed: false,
             finished: false,
+            owed: false,
             has_news: false,
         }
     }

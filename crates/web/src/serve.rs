@@ -494,6 +494,9 @@ impl Core {
         client: &mut Client,
         bytes: usize,
     ) -> Result<(), Aborted> {
+        let hold = bytes > 0 && client.stream != NO_STREAM && !client.owed;
+        client.owed |= hold;
+        let bytes = bytes - usize::from(hold);
         // after close the engine throws away what comes
         if bytes == 0 || client.closed || calls.recv_done(connection, bytes).is_ok() {
             return Ok(());
@@ -516,8 +519,7 @@ impl Core {
                 }
             }
             if client.pending == NO_PENDING {
-                self.streams.give(client);
-                return Ok(());
+                return self.end_stream(calls, connection, client);
             }
             let Ok((taken, next)) = self.pendings.flush(client.pending, calls, connection) else {
                 return Err(self.abort(calls, connection, client, DropReason::Engine));
@@ -529,11 +531,22 @@ impl Core {
                 Next::Chunks(origin, part) => self.streams.begin(client.stream, &origin, part),
                 Next::Nothing => {
                     self.pendings.give(client);
-                    self.streams.give(client);
-                    return Ok(());
+                    return self.end_stream(calls, connection, client);
                 }
             }
         }
+    }
+
+    /// All chunks of an answer are queued.
+    fn end_stream<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+    ) -> Result<(), Aborted> {
+        self.streams.give(client);
+        let owed = std::mem::take(&mut client.owed);
+        self.give_back(calls, connection, client, usize::from(owed))
     }
 
     /// Sets the time at which the connection is looked at again. Each mode has its time: a head and content from their

@@ -139,6 +139,15 @@ impl Site {
         (self.origins.len(), self.origins.iter().map(|origin| origin.bytes()).sum())
     }
 
+    /// Reads an octet of the first of those files, so that each source that cannot be read says so now; it ends early when many
+    /// cannot.
+    pub fn probe(&self) {
+        const FILES: usize = 1000;
+        const FAILURES: usize = 20;
+        let failures = self.origins.iter().take(FILES).filter(|origin| origin.bytes() > 0 && !origin.probe());
+        let _ = failures.take(FAILURES).count();
+    }
+
     pub(crate) fn origin(&self, number: u32) -> Option<&Arc<Origin>> {
         self.origins.get(number as usize)
     }

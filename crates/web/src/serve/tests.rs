@@ -505,6 +505,9 @@ mod chunked {
         world.ask("");
         world.talk.receive(GET.as_bytes());
         assert_eq!(world.places(), 3);
+        // nothing is queued between the head and the first chunk, and yet it is not idle
+        world.talk.drain();
+        assert!(world.talk.engine.unsent == 0 && world.talk.engine.delivered > 0);
         world.run();
         let (head, body) = world.answer();
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
@@ -515,6 +518,16 @@ mod chunked {
         let stats = world.talk.server.stats();
         assert_eq!(stats.cache_hits.get() + stats.cache_misses.get() >= 46, true);
         assert!(stats.cache_misses.get() >= 1);
+    }
+
+    #[test]
+    fn a_request_alone_is_given_back_when_its_answer_is_queued() {
+        let mut world = World::new(options());
+        world.ask("");
+        world.talk.drain();
+        assert_eq!(world.talk.engine.delivered, 1);
+        world.run();
+        assert_eq!((world.talk.engine.delivered, world.answer().1.len()), (0, BYTES));
     }
 
     #[test]
