@@ -16,7 +16,6 @@ use base::publish::Reader;
 use base::ring::Producer;
 use siphasher::sip::SipHasher13;
 
-use crate::answer::Piece;
 use crate::answer::{self, Moment, Plan};
 use crate::chunks::Cache;
 use crate::client::{Buffers, Client, Mode, NO_BUFFER, NO_PENDING, NO_STREAM};
@@ -24,11 +23,11 @@ use crate::date::{self, WallClock};
 use crate::framing::Step;
 use crate::head::{self, Field, HEAD_MAX_BYTES, Head, Refusal};
 use crate::log::Record;
-use crate::out::{self, Next, Pendings};
+use crate::out::{self, Pendings};
 use crate::proxy::{self, Prefix};
 use crate::site::Site;
 use crate::stats::{DropReason, Stats};
-use crate::streams::{self, Fed};
+use crate::streams;
 
 /// The receive window that an engine should give each connection: what its buffer holds. A wider one lets a client that asks
 /// faster than its answers go out fill the buffer, which ends the connection; this one makes it wait.
@@ -406,32 +405,6 @@ impl Core {
         if taken < bytes { self.keep(calls, connection, client, taken) } else { Ok(()) }
     }
 
-    /// Keeps the rest of the plan, behind what was taken, and begins to send what of it comes in chunks.
-    #[cold]
-    fn keep<C: Streams>(
-        &mut self,
-        calls: &mut C,
-        connection: Connection,
-        client: &mut Client,
-        taken: u64,
-    ) -> Result<(), Aborted> {
-        let origin = self.plan.origin().and_then(|number| self.site.origin(number)).cloned();
-        if origin.is_some() && !self.streams.take(client, connection) {
-            return Err(self.abort(calls, connection, client, DropReason::NoPending));
-        }
-        match (self.plan.pieces.last(), &origin) {
-            // most often: the head was taken, and a part of a file is all that is left
-            (Some(&Piece::File { start, bytes, .. }), Some(origin)) if taken + bytes == self.plan.bytes() => {
-                self.streams.begin(client.stream, origin, start..start + bytes);
-            }
-            (_, origin) => match self.pendings.keep(&self.plan, self.site.content(), origin.as_ref(), taken) {
-                Some(place) => client.pending = place,
-                None => return Err(self.abort(calls, connection, client, DropReason::NoPending)),
-            },
-        }
-        if client.stream == NO_STREAM { Ok(()) } else { self.flush(calls, connection, client) }
-    }
-
     fn log(&mut self, mut record: Record) {
         (record.status, record.host, record.body_bytes) = (self.plan.status, self.plan.host, self.plan.body_bytes);
         let Some(log) = &mut self.log else { return };
@@ -502,51 +475,6 @@ impl Core {
             return Ok(());
         }
         Err(self.abort(calls, connection, client, DropReason::Engine))
-    }
-
-    /// Sends more of the answer that waits: of a part of a file, and of what stands between such parts.
-    fn flush<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) -> Result<(), Aborted> {
-        loop {
-            if client.stream != NO_STREAM {
-                let Ok((taken, fed)) = self.streams.feed(client, calls, connection, &self.stats) else {
-                    return Err(self.abort(calls, connection, client, DropReason::Engine));
-                };
-                client.unsent_bytes += taken;
-                client.has_news |= taken > 0;
-                self.pendings.on_fed(client.pending, taken);
-                if let Fed::Waits = fed {
-                    return Ok(());
-                }
-            }
-            if client.pending == NO_PENDING {
-                return self.end_stream(calls, connection, client);
-            }
-            let Ok((taken, next)) = self.pendings.flush(client.pending, calls, connection) else {
-                return Err(self.abort(calls, connection, client, DropReason::Engine));
-            };
-            client.unsent_bytes += taken;
-            client.has_news |= taken > 0;
-            match next {
-                Next::Offer => return Ok(()),
-                Next::Chunks(origin, part) => self.streams.begin(client.stream, &origin, part),
-                Next::Nothing => {
-                    self.pendings.give(client);
-                    return self.end_stream(calls, connection, client);
-                }
-            }
-        }
-    }
-
-    /// All chunks of an answer are queued.
-    fn end_stream<C: Streams>(
-        &mut self,
-        calls: &mut C,
-        connection: Connection,
-        client: &mut Client,
-    ) -> Result<(), Aborted> {
-        self.streams.give(client);
-        let owed = std::mem::take(&mut client.owed);
-        self.give_back(calls, connection, client, usize::from(owed))
     }
 
     /// Sets the time at which the connection is looked at again. Each mode has its time: a head and content from their
@@ -737,5 +665,6 @@ impl Service for Server {
     }
 }
 
+mod rest;
 #[cfg(test)]
 mod tests;
