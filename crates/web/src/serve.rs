@@ -18,7 +18,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::answer::{self, Moment, Plan};
 use crate::chunks::Cache;
-use crate::client::{Buffers, Client, Mode, NO_BUFFER, NO_PENDING, NO_STREAM};
+use crate::client::{Buffers, Client, Mode, NO_BUFFER, NO_STREAM};
 use crate::date::{self, WallClock};
 use crate::framing::Step;
 use crate::head::{self, Field, HEAD_MAX_BYTES, Head, Refusal};

@@ -61,7 +61,9 @@ impl Budget {
             match left_bytes.checked_sub(app::memory_bytes(bytes as usize)) {
                 // one that is larger does not fit either
                 Some(left) if over.is_empty() => left_bytes = left,
-                _ => drop(over.insert(at)),
+                _ => {
+                    over.insert(at);
+                }
             }
         }
         Ok(Budget { over, left_bytes })

@@ -171,7 +171,9 @@ mod tests {
         let mut out = Vec::new();
         match encoding {
             Encoding::Identity => out.extend_from_slice(bytes),
-            Encoding::Gzip => drop(flate2::read::GzDecoder::new(bytes).read_to_end(&mut out).unwrap()),
+            Encoding::Gzip => {
+                flate2::read::GzDecoder::new(bytes).read_to_end(&mut out).unwrap();
+            }
             Encoding::Zstd => zstd::stream::copy_decode(bytes, &mut out).unwrap(),
             Encoding::Brotli => brotli::BrotliDecompress(&mut &*bytes, &mut out).unwrap(),
         }
