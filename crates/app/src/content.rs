@@ -8,6 +8,9 @@
 //! Ownership: an object's bytes belong to every version that has it; a version, to whoever holds its `Arc`. Engines hold a
 //! version by [`Versions`](crate::Versions), with counts of their own thread, as long as anything of it is queued.
 //!
+//! A chunk is content too, of one object: a part of something that is too large to be held, read when it is wanted. It belongs
+//! to no version, and whoever cached it gets it back when nothing of it is queued any more.
+//!
 //! Left out: loading. Whoever builds a version reads the files.
 
 use std::fmt;
@@ -86,6 +89,7 @@ fn number(sum: Sum) -> u16 {
 pub struct Content {
     objects: Box<[Object]>,
     lifetime: AtomicU8,
+    chunk: bool,
 }
 
 impl Content {
@@ -123,6 +127,12 @@ impl Content {
     /// Bytes of memory that the objects and their sums take, those shared with other versions counted in full.
     pub fn memory_bytes(&self) -> u64 {
         self.objects.iter().map(|object| memory_bytes(object.bytes.len())).sum()
+    }
+
+    /// Whether it is a chunk, which belongs to no version.
+    #[inline]
+    pub fn is_chunk(&self) -> bool {
+        self.chunk
     }
 
     /// How this version stands to its successors.
@@ -197,6 +207,14 @@ impl ContentBuilder {
         self.push(from.objects[id.0 as usize].clone())
     }
 
+    /// The bytes of an object that was added.
+    ///
+    /// # Panics
+    /// When there is none such.
+    pub fn bytes(&self, id: ObjectId) -> &[u8] {
+        &self.objects[id.0 as usize].bytes
+    }
+
     fn push(&mut self, object: Object) -> ObjectId {
         let id = u32::try_from(self.objects.len()).expect("fewer than 2^32 objects");
         self.objects.push(object);
@@ -205,7 +223,17 @@ impl ContentBuilder {
 
     /// The version, with what was added.
     pub fn finish(self) -> Arc<Content> {
-        Arc::new(Content { objects: self.objects.into(), lifetime: AtomicU8::new(0) })
+        Arc::new(Content { objects: self.objects.into(), lifetime: AtomicU8::new(0), chunk: false })
+    }
+
+    /// A chunk of `bytes` bytes that `fill` writes, all zero at first; its one object is the first.
+    ///
+    /// # Errors
+    /// What `fill` says.
+    pub fn chunk<E>(bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Arc<Content>, E> {
+        let mut builder = ContentBuilder::new();
+        builder.add_with(bytes, fill)?;
+        Ok(Arc::new(Content { objects: builder.objects.into(), lifetime: AtomicU8::new(0), chunk: true }))
     }
 }
 

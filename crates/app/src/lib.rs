@@ -7,7 +7,9 @@
 //! copied, or bytes of its own, copied within a quota. On the serving path a service never opens a file, reads a
 //! clock, draws randomness or allocates: time comes with each event, entropy at construction.
 //!
-//! Left out so far: outgoing connections, wake-ups from other threads.
+//! Other threads hand a service results over queues of its own and then make its thread begin a cycle ([`Waker`]).
+//!
+//! Left out so far: outgoing connections.
 
 #![forbid(unsafe_code)]
 
@@ -15,11 +17,13 @@ mod content;
 mod datagram;
 mod stream;
 mod versions;
+mod waker;
 
 pub use content::{Content, ContentBuilder, Lifetime, ObjectId, memory_bytes};
 pub use datagram::{Datagram, Ecn};
 pub use stream::{CallError, DeadReason, Range, SENDV_RANGES, Streams};
 pub use versions::{Held, Versions};
+pub use waker::Waker;
 
 use base::Instant;
 use std::net::SocketAddr;
@@ -47,6 +51,18 @@ pub trait Service {
     /// The start of a cycle, before its first event: the moment to take newly published tables. `now` is the cycle's time.
     fn cycle(&mut self, now: Instant) {
         let _ = now;
+    }
+
+    /// Once, before every other event: what makes the thread of this service begin a cycle. The engine makes it for each life of
+    /// the service anew.
+    fn begin(&mut self, waker: &Waker) {
+        let _ = waker;
+    }
+
+    /// In each cycle that a [`Waker`] began, and in others: the moment to take what other threads have left. It is not told who
+    /// left what: a service that hands work to others knows where they put it, and so the engine keeps no queue for it.
+    fn woken<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        let _ = (now, calls);
     }
 
     /// Datagrams that arrived together at one listener, 1 to 64. For each the service writes the answer over the question and

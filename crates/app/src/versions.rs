@@ -3,11 +3,19 @@
 //! A thread has one `Arc` for each version that it sends from, found by pointer, and a count of its own for what is queued.
 //! The `Arc` of a live version stays when the count falls to zero, since the next answer wants it again; a
 //! retired one goes with its last hold, or at the next [`Versions::sweep`].
+//!
+//! Chunks ([`Content::is_chunk`]) are many and come and go, so each hold of one has an `Arc` and a place of its own: no list is
+//! searched, and the count that the atomic one keeps is what tells the chunk's cache that it is in use.
 
 use crate::{Content, Lifetime};
 use std::sync::Arc;
 
-/// A version's place in its thread's list, valid while something holds it.
+/// Marks places of chunks.
+const CHUNK: u16 = 1 << 15;
+/// Holds of chunks that one thread has at most: 2 GiB of whole ones.
+const CHUNKS_MOST: usize = CHUNK as usize;
+
+/// The place of a version or a chunk in its thread's lists, valid while something holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held(u16);
 
@@ -18,11 +26,21 @@ struct Version {
 }
 
 /// The versions that one thread holds. A handful: the live one of each service, and those that drain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Versions {
     places: Vec<Option<Version>>,
     /// where the version of the last call stands
     last: usize,
+    chunks: Vec<Option<Arc<Content>>>,
+    free_chunks: Vec<u16>,
+}
+
+impl Default for Versions {
+    fn default() -> Versions {
+        // room that nothing touches until it is used
+        let (chunks, free_chunks) = (Vec::with_capacity(CHUNKS_MOST), Vec::with_capacity(CHUNKS_MOST));
+        Versions { places: Vec::new(), last: 0, chunks, free_chunks }
+    }
 }
 
 impl Versions {
@@ -31,9 +49,12 @@ impl Versions {
         Versions::default()
     }
 
-    /// Holds a version once more.
+    /// Holds a version, or a chunk, once more; None when there are too many holds of chunks.
     #[inline]
-    pub fn hold(&mut self, content: &Arc<Content>) -> Held {
+    pub fn hold(&mut self, content: &Arc<Content>) -> Option<Held> {
+        if content.is_chunk() {
+            return self.hold_chunk(content);
+        }
         let is = |place: &Option<Version>| place.as_ref().is_some_and(|version| Arc::ptr_eq(&version.content, content));
         if !self.places.get(self.last).is_some_and(is) {
             self.last = self.places.iter().position(is).unwrap_or_else(|| self.add(content));
@@ -41,7 +62,20 @@ impl Versions {
         if let Some(Some(version)) = self.places.get_mut(self.last) {
             version.holds += 1;
         }
-        Held(self.last as u16)
+        Some(Held(self.last as u16))
+    }
+
+    fn hold_chunk(&mut self, content: &Arc<Content>) -> Option<Held> {
+        let place = match self.free_chunks.pop() {
+            Some(place) => place,
+            None if self.chunks.len() < CHUNKS_MOST => {
+                self.chunks.push(None);
+                (self.chunks.len() - 1) as u16
+            }
+            None => return None,
+        };
+        self.chunks[usize::from(place)] = Some(content.clone());
+        Some(Held(CHUNK | place))
     }
 
     #[cold]
@@ -50,7 +84,7 @@ impl Versions {
             self.places.push(None);
             self.places.len() - 1
         });
-        assert!(at <= usize::from(u16::MAX), "versions are retired long before there are so many");
+        assert!(at < usize::from(CHUNK), "versions are retired long before there are so many");
         self.places[at] = Some(Version { content: content.clone(), holds: 0 });
         at
     }
@@ -61,8 +95,13 @@ impl Versions {
     /// When it is not.
     #[inline]
     pub fn content(&self, held: Held) -> &Arc<Content> {
-        match &self.places[usize::from(held.0)] {
-            Some(version) => &version.content,
+        let content = if held.0 & CHUNK == 0 {
+            self.places[usize::from(held.0)].as_ref().map(|version| &version.content)
+        } else {
+            self.chunks[usize::from(held.0 & !CHUNK)].as_ref()
+        };
+        match content {
+            Some(content) => content,
             None => panic!("{held:?} was released before"),
         }
     }
@@ -73,6 +112,9 @@ impl Versions {
     /// When it is not held.
     #[inline]
     pub fn release(&mut self, held: Held) {
+        if held.0 & CHUNK != 0 {
+            return self.release_chunk(held);
+        }
         let place = &mut self.places[usize::from(held.0)];
         match place {
             Some(version) if version.holds > 0 => {
@@ -85,7 +127,14 @@ impl Versions {
         }
     }
 
-    /// Whether this version's time to drain is over.
+    fn release_chunk(&mut self, held: Held) {
+        let place = held.0 & !CHUNK;
+        let chunk = self.chunks[usize::from(place)].take();
+        assert!(chunk.is_some(), "{held:?} was released before");
+        self.free_chunks.push(place);
+    }
+
+    /// Whether this version's time to drain is over; that of a chunk never is.
     #[inline]
     pub fn is_expired(&self, held: Held) -> bool {
         self.content(held).lifetime() == Lifetime::Expired
@@ -123,10 +172,10 @@ mod tests {
     #[test]
     fn a_call_touches_no_atomic_count() {
         let (mut versions, content) = (Versions::new(), version(b"a"));
-        let first = versions.hold(&content);
+        let first = versions.hold(&content).unwrap();
         assert_eq!(Arc::strong_count(&content), 2);
         for _ in 0..10 {
-            let held = versions.hold(&content);
+            let held = versions.hold(&content).unwrap();
             assert!(held == first && Arc::ptr_eq(versions.content(held), &content));
             versions.release(held);
         }
@@ -138,21 +187,21 @@ mod tests {
     #[test]
     fn a_retired_version_goes_with_its_last_hold() {
         let (mut versions, old, new) = (Versions::new(), version(b"old"), version(b"new"));
-        let held_old = versions.hold(&old);
+        let held_old = versions.hold(&old).unwrap();
         old.retire();
-        let held_new = versions.hold(&new);
+        let held_new = versions.hold(&new).unwrap();
         assert!(!versions.sweep() && Arc::strong_count(&old) == 2);
         versions.release(held_old);
         assert_eq!((Arc::strong_count(&old), Arc::strong_count(&new)), (1, 2));
         // its place is used again
-        assert_eq!(versions.hold(&version(b"third")), held_old);
+        assert_eq!(versions.hold(&version(b"third")).unwrap(), held_old);
         assert!(Arc::ptr_eq(versions.content(held_new), &new));
     }
 
     #[test]
     fn an_expired_version_is_told_until_it_is_free() {
         let (mut versions, content) = (Versions::new(), version(b"a"));
-        let held = versions.hold(&content);
+        let held = versions.hold(&content).unwrap();
         content.expire();
         assert!(versions.sweep() && versions.is_expired(held));
         versions.release(held);
@@ -163,7 +212,7 @@ mod tests {
     #[test]
     fn a_version_that_is_retired_while_nothing_holds_it_goes_at_the_sweep() {
         let (mut versions, content) = (Versions::new(), version(b"a"));
-        let held = versions.hold(&content);
+        let held = versions.hold(&content).unwrap();
         versions.release(held);
         content.retire();
         assert_eq!(Arc::strong_count(&content), 2);
@@ -175,7 +224,51 @@ mod tests {
     #[should_panic(expected = "released before")]
     fn a_hold_is_released_once() {
         let mut versions = Versions::new();
-        let held = versions.hold(&version(b"a"));
+        let held = versions.hold(&version(b"a")).unwrap();
+        versions.release(held);
+        versions.release(held);
+    }
+
+    fn chunk(byte: u8) -> Arc<Content> {
+        let fill = |memory: &mut [u8]| {
+            memory.fill(byte);
+            Ok::<_, ()>(())
+        };
+        ContentBuilder::chunk(3, fill).unwrap()
+    }
+
+    #[test]
+    fn every_hold_of_a_chunk_counts_and_none_outlives_its_release() {
+        let (mut versions, one, other) = (Versions::new(), chunk(1), chunk(2));
+        let held = [&one, &other, &one].map(|chunk| versions.hold(chunk).unwrap());
+        assert_eq!((Arc::strong_count(&one), Arc::strong_count(&other)), (3, 2));
+        assert_eq!(held.map(|held| versions.content(held).bytes(crate::ObjectId(0))[0]), [1, 2, 1]);
+        one.expire();
+        // a chunk has no time to drain
+        assert!(!versions.sweep());
+        versions.release(held[0]);
+        assert_eq!((Arc::strong_count(&one), versions.content(held[2]).bytes(crate::ObjectId(0))[0]), (2, 1));
+        let again = versions.hold(&other).unwrap();
+        assert_eq!(again, held[0]);
+        [again, held[1], held[2]].into_iter().for_each(|held| versions.release(held));
+        assert_eq!((Arc::strong_count(&one), Arc::strong_count(&other)), (1, 1));
+    }
+
+    #[test]
+    fn holds_of_chunks_have_a_bound() {
+        let (mut versions, chunk, version) = (Versions::new(), chunk(7), version(b"a"));
+        let held: Vec<Held> = (0..CHUNKS_MOST).map(|_| versions.hold(&chunk).unwrap()).collect();
+        assert_eq!(versions.hold(&chunk), None);
+        assert!(versions.hold(&version).is_some());
+        versions.release(held[77]);
+        assert_eq!(versions.hold(&chunk), Some(held[77]));
+    }
+
+    #[test]
+    #[should_panic(expected = "released before")]
+    fn a_hold_of_a_chunk_is_released_once() {
+        let mut versions = Versions::new();
+        let held = versions.hold(&chunk(1)).unwrap();
         versions.release(held);
         versions.release(held);
     }

@@ -39,7 +39,7 @@ fn line(zone: &Zone) -> String {
 
 fn content(web: &Web) -> Result<String, Vec<String>> {
     let mut text = String::new();
-    let Some(loaded) = sites::load(web, None)? else { return Ok(text) };
+    let Some(loaded) = sites::load(web, None, sites::Variants::Later)? else { return Ok(text) };
     for warning in &loaded.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }

@@ -25,7 +25,8 @@ mod serve;
 mod service;
 mod signals;
 mod sites;
-pub mod words;
+pub mod watch;
+mod words;
 mod zones;
 
 pub use error::Error;

@@ -3,7 +3,7 @@
 use rustix::fs::Stat;
 use std::fs::File;
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Younger than this when read, a file may change again without a new time (the coarsest clock of usual file systems is
 /// ext3's and FAT's, 1 and 2 s).
@@ -39,6 +39,19 @@ impl Print {
             changed_ns,
             fresh: now - modified_ns < FRESH_NS,
         }
+    }
+
+    /// How long until every later change of the content must carry another time of change.
+    pub(crate) fn settles_in(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+        // a clock that was set back does not make it longer
+        let left = (FRESH_NS - (now - self.changed_ns)).clamp(0, FRESH_NS);
+        Duration::from_nanos(left as u64)
+    }
+
+    /// Whether two looks showed the same, however young the file was.
+    pub(crate) fn same(&self, other: &Print) -> bool {
+        Print { fresh: false, ..*self } == Print { fresh: false, ..*other }
     }
 
     /// Whether a look now shows what this one showed, and a change in between would have been seen.

@@ -12,7 +12,7 @@ use crate::config::{Web, ZoneSpec};
 use crate::launch::Running;
 use crate::notify;
 use crate::secrets;
-use crate::sites::{self, Tree};
+use crate::sites::{self, Memo, Tree, Variants};
 use crate::zones::{self, Prints};
 use base::Counter;
 use base::counter::{Figure, Report};
@@ -72,6 +72,8 @@ pub(crate) struct Content {
     pub(crate) web: Web,
     pub(crate) tree: Tree,
     pub(crate) publisher: Arc<Publisher<Site>>,
+    /// what compressing it has shown
+    pub(crate) memo: Memo,
 }
 
 /// Content that was replaced and that answers under way may still hold.
@@ -148,6 +150,7 @@ impl Loader {
         std::thread::Builder::new().name("reload".into()).spawn(move || {
             // this thread only, on Linux: parsing gives way to serving
             let _ = rustix::process::nice(10);
+            self.compress();
             loop {
                 let next = match self.draining {
                     Some(_) => wanted.recv_timeout(DRAIN_LOOK),
@@ -168,6 +171,25 @@ impl Loader {
             }
         })?;
         Ok(sender)
+    }
+
+    /// Once after the start: what is served from then on has variants.
+    fn compress(&mut self) {
+        let Some(content) = self.content.as_mut().filter(|content| content.web.compress) else { return };
+        // as in a reload
+        let outcome = catch_unwind(AssertUnwindSafe(|| content.compress()))
+            .unwrap_or_else(|_| Err(vec!["compressing failed by a bug in simoom: please report it".into()]));
+        match outcome {
+            Ok(Some(loaded)) => {
+                tracing::info!("compressed: {}", sites::describe(&loaded.site));
+                self.replace_content(loaded);
+            }
+            Ok(None) => {}
+            Err(errors) => {
+                errors.iter().for_each(|error| tracing::error!("{error}"));
+                tracing::error!("not compressed, the content goes on as it was read");
+            }
+        }
     }
 
     fn reload(&mut self) -> Outcome {
@@ -205,7 +227,7 @@ impl Loader {
         }
         let secrets = self.new_secrets();
         let zones = self.zones.as_ref().map(Zones::read).transpose();
-        let content = self.content.as_ref().map(Content::read).transpose();
+        let content = self.content.as_mut().map(Content::read).transpose();
         let (secrets, zones, content) = match (secrets, zones, content) {
             (Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
             // everything that is wrong with any
@@ -332,7 +354,12 @@ impl Zones {
 
 impl Content {
     /// Reads the content that has changed, unless nothing has.
-    fn read(&self) -> Result<Option<sites::Loaded>, Vec<String>> {
-        sites::load(&self.web, Some((&self.publisher.current(), &self.tree)))
+    fn read(&mut self) -> Result<Option<sites::Loaded>, Vec<String>> {
+        sites::load(&self.web, Some((&self.publisher.current(), &self.tree)), Variants::Now(&mut self.memo))
+    }
+
+    /// Makes the variants that the start left out.
+    fn compress(&mut self) -> Result<Option<sites::Loaded>, Vec<String>> {
+        sites::load(&self.web, Some((&self.publisher.current(), &self.tree)), Variants::Only(&mut self.memo))
     }
 }

@@ -12,18 +12,22 @@ use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
 use crate::reload::{self, Loader, Outcome};
 use crate::service::{Plan, Published};
-use crate::{access_log, ctl, http, notify, privileges, secrets, signals, sites, zones};
+use crate::{access_log, ctl, http, notify, privileges, secrets, signals, sites, watch, zones};
 use base::Clock;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use dns::cookie::Secrets;
 use serde_json::{Value, json};
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use web::WallClock;
+use web::chunks::Cache;
 
+/// Threads that read files while they are sent: so many wait for disks at a time.
+const READERS: usize = 4;
 /// How often the serving threads' wall clock is set by the machine's.
 const WALL_EVERY: Duration = Duration::from_secs(10);
 /// How often a server that is to stop looks whether its connections have ended.
@@ -137,6 +141,9 @@ impl Report for About {
             let current = site.current();
             gauge("web_pages", "paths that are answered with content", current.pages() as u64);
             gauge("web_content_bytes", "memory of the content", current.memory_bytes());
+            let (files, bytes) = current.read_when_sent();
+            gauge("web_cache_files", "files that are read while they are sent", files as u64);
+            gauge("web_cache_file_bytes", "the bytes of those files", bytes);
             gauge("web_content_version", "how often the content was replaced", site.version());
         }
     }
@@ -166,6 +173,7 @@ impl Loads {
             tables: self.zones.as_ref().map(|zones| zones.publisher.clone()),
             secrets: secrets.cloned(),
             site: self.content.as_ref().map(|content| content.publisher.clone()),
+            cache: self.content.as_ref().and_then(|content| cache(&content.web)),
         }
     }
 }
@@ -184,13 +192,30 @@ fn read_zones(specs: &[ZoneSpec]) -> Result<reload::Zones, Vec<String>> {
 
 fn read_content(web: &Web) -> Result<reload::Content, Vec<String>> {
     let begun = Instant::now();
-    let loaded = sites::load(web, None)?.ok_or_else(|| vec!["a first load that found no change".to_owned()])?;
+    let loaded = sites::load(web, None, sites::Variants::Later)?
+        .ok_or_else(|| vec!["a first load that found no change".to_owned()])?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     tracing::info!("{} in {:.1} s", sites::describe(&loaded.site), begun.elapsed().as_secs_f64());
     let publisher = Arc::new(Publisher::new(Arc::new(loaded.site)));
-    Ok(reload::Content { web: web.clone(), tree: loaded.tree, publisher })
+    Ok(reload::Content { web: web.clone(), tree: loaded.tree, publisher, memo: sites::Memo::default() })
+}
+
+/// Where files that are not held are read into, if the settings allow such files.
+fn cache(web: &Web) -> Option<Cache> {
+    let bytes = sites::cache_bytes(web);
+    // both engines may have all connections there may be
+    (bytes > 0).then(|| Cache::new(bytes, 2 * web.connections))
+}
+
+/// Starts the threads that wait for disks.
+fn start_reading(cache: &Cache) -> io::Result<()> {
+    for n in 0..READERS {
+        let cache = cache.clone();
+        std::thread::Builder::new().name(format!("chunks-{n}")).spawn(move || cache.work())?;
+    }
+    Ok(())
 }
 
 /// The wall clock of the serving threads, whose own clock counts from its start.
@@ -231,6 +256,12 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let opened = launch::open(settings)?;
     privileges::drop_all(identity.as_ref())?;
     warn(settings);
+    if let Some(content) = &loads.content {
+        // they were looked at with privileges, and are read without
+        content.publisher.current().probe();
+    }
+    // by who reloads
+    let watch = settings.web.as_ref().map(watch::begin).transpose()?.flatten();
 
     let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
     let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
@@ -239,9 +270,14 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     if let Some(log) = &records {
         registry.add(log.counters());
     }
+    if let Some(cache) = &published.cache {
+        start_reading(cache).map_err(thread)?;
+        registry.add(Arc::new(cache.clone()));
+    }
     let wall = Wall::start();
     let plan =
         Plan::new(settings, opened.division(), published.clone(), &wall.clock, records.clone(), registry.clone());
+    let cache = published.cache.clone();
     let running = Arc::new(opened.start(settings, &plan.map_err(no_entropy)?, &registry)?);
     // after the engines, so that it outlives them: what they put in last is written
     let writing = log.map(access_log::Opened::start).transpose().map_err(thread)?;
@@ -254,6 +290,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         published: published.clone(),
     }));
     let (events, wanted) = mpsc::channel();
+    if let Some(watch) = watch {
+        watch.start(events.clone()).map_err(thread)?;
+    }
     signals::start(events.clone()).map_err(thread)?;
     let reloads = loader.start().map_err(thread)?;
     if let Some(listener) = metrics {
@@ -275,6 +314,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     // no new control client; those that wait see the process end
     drop(control);
     running.stop();
+    if let Some(cache) = &cache {
+        cache.stop();
+    }
     drop(writing);
     tracing::info!("stopped");
     Ok(())

@@ -5,7 +5,7 @@ use crate::config::{Dns, Settings, Web};
 use crate::metrics::Registry;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams, Waker};
 use base::Instant;
 use base::counter::Report;
 use base::publish::Publisher;
@@ -14,6 +14,7 @@ use dns::cookie::{self, Secrets};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use web::chunks::Cache;
 use web::{Site, WallClock};
 
 /// Memory of each thread for finished answers under `--transmit precopy`.
@@ -92,6 +93,25 @@ macro_rules! pass {
 }
 
 impl Service for Composed {
+    fn begin(&mut self, waker: &Waker) {
+        if let Some(dns) = &mut self.dns {
+            dns.begin(waker);
+        }
+        if let Some(web) = &mut self.web {
+            web.begin(waker);
+        }
+    }
+
+    #[inline]
+    fn woken<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        if let Some(dns) = &mut self.dns {
+            dns.woken(now, &mut Marked { calls: &mut *calls, mark: 0 });
+        }
+        if let Some(web) = &mut self.web {
+            web.woken(now, &mut Marked { calls, mark: WEB });
+        }
+    }
+
     fn cycle(&mut self, now: Instant) {
         if let Some(dns) = &mut self.dns {
             dns.cycle(now);
@@ -161,6 +181,8 @@ pub(crate) struct Published {
     /// what the cookies of DNS are made with; None without cookies
     pub(crate) secrets: Option<Arc<Publisher<Secrets>>>,
     pub(crate) site: Option<Arc<Publisher<Site>>>,
+    /// what files that are not held are read through
+    pub(crate) cache: Option<Cache>,
 }
 
 /// What the services of every engine are told.
@@ -197,11 +219,12 @@ impl Plan {
         registry: Arc<Registry>,
     ) -> io::Result<Plan> {
         let dns = settings.dns.as_ref().map(|dns| dns_options(dns, published.secrets.as_ref()));
+        let cache = published.cache.clone();
         Ok(Plan {
             division,
             dns: dns.transpose()?,
             published,
-            web: settings.web.as_ref().map(|web| web_options(web, wall)).transpose()?,
+            web: settings.web.as_ref().map(|web| web_options(web, wall, cache)).transpose()?,
             access_log,
             registry,
             seed: u64::from_ne_bytes(random()?),
@@ -282,7 +305,7 @@ fn dns_options(dns: &Dns, secrets: Option<&Arc<Publisher<Secrets>>>) -> io::Resu
 }
 
 /// What the web service is told.
-fn web_options(web: &Web, wall: &Arc<WallClock>) -> io::Result<web::Options> {
+fn web_options(web: &Web, wall: &Arc<WallClock>, cache: Option<Cache>) -> io::Result<web::Options> {
     let prefixes = |prefixes: &[Prefix]| {
         prefixes.iter().map(|prefix| web::Prefix { address: prefix.address, bits: prefix.bits }).collect()
     };
@@ -294,6 +317,7 @@ fn web_options(web: &Web, wall: &Arc<WallClock>) -> io::Result<web::Options> {
         proxies: prefixes(&web.proxy_protocol),
         forwarded: prefixes(&web.forwarded),
         wall: wall.clone(),
+        cache,
         seed: u64::from_ne_bytes(random()?),
         ..web::Options::default()
     })
@@ -329,7 +353,7 @@ mod tests {
         let config = web::Config { hosts: vec![web::Host::default()], ..web::Config::default() };
         let site = web::SiteBuilder::new(config, 1, 0, None).unwrap();
         let site = Arc::new(Publisher::new(Arc::new(site.finish().unwrap())));
-        let published = Published { tables: Some(tables), secrets: None, site: Some(site) };
+        let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None };
         let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
         plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
         let maker = plan.maker(2, true);

@@ -1,17 +1,27 @@
 //! Directory trees from the file system, into a site that serves.
 //!
-//! A load has two passes. The walk looks at every name below each root and at nothing else, so the memory needed is known, and
-//! refused if it is too much, before a byte is read. Then each file that the version before does not hold is read into its
-//! final place. A load is all or nothing, as with zones.
+//! A load has two passes. The walk looks at every name below each root and at nothing else, so the memory needed is known before
+//! a byte is read. Then each file that the version before does not hold is read into its final place, the smallest first in line
+//! for memory; what does not fit is only looked at, and read while it is sent (crate web's `chunks`, [`on_disk`]). A load is all or
+//! nothing, as with zones.
 //!
 //! Every path is opened below its root by openat2(2) with RESOLVE_BENEATH: a link that leaves the root is refused by the
 //! kernel, whatever happens to the tree meanwhile. A file that changes while it is read is read again, and refused when it
 //! will not hold still; one that vanishes is left out.
 
+mod budget;
+mod compress;
+mod on_disk;
+
+pub(crate) use budget::cache_bytes;
+pub(crate) use compress::Memo;
+
 use crate::config::{HostSpec, Web};
 use crate::error::reason;
 use crate::print::Print;
 use ::web::{Encoding, File, FileError, Identity, Site, SiteBuilder};
+use budget::Budget;
+use on_disk::OnDisk;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -140,7 +150,7 @@ impl Lines {
 
 /// One load under way.
 struct Load<'a> {
-    roots: Vec<Root>,
+    roots: Vec<Arc<Root>>,
     builder: &'a SiteBuilder,
     tree: Tree,
     warnings: Lines,
@@ -281,11 +291,7 @@ fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Read1 {
             })?;
             let after = Print::of(&file).map_err(Wrong::Io)?;
             // longer now, or written to
-            if (Print { fresh: false, ..after }) != (Print { fresh: false, ..before }) {
-                Err(Wrong::Changed)
-            } else {
-                Ok(())
-            }
+            if after.same(&before) { Ok(()) } else { Err(Wrong::Changed) }
         };
         match builder.add_with(found.host, &described(found, &before), before.bytes as usize, fill) {
             Ok(Ok(())) => return Read1::Added,
@@ -317,12 +323,12 @@ fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
 }
 
 /// Walks all roots; gives the tree and what is not served.
-fn walk(web: &Web, builder: &SiteBuilder) -> Result<(Vec<Root>, Tree, Vec<String>), Vec<String>> {
+fn walk(web: &Web, builder: &SiteBuilder) -> Result<(Vec<Arc<Root>>, Tree, Vec<String>), Vec<String>> {
     let mut roots = Vec::new();
     let mut errors = Vec::new();
     for spec in &web.hosts {
         match Root::open(spec) {
-            Ok(root) => roots.push(root),
+            Ok(root) => roots.push(Arc::new(root)),
             Err(line) => errors.push(line),
         }
     }
@@ -342,29 +348,49 @@ fn walk(web: &Web, builder: &SiteBuilder) -> Result<(Vec<Root>, Tree, Vec<String
     }
 }
 
+/// What a load does beyond reading.
+pub(crate) enum Variants<'a> {
+    /// nothing: a start, and a check, do not wait for it
+    Later,
+    /// makes compressed variants, if the settings want them
+    Now(&'a mut Memo),
+    /// the same, also when no file has changed
+    Only(&'a mut Memo),
+}
+
 /// Reads all hosts. `before` is the version that is replaced: what did not change is shared with it, and None is the outcome
 /// when nothing changed at all.
 ///
 /// # Errors
 /// Everything wrong with any of them, a line each.
-pub(crate) fn load(web: &Web, before: Option<(&Arc<Site>, &Tree)>) -> Result<Option<Loaded>, Vec<String>> {
+pub(crate) fn load(
+    web: &Web,
+    before: Option<(&Arc<Site>, &Tree)>,
+    variants: Variants<'_>,
+) -> Result<Option<Loaded>, Vec<String>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     // std's hash keys come from the machine's entropy, and so does what they make of nothing
     let seed = RandomState::new().build_hasher().finish();
     let place = |error: &dyn std::fmt::Display| vec![format!("{}: {error}", web.hosts[0].place)];
     let old = before.map(|(site, _)| site.clone());
     let mut builder = SiteBuilder::new(site_config(web), seed, now, old).map_err(|error| place(&error))?;
-    let (roots, tree, warnings) = walk(web, &builder)?;
-    if before.is_some_and(|(_, before)| before.still(&tree)) {
+    let (roots, mut tree, warnings) = walk(web, &builder)?;
+    if !matches!(variants, Variants::Only(_)) && before.is_some_and(|(_, before)| before.still(&tree)) {
         return Ok(None);
     }
-    check_memory(web, tree.content_bytes())?;
+    let budget = Budget::of(web, &tree)?;
+    on_disk::settle(&roots, &mut tree, &budget)?;
     let mut errors = Lines(Vec::new(), 0);
-    for found in &tree.0 {
+    for (number, found) in tree.0.iter().enumerate() {
         let root = &roots[found.host];
         if found.directory {
             // the walk asked for every path
             let _ = builder.add_directory(found.host, &found.path);
+            continue;
+        }
+        if budget.is_over(number) {
+            // the walk asked for every path
+            let _ = builder.add_source(found.host, &described(found, &found.print), || OnDisk::source(root, found));
             continue;
         }
         if !found.print.fresh && builder.add_held(found.host, &described(found, &found.print)) == Ok(true) {
@@ -379,33 +405,16 @@ pub(crate) fn load(web: &Web, before: Option<(&Arc<Site>, &Tree)>) -> Result<Opt
     if !errors.is_empty() {
         return Err(errors);
     }
+    if let (true, Variants::Now(memo) | Variants::Only(memo)) = (web.compress, variants)
+        && let Some(line) = compress::add(&mut builder, memo, budget.left_bytes).described()
+    {
+        tracing::info!("{line}");
+    }
     let site = builder.finish().map_err(|error| place(&error))?;
     let mut shown = Lines(Vec::new(), 0);
     site.notes().iter().for_each(|note| shown.push(format!("{}: {note}", roots[0].shown)));
     let warnings = warnings.into_iter().chain(shown.finish("notes")).collect();
     Ok(Some(Loaded { site, tree, warnings }))
-}
-
-/// The memory that content may take: as configured, or half of what the machine, or the process's control group, has.
-fn memory_limit(web: &Web) -> (u64, String) {
-    if let Some(bytes) = web.memory_bytes {
-        return (bytes, format!("the {} of --memory", size(bytes)));
-    }
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total =
-        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    let bytes = total.map_or(u64::MAX, |kib: u64| kib << 10).min(group.unwrap_or(u64::MAX)) / 2;
-    (bytes, format!("{}, half of the machine's memory", size(bytes)))
-}
-
-fn check_memory(web: &Web, needed: u64) -> Result<(), Vec<String>> {
-    let (most, named) = memory_limit(web);
-    if needed <= most {
-        return Ok(());
-    }
-    let place = &web.hosts[0].place;
-    Err(vec![format!("{place}: the content takes {}, more than {named}; serve less, or give --memory", size(needed))])
 }
 
 /// `1.5 MiB`.
@@ -418,10 +427,14 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// `12 pages, 3.4 MiB`.
+/// `12 pages, 3.4 MiB`, or `12 pages, 3.4 MiB held, 2 of 7.9 GiB read while they are sent`.
 pub(crate) fn describe(site: &Site) -> String {
     let pages = site.pages();
-    format!("{pages} page{}, {}", if pages == 1 { "" } else { "s" }, size(site.memory_bytes()))
+    let held = format!("{pages} page{}, {}", if pages == 1 { "" } else { "s" }, size(site.memory_bytes()));
+    match site.read_when_sent() {
+        (0, _) => held,
+        (files, bytes) => format!("{held} held, {files} of {} read while they are sent", size(bytes)),
+    }
 }
 
 /// The configuration in the service's words.

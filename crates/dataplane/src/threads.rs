@@ -3,7 +3,7 @@
 use crate::idle::{Governor, Idle, Next};
 use crate::tap::Tap;
 use crate::{Counters, Floor, Loop};
-use app::Service;
+use app::{Service, Waker};
 use base::{BURST_FRAMES, Clock, Instant};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -65,6 +65,15 @@ struct Shared {
 }
 
 impl Shared {
+    /// What a service gives to other threads: like an order, so that the stack is polled, which tells the service.
+    fn waker(self: &Arc<Self>) -> Waker {
+        let shared = self.clone();
+        Waker::new(move || {
+            shared.ordered.store(true, Ordering::Release);
+            shared.wake();
+        })
+    }
+
     fn wake(&self) {
         // refused only when the count is full, and then the thread is about to wake
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -120,7 +129,13 @@ where
                     return port;
                 }
                 let (make_stack, make_service) = &*make;
-                let (stack, service) = (make_stack(n, port.facts()), make_service(n));
+                let waker = of_thread.waker();
+                let make_service = || {
+                    let mut service = make_service(n);
+                    service.begin(&waker);
+                    service
+                };
+                let (stack, service) = (make_stack(n, port.facts()), make_service());
                 let cycles = Loop::new(port, stack, service, config.batch).with_copies(config.copies);
                 // as above
                 let _ = ready.send(Ok(cycles.counters().clone()));
@@ -132,7 +147,7 @@ where
                     clock,
                     short_sleep: SHORT_SLEEP,
                 };
-                thread.supervise(|facts| make_stack(n, facts), || make_service(n));
+                thread.supervise(|facts| make_stack(n, facts), make_service);
                 thread.cycles.into_port()
             })?;
             let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
@@ -302,13 +317,12 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         while let Ok(order) = self.ordered.try_recv() {
             self.cycles.counters().commands.add(1);
             match order {
-                Order::Run(command) => {
-                    self.cycles.with_parts(command);
-                    self.cycles.poll_soon();
-                }
+                Order::Run(command) => self.cycles.with_parts(command),
                 Order::Tap(tap) => self.cycles.set_tap(tap),
             }
         }
+        // for what a command changed, and for a service that another thread woke
+        self.cycles.poll_soon();
     }
 
     /// Sleeps until a frame, a wake-up or `until`; the time then.

@@ -446,3 +446,327 @@ fn check_tells_files_and_memory() {
         assert!(said.contains(part), "{part}: {said}");
     }
 }
+
+/// Bytes that tell where they are.
+fn numbered(bytes: usize, file: u64) -> Vec<u8> {
+    let word = |n: usize| (n as u64 + (file << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    (0..bytes.div_ceil(8)).flat_map(word).take(bytes).collect()
+}
+
+/// Far more than the memory that [`chunked`] gives.
+const LARGE_BYTES: usize = 7_000_001;
+
+/// A server whose `large-N.bin` are read while they are sent; `small.bin` and the site's others are held.
+fn chunked(place: &Place, more: &[&str]) -> common::Server {
+    site(place);
+    for file in 0..3 {
+        std::fs::write(place.path(&format!("site/large-{file}.bin")), numbered(LARGE_BYTES, file)).unwrap();
+    }
+    std::fs::write(place.path("site/small.bin"), numbered(30_000, 9)).unwrap();
+    let server = serve(place, &[&["--memory", "4M", "--cache", "1M"], more].concat());
+    assert!(
+        server.log().iter().any(|line| line.contains("held, 3 of 20.0 MiB read while they are sent")),
+        "{:?}",
+        server.log()
+    );
+    server
+}
+
+fn begin(to: SocketAddr, path: &str) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    // little room, so that the server cannot run ahead
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+    stream
+}
+
+/// Everything up to the end of the stream, and whether that was a reset.
+fn rest(mut stream: TcpStream) -> (Vec<u8>, bool) {
+    let (mut all, mut some) = (Vec::new(), [0; 65_536]);
+    loop {
+        match stream.read(&mut some) {
+            Ok(0) => return (all, false),
+            Ok(bytes) => all.extend_from_slice(&some[..bytes]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return (all, true),
+            Err(error) => panic!("{error} after {} bytes", all.len()),
+        }
+    }
+}
+
+fn body(answer: &[u8]) -> &[u8] {
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    &answer[head + 4..]
+}
+
+#[test]
+fn what_does_not_fit_is_read_while_it_is_sent() {
+    let place = Place::new();
+    let server = chunked(&place, &[]);
+    let large = numbered(LARGE_BYTES, 1);
+    let url = |path: &str| format!("http://{}{path}", server.address);
+    let saved = place.path("saved");
+    assert_eq!(curl(&["-o", &saved, &url("/large-1.bin")]).1, "");
+    assert!(std::fs::read(&saved).unwrap() == large);
+    std::fs::File::options().write(true).open(&saved).unwrap().set_len(777_777).unwrap();
+    assert_eq!(curl(&["-C", "-", "-o", &saved, &url("/large-1.bin")]).1, "");
+    assert!(std::fs::read(&saved).unwrap() == large);
+    let mut stream = connect(server.address);
+    let mut ask = |method: &str, fields: &str, has_body: bool| {
+        write!(stream, "{method} /large-1.bin HTTP/1.1\r\nHost: a\r\n{fields}\r\n").unwrap();
+        answer(&mut stream, has_body).expect("an answer")
+    };
+    let head = ask("HEAD", "", false);
+    assert_eq!((head.status, &*head.fields["content-length"]), (200, &*LARGE_BYTES.to_string()));
+    let tag = head.fields["etag"].clone();
+    assert_eq!(ask("GET", &format!("If-None-Match: {tag}\r\n"), false).status, 304);
+    let part = ask("GET", &format!("Range: bytes=65535-200000\r\nIf-Range: {tag}\r\n"), true);
+    assert!(part.status == 206 && part.body == large[65_535..=200_000]);
+    let parts = ask("GET", "Range: bytes=0-0,6000000-6100000,-1\r\n", true);
+    assert!(parts.status == 206 && parts.fields["content-type"].starts_with("multipart/byteranges"));
+    assert!(parts.body.windows(100_001).any(|window| window == &large[6_000_000..=6_100_000]));
+    assert_eq!(get(&mut stream, "/small.bin").body, numbered(30_000, 9));
+    assert!(server.stat("web_cache_misses_total") > 0 && server.stat("web_cache_hits_total") > 0);
+    assert!(server.stat("web_cache_bytes") <= 1 << 20);
+    assert_eq!((server.stat("web_cache_files"), server.stat("web_cache_streams")), (3, 0));
+}
+
+#[test]
+fn many_share_a_cache_that_holds_a_part_of_what_they_want() {
+    let place = Place::new();
+    let server = chunked(&place, &[]);
+    let all: Vec<Vec<u8>> = (0..3).map(|file| numbered(LARGE_BYTES, file)).collect();
+    // some that never read hold what they can get
+    let idle: Vec<TcpStream> = (0..12).map(|n| begin(server.address, &format!("/large-{}.bin", n % 3))).collect();
+    std::thread::scope(|scope| {
+        for n in 0..24 {
+            let (at, all) = (server.address, &all);
+            scope.spawn(move || {
+                let mut stream = connect(at);
+                let answer = get(&mut stream, &format!("/large-{}.bin", n % 3));
+                assert!(answer.body == all[n % 3], "{} bytes, or other ones", answer.body.len());
+            });
+        }
+    });
+    assert!(server.stat("web_cache_bytes") <= 1 << 20);
+    // and those go on where they stood
+    for (n, stream) in idle.into_iter().enumerate().take(3) {
+        stream.shutdown(Shutdown::Write).unwrap();
+        let (answer, reset) = rest(stream);
+        assert!(!reset && body(&answer) == all[n % 3]);
+    }
+    until(|| server.stat("web_cache_streams") == 0, || "streams that do not end".into());
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_sent_ends_the_connection_and_one_that_is_held_stays_whole() {
+    let place = Place::new();
+    let server = chunked(&place, &[]);
+    let replace = |name: &str, with: Option<&[u8]>| {
+        let path = place.path(&format!("site/{name}"));
+        match with {
+            Some(bytes) => {
+                std::fs::write(format!("{path}.new"), bytes).unwrap();
+                std::fs::rename(format!("{path}.new"), path).unwrap();
+            }
+            None => std::fs::File::options().write(true).open(path).unwrap().set_len(1000).unwrap(),
+        }
+    };
+    for (file, with) in [(0, None), (1, Some(numbered(LARGE_BYTES, 77)))] {
+        let stream = begin(server.address, &format!("/large-{file}.bin"));
+        until(|| server.stat("web_cache_reads_total") > 0, || "nothing is read".into());
+        replace(&format!("large-{file}.bin"), with.as_deref());
+        let (answer, reset) = rest(stream);
+        let (body, whole) = (body(&answer), numbered(LARGE_BYTES, file));
+        assert!(reset && body.len() < LARGE_BYTES && *body == whole[..body.len()], "{} bytes", body.len());
+    }
+    assert_eq!(server.stat("web_drops_total  reason=changed"), 2);
+    server.wait_for_log("large-0.bin: it is not what was loaded any more; connections that are sent it are reset");
+    let mut held = begin(server.address, "/big.bin");
+    replace("big.bin", None);
+    let big = "0123456789abcdef".repeat(1 << 16);
+    assert!(answer(&mut held, true).unwrap().body == big.as_bytes());
+    // what is there now is served after a reload
+    assert!(server.ctl(&["reload"]).status.success());
+    let mut stream = connect(server.address);
+    assert_eq!(get(&mut stream, "/large-0.bin").body, &numbered(LARGE_BYTES, 0)[..1000]);
+    assert!(get(&mut stream, "/large-1.bin").body == numbered(LARGE_BYTES, 77));
+}
+
+#[test]
+fn reloads_leave_downloads_of_files_that_stay_alone() {
+    let place = Place::new();
+    let server = chunked(&place, &["--drain", "1"]);
+    let streams: Vec<TcpStream> = (0..3).map(|file| begin(server.address, &format!("/large-{file}.bin"))).collect();
+    until(|| server.stat("web_cache_reads_total") > 2, || "nothing is read".into());
+    for n in 0..2 {
+        place.write("site/index.html", &format!("<h1>version {n}</h1>"));
+        assert!(server.ctl(&["reload"]).status.success());
+    }
+    // the time to drain is over
+    until(|| server.stat("web_content_version") == 2, || "not reloaded".into());
+    std::thread::sleep(Duration::from_millis(1500));
+    for (file, stream) in streams.into_iter().enumerate() {
+        stream.shutdown(Shutdown::Write).unwrap();
+        let (answer, reset) = rest(stream);
+        assert!(!reset && body(&answer) == numbered(LARGE_BYTES, file as u64), "{file}: {} bytes", answer.len());
+    }
+}
+
+/// The answer to a GET with further fields.
+fn ask(stream: &mut TcpStream, path: &str, fields: &str) -> Answer {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+    answer(stream, true).expect("an answer")
+}
+
+#[test]
+fn variants_are_made_in_the_background_and_negotiated() {
+    let place = Place::new();
+    site(&place);
+    let long = "<p>compressible, again and again</p>\n".repeat(3000);
+    place.write("site/long.html", &long);
+    place.write("site/beside.html", &long);
+    place.write("site/beside.html.br", "made by somebody else");
+    place.write("site/picture.png", &long);
+    let server = serve(&place, &["--compress"]);
+    server.wait_for_log("compressed: ");
+    let mut stream = connect(server.address);
+    let plain = get(&mut stream, "/long.html");
+    assert!(plain.body == long.as_bytes() && plain.fields["vary"] == "Accept-Encoding");
+    let mut tags = vec![plain.fields["etag"].clone()];
+    for coding in ["gzip", "zstd", "br"] {
+        let fields = format!("Accept-Encoding: {coding}\r\n");
+        let whole = ask(&mut stream, "/long.html", &fields);
+        assert_eq!((&*whole.fields["content-encoding"], &*whole.fields["vary"]), (coding, "Accept-Encoding"));
+        assert!(whole.body.len() < 2000 && whole.fields["content-type"] == "text/html; charset=utf-8");
+        let tag = whole.fields["etag"].clone();
+        assert!(!tags.contains(&tag), "{tags:?}");
+        // a part of the variant, under the variant's tag only
+        let part = ask(&mut stream, "/long.html", &format!("{fields}Range: bytes=20-39\r\nIf-Range: {tag}\r\n"));
+        assert!(part.status == 206 && part.body == whole.body[20..40] && part.fields["content-encoding"] == coding);
+        assert_eq!(ask(&mut stream, "/long.html", &format!("{fields}If-None-Match: {tag}\r\n")).status, 304);
+        assert_eq!(ask(&mut stream, "/long.html", &format!("If-None-Match: {tag}\r\n")).status, 200);
+        tags.push(tag);
+    }
+    let url = format!("http://{}/long.html", server.address);
+    assert_eq!(curl(&["--compressed", &url]).0, long);
+    // what stands beside a file comes first, and what does not compress stays as it is
+    assert_eq!(ask(&mut stream, "/beside.html", "Accept-Encoding: br\r\n").body, b"made by somebody else");
+    assert_eq!(ask(&mut stream, "/beside.html", "Accept-Encoding: gzip\r\n").fields["content-encoding"], "gzip");
+    let picture = ask(&mut stream, "/picture.png", "Accept-Encoding: br, gzip, zstd\r\n");
+    assert!(!picture.fields.contains_key("content-encoding") && !picture.fields.contains_key("vary"));
+    // a reload keeps those of what did not change, and makes those of what did
+    place.write("site/beside.html.br", "made by somebody else, later");
+    place.write("site/other.html", &long.replace("again", "anew"));
+    assert!(server.ctl(&["reload"]).status.success());
+    let br = ask(&mut stream, "/long.html", "Accept-Encoding: br\r\n");
+    assert_eq!(br.fields["etag"], tags[3]);
+    assert_eq!(ask(&mut stream, "/beside.html", "Accept-Encoding: br\r\n").body, b"made by somebody else, later");
+    assert_eq!(ask(&mut stream, "/other.html", "Accept-Encoding: zstd\r\n").fields["content-encoding"], "zstd");
+}
+
+#[test]
+fn changes_are_taken_when_the_directory_is_watched() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &["--watch", "--settle", "50", "--memory", "2M", "--cache", "0"]);
+    let body = |path: &str| get(&mut connect(server.address), path).body;
+    let becomes = |path: &str, text: &str| {
+        until(|| body(path) == text.as_bytes(), || format!("{path}: {:?}", text_of(&body(path))));
+    };
+    place.write("site/index.html", "<h1>other</h1>");
+    becomes("/", "<h1>other</h1>");
+    // also below a directory that is new
+    std::fs::create_dir_all(place.path("site/new/deep")).unwrap();
+    place.write("site/new/deep/file.txt", "deep");
+    becomes("/new/deep/file.txt", "deep");
+    place.write("site/new/deep/file.txt", "deeper");
+    becomes("/new/deep/file.txt", "deeper");
+    // what is refused leaves the old content, and says so
+    let huge = std::fs::File::create(place.path("site/huge.bin")).unwrap();
+    huge.set_len(1 << 30).unwrap();
+    server.wait_for_log("not reloaded, the old content goes on serving");
+    assert!(server.log().iter().any(|line| line.contains("more than the 2.0 MiB of --memory")), "{:?}", server.log());
+    assert_eq!(body("/"), b"<h1>other</h1>");
+    place.write("site/index.html", "<h1>third</h1>");
+    std::fs::remove_file(place.path("site/huge.bin")).unwrap();
+    becomes("/", "<h1>third</h1>");
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    text(&bytes[..bytes.len().min(100)])
+}
+
+#[test]
+fn a_storm_of_changes_is_one_change() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &["--watch", "--settle", "200"]);
+    let begun = std::time::Instant::now();
+    let mut changes = 0;
+    while begun.elapsed() < Duration::from_secs(2) {
+        changes += 1;
+        place.write("site/index.html", &format!("<h1>change {changes}</h1>"));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let last = format!("<h1>change {changes}</h1>");
+    until(|| get(&mut connect(server.address), "/").body == last.as_bytes(), || "the last change is not taken".into());
+    // a pause of this machine may look like the end of the storm
+    let reloads = server.stat("web_content_version");
+    assert!((1..=2 + changes / 20).contains(&reloads), "{reloads} reloads of {changes} changes");
+}
+
+#[test]
+fn a_link_that_is_set_to_another_release_is_watched_anew() {
+    let place = Place::new();
+    for release in ["one", "two"] {
+        std::fs::create_dir(place.path(release)).unwrap();
+        place.write(&format!("{release}/index.html"), release);
+    }
+    let set = |release: &str| {
+        std::os::unix::fs::symlink(release, place.path("next")).unwrap();
+        std::fs::rename(place.path("next"), place.path("site")).unwrap();
+    };
+    set("one");
+    let server = serve(&place, &["--watch", "--settle", "50"]);
+    let body = || get(&mut connect(server.address), "/").body;
+    assert_eq!(body(), b"one");
+    set("two");
+    until(|| body() == b"two", || text(&body()));
+    place.write("two/index.html", "two, changed");
+    until(|| body() == b"two, changed", || text(&body()));
+}
+
+#[test]
+fn a_stop_lets_answers_from_disk_finish() {
+    let place = Place::new();
+    let mut server = chunked(&place, &[]);
+    let streams: Vec<TcpStream> = (0..3).map(|file| begin(server.address, &format!("/large-{file}.bin"))).collect();
+    until(|| server.stat("web_cache_reads_total") > 2, || "nothing is read".into());
+    server.signal(Signal::TERM);
+    server.wait_for_log("connections have 60 s to end");
+    for (file, stream) in streams.into_iter().enumerate() {
+        let (answer, reset) = rest(stream);
+        assert!(!reset && body(&answer) == numbered(LARGE_BYTES, file as u64), "{file}: {} bytes", answer.len());
+    }
+    assert_eq!(server.end().code(), Some(0));
+}
+
+#[test]
+fn files_that_cannot_be_read_without_privileges_are_named_at_the_start() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    site(&place);
+    std::fs::write(place.path("site/large.bin"), numbered(LARGE_BYTES, 0)).unwrap();
+    std::fs::set_permissions(place.path("."), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(place.path("site/large.bin"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let server = serve(&place, &["--memory", "4M", "--cache", "1M", "--user", "nobody"]);
+    server.wait_for_log("large.bin: it cannot be read: Permission denied; connections that are sent it are reset");
+    let (answer, reset) = rest(begin(server.address, "/large.bin"));
+    assert!(reset && answer.len() < 1000);
+    assert_eq!(get(&mut connect(server.address), "/").status, 200);
+}

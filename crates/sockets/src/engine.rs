@@ -268,7 +268,15 @@ impl Thread {
         let mut last_panic = None;
         loop {
             // everything that outlives a panic is set right below: the table is dropped inside, sockets carry no half state
-            let run = catch_unwind(AssertUnwindSafe(|| Loop::new(self, config, clock).run(stage, &mut make())));
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                let mut service = make();
+                let waker = self.waker.clone();
+                service.begin(&app::Waker::new(move || {
+                    // refused only when the eventfd's count is full, and then the thread is about to wake
+                    let _ = waker.wake();
+                }));
+                Loop::new(self, config, clock).run(stage, &mut service);
+            }));
             if run.is_ok() || stage.is(STOP) {
                 return;
             }
@@ -347,6 +355,7 @@ impl<'a> Loop<'a> {
                 worked |= udp.turn(now, self.config.batch, &mut self.batch, service, &self.thread.counters) > 0;
             }
             if self.has_streams {
+                service.woken(now, &mut self.table);
                 for n in 0..self.thread.tcp.len() {
                     self.accept(n, now, service);
                 }

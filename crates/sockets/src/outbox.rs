@@ -113,7 +113,8 @@ impl Outbox {
         if bytes == 0 || self.pieces.len() >= bounds.ranges {
             return 0;
         }
-        self.pieces.push_back(Piece::Object { held: versions.hold(content), object, start, bytes });
+        let Some(held) = versions.hold(content) else { return 0 };
+        self.pieces.push_back(Piece::Object { held, object, start, bytes });
         bytes
     }
 

@@ -173,6 +173,7 @@ fn run(seed: u64) -> u64 {
                 ..Usage::default()
             }
         );
+        assert!(host.service.chunks.iter().all(|chunk| chunk.strong_count() == 0), "chunks that nobody needs are held");
     }
     world.large().iter().sum()
 }

@@ -12,7 +12,7 @@ use crate::conditional::{self, Validators, Verdict};
 use crate::head::{Field, Head, LINE_MAX_BYTES, Method};
 use crate::negotiate::Weights;
 use crate::range::{self, PARTS_MAX, Part};
-use crate::site::{Entry, PrefixRedirect, Representation, Site};
+use crate::site::{Entry, NO_ORIGIN, PrefixRedirect, Representation, Site};
 use crate::status;
 use crate::target::{self, Form};
 
@@ -40,13 +40,19 @@ pub(crate) enum Piece {
         start: u64,
         bytes: u64,
     },
+    /// of a file that is sent in chunks
+    File {
+        origin: u32,
+        start: u64,
+        bytes: u64,
+    },
 }
 
 impl Piece {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Piece::Owned { start, end } => u64::from(end - start),
-            Piece::Object { bytes, .. } => *bytes,
+            Piece::Object { bytes, .. } | Piece::File { bytes, .. } => *bytes,
         }
     }
 }
@@ -94,8 +100,24 @@ impl Plan {
     }
 
     fn body(&mut self, of: &Representation, part: Part) {
-        self.object(of.body, of.body_at + part.start, part.bytes());
+        self.part(of, part);
         self.body_bytes += part.bytes();
+    }
+
+    fn part(&mut self, of: &Representation, part: Part) {
+        match of.origin {
+            NO_ORIGIN => self.object(of.body, of.body_at + part.start, part.bytes()),
+            _ if part.bytes() == 0 => {}
+            origin => self.pieces.push(Piece::File { origin, start: part.start, bytes: part.bytes() }),
+        }
+    }
+
+    /// The file that is sent in chunks: one at most, as an answer is of one representation.
+    pub(crate) fn origin(&self) -> Option<u32> {
+        self.pieces.iter().find_map(|piece| match piece {
+            Piece::File { origin, .. } => Some(*origin),
+            _ => None,
+        })
     }
 }
 
@@ -352,7 +374,7 @@ impl Answering<'_> {
             let (first, last, total) = (part.start, part.end - 1, page.body_bytes);
             let _ = write!(owned, "\r\nContent-Range: bytes {first}-{last}/{total}\r\n\r\n");
             self.plan.own(from);
-            self.plan.object(page.body, page.body_at + part.start, part.bytes());
+            self.plan.part(page, *part);
         }
         let from = self.plan.owned.len();
         self.plan.owned.extend_from_slice(b"\r\n--");

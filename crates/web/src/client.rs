@@ -8,6 +8,7 @@ use crate::framing::Framer;
 
 pub(crate) const NO_BUFFER: u32 = u32::MAX;
 pub(crate) const NO_PENDING: u32 = u32::MAX;
+pub(crate) const NO_STREAM: u32 = u32::MAX;
 
 /// What a connection waits for, and so which time it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub(crate) struct Client {
     pub(crate) armed: Instant,
     pub(crate) buffer: u32,
     pub(crate) pending: u32,
+    /// where what is sent in chunks stands
+    pub(crate) stream: u32,
+    /// its own place
+    pub(crate) number: u32,
     pub(crate) requests: u32,
     /// octets in the buffer, none of them given back to the window yet
     pub(crate) held_bytes: u16,
@@ -53,6 +58,9 @@ pub(crate) struct Client {
     pub(crate) closed: bool,
     /// the peer sends no more
     pub(crate) finished: bool,
+    /// an octet of the request was not given back: its answer waits for a chunk while nothing is queued, and whoever closes idle
+    /// connections must see that this is none
+    pub(crate) owed: bool,
     /// something was queued or sent since the time was last set
     pub(crate) has_news: bool,
 }
@@ -62,7 +70,7 @@ const _: () = assert!(size_of::<Client>() <= 128);
 
 impl Client {
     /// A connection that was just accepted.
-    pub(crate) fn new(address: SocketAddr, proxied: bool, believed: bool) -> Client {
+    pub(crate) fn new(number: u32, address: SocketAddr, proxied: bool, believed: bool) -> Client {
         Client {
             framer: Framer::new(proxied),
             address,
@@ -71,6 +79,8 @@ impl Client {
             armed: Instant::MAX,
             buffer: NO_BUFFER,
             pending: NO_PENDING,
+            stream: NO_STREAM,
+            number,
             requests: 0,
             held_bytes: 0,
             unsent_pieces: 0,
@@ -81,15 +91,22 @@ impl Client {
             shut: false,
             closed: false,
             finished: false,
+            owed: false,
             has_news: false,
         }
+    }
+
+    /// Whether the rest of an answer waits to be queued.
+    #[inline]
+    pub(crate) fn has_rest(&self) -> bool {
+        self.pending != NO_PENDING || self.stream != NO_STREAM
     }
 }
 
 impl Default for Client {
     /// A place that is free.
     fn default() -> Client {
-        Client { used: false, ..Client::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false, false) }
+        Client { used: false, ..Client::new(0, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false, false) }
     }
 }
 

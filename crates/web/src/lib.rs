@@ -3,7 +3,8 @@
 //!
 //! GET, HEAD and OPTIONS, with conditions, ranges, precompressed variants, virtual hosts, redirects and error pages
 //! (RFC 9110); framing by RFC 9112, strict where leniency lets requests be smuggled. Left out: anything that is computed for
-//! a request, TLS, HTTP/2, compression at load (the caller gives variants), files that are not held in memory.
+//! a request, TLS, HTTP/2, compression itself (the caller makes variants, and [`SiteBuilder::compressible`] says of what). A file that is not held in memory is read in chunks
+//! while it is sent ([`chunks`]).
 //!
 //! Pure: no file, clock or randomness; after start-up answering allocates nothing. Ownership: a site is immutable and shared
 //! by [`base::publish`]; what a thread writes belongs to its server.
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+pub mod chunks;
 mod client;
 mod conditional;
 mod config;
@@ -27,6 +29,7 @@ mod serve;
 mod site;
 mod stats;
 mod status;
+mod streams;
 mod table;
 mod target;
 
@@ -36,7 +39,7 @@ pub use head::{Method, Refusal};
 pub use negotiate::Encoding;
 pub use proxy::Prefix;
 pub use serve::{Options, Server, WINDOW_BYTES};
-pub use site::{BuildError, File, FileError, Identity, Site, SiteBuilder};
+pub use site::{BuildError, Compressible, File, FileError, Identity, Site, SiteBuilder};
 pub use stats::{DropReason, Stats};
 
 #[cfg(test)]

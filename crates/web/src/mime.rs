@@ -120,6 +120,35 @@ const TYPES: &[(&str, &str)] = &[
     ("zst", "application/zstd"),
 ];
 
+/// Whether content of a type is worth compressing: text, and what is text or plain binary under other names. Formats that are
+/// compressed themselves are not.
+pub(crate) fn compresses(media_type: &str) -> bool {
+    let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.starts_with("text/")
+        || essence.ends_with("+xml")
+        || essence.ends_with("+json")
+        || COMPRESS.contains(&&*essence)
+}
+
+/// Types that compress and whose names do not tell.
+const COMPRESS: &[&str] = &[
+    "application/javascript",
+    "application/json",
+    "application/postscript",
+    "application/rtf",
+    "application/toml",
+    "application/vnd.apple.mpegurl",
+    "application/vnd.ms-fontobject",
+    "application/wasm",
+    "application/xml",
+    "application/yaml",
+    "font/collection",
+    "font/otf",
+    "font/ttf",
+    "image/bmp",
+    "image/x-icon",
+];
+
 /// The extension of a path's last segment; None when it has none.
 pub(crate) fn extension(path: &[u8]) -> Option<&str> {
     let name = path.rsplit(|byte| *byte == b'/').next()?;

@@ -6,14 +6,16 @@ use app::{CallError, Connection, Content, Range, SENDV_RANGES, Streams};
 use arrayvec::ArrayVec;
 
 use crate::answer::{OWNED_MAX_BYTES, PIECES_MAX, Piece, Plan};
+use crate::chunks::Origin;
 use crate::client::{Client, NO_PENDING};
 
-/// Offers the pieces to the engine from octet `skip` of the answer on; how many octets it took.
+/// Offers the pieces to the engine from octet `skip` of the answer on, up to the first part of a file that is sent in chunks; how
+/// many octets it took.
 #[inline]
 pub(crate) fn send<C: Streams>(
     calls: &mut C,
     connection: Connection,
-    content: &Arc<Content>,
+    content: Option<&Arc<Content>>,
     owned: &[u8],
     pieces: &[Piece],
     mut skip: u64,
@@ -31,8 +33,10 @@ pub(crate) fn send<C: Streams>(
         ranges.push(match *piece {
             Piece::Owned { start, end } => Range::Owned(&owned[start as usize + skipped as usize..end as usize]),
             Piece::Object { object, start, bytes } => {
+                let Some(content) = content else { break };
                 Range::Object { content, object, start: start + skipped, bytes: bytes - skipped }
             }
+            Piece::File { .. } => break,
         });
         offered += bytes - skipped;
         if ranges.is_full() {
@@ -56,8 +60,20 @@ struct Pending {
     owned: Vec<u8>,
     pieces: ArrayVec<Piece, PIECES_MAX>,
     content: Option<Arc<Content>>,
+    /// the file that its chunks are of
+    origin: Option<Arc<Origin>>,
     done_bytes: u64,
     bytes: u64,
+}
+
+/// What is next of an answer's rest.
+pub(crate) enum Next {
+    /// nothing: it is whole
+    Nothing,
+    /// the engine took not all of what it was offered
+    Offer,
+    /// a part of a file
+    Chunks(Arc<Origin>, std::ops::Range<u64>),
 }
 
 /// A thread's answers that engines took in part.
@@ -72,6 +88,7 @@ impl Pendings {
             owned: Vec::with_capacity(OWNED_MAX_BYTES),
             pieces: ArrayVec::new(),
             content: None,
+            origin: None,
             done_bytes: 0,
             bytes: 0,
         };
@@ -84,37 +101,85 @@ impl Pendings {
     }
 
     /// Keeps an answer of which `done_bytes` were taken; None when there is no place.
-    pub(crate) fn keep(&mut self, plan: &Plan, content: &Arc<Content>, done_bytes: u64) -> Option<u32> {
+    pub(crate) fn keep(
+        &mut self,
+        plan: &Plan,
+        content: &Arc<Content>,
+        origin: Option<&Arc<Origin>>,
+        done_bytes: u64,
+    ) -> Option<u32> {
         let place = self.free.pop()?;
         let pending = &mut self.all[place as usize];
         pending.owned.clear();
         pending.owned.extend_from_slice(&plan.owned);
         pending.pieces.clone_from(&plan.pieces);
         pending.content = Some(content.clone());
+        pending.origin = origin.cloned();
         (pending.done_bytes, pending.bytes) = (done_bytes, plan.bytes());
         Some(place)
     }
 
-    /// Offers the rest; how many octets were taken, and whether that was all.
+    /// Offers the rest up to the next part of a file; how many octets were taken, and what is next.
     pub(crate) fn flush<C: Streams>(
         &mut self,
         place: u32,
         calls: &mut C,
         connection: Connection,
-    ) -> Result<(u64, bool), CallError> {
-        let Some(pending) = self.all.get_mut(place as usize) else { return Ok((0, true)) };
-        let Some(content) = &pending.content else { return Ok((0, true)) };
+    ) -> Result<(u64, Next), CallError> {
+        let Some(pending) = self.all.get_mut(place as usize) else { return Ok((0, Next::Nothing)) };
+        let content = pending.content.as_ref();
         let taken = send(calls, connection, content, &pending.owned, &pending.pieces, pending.done_bytes)?;
         pending.done_bytes += taken;
-        Ok((taken, pending.done_bytes >= pending.bytes))
+        pending.let_go();
+        Ok((taken, pending.next()))
+    }
+
+    /// So many octets of a part of a file were queued.
+    pub(crate) fn on_fed(&mut self, place: u32, bytes: u64) {
+        if let Some(pending) = self.all.get_mut(place as usize) {
+            pending.done_bytes += bytes;
+        }
     }
 
     /// Takes a client's place back, if it has one.
     pub(crate) fn give(&mut self, client: &mut Client) {
         if client.pending != NO_PENDING {
-            self.all[client.pending as usize].content = None;
+            let pending = &mut self.all[client.pending as usize];
+            (pending.content, pending.origin) = (None, None);
             self.free.push(client.pending);
             client.pending = NO_PENDING;
         }
+    }
+}
+
+impl Pending {
+    /// Lets go of the content when nothing of it is left: a file in chunks goes on beyond the version that it was asked of.
+    fn let_go(&mut self) {
+        let mut end = 0;
+        let mut left = self.pieces.iter().filter(|piece| {
+            end += piece.bytes();
+            end > self.done_bytes && matches!(piece, Piece::Object { .. })
+        });
+        if left.next().is_none() {
+            self.content = None;
+        }
+    }
+
+    /// What stands at the first octet that was not taken.
+    fn next(&self) -> Next {
+        let mut skip = self.done_bytes;
+        for piece in &self.pieces {
+            if skip >= piece.bytes() {
+                skip -= piece.bytes();
+                continue;
+            }
+            return match (piece, &self.origin) {
+                (Piece::File { start, bytes, .. }, Some(origin)) => {
+                    Next::Chunks(origin.clone(), start + skip..start + bytes)
+                }
+                _ => Next::Offer,
+            };
+        }
+        Next::Nothing
     }
 }

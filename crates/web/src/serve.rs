@@ -10,14 +10,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use app::{Addresses, Connection, DeadReason, Listener, Service, Streams};
+use app::{Addresses, Connection, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use base::publish::Reader;
 use base::ring::Producer;
 use siphasher::sip::SipHasher13;
 
 use crate::answer::{self, Moment, Plan};
-use crate::client::{Buffers, Client, Mode, NO_BUFFER, NO_PENDING};
+use crate::chunks::Cache;
+use crate::client::{Buffers, Client, Mode, NO_BUFFER, NO_STREAM};
 use crate::date::{self, WallClock};
 use crate::framing::Step;
 use crate::head::{self, Field, HEAD_MAX_BYTES, Head, Refusal};
@@ -26,6 +27,7 @@ use crate::out::{self, Pendings};
 use crate::proxy::{self, Prefix};
 use crate::site::Site;
 use crate::stats::{DropReason, Stats};
+use crate::streams;
 
 /// The receive window that an engine should give each connection: what its buffer holds. A wider one lets a client that asks
 /// faster than its answers go out fill the buffer, which ends the connection; this one makes it wait.
@@ -66,6 +68,8 @@ pub struct Options {
     pub forwarded: Vec<Prefix>,
     /// the wall clock, for Date and the access log
     pub wall: Arc<WallClock>,
+    /// what files that are not held are read through; without it none are served
+    pub cache: Option<Cache>,
     /// how many servers work side by side; limits are divided among them
     pub threads: usize,
     /// from the machine's entropy; keys multipart boundaries
@@ -87,6 +91,7 @@ impl Default for Options {
             proxies: Vec::new(),
             forwarded: Vec::new(),
             wall: Arc::new(WallClock::new(0)),
+            cache: None,
             threads: 1,
             seed: 0,
         }
@@ -118,6 +123,7 @@ struct Core {
     options: Options,
     plan: Plan,
     pendings: Pendings,
+    streams: streams::Streams,
     date: Date,
     stats: Arc<Stats>,
     log: Option<Producer<Record>>,
@@ -155,6 +161,7 @@ impl Server {
             core: Core {
                 plan: Plan::new(),
                 pendings: Pendings::new(share(options.pendings)),
+                streams: streams::Streams::new(options.cache.clone(), clients),
                 date: Date::new(options.wall.unix_ns(Instant::ZERO)),
                 stats,
                 boundaries: 0,
@@ -238,6 +245,27 @@ impl Server {
         }
         Ok(())
     }
+
+    /// Goes on where an answer, or what waits behind it, had to wait.
+    fn go_on<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let client = &mut self.clients[cookie as usize];
+        if client.has_rest() && self.core.flush(calls, connection, client).is_err() {
+            return;
+        }
+        if client.held_bytes > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
+            let worked = self.work_held(now, calls, connection, cookie);
+            let client = &mut self.clients[cookie as usize];
+            if worked.is_err() {
+                return;
+            }
+            self.core.finish_if_done(calls, connection, client);
+        }
+        let client = &mut self.clients[cookie as usize];
+        if client.closing {
+            self.core.wind_up(calls, connection, client);
+        }
+        self.core.settle(now, calls, connection, client);
+    }
 }
 
 impl Core {
@@ -287,7 +315,7 @@ impl Core {
     /// Whether the next request has to wait for answers before it.
     #[inline]
     fn is_stalled<C: Streams>(&self, calls: &C, connection: Connection, client: &Client) -> bool {
-        client.pending != NO_PENDING
+        client.has_rest()
             || (client.unsent_bytes > 0
                 && (client.unsent_bytes > PIPELINE_MAX_BYTES
                     || client.unsent_pieces >= PIPELINE_MAX_PIECES
@@ -347,7 +375,7 @@ impl Core {
         refusal: Refusal,
         bytes: &[u8],
     ) -> Result<(), Aborted> {
-        if client.pending != NO_PENDING {
+        if client.has_rest() {
             // nothing can go out in the middle of an answer
             return Err(self.abort(calls, connection, client, DropReason::NoPending));
         }
@@ -368,19 +396,13 @@ impl Core {
         let bytes = self.plan.bytes();
         self.stats.answered(self.plan.status, bytes);
         let content = self.site.content();
-        let Ok(taken) = out::send(calls, connection, content, &self.plan.owned, &self.plan.pieces, 0) else {
+        let Ok(taken) = out::send(calls, connection, Some(content), &self.plan.owned, &self.plan.pieces, 0) else {
             return Err(self.abort(calls, connection, client, DropReason::Engine));
         };
         client.unsent_bytes += taken;
         client.unsent_pieces += self.plan.pieces.len() as u16;
         client.has_news |= taken > 0;
-        if taken < bytes {
-            match self.pendings.keep(&self.plan, content, taken) {
-                Some(place) => client.pending = place,
-                None => return Err(self.abort(calls, connection, client, DropReason::NoPending)),
-            }
-        }
-        Ok(())
+        if taken < bytes { self.keep(calls, connection, client, taken) } else { Ok(()) }
     }
 
     fn log(&mut self, mut record: Record) {
@@ -402,7 +424,7 @@ impl Core {
     /// Ends the writing side behind the last answer, and the connection when the client has it all: an engine bounds how long
     /// a closed connection lingers, and an answer may take longer.
     fn wind_up<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
-        if client.closed || client.pending != NO_PENDING {
+        if client.closed || client.has_rest() {
             return;
         }
         if client.unsent_bytes == 0 {
@@ -445,24 +467,14 @@ impl Core {
         client: &mut Client,
         bytes: usize,
     ) -> Result<(), Aborted> {
+        let hold = bytes > 0 && client.stream != NO_STREAM && !client.owed;
+        client.owed |= hold;
+        let bytes = bytes - usize::from(hold);
         // after close the engine throws away what comes
         if bytes == 0 || client.closed || calls.recv_done(connection, bytes).is_ok() {
             return Ok(());
         }
         Err(self.abort(calls, connection, client, DropReason::Engine))
-    }
-
-    /// Sends more of the answer that waits.
-    fn flush<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) -> Result<(), Aborted> {
-        let Ok((taken, whole)) = self.pendings.flush(client.pending, calls, connection) else {
-            return Err(self.abort(calls, connection, client, DropReason::Engine));
-        };
-        client.unsent_bytes += taken;
-        client.has_news |= taken > 0;
-        if whole {
-            self.pendings.give(client);
-        }
-        Ok(())
     }
 
     /// Sets the time at which the connection is looked at again. Each mode has its time: a head and content from their
@@ -472,7 +484,7 @@ impl Core {
         if client.closed {
             return;
         }
-        let mode = if client.unsent_bytes > 0 || client.pending != NO_PENDING {
+        let mode = if client.unsent_bytes > 0 || client.has_rest() {
             Mode::Sending
         } else if !client.framer.in_head() {
             Mode::Content
@@ -526,6 +538,10 @@ impl Drop for Server {
 }
 
 impl Service for Server {
+    fn begin(&mut self, waker: &Waker) {
+        self.core.streams.set_waker(waker);
+    }
+
     fn cycle(&mut self, now: Instant) {
         self.core.site.refresh();
         self.core.date.refresh(self.core.options.wall.unix_ns(now));
@@ -552,7 +568,7 @@ impl Service for Server {
         let is_in = |prefixes: &[Prefix]| prefixes.iter().any(|prefix| prefix.contains(peer.ip()));
         let options = &self.core.options;
         let client = &mut self.clients[place as usize];
-        *client = Client::new(peer, is_in(&options.proxies), is_in(&options.forwarded));
+        *client = Client::new(place, peer, is_in(&options.proxies), is_in(&options.forwarded));
         self.core.stats.connections.add(1);
         self.core.stats.open.add(1);
         self.core.settle(now, calls, connection, client);
@@ -591,27 +607,28 @@ impl Service for Server {
         if client.unsent_bytes == 0 {
             client.unsent_pieces = 0;
         }
-        if client.pending != NO_PENDING && self.core.flush(calls, connection, client).is_err() {
-            return;
-        }
-        if client.held_bytes > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
-            let worked = self.work_held(now, calls, connection, cookie);
-            let client = &mut self.clients[cookie as usize];
-            if worked.is_err() {
-                return;
+        self.go_on(now, calls, connection, cookie);
+    }
+
+    fn woken<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        while let Some((number, connection, told)) = self.core.streams.told() {
+            let client = &mut self.clients[number as usize];
+            if client.closed {
+                continue;
             }
-            self.core.finish_if_done(calls, connection, client);
+            client.has_news = true;
+            if told.is_err() {
+                self.core.abort(calls, connection, client, DropReason::Changed);
+                continue;
+            }
+            self.go_on(now, calls, connection, u64::from(number));
         }
-        let client = &mut self.clients[cookie as usize];
-        if client.closing {
-            self.core.wind_up(calls, connection, client);
-        }
-        self.core.settle(now, calls, connection, client);
     }
 
     fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, _reason: DeadReason) {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         self.core.pendings.give(client);
+        self.core.streams.give(client);
         self.buffers.give(client);
         client.used = false;
         self.free.push(cookie as u32);
@@ -648,5 +665,6 @@ impl Service for Server {
     }
 }
 
+mod rest;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 mod build;
 mod page;
 
-pub use build::{BuildError, File, FileError, Identity, SiteBuilder};
+pub use build::{BuildError, Compressible, File, FileError, Identity, SiteBuilder};
 pub(crate) use page::push_encoded;
 
 use std::collections::BTreeMap;
@@ -16,12 +16,17 @@ use std::sync::Arc;
 
 use app::{Content, ObjectId};
 
+use crate::chunks::Origin;
 use crate::negotiate::{Encoding, Weights};
 use crate::status;
 use crate::table::Table;
 
 /// The scope of host names in the table; hosts' paths have their host's number.
 const HOST_NAMES: u16 = u16::MAX;
+/// The origin of a body that is an object, or a part of one.
+pub(crate) const NO_ORIGIN: u32 = u32::MAX;
+/// The object of a body that is none.
+const NO_OBJECT: ObjectId = ObjectId(u32::MAX);
 /// Longest host name that is looked up (RFC 1035 section 2.3.4).
 const HOST_MAX_BYTES: usize = 255;
 /// Labels of a name that wildcards are looked for at.
@@ -63,6 +68,8 @@ pub(crate) struct Representation {
     pub(crate) body: ObjectId,
     pub(crate) body_at: u64,
     pub(crate) body_bytes: u64,
+    /// the file that the body is read from while it is sent, instead of an object
+    pub(crate) origin: u32,
 }
 
 /// What stands at a path.
@@ -99,6 +106,8 @@ pub struct Site {
     table: Table,
     entries: Box<[Entry]>,
     representations: Box<[Representation]>,
+    /// files that are not held
+    origins: Box<[Arc<Origin>]>,
     /// what the next version may share: the representation and its tag
     identities: BTreeMap<(Identity, Encoding), (u32, u64)>,
     hosts: Box<[HostPages]>,
@@ -123,6 +132,24 @@ impl Site {
     /// ([`Content::retire`], [`Content::expire`]).
     pub fn content(&self) -> &Arc<Content> {
         &self.content
+    }
+
+    /// Files that are read while they are sent, and their bytes.
+    pub fn read_when_sent(&self) -> (usize, u64) {
+        (self.origins.len(), self.origins.iter().map(|origin| origin.bytes()).sum())
+    }
+
+    /// Reads an octet of the first of those files, so that each source that cannot be read says so now; it ends early when many
+    /// cannot.
+    pub fn probe(&self) {
+        const FILES: usize = 1000;
+        const FAILURES: usize = 20;
+        let failures = self.origins.iter().take(FILES).filter(|origin| origin.bytes() > 0 && !origin.probe());
+        let _ = failures.take(FAILURES).count();
+    }
+
+    pub(crate) fn origin(&self, number: u32) -> Option<&Arc<Origin>> {
+        self.origins.get(number as usize)
     }
 
     /// Paths that are answered with content, index and listing pages included.

@@ -23,9 +23,11 @@ pub enum DropReason {
     NoPending,
     /// the engine refused a call
     Engine,
+    /// the file changed, or could not be read, while it was sent
+    Changed,
 }
 
-const DROPS: [(DropReason, &str); 7] = [
+const DROPS: [(DropReason, &str); 8] = [
     (DropReason::Full, "full"),
     (DropReason::SlowReader, "slow reader"),
     (DropReason::Content, "content"),
@@ -33,6 +35,7 @@ const DROPS: [(DropReason, &str); 7] = [
     (DropReason::ProxyHeader, "proxy header"),
     (DropReason::NoPending, "no pending"),
     (DropReason::Engine, "engine"),
+    (DropReason::Changed, "changed"),
 ];
 const METHODS: [(Method, &str); 5] = [
     (Method::Get, "GET"),
@@ -59,6 +62,8 @@ pub struct Stats {
     pub(crate) stalled: Counter,
     pub(crate) logged: Counter,
     pub(crate) log_drops: Counter,
+    pub(crate) cache_hits: Counter,
+    pub(crate) cache_misses: Counter,
 }
 
 impl Stats {
@@ -145,6 +150,8 @@ impl Report for Stats {
             ("web_stalled_total", "times that pipelined requests waited for answers before", &self.stalled),
             ("web_logged_total", "access-log records made", &self.logged),
             ("web_log_drops_total", "access-log records that found no room", &self.log_drops),
+            ("web_cache_hits_total", "chunks of files that were there when they were wanted", &self.cache_hits),
+            ("web_cache_misses_total", "chunks of files that had to be waited for", &self.cache_misses),
         ] {
             show(count(name, help, &[], counter));
         }

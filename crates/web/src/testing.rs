@@ -11,6 +11,7 @@ use app::{Addresses, DeadReason, Listener, Service};
 use base::Instant;
 use base::publish::Publisher;
 
+use crate::chunks::Cache;
 use crate::{Config, Encoding, File, Host, Identity, Options, Redirect, Server, Site, SiteBuilder, WallClock};
 
 /// 1994-11-06T08:49:37Z, the date of RFC 9110's examples: when the files were changed.
@@ -146,6 +147,12 @@ impl Talk {
     pub(crate) fn dead(&mut self) {
         let cookie = self.cookie();
         self.server.dead(self.now, CONNECTION, cookie, DeadReason::Closed);
+    }
+
+    /// Chunks that were asked for are read, and the server is told.
+    pub(crate) fn read_chunks(&mut self, cache: &Cache) {
+        while cache.turn() {}
+        self.server.woken(self.now, &mut self.engine);
     }
 
     /// Time passes up to `to_s`; timers come when they are due.

@@ -157,3 +157,54 @@ fn nor_for_one_in_pieces_with_a_log() {
 fn nor_for_answers_that_the_engine_takes_in_pieces() {
     assert_eq!(count(true, 500, 300, 2).0, 0);
 }
+
+/// A file of which every octet is the same.
+struct Even;
+
+impl web::chunks::Source for Even {
+    fn read(&self, _: u64, into: &mut [u8]) -> Result<(), web::chunks::Unreadable> {
+        into.fill(b'e');
+        Ok(())
+    }
+}
+
+#[test]
+fn nor_for_files_that_are_sent_in_chunks() {
+    const BYTES: u64 = 1_500_000;
+    let mut builder = SiteBuilder::new(Config::default(), 5, 1_700_000_000, None).unwrap();
+    let identity = Identity { bytes: BYTES, ..Identity::default() };
+    let file = File { path: b"/long", modified_unix_s: 7, identity, encoding: web::Encoding::Identity };
+    builder.add_source(0, &file, || Box::new(Even)).unwrap();
+    let cache = web::chunks::Cache::new(8 << 20, 16);
+    let options = Options { connections: 16, cache: Some(cache.clone()), ..Options::default() };
+    let site = Arc::new(builder.finish().unwrap());
+    let mut server = Server::new(Publisher::new(site).reader(), options, None);
+    let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: "192.0.2.2:1".parse().unwrap() };
+    // the first round finds nothing there, and the others what it left
+    for round in 0..3 {
+        for field in ["", "Range: bytes=100000-1400000\r\n", "Range: bytes=0-70000,1400000-\r\n"] {
+            let mut engine = Engine::new(4 << 20);
+            let request = format!("GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{field}\r\n");
+            let (now, mut allocated) = (Instant::ZERO, 0);
+            let mut counted = |work: &mut dyn FnMut()| {
+                let before = allocations::of_thread();
+                work();
+                allocated += allocations::of_thread() - before;
+            };
+            counted(&mut || server.knock(now, &mut engine, Listener(0), CONNECTION, addresses));
+            let cookie = engine.cookie.expect("accepted");
+            engine.delivered += request.len();
+            counted(&mut || server.recv(now, &mut engine, CONNECTION, cookie, request.as_bytes()));
+            while !engine.closed && !engine.aborted {
+                // reading is other threads' business, and they allocate
+                while cache.turn() {}
+                counted(&mut || server.woken(now, &mut engine));
+                let bytes = engine.drain();
+                counted(&mut || server.sent(now, &mut engine, CONNECTION, cookie, bytes, usize::MAX));
+            }
+            assert!(engine.closed && engine.out.len() > 100_000);
+            server.dead(now, CONNECTION, cookie, DeadReason::Closed);
+            assert_eq!(allocated, 0, "round {round} {field}");
+        }
+    }
+}

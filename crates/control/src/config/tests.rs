@@ -261,6 +261,18 @@ fn a_web_services_errors() {
             "s.toml:2:8: a root beside [[web.host]]; give each host its own and leave this out",
         ),
         ("[web]\nroot = \"a\"\nmemory = \"0\"\n", "s.toml:3:10: 0 bytes hold no content; leave it out"),
+        (
+            "[web]\nroot = \"a\"\ncache = \"1000K\"\n",
+            "s.toml:3:9: 1000.0 KiB are too few to send files from; give at least 1M, or 0 to refuse what does not fit",
+        ),
+        (
+            "[web]\nroot = \"a\"\nmemory = \"8M\"\ncache = \"8M\"\n",
+            "s.toml:4:9: it leaves nothing of the memory for files that are held; give less, or more memory",
+        ),
+        (
+            "[web]\nroot = \"a\"\nsettle = 100\n",
+            "s.toml: web.settle: the directories are not watched; add watch = true",
+        ),
         ("[web]\nroot = \"a\"\ntransmit = \"inplace\"\n", "s.toml:3:12: `inplace` is none of auto, copy, offload"),
         ("[web]\nroot = \"a\"\nmemory = \"4 GB\"\n", "s.toml:3:10: `4 GB` is not a size; write it as 512M or 4G"),
         (

@@ -2,6 +2,7 @@
 
 use super::{Places, twice, word};
 use crate::words::{Listen, LogFormat, Placed, Prefix, Size, Switch, WebTransmit, Within};
+use ::web::chunks::CACHE_LEAST_BYTES;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,9 +27,22 @@ pub struct WebOptions {
     /// Lines of the access log: combined or json; default: combined
     #[arg(long, value_name = "WORD")]
     pub log_format: Option<LogFormat>,
-    /// Most memory for content, such as 512M or 4G: more is refused before it is read; default: half of the machine's
+    /// Most memory for content, such as 512M or 4G; what does not fit, the largest files, is read while it is sent; default: half of
+    /// the machine's
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Placed<Size>>,
+    /// Memory, of that, for parts of files that do not fit, at least 1M; 0 refuses to serve more than fits; default: a quarter
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<Placed<Size>>,
+    /// Make gzip, Zstandard and Brotli variants of what compresses, in the background after the start: on or off; default: off
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    pub compress: Option<Switch>,
+    /// Reload when something below the directories changes: on or off; default: off
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    pub watch: Option<Switch>,
+    /// Milliseconds without a change before --watch reloads; default: 500
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub settle: Option<Within<10, 600_000>>,
     /// Most connections at once; default: 16384
     #[arg(long, value_name = "N")]
     pub connections: Option<Within<1, 10_000_000>>,
@@ -182,6 +196,12 @@ pub struct Web {
     pub access_log: Option<AccessLog>,
     /// most bytes of content; None leaves it to the machine
     pub memory_bytes: Option<u64>,
+    /// bytes of it for files that do not fit; None leaves it to the rest
+    pub cache_bytes: Option<u64>,
+    /// variants are made
+    pub compress: bool,
+    /// milliseconds of rest after which a change is taken; None waits to be told
+    pub watch_settle_ms: Option<u32>,
     /// most connections
     pub connections: usize,
     /// most connections of one source, a thread
@@ -259,6 +279,21 @@ pub(super) fn hosts(places: &Places<'_>, web: &WebOptions, folder: &Path, errors
     hosts
 }
 
+/// A cache that cannot work, or that leaves nothing for what is held.
+fn check_cache(places: &Places<'_>, web: &WebOptions, errors: &mut Vec<String>) {
+    let Some(cache) = &web.cache else { return };
+    let (at, bytes) = (places.at(cache, "--cache"), cache.value.0);
+    if bytes > 0 && bytes < CACHE_LEAST_BYTES {
+        let size = crate::sites::size(bytes);
+        errors.push(format!(
+            "{at}: {size} are too few to send files from; give at least 1M, or 0 to refuse what does not fit"
+        ));
+    } else if web.memory.as_ref().is_some_and(|memory| bytes >= memory.value.0) {
+        errors
+            .push(format!("{at}: it leaves nothing of the memory for files that are held; give less, or more memory"));
+    }
+}
+
 /// Fills in defaults and refuses contradictions.
 pub(super) fn settle(
     places: &Places<'_>,
@@ -277,6 +312,12 @@ pub(super) fn settle(
     twice(places, listen, "--listen", errors);
     if let Some(memory) = web.memory.as_ref().filter(|memory| memory.value.0 == 0) {
         errors.push(format!("{}: 0 bytes hold no content; leave it out", places.at(memory, "--memory")));
+    }
+    check_cache(places, web, errors);
+    if web.settle.is_some() && !web.watch.is_some_and(|on| on.0) {
+        let option = word(places, "--settle", "web.settle");
+        let mend = if places.file.is_some() { "watch = true" } else { "--watch" };
+        errors.push(format!("{option}: the directories are not watched; add {mend}"));
     }
     if web.log_format.is_some() && web.access_log.is_none() {
         let option = word(places, "--log-format", "web.log-format");
@@ -302,6 +343,9 @@ pub(super) fn settle(
         },
         access_log,
         memory_bytes: web.memory.as_ref().map(|memory| memory.value.0),
+        cache_bytes: web.cache.as_ref().map(|cache| cache.value.0),
+        compress: web.compress.is_some_and(|on| on.0),
+        watch_settle_ms: web.watch.is_some_and(|on| on.0).then(|| web.settle.map_or(500, |ms| ms.0)),
         connections: web.connections.map_or(16_384, |n| n.0 as usize),
         per_source: web.per_source.map_or(4096, |n| n.0 as usize),
         drain_s: web.drain.map_or(60, |n| n.0),

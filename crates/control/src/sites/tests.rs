@@ -39,7 +39,7 @@ impl Place {
     }
 
     fn load(&self) -> Loaded {
-        load(&self.web(""), None).unwrap().unwrap()
+        load(&self.web(""), None, Variants::Later).unwrap().unwrap()
     }
 
     /// The warnings, with `ROOT` for the folder.
@@ -51,7 +51,11 @@ impl Place {
 
     fn refused(&self, more: &str) -> Vec<String> {
         let folder = self.folder.path().display().to_string();
-        load(&self.web(more), None).unwrap_err().iter().map(|line| line.replace(&folder, "DIR")).collect()
+        load(&self.web(more), None, Variants::Later)
+            .unwrap_err()
+            .iter()
+            .map(|line| line.replace(&folder, "DIR"))
+            .collect()
     }
 }
 
@@ -152,14 +156,81 @@ fn too_much_is_refused_before_it_is_read() {
     let place = Place::new();
     // a sparse file: reading it would take its size in memory
     std::fs::File::create(place.root().join("huge")).unwrap().set_len(1 << 40).unwrap();
-    let lines = place.refused("memory = \"1M\"\n");
+    let lines = place.refused("memory = \"8M\"\ncache = 0\n");
     assert_eq!(lines.len(), 1, "{lines:?}");
+    let line =
+        "DIR/s.toml:2:8: the content takes 1032.0 GiB, more than the 8.0 MiB of --memory, and --cache 0 reads nothing";
+    assert!(lines[0].starts_with(line), "{lines:?}");
+    assert!(place.refused("cache = 0\n")[0].contains("half of the machine's memory"));
+    let lines = place.refused("memory = \"1M\"\n");
+    let line = "DIR/s.toml:2:8: 1 files need 768 B of memory without their contents, more than the 1.0 MiB of --memory and a \
+                cache of 1.0 MiB leave; give more --memory";
+    assert_eq!(lines, [line]);
+}
+
+#[test]
+fn the_smallest_files_are_held_and_the_others_only_looked_at() {
+    let place = Place::new();
+    std::fs::File::create(place.root().join("a-huge")).unwrap().set_len(1 << 40).unwrap();
+    place.write("b-large", &"x".repeat(700_000));
+    place.write("c-small", "small");
+    place.write("d-large", &"x".repeat(600_000));
+    let web = place.web("memory = \"2M\"\ncache = \"1M\"\n");
+    let loaded = load(&web, None, Variants::Later).unwrap().unwrap();
+    // one of the two large ones fits
+    assert_eq!(loaded.site.read_when_sent(), (2, (1 << 40) + 700_000));
+    assert!(loaded.site.memory_bytes() < 1 << 20 && loaded.site.pages() == 4);
     assert!(
-        lines[0]
-            .starts_with("DIR/s.toml:2:8: the content takes 1032.0 GiB, more than the 1.0 MiB of --memory; serve less"),
-        "{lines:?}"
+        describe(&loaded.site).ends_with("KiB held, 2 of 1024.0 GiB read while they are sent"),
+        "{}",
+        describe(&loaded.site)
     );
-    assert!(place.refused("")[0].contains("half of the machine's memory"));
+}
+
+#[test]
+fn files_that_are_not_held_have_to_be_readable_and_to_hold_still() {
+    use ::web::chunks::{Source, Unreadable};
+    let place = Place::new();
+    let text: String = (0..200_000).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
+    place.write("file", &text);
+    let root = Arc::new(Root::open(&place.web("").hosts[0]).unwrap());
+    let print = |name: &str| Print::of(&std::fs::File::open(place.root().join(name)).unwrap()).unwrap();
+    let source = |path: &str| {
+        let found = Found { host: 0, path: path.into(), directory: false, print: print("file") };
+        OnDisk::source(&root, &found)
+    };
+    let read = |source: &dyn Source, at: u64| {
+        let mut bytes = [0; 26];
+        source.read(at, &mut bytes).map(|()| bytes)
+    };
+    let file = source("/file");
+    assert_eq!(read(&*file, 26 * 1000), Ok(*b"abcdefghijklmnopqrstuvwxyz"));
+    // beyond its end, and under a name that is not there
+    assert_eq!(read(&*file, 199_990), Err(Unreadable));
+    assert_eq!(read(&*source("/other"), 0), Err(Unreadable));
+    let change = |change: &dyn Fn(&std::path::Path)| {
+        // a coarse clock must have moved on
+        std::thread::sleep(Duration::from_millis(20));
+        let file = source("/file");
+        assert!(read(&*file, 0).is_ok());
+        change(&place.root().join("file"));
+        let after = read(&*file, 0);
+        assert_eq!(after, Err(Unreadable));
+    };
+    change(&|path| std::fs::File::options().write(true).open(path).unwrap().set_len(100_000).unwrap());
+    change(&|path| {
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[0] = b'z';
+        let before = std::fs::metadata(path).unwrap().modified().unwrap();
+        std::fs::write(path, bytes).unwrap();
+        std::fs::File::open(path).unwrap().set_modified(before).unwrap();
+    });
+    change(&|path| {
+        let new = path.with_extension("new");
+        std::fs::copy(path, &new).unwrap();
+        std::fs::rename(new, path).unwrap();
+    });
+    change(&|path| std::fs::remove_file(path).unwrap());
 }
 
 #[test]
@@ -167,7 +238,7 @@ fn rules_that_are_refused_name_their_place() {
     let place = Place::new();
     let text = "[[web.host]]\nroot = \"root\"\n[[web.host.header]]\npath = \"/**\"\nname = \"Date\"\nvalue = \"x\"\n";
     let web = config::from_text(place.folder.path().join("s.toml").to_str().unwrap(), text).unwrap().web.unwrap();
-    let lines = load(&web, None).unwrap_err();
+    let lines = load(&web, None, Variants::Later).unwrap_err();
     assert!(lines[0].ends_with("s.toml:1:1: header \"Date\": the server writes it"), "{lines:?}");
 }
 
@@ -182,11 +253,11 @@ fn what_did_not_change_is_shared_and_what_did_is_read() {
     let first = place.load();
     let site = Arc::new(first.site);
     let web = place.web("");
-    assert!(load(&web, Some((&site, &first.tree))).unwrap().is_none(), "nothing has changed");
+    assert!(load(&web, Some((&site, &first.tree)), Variants::Later).unwrap().is_none(), "nothing has changed");
     // as long as before, with the old time set back: only the inode's own time tells
     place.write("other.txt", &big.replace('x', "y"));
     place.age("other.txt");
-    let second = load(&web, Some((&site, &first.tree))).unwrap().expect("a change");
+    let second = load(&web, Some((&site, &first.tree)), Variants::Later).unwrap().expect("a change");
     let content = |site: &Site, byte: u8| -> Vec<*const u8> {
         let all = (0..site.content().objects() as u32).map(|n| site.content().bytes(app::ObjectId(n)));
         all.filter(|bytes| bytes.len() == 100_000 && bytes[0] == byte).map(<[u8]>::as_ptr).collect()
@@ -194,7 +265,7 @@ fn what_did_not_change_is_shared_and_what_did_is_read() {
     assert_eq!(content(&second.site, b'y').len(), 1);
     assert!(content(&site, b'x').contains(&content(&second.site, b'x')[0]), "shared, not copied");
     std::fs::remove_file(place.root().join("same.txt")).unwrap();
-    let third = load(&web, Some((&Arc::new(second.site), &second.tree))).unwrap().expect("a change");
+    let third = load(&web, Some((&Arc::new(second.site), &second.tree)), Variants::Later).unwrap().expect("a change");
     assert!(content(&third.site, b'x').is_empty());
 }
 
@@ -203,7 +274,7 @@ fn a_file_just_written_counts_as_changed() {
     let place = Place::new();
     place.write("a", "x");
     let first = place.load();
-    assert!(load(&place.web(""), Some((&Arc::new(first.site), &first.tree))).unwrap().is_some());
+    assert!(load(&place.web(""), Some((&Arc::new(first.site), &first.tree)), Variants::Later).unwrap().is_some());
 }
 
 #[test]

@@ -426,3 +426,93 @@ fn a_server_told_to_copy_sends_frames_only() {
     assert!(!said.contains("super-segments"), "{said}");
     assert_eq!(web.tcp().sum("large_sends_total", &[]), 0);
 }
+
+/// Files of [`SIZES`] of which most are read while they are sent: the memory is far less than what they take.
+fn start_chunked(lab: &Lab, more: &[&str]) -> Web {
+    let web = Web::start(lab.server(), &[&LISTEN[..], &["--memory", "2M", "--cache", "1M"], more].concat());
+    let log = web.server.process.log();
+    assert!(log.contains("held, 2 of 5.8 MiB read while they are sent"), "{log}");
+    web
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_read_while_it_is_sent() {
+    for transmit in ["copy", "auto"] {
+        let lab = Lab::new().unwrap();
+        let web = start_chunked(&lab, &["--transmit", transmit]);
+        for at in SERVERS {
+            for bytes in SIZES {
+                let body = curl(&lab, &[&format!("http://{at}/{bytes}.bin")]);
+                assert!(body == contents(bytes), "{at}: {} of {bytes} bytes, or other ones", body.len());
+            }
+            let part = curl(&lab, &["-r", "65530-200000", &format!("http://{at}/5000000.bin")]);
+            assert!(part == contents(5_000_000)[65_530..=200_000]);
+            let parts = curl(&lab, &["-r", "0-9,3000000-3100000,-5", &format!("http://{at}/5000000.bin")]);
+            assert!(parts.windows(100_001).any(|window| window == &contents(5_000_000)[3_000_000..=3_100_000]));
+            let head = String::from_utf8(curl(&lab, &["-I", &format!("http://{at}/5000000.bin")])).unwrap();
+            assert!(head.contains("Content-Length: 5000000") && head.contains("ETag: \""), "{head}");
+        }
+        // many at once, beside some that never read: the cache holds a part of what they want
+        let mut stuck: Vec<TcpStream> = (0..8).map(|_| connect(&lab, "198.18.0.1:80").unwrap()).collect();
+        for stream in &mut stuck {
+            write!(stream, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+        }
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let (lab, at) = (&lab, SERVERS[n % 2]);
+                scope.spawn(move || {
+                    assert!(curl(lab, &[&format!("http://{at}/5000000.bin")]) == contents(5_000_000), "{n} from {at}");
+                });
+            }
+        });
+        let stats = web.tcp();
+        assert!(stats.sum("web_cache_bytes", &[]) <= 1 << 20, "{stats:?}");
+        assert!(
+            stats.sum("web_cache_hits_total", &[]) > 0 && stats.sum("web_cache_misses_total", &[]) > 0,
+            "{stats:?}"
+        );
+        assert_eq!(stats.sum("web_drops_total", &[]), 0, "{stats:?}");
+        for mut stream in stuck {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(answer.ends_with(&contents(5_000_000)), "{} bytes", answer.len());
+        }
+        web.server.wait_until("no streams", |stats| stats.sum("web_cache_streams", &[]) == 0);
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_sent_from_disk_resets_the_connection() {
+    let lab = Lab::new().unwrap();
+    let web = start_chunked(&lab, &["--drain", "1"]);
+    let begin = |path: &str| {
+        let mut slow = connect(&lab, "198.18.0.1:80").unwrap();
+        write!(slow, "GET {path} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+        let mut body = vec![0; 100_000];
+        slow.read_exact(&mut body).unwrap();
+        (slow, body)
+    };
+    // a reload, and the end of its time to drain, leave it alone as long as it stays
+    let (mut slow, mut body) = begin("/5000000.bin");
+    fs::write(web.file("index.html"), "hello again").unwrap();
+    assert!(web.server.ctl(&["reload"]).status.success());
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    slow.read_to_end(&mut body).unwrap();
+    assert!(body.ends_with(&contents(5_000_000)), "{} bytes", body.len());
+    // it is cut off before a wrong byte
+    let (mut slow, mut body) = begin("/5000000.bin");
+    fs::write(web.file("5000000.bin.new"), contents(5_000_000).iter().rev().copied().collect::<Vec<u8>>()).unwrap();
+    fs::rename(web.file("5000000.bin.new"), web.file("5000000.bin")).unwrap();
+    let ended = slow.read_to_end(&mut body).map_err(|error| error.kind());
+    assert_eq!(ended, Err(ErrorKind::ConnectionReset));
+    let at = body.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    assert!(body.len() < 5_000_000 && body[at..] == contents(5_000_000)[..body.len() - at], "{} bytes", body.len());
+    assert_eq!(web.server.stats().sum("web_drops_total", &[("reason", "changed")]), 1);
+    // a file that cannot be read any more is the same to who is sent it
+    assert!(web.server.ctl(&["reload"]).status.success());
+    let (mut slow, mut body) = begin("/5000000.bin");
+    fs::remove_file(web.file("5000000.bin")).unwrap();
+    let ended = slow.read_to_end(&mut body).map_err(|error| error.kind());
+    assert_eq!(ended, Err(ErrorKind::ConnectionReset));
+    web.server.wait_until("both", |stats| stats.sum("web_drops_total", &[("reason", "changed")]) == 2);
+}

@@ -19,6 +19,7 @@ const TIMERS_A_POLL: usize = 256;
 impl Engine {
     /// Does what is due, and sends as far as there are frames and room; when it wants to be called next.
     pub(crate) fn poll<S: Service>(&mut self, now: Instant, out: &mut Outlet<'_>, service: &mut S) -> Option<Instant> {
+        service.woken(now, &mut Calls { engine: self, now });
         let mut more = self.run_timers(now, out, service);
         self.expire_waits(now);
         if self.queue.versions.sweep() {

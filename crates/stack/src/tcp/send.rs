@@ -106,7 +106,7 @@ impl Queue {
                 if bytes == 0 || list.entries >= self.entries_max || self.free == NONE {
                     return 0;
                 }
-                let held = self.versions.hold(content);
+                let Some(held) = self.versions.hold(content) else { return 0 };
                 let source = Source::Object { held, object, start };
                 self.append(list, Entry { position: end, bytes, source, next: NONE });
                 bytes

@@ -11,7 +11,7 @@ use port::pipe::{self, Pipe};
 use stack::{Claim, ClaimMode, Config, OwnAddress, Stack, TcpConfig, TcpLimits, TcpListener};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub const SERVER: &str = "192.0.2.1:80";
@@ -300,6 +300,8 @@ pub struct Script {
 pub struct Peer {
     pub content: Arc<Content>,
     object: ObjectId,
+    /// what was sent as chunks
+    pub chunks: Vec<Weak<Content>>,
     /// by cookie
     pub ends: HashMap<u64, Script>,
     /// for connections that knock
@@ -317,6 +319,7 @@ impl Peer {
         Peer {
             content: builder.finish(),
             object,
+            chunks: Vec::new(),
             ends: HashMap::new(),
             template,
             knocked: 1 << 32,
@@ -342,9 +345,17 @@ impl Peer {
             let start = end.queued % PATTERN_BYTES as u64;
             let bytes = (end.send - end.queued).min(end.piece.max(1)).min(PATTERN_BYTES as u64 - start);
             let part = start as usize..(start + bytes) as usize;
-            let range = match end.owned {
-                true => Range::Owned(&self.content.bytes(self.object)[part]),
-                false => Range::Object { content: &self.content, object: self.object, start, bytes },
+            // every second service lets go of what it sends at once: only the stack keeps it until it is acknowledged
+            let copy = |memory: &mut [u8]| {
+                memory.copy_from_slice(&self.content.bytes(self.object)[part.clone()]);
+                Ok::<_, ()>(())
+            };
+            let chunk = (end.send % 2 == 1).then(|| ContentBuilder::chunk(bytes as usize, copy).expect("a copy"));
+            self.chunks.extend(chunk.as_ref().map(Arc::downgrade));
+            let range = match (end.owned, &chunk) {
+                (true, _) => Range::Owned(&self.content.bytes(self.object)[part]),
+                (false, Some(content)) => Range::Object { content, object: ObjectId(0), start: 0, bytes },
+                (false, None) => Range::Object { content: &self.content, object: self.object, start, bytes },
             };
             let taken = calls.sendv(connection, &[range]).expect("an open connection");
             end.queued += taken;

@@ -418,3 +418,245 @@ proptest! {
         prop_assert_eq!(talk.engine.closed, whole.engine.closed);
     }
 }
+
+mod chunked {
+    //! Files that are read while they are sent.
+
+    use super::*;
+    use crate::chunks::{CACHE_LEAST_BYTES, CHUNK_BYTES, Cache, Source, Unreadable};
+    use crate::testing::{builder, config, file};
+    use crate::{Identity, Site};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const BYTES: usize = 3_000_001;
+
+    fn contents() -> Vec<u8> {
+        (0..BYTES).map(|n| b'!' + (n / 3 % 90) as u8 ^ (n / 70_000) as u8).collect()
+    }
+
+    struct File(Arc<AtomicBool>);
+
+    impl Source for File {
+        fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            if self.0.load(Ordering::Relaxed) {
+                return Err(Unreadable);
+            }
+            into.copy_from_slice(&contents()[at as usize..at as usize + into.len()]);
+            Ok(())
+        }
+    }
+
+    /// `/long.txt` is not held, `/a.txt` is.
+    fn site(inode: u64, broken: &Arc<AtomicBool>, before: Option<Arc<Site>>) -> Site {
+        let mut builder = builder(config(), before);
+        builder.add(0, &file("/a.txt", 1), b"0123456789").unwrap();
+        let identity = Identity { inode, bytes: BYTES as u64, ..Identity::default() };
+        let long = crate::File { identity, ..file("/long.txt", 0) };
+        builder.add_source(0, &long, || Box::new(File(broken.clone()))).unwrap();
+        builder.finish().unwrap()
+    }
+
+    struct World {
+        talk: Talk,
+        cache: Cache,
+        site: Publisher<Site>,
+        broken: Arc<AtomicBool>,
+    }
+
+    impl World {
+        fn new(more: Options) -> World {
+            let (cache, broken) = (Cache::new(CACHE_LEAST_BYTES, 8), Arc::default());
+            let site = Publisher::new(Arc::new(site(77, &broken, None)));
+            let server = Server::new(site.reader(), Options { cache: Some(cache.clone()), ..more }, None);
+            World { talk: Talk::over(server, "192.0.2.7:4711"), cache, site, broken }
+        }
+
+        fn ask(&mut self, fields: &str) {
+            let request = format!("GET /long.txt HTTP/1.1\r\nHost: h\r\n{}\r\n", fields.replace('|', "\r\n"));
+            self.talk.receive(request.as_bytes());
+        }
+
+        /// Everything is read and taken, as far as it goes.
+        fn run(&mut self) {
+            for _ in 0..1000 {
+                self.talk.read_chunks(&self.cache);
+                self.talk.drain();
+            }
+        }
+
+        fn answer(&self) -> (String, Vec<u8>) {
+            let out = &self.talk.engine.out;
+            let end = 4 + out.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+            (String::from_utf8_lossy(&out[..end]).into_owned(), out[end..].to_vec())
+        }
+
+        fn places(&self) -> usize {
+            self.talk.server.core.streams.free_count()
+        }
+    }
+
+    fn field<'h>(head: &'h str, name: &str) -> &'h str {
+        head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default()
+    }
+
+    #[test]
+    fn it_comes_whole_and_the_next_request_behind_it() {
+        let mut world = World::new(options());
+        world.ask("");
+        world.talk.receive(GET.as_bytes());
+        assert_eq!(world.places(), 3);
+        // nothing is queued between the head and the first chunk, and yet it is not idle
+        world.talk.drain();
+        assert!(world.talk.engine.unsent == 0 && world.talk.engine.delivered > 0);
+        world.run();
+        let (head, body) = world.answer();
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        assert_eq!(field(&head, "Content-Length"), BYTES.to_string());
+        assert!(body[..BYTES] == contents());
+        assert!(String::from_utf8_lossy(&body[BYTES..]).ends_with("0123456789"));
+        assert_eq!((world.places(), world.talk.engine.delivered, world.talk.engine.aborted), (4, 0, false));
+        let stats = world.talk.server.stats();
+        assert!(stats.cache_hits.get() + stats.cache_misses.get() >= 46);
+        assert!(stats.cache_misses.get() >= 1);
+    }
+
+    #[test]
+    fn a_request_alone_is_given_back_when_its_answer_is_queued() {
+        let mut world = World::new(options());
+        world.ask("");
+        world.talk.drain();
+        assert_eq!(world.talk.engine.delivered, 1);
+        world.run();
+        assert_eq!((world.talk.engine.delivered, world.answer().1.len()), (0, BYTES));
+    }
+
+    #[test]
+    fn parts_of_it_and_what_needs_no_byte_of_it() {
+        let mut world = World::new(options());
+        world.ask("Range: bytes=65530-65545|");
+        world.run();
+        let (head, body) = world.answer();
+        assert!(head.starts_with("HTTP/1.1 206") && body == contents()[65_530..=65_545], "{head}");
+        let tag = field(&head, "ETag").to_owned();
+        assert!(tag.starts_with('"') && tag.len() == 18, "{tag}");
+        let reads = world.talk.server.stats().cache_misses.get();
+        for (method, fields, status) in [
+            ("HEAD", String::new(), "200 OK"),
+            ("GET", format!("If-None-Match: {tag}\r\n"), "304"),
+            ("GET", "If-Match: \"other\"\r\n".to_owned(), "412"),
+            ("GET", format!("Range: bytes={BYTES}-\r\n"), "416"),
+        ] {
+            world.talk.engine.out.clear();
+            world.talk.receive(format!("{method} /long.txt HTTP/1.1\r\nHost: h\r\n{fields}\r\n").as_bytes());
+            let text = world.talk.text();
+            assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{method} {fields}: {text}");
+            world.talk.drain();
+        }
+        assert_eq!((world.talk.server.stats().cache_misses.get(), world.places()), (reads, 4));
+    }
+
+    #[test]
+    fn several_parts_in_their_order_whatever_the_engine_takes() {
+        for (quota_bytes, quota_ranges) in [(usize::MAX, usize::MAX), (100, usize::MAX), (usize::MAX, 1), (70, 2)] {
+            let mut world = World::new(options());
+            (world.talk.engine.quota_bytes, world.talk.engine.quota_ranges) = (quota_bytes, quota_ranges);
+            world.ask("Range: bytes=2999990-,0-9,65000-200000|");
+            world.run();
+            let (head, body) = world.answer();
+            assert!(
+                head.starts_with("HTTP/1.1 206") && field(&head, "Content-Type").starts_with("multipart/byteranges")
+            );
+            assert_eq!(field(&head, "Content-Length"), body.len().to_string());
+            let all = contents();
+            let mut rest = &body[..];
+            for part in [&all[2_999_990..], &all[..10], &all[65_000..=200_000]] {
+                let at = rest.windows(4).position(|four| four == b"\r\n\r\n").expect("a part's head");
+                rest = &rest[at + 4..];
+                assert!(rest.starts_with(part), "quotas {quota_bytes} {quota_ranges}");
+                rest = &rest[part.len()..];
+            }
+            assert_eq!((world.places(), world.talk.engine.aborted), (4, false));
+        }
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_holds_its_share_and_is_ended_in_time() {
+        let mut world = World::new(options());
+        world.ask("");
+        for _ in 0..100 {
+            world.talk.read_chunks(&world.cache);
+        }
+        // one stream alone: half of the cache
+        assert!((1..=9 * CHUNK_BYTES as usize).contains(&world.talk.engine.unsent), "{}", world.talk.engine.unsent);
+        world.talk.pass(61);
+        assert!(world.talk.engine.aborted);
+        assert_eq!(world.talk.server.stats().drops(DropReason::SlowReader), 1);
+        world.talk.dead();
+        assert_eq!(world.places(), 4);
+    }
+
+    #[test]
+    fn a_file_that_changes_ends_the_connection() {
+        let mut world = World::new(options());
+        world.ask("");
+        world.talk.read_chunks(&world.cache);
+        world.broken.store(true, Ordering::Relaxed);
+        world.run();
+        assert!(world.talk.engine.aborted);
+        let (_, body) = world.answer();
+        assert!(!body.is_empty() && body.len() < BYTES && body == contents()[..body.len()]);
+        assert_eq!(world.talk.server.stats().drops(DropReason::Changed), 1);
+        world.talk.dead();
+        assert_eq!(world.places(), 4);
+    }
+
+    #[test]
+    fn a_connection_that_dies_while_it_waits_leaves_its_place_when_the_chunk_comes() {
+        let mut world = World::new(options());
+        world.ask("");
+        world.talk.dead();
+        assert_eq!(world.places(), 3);
+        world.talk.read_chunks(&world.cache);
+        assert_eq!((world.places(), world.talk.engine.unsent > 0), (4, true));
+    }
+
+    #[test]
+    fn a_reload_leaves_it_going_and_holds_nothing_of_the_old_version() {
+        for fields in ["", "Range: bytes=0-9,100000-2500000|"] {
+            let mut world = World::new(options());
+            world.ask(fields);
+            world.talk.read_chunks(&world.cache);
+            let old = world.site.current();
+            // the same file, so the same chunks
+            world.site.publish(Arc::new(site(77, &world.broken, Some(old.clone()))));
+            world.talk.server.cycle(world.talk.now);
+            let next = world.site.current();
+            assert!(Arc::ptr_eq(old.origin(0).unwrap(), next.origin(0).unwrap()));
+            assert_eq!(Arc::strong_count(old.content()), 1, "{fields}");
+            drop(old);
+            world.run();
+            let (head, body) = world.answer();
+            assert_eq!(field(&head, "Content-Length"), body.len().to_string());
+            assert!(!world.talk.engine.aborted);
+        }
+    }
+
+    #[test]
+    fn another_version_of_the_file_has_another_tag() {
+        let broken = Arc::default();
+        let tags: Vec<String> = [77, 78, 77]
+            .iter()
+            .map(|inode| {
+                let server = Server::new(
+                    Publisher::new(Arc::new(site(*inode, &broken, None))).reader(),
+                    Options { cache: Some(Cache::new(CACHE_LEAST_BYTES, 1)), ..options() },
+                    None,
+                );
+                let mut talk = Talk::over(server, "192.0.2.7:4711");
+                talk.receive(b"HEAD /long.txt HTTP/1.1\r\nHost: h\r\n\r\n");
+                field(&talk.text(), "ETag").to_owned()
+            })
+            .collect();
+        assert!(tags[0] != tags[1] && tags[0] == tags[2], "{tags:?}");
+    }
+}

@@ -4,6 +4,10 @@
 //! version before had under the same identity is shared with it and not read again. What follows from all files together
 //! (variants, index and listing pages, directory redirects) is made in [`SiteBuilder::finish`].
 
+mod variants;
+
+pub use variants::Compressible;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -14,7 +18,8 @@ use siphasher::sip::SipHasher13;
 use thiserror::Error;
 
 use super::page::{self, Fields, Line};
-use super::{Entry, HOST_NAMES, HostPages, PrefixRedirect, Representation, Site, Span};
+use super::{Entry, HOST_NAMES, HostPages, NO_OBJECT, NO_ORIGIN, PrefixRedirect, Representation, Site, Span};
+use crate::chunks::{Origin, Source};
 use crate::config::{self, Config, ConfigError, Host};
 use crate::head::LINE_MAX_BYTES;
 use crate::mime;
@@ -79,6 +84,8 @@ pub enum BuildError {
 enum Body {
     Small(Box<[u8]>),
     Object(ObjectId),
+    /// read while it is sent
+    Origin(Arc<Origin>),
 }
 
 struct Stored {
@@ -162,6 +169,9 @@ impl SiteBuilder {
         let Some(before) = self.before.clone() else { return Ok(false) };
         let Some(&(at, tag)) = before.identities.get(&(file.identity, file.encoding)) else { return Ok(false) };
         let held = &before.representations[at as usize];
+        if held.origin != NO_ORIGIN {
+            return Ok(false);
+        }
         let body = if held.body == held.head {
             let object = before.content.bytes(held.body);
             Body::Small(object[held.body_at as usize..].into())
@@ -212,6 +222,34 @@ impl SiteBuilder {
         Ok(body.map(|body| self.push(host, file, body, bytes as u64, tag)))
     }
 
+    /// Adds a file that is not held but read while it is sent, from what `source` makes; that of the version before goes on when
+    /// it has the file under the same identity.
+    ///
+    /// Its entity tag is made of the identity instead of the octets, so another machine's differs. It is a strong one all the same
+    /// (RFC 9110 section 8.8.1) if the identity changes whenever the content does and the source gives no octet of any other
+    /// content: the caller sees to both.
+    ///
+    /// # Errors
+    /// See [`SiteBuilder::check_path`].
+    pub fn add_source(
+        &mut self,
+        host: usize,
+        file: &File<'_>,
+        source: impl FnOnce() -> Box<dyn Source>,
+    ) -> Result<(), FileError> {
+        self.check_path(host, file.path)?;
+        let held = self.before.as_ref().and_then(|before| {
+            let (at, _) = before.identities.get(&(file.identity, file.encoding))?;
+            before.origin(before.representations[*at as usize].origin).cloned()
+        });
+        let origin = held.unwrap_or_else(|| Arc::new(Origin::new(file.identity.bytes, source())));
+        let Identity { device, inode, bytes, modified_ns } = file.identity;
+        let identity = [device.to_ne_bytes(), inode.to_ne_bytes(), bytes.to_ne_bytes()].concat();
+        let tag = tag_of(file.encoding, &[&b"identity"[..], &identity, &modified_ns.to_ne_bytes()].concat());
+        self.push(host, file, Body::Origin(origin), bytes, tag);
+        Ok(())
+    }
+
     /// Adds a directory, so that one without files is known too. `path` is as a file's, without a slash at its end.
     ///
     /// # Errors
@@ -255,6 +293,7 @@ impl SiteBuilder {
             rules: &rules,
             files: &files,
             content,
+            origins: Vec::new(),
             representations: Vec::new(),
             identities: BTreeMap::new(),
             entries: Vec::new(),
@@ -275,6 +314,7 @@ impl SiteBuilder {
             table,
             entries: maker.entries.into(),
             representations: maker.representations.into(),
+            origins: maker.origins.into(),
             identities: maker.identities,
             hosts: hosts.into(),
             has_names: config.hosts.iter().any(|host| !host.names.is_empty()),
@@ -309,6 +349,7 @@ struct Maker<'b> {
     rules: &'b [Rules],
     files: &'b [Stored],
     content: ContentBuilder,
+    origins: Vec<Arc<Origin>>,
     representations: Vec<Representation>,
     identities: BTreeMap<(Identity, Encoding), (u32, u64)>,
     entries: Vec<Entry>,
@@ -367,7 +408,8 @@ impl Maker<'_> {
                     let text =
                         format!("{}: older than what it compresses, not used as a variant", shown(&variant.path));
                     self.notes.push(text);
-                } else if variants[*encoding as usize].is_none() {
+                } else {
+                    // above one that was made
                     beside.push(((*host, path.clone()), *encoding, at));
                 }
             }
@@ -449,7 +491,7 @@ impl Maker<'_> {
             extra: &extra,
             server: self.config.server.as_deref(),
         };
-        place(&mut self.content, &fields, body).ok_or_else(|| BuildError::Fields(shown(path)))
+        place(&mut self.content, &mut self.origins, &fields, body).ok_or_else(|| BuildError::Fields(shown(path)))
     }
 
     /// What a directory's path answers, with and without its slash.
@@ -564,7 +606,8 @@ impl Maker<'_> {
             extra: &[],
             server: self.config.server.as_deref(),
         };
-        place(&mut self.content, &fields, body).ok_or_else(|| BuildError::Fields("error pages".to_owned()))
+        place(&mut self.content, &mut self.origins, &fields, body)
+            .ok_or_else(|| BuildError::Fields("error pages".to_owned()))
     }
 
     fn names(&mut self) {
@@ -587,8 +630,14 @@ struct FieldsOf {
 }
 
 /// Adds the objects of a representation; None when its fields are too long.
-fn place(content: &mut ContentBuilder, fields: &Fields<'_>, body: &Body) -> Option<Representation> {
+fn place(
+    content: &mut ContentBuilder,
+    origins: &mut Vec<Arc<Origin>>,
+    fields: &Fields<'_>,
+    body: &Body,
+) -> Option<Representation> {
     let mut head = fields.write()?;
+    let mut number = NO_ORIGIN;
     let (head_id, body_id, body_at) = match body {
         Body::Small(bytes) => {
             head.text.extend_from_slice(bytes);
@@ -596,6 +645,14 @@ fn place(content: &mut ContentBuilder, fields: &Fields<'_>, body: &Body) -> Opti
             (id, id, u64::from(head.head_end))
         }
         Body::Object(id) => (content.add(&head.text), *id, 0),
+        Body::Origin(origin) => {
+            let known = origins.iter().rposition(|known| Arc::ptr_eq(known, origin));
+            number = known.unwrap_or(origins.len()) as u32;
+            if known.is_none() {
+                origins.push(origin.clone());
+            }
+            (content.add(&head.text), NO_OBJECT, 0)
+        }
     };
     Some(Representation {
         head: head_id,
@@ -609,6 +666,7 @@ fn place(content: &mut ContentBuilder, fields: &Fields<'_>, body: &Body) -> Opti
         body: body_id,
         body_at,
         body_bytes: fields.body_bytes,
+        origin: number,
     })
 }
 
