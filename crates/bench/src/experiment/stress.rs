@@ -8,7 +8,7 @@ use super::{Common, tell_written};
 use crate::commands::{rate, seconds};
 use crate::http::Outcome;
 use crate::procs::{self, Ticks};
-use crate::report::{Cell, Machine, Report, Table};
+use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats;
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{Lab, Process};
@@ -413,7 +413,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
         options.bytes, options.seconds, options.rounds
     );
     let name = options.name.clone().unwrap_or_else(|| name.into());
-    Report { name, title: title.into(), method, table, chart: None, machine: Machine::here(true) }
+    Report { name, title: title.into(), method, table, charts: Vec::new(), machine: Machine::here(Peers::Web) }
 }
 
 #[cfg(test)]
