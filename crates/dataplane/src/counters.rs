@@ -20,8 +20,10 @@ pub struct Counters {
     pub transmitted: Counter,
     /// bursts by size
     pub bursts: [Counter; BURST_CLASSES],
-    /// cycles that received less, or nothing, because the transmit ring was full
+    /// cycles that received less, or nothing, because the port took no more
     pub transmit_stalls: Counter,
+    /// times the thread let others of its processor run though it had work
+    pub yields: Counter,
     /// times the thread went to sleep
     pub sleeps: Counter,
     /// nanoseconds in cycles that had work
@@ -67,8 +69,9 @@ impl Report for Counters {
                 counter,
             );
         }
-        let stalls = "cycles that received less because the transmit ring was full";
+        let stalls = "cycles that received less because the port took no more";
         one("dataplane_transmit_stalls_total", stalls, &[], &self.transmit_stalls);
+        one("dataplane_yields_total", "times a busy thread let others run", &[], &self.yields);
         one("dataplane_sleeps_total", "times a thread went to sleep", &[], &self.sleeps);
         let time = "nanoseconds by what a thread did";
         one("dataplane_time_nanoseconds_total", time, &[("state", "busy")], &self.busy_ns);

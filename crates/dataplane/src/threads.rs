@@ -272,10 +272,19 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
                 self.short_sleep = SHORT_SLEEP;
                 self.cycles.counters().busy_ns.add((now - began).as_nanos() as u64);
             }
-            if self.governor.after_cycle(now, busy) == Next::Sleep {
-                let woken = self.sleep(now, activity.next, activity.outgoing);
-                self.cycles.counters().asleep_ns.add((woken - now).as_nanos() as u64);
-                now = woken;
+            match self.governor.after_cycle(now, busy) {
+                Next::Cycle => {}
+                Next::Yield => {
+                    rustix::thread::sched_yield();
+                    self.cycles.counters().yields.add(1);
+                    now = self.clock.now();
+                    self.governor.yielded(now);
+                }
+                Next::Sleep => {
+                    let woken = self.sleep(now, activity.next, activity.outgoing);
+                    self.cycles.counters().asleep_ns.add((woken - now).as_nanos() as u64);
+                    now = woken;
+                }
             }
         }
         // what had come is still answered; with a bound, since peers may go on asking
@@ -306,7 +315,9 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
     fn sleep(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
         let counters = self.cycles.counters().clone();
         let port = self.cycles.port();
-        let pollable = port.descriptor();
+        // what has arrived cannot be received while nothing can be sent: to wait for it would be to ask again and again, on a
+        // processor that whoever makes room may need
+        let pollable = if outgoing == Outgoing::Full { None } else { port.descriptor() };
         let most = if outgoing == Outgoing::Waiting || pollable.is_none() {
             let short = self.short_sleep;
             self.short_sleep = (short * 2).min(LONGEST_SHORT_SLEEP);

@@ -79,6 +79,8 @@ pub(crate) struct Recipe {
     pub(crate) sizes: Sizes,
     /// microseconds, and packets a poll
     pub(crate) busy_poll: Option<(u32, u32)>,
+    /// frames that may be on their way out at a time
+    pub(crate) most_outstanding: u32,
     /// after this long without any completion the device is taken to have lost the frames
     pub(crate) completion_timeout: Duration,
     pub(crate) slots: Sockets,
@@ -378,10 +380,12 @@ impl Port for XdpPort {
 
     #[inline]
     fn transmit_room(&mut self) -> usize {
-        // bounded by the completion ring too: a frame needs a slot to come back in
+        let most = self.recipe.most_outstanding;
+        if self.outstanding + BURST_FRAMES as u32 > most {
+            self.reap();
+        }
         let Some(socket) = &mut self.socket else { return 0 };
-        let back = socket.completion.size() - self.outstanding;
-        socket.tx.room(BURST_FRAMES as u32).min(back) as usize
+        socket.tx.room(BURST_FRAMES as u32).min(most - self.outstanding) as usize
     }
 
     #[inline]
@@ -418,6 +422,9 @@ impl Port for XdpPort {
         self.quiet_flushes += 1;
         if self.quiet_flushes >= PATIENCE_FLUSHES {
             self.stay_patient();
+        }
+        if self.outstanding == self.recipe.most_outstanding {
+            return Outgoing::Full;
         }
         let taken = self.socket.as_mut().is_some_and(|socket| socket.tx.waiting() == 0);
         if taken && !self.pool.is_empty() { Outgoing::Underway } else { Outgoing::Waiting }

@@ -50,6 +50,8 @@ pub enum Outgoing {
     Underway,
     /// the device must be asked again, or frames are short until some come back: flush soon
     Waiting,
+    /// as many are on their way as the device takes, so whoever answers need not receive either: flush soon
+    Full,
 }
 
 /// One receive queue and one transmit queue, owned by one thread.

@@ -106,7 +106,7 @@ impl<P: Port> Link<P> {
     /// How long nothing needs to be done, unless a frame arrives; None for as long as none does.
     pub(crate) fn idle(&self, now: Instant) -> Option<Duration> {
         let of = |end: &End<P>| {
-            let stuck = end.out.stuck_frames() > 0 || end.outgoing == Outgoing::Waiting;
+            let stuck = end.out.stuck_frames() > 0 || end.outgoing >= Outgoing::Waiting;
             let underway = end.outgoing == Outgoing::Underway;
             let due = end.out.due_at().map(|at| at - now);
             [due, stuck.then_some(STUCK), underway.then_some(UNDERWAY)].into_iter().flatten().min()

@@ -3,7 +3,7 @@
 use base::Burst;
 use port::{Mac, Outgoing, Port};
 use port_xdp::{Listener, OpenConfig, Opened, XdpPort, device::Device, open};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,21 @@ pub(crate) fn ip(line: &str) {
 pub(crate) fn sh(program: &str, arguments: &[&str]) {
     let done = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Asks the server `n` times and waits for each answer; how many were what was asked.
+pub(crate) fn ask(n: usize) -> usize {
+    let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answered = 0;
+    for i in 0..n {
+        let question = format!("question {i}");
+        socket.send_to(question.as_bytes(), "198.18.0.1:53").unwrap();
+        let mut buffer = [0; 64];
+        let len = socket.recv(&mut buffer).expect("an answer");
+        answered += usize::from(&buffer[..len] == question.as_bytes());
+    }
+    answered
 }
 
 /// UDP port 53 of the server's IPv4 address.

@@ -1,0 +1,72 @@
+//! How many frames may be on their way out, and that none is lost for it.
+
+#[allow(dead_code, reason = "the other tests use the rest")]
+mod common;
+
+use base::Burst;
+use common::*;
+use port::{Outgoing, Port};
+use port_xdp::{device, open};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::time::{Duration, Instant};
+
+fn read(space: &str, path: &str) -> String {
+    let line = ["netns", "exec", space, "cat", path];
+    let done = std::process::Command::new("ip").args(line).output().unwrap();
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+/// Puts the client's receive thread and the calling one on one processor, so that who sends without pause keeps the other
+/// from receiving.
+fn share_a_processor(lab: &Lab) {
+    let client = &lab.client;
+    // the thread has the interface's name, which other tests use too
+    ip(&format!("-n {client} link set vc down"));
+    ip(&format!("-n {client} link set vc name outgoing"));
+    ip(&format!("-n {client} link set outgoing up"));
+    sh("ip", &["netns", "exec", client, "ethtool", "-K", "outgoing", "gro", "on"]);
+    // with segmentation on, what the server sends is received on its own processor, at once
+    sh("ip", &["netns", "exec", &lab.server, "ethtool", "-K", "vs", "tso", "off"]);
+    sh("ip", &["netns", "exec", client, "sh", "-c", "echo 1 > /sys/class/net/outgoing/threaded"]);
+    sh("sh", &["-c", "taskset -pc 0 $(pgrep '^napi/outgoing-')"]);
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(None, &first).unwrap();
+}
+
+#[test]
+fn a_receiver_that_gets_no_processor_loses_nothing() {
+    const FRAMES: usize = 20_000;
+    let lab = Lab::new("outgoing", 1);
+    share_a_processor(&lab);
+    let mut opened = open(&config(&[dns()])).unwrap();
+    let port = &mut opened.ports[0];
+    let frame = ethernet([2, 0, 0, 0, 0, 1], None, 0x88b5, &[7; 50]);
+    let received = || read(&lab.client, "/sys/class/net/outgoing/statistics/rx_packets").parse::<usize>().unwrap();
+    eventually("the link is not up", || device::Device::find("vs").unwrap().unwrap().running);
+    let dropped = || read(&lab.server, "/sys/class/net/vs/statistics/tx_dropped");
+    let before = (received(), dropped());
+
+    let (mut sent, mut full) = (0, 0);
+    let mut burst = Burst::new();
+    let until = Instant::now() + PATIENCE;
+    while sent < FRAMES || port.flush() != Outgoing::Nothing {
+        assert!(Instant::now() < until, "{sent} sent, {} still out", port.outstanding());
+        let room = port.transmit_room().min(FRAMES - sent).min(burst.remaining_capacity());
+        for mut frame_of_port in (0..room).map_while(|_| port.take()).collect::<Vec<_>>() {
+            assert!(frame_of_port.fill(&frame));
+            burst.push(frame_of_port);
+        }
+        sent += port.transmit(&mut burst);
+        assert!(burst.is_empty(), "the port had said that there is room");
+        assert!(port.outstanding() < 256, "{} are more than veth takes", port.outstanding());
+        if port.flush() == Outgoing::Full {
+            full += 1;
+            assert_eq!(port.transmit_room(), 0);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    assert!(full > 0, "the receiver never fell behind, so nothing was shown");
+    eventually("not all came", || received() >= before.0 + FRAMES);
+    assert_eq!(dropped(), before.1, "veth dropped some");
+}
