@@ -19,6 +19,9 @@ use wire::checksum::Sum;
 /// Bytes between two prefix sums: 2 bytes of sums for 256 of content, and a range's ends cost a quarter of this on average.
 const STRIDE_BYTES: usize = 256;
 
+/// Objects from this size on are not taken for cached.
+const FORESEEN_OBJECT_BYTES: usize = 2 << 20;
+
 /// An object of one [`Content`]: its number in the order of adding, without meaning in another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
@@ -101,6 +104,23 @@ impl<'c> Parts<'c> {
         let sum = number(if self.at.is_multiple_of(2) { sum } else { sum.swapped() });
         (self.at, self.sum) = (end, all);
         (part, sum)
+    }
+
+    /// Asks for what the sum up to `ahead` bytes from here is made of, where the object is larger than caches are: who reads the sums
+    /// alone jumps from one part's end to the next, which no processor foresees.
+    #[inline]
+    pub fn foresee(&self, ahead: usize) {
+        let end = self.at + ahead;
+        if self.object.bytes.len() < FORESEEN_OBJECT_BYTES || end >= self.object.bytes.len() {
+            return;
+        }
+        let strides = (end + STRIDE_BYTES / 2) / STRIDE_BYTES;
+        base::prefetch::read(self.object.sums.as_ptr().wrapping_add(strides));
+        let (from, to) = (end.min(strides * STRIDE_BYTES), end.max(strides * STRIDE_BYTES));
+        for line in (from..to).step_by(base::CACHE_LINE_BYTES) {
+            base::prefetch::read(self.object.bytes.as_ptr().wrapping_add(line));
+        }
+        base::prefetch::read(self.object.bytes.as_ptr().wrapping_add(to));
     }
 
     /// Where the next part begins.
@@ -341,6 +361,7 @@ mod tests {
             let mut walk = content.parts(ObjectId(1), at);
             for part in parts {
                 let part = part.min(bytes.len() - at);
+                walk.foresee(part);
                 let (found, sum) = walk.take(part);
                 prop_assert_eq!(found, &bytes[at..at + part]);
                 prop_assert_eq!(one_zero(sum), twin(found));

@@ -22,6 +22,8 @@ use wire::{Sum, ipv6};
 const LEAST_COPIED: u64 = 2;
 /// Shorter payloads are cheaper copied than gathered.
 const LEAST_GATHERED_BYTES: u16 = 512;
+/// So many segments ahead the sums are asked for that a gathered one needs.
+const FORESEEN_SEGMENTS: usize = 6;
 /// Room for all headers (tag, IPv6, timestamps), which are copied with what stands behind them: the length of the copy is known then.
 const HEAD_BYTES: usize = 96;
 const _: () = assert!(TAGGED_HEADER_BYTES + ipv6::HEADER_BYTES + tcp::HEADER_BYTES + 12 <= HEAD_BYTES);
@@ -160,8 +162,11 @@ fn gather_run(
     segments: u64,
     mss: u16,
 ) -> usize {
+    let ahead = FORESEEN_SEGMENTS * usize::from(mss);
+    (1..FORESEEN_SEGMENTS).for_each(|n| parts.foresee(n * usize::from(mss)));
     for n in 0..segments as usize {
         let Some(mut frame) = gather.frame() else { return n };
+        parts.foresee(ahead);
         let at = parts.at();
         let (bytes, sum) = parts.take(usize::from(mss));
         heads.write(&mut frame, u32::from(mss), sum);
