@@ -22,6 +22,9 @@ use wire::checksum::Sum;
 /// Bytes between two prefix sums: 2 bytes of sums for 256 of content, and a range's ends cost a quarter of this on average.
 const STRIDE_BYTES: usize = 256;
 
+/// Objects from this size on are not taken for cached.
+const FORESEEN_OBJECT_BYTES: usize = 2 << 20;
+
 /// An object of one [`Content`]: its number in the order of adding, without meaning in another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
@@ -79,6 +82,63 @@ impl Object {
     }
 }
 
+/// Parts of an object one behind the other: the sum up to where one ends is the sum up to where the next begins, so each costs
+/// one prefix sum and not two.
+#[derive(Clone, Copy)]
+pub struct Parts<'c> {
+    object: &'c Object,
+    at: usize,
+    /// of all before
+    sum: Sum,
+}
+
+impl<'c> Parts<'c> {
+    /// The next `bytes` bytes, and their sum as [`Content::sum`] has it.
+    ///
+    /// # Panics
+    /// When the object is shorter.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) -> (&'c [u8], u16) {
+        let end = self.at + bytes;
+        let part = &self.object.bytes[self.at..end];
+        let all = self.object.sum_to(end);
+        let sum = all.word(!number(self.sum));
+        // as in `Object::sum`
+        let sum = number(if self.at.is_multiple_of(2) { sum } else { sum.swapped() });
+        (self.at, self.sum) = (end, all);
+        (part, sum)
+    }
+
+    /// Asks for what the sum up to `ahead` bytes from here is made of, where the object is larger than caches are: who reads the sums
+    /// alone jumps from one part's end to the next, which no processor foresees.
+    #[inline]
+    pub fn foresee(&self, ahead: usize) {
+        let end = self.at + ahead;
+        if self.object.bytes.len() < FORESEEN_OBJECT_BYTES || end >= self.object.bytes.len() {
+            return;
+        }
+        let strides = (end + STRIDE_BYTES / 2) / STRIDE_BYTES;
+        base::prefetch::read(self.object.sums.as_ptr().wrapping_add(strides));
+        let (from, to) = (end.min(strides * STRIDE_BYTES), end.max(strides * STRIDE_BYTES));
+        for line in (from..to).step_by(base::CACHE_LINE_BYTES) {
+            base::prefetch::read(self.object.bytes.as_ptr().wrapping_add(line));
+        }
+        base::prefetch::read(self.object.bytes.as_ptr().wrapping_add(to));
+    }
+
+    /// Where the next part begins.
+    #[inline]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+}
+
+impl fmt::Debug for Parts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parts(at {} of {})", self.at, self.object.bytes.len())
+    }
+}
+
 /// A sum as a number, the first byte high.
 #[inline]
 fn number(sum: Sum) -> u16 {
@@ -106,6 +166,25 @@ impl Content {
     #[inline]
     pub fn get(&self, id: ObjectId) -> Option<&[u8]> {
         self.objects.get(id.0 as usize).map(|object| &*object.bytes)
+    }
+
+    /// An object's bytes as they are shared, for who keeps them longer than this version.
+    ///
+    /// # Panics
+    /// When this version has no such object.
+    #[inline]
+    pub fn shared(&self, id: ObjectId) -> &Arc<[u8]> {
+        &self.objects[id.0 as usize].bytes
+    }
+
+    /// An object in parts one behind the other, from the byte at `start` on.
+    ///
+    /// # Panics
+    /// When this version has no such object, or it is shorter.
+    #[inline]
+    pub fn parts(&self, id: ObjectId, start: usize) -> Parts<'_> {
+        let object = &self.objects[id.0 as usize];
+        Parts { object, at: start, sum: object.sum_to(start) }
     }
 
     /// The one's complement sum of a range of an object (RFC 1071): folded, not inverted, as a number whose high half is the
@@ -185,7 +264,9 @@ impl ContentBuilder {
     /// # Panics
     /// With more objects than a number of 32 bits can tell apart.
     pub fn add(&mut self, bytes: &[u8]) -> ObjectId {
-        self.push(Object::new(bytes.into()))
+        let mut memory = base::huge::shared(bytes.len());
+        Arc::get_mut(&mut memory).expect("made above, and not shared yet").copy_from_slice(bytes);
+        self.push(Object::new(memory))
     }
 
     /// Adds an object of `bytes` bytes that `fill` writes, all zero at first, such as a file read in place. When it fails,
@@ -194,7 +275,7 @@ impl ContentBuilder {
     /// # Errors
     /// What `fill` says.
     pub fn add_with<E>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<ObjectId, E> {
-        let mut memory: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
+        let mut memory = base::huge::shared(bytes);
         fill(Arc::get_mut(&mut memory).expect("made above, and not shared yet"))?;
         Ok(self.push(Object::new(memory)))
     }
@@ -295,6 +376,26 @@ mod tests {
             let range = a.min(b)..a.max(b);
             let content = content(&bytes);
             prop_assert_eq!(one_zero(content.sum(ObjectId(1), range.clone())), twin(&bytes[range]));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_the_object_in_order_with_their_sums(
+            bytes in prop::collection::vec(any::<u8>(), 0..5000), start in any::<prop::sample::Index>(), parts in prop::collection::vec(0usize..1600, 0..9)
+        ) {
+            let content = content(&bytes);
+            let mut at = start.index(bytes.len() + 1);
+            let mut walk = content.parts(ObjectId(1), at);
+            for part in parts {
+                let part = part.min(bytes.len() - at);
+                walk.foresee(part);
+                let (found, sum) = walk.take(part);
+                prop_assert_eq!(found, &bytes[at..at + part]);
+                prop_assert_eq!(one_zero(sum), twin(found));
+                at += part;
+                prop_assert_eq!(walk.at(), at);
+            }
         }
     }
 

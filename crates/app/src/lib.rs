@@ -19,7 +19,7 @@ mod stream;
 mod versions;
 mod waker;
 
-pub use content::{Content, ContentBuilder, Lifetime, ObjectId, memory_bytes};
+pub use content::{Content, ContentBuilder, Lifetime, ObjectId, Parts, memory_bytes};
 pub use datagram::{Datagram, Ecn};
 pub use stream::{CallError, DeadReason, Range, SENDV_RANGES, Streams};
 pub use versions::{Held, Versions};

@@ -1,7 +1,7 @@
 //! What every floor of simoom stands on: time, frames and their pool, rings between threads, counters, published
-//! tables, sequence numbers, prefetch, the machine's clock and the timer wheel.
+//! tables, tables on huge pages, sequence numbers, prefetch, the machine's clock and the timer wheel.
 //!
-//! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `ring` and `prefetch` only; each of
+//! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `huge`, `ring` and `prefetch` only; each of
 //! those files opens with the argument for its soundness.
 
 #![deny(unsafe_code)]
@@ -9,6 +9,7 @@
 pub mod arena;
 pub mod counter;
 pub mod frame;
+pub mod huge;
 pub mod pool;
 pub mod prefetch;
 pub mod publish;

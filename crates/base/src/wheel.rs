@@ -71,7 +71,7 @@ impl<T> Wheel<T> {
             previous: NONE,
         };
         Wheel {
-            nodes: (0..timers).map(node).collect(),
+            nodes: crate::huge::table(timers, node),
             free: if timers == 0 { NONE } else { 0 },
             heads: vec![NONE; DUE + 1],
             filled: [[0; SLOTS / 64]; LEVELS],
@@ -169,6 +169,9 @@ impl<T> Wheel<T> {
             self.mark(list, false);
             while at != NONE {
                 let next = self.nodes[at as usize].next;
+                if let Some(node) = self.nodes.get(next as usize) {
+                    crate::prefetch::read(node);
+                }
                 self.place(at);
                 at = next;
             }

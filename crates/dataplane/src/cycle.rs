@@ -4,7 +4,7 @@ use crate::Counters;
 use crate::tap::{Direction, Tap};
 use app::Service;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
-use port::{Large, Outgoing, Port, Segmentation, Supply};
+use port::{Gather, Large, Outgoing, Piece, Port, Segmentation, Supply};
 use std::sync::Arc;
 
 /// What the loop needs of a stack. Crate `stack` has the one that is served with; tests of the loop have simpler ones.
@@ -87,7 +87,7 @@ impl Floor for stack::Stack {
 pub struct Activity {
     /// frames received
     pub received: usize,
-    /// frames that the port took
+    /// frames that the port took, gathered ones counted
     pub transmitted: usize,
     /// what of the frames sent is still on its way out, in the port or kept here, and so how soon the next cycle should come
     pub outgoing: Outgoing,
@@ -169,8 +169,10 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         if received > 0 || self.due.is_some_and(|due| now >= due) {
             let Loop { port, stack, service, tx, tap, counters, .. } = self;
-            let mut supply = Supplies { now, port, kept, tap: tap.as_mut(), counters };
+            let mut supply = Supplies { now, port, kept, gathered: 0, tap: tap.as_mut(), counters };
             self.due = stack.poll(now, &mut supply, tx, service);
+            transmitted += supply.gathered;
+            counters.transmitted.add(supply.gathered as u64);
         }
         if !self.tx.is_empty() {
             transmitted += self.transmit(now);
@@ -291,6 +293,8 @@ struct Supplies<'a, P> {
     port: &'a mut P,
     /// frames wait for room in the transmit ring: a large send would overtake them
     kept: bool,
+    /// frames that were gathered
+    gathered: usize,
     tap: Option<&'a mut Tap>,
     counters: &'a Counters,
 }
@@ -309,6 +313,34 @@ impl<P: Port> Supply for Supplies<'_, P> {
             return if self.port.large().is_some() { Some(self) } else { None };
         }
         self.port.large()
+    }
+
+    fn gather(&mut self) -> Option<&mut dyn Gather> {
+        if !self.kept && self.port.gather().is_some() { Some(self) } else { None }
+    }
+}
+
+/// Counts what is gathered; a tap gets a copy.
+impl<P: Port> Gather for Supplies<'_, P> {
+    fn frame(&mut self) -> Option<Frame> {
+        self.port.take()
+    }
+
+    fn give_back(&mut self, frame: Frame) {
+        self.port.give(frame);
+    }
+
+    fn send(&mut self, head: Frame, piece: Piece) -> Result<(), Frame> {
+        let whole = self.tap.is_some().then(|| [head.bytes(), piece.bytes()].concat());
+        match self.port.gather() {
+            Some(gather) => gather.send(head, piece)?,
+            None => return Err(head),
+        }
+        self.gathered += 1;
+        if let (Some(tap), Some(whole)) = (&mut self.tap, whole) {
+            tap.copy_one(self.now, Direction::Out, self.counters, || whole.into());
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 //! it has no place for a frame's direction, which its hardware addresses tell. Writing goes to whatever the caller gives,
 //! on the caller's thread: give it a buffer. A write that fails ends the capture, never the traffic.
 
-use crate::{Facts, Large, Outgoing, Port, Segmentation};
+use crate::{Facts, Gather, Large, Outgoing, Piece, Port, Segmentation};
 use base::{Burst, Frame, Instant};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -160,6 +160,10 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
         if self.port.large().is_some() { Some(self) } else { None }
     }
 
+    fn gather(&mut self) -> Option<&mut dyn Gather> {
+        if self.port.gather().is_some() { Some(self) } else { None }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.port.descriptor()
     }
@@ -177,6 +181,29 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Large for Capture<P, W, F> {
             self.record(&[&[header], payload].concat().concat());
         }
         sent
+    }
+}
+
+/// A gathered frame is written down whole.
+impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Gather for Capture<P, W, F> {
+    fn frame(&mut self) -> Option<Frame> {
+        self.port.take()
+    }
+
+    fn give_back(&mut self, frame: Frame) {
+        self.port.give(frame);
+    }
+
+    fn send(&mut self, head: Frame, piece: Piece) -> Result<(), Frame> {
+        let whole = self.file.is_some().then(|| [head.bytes(), piece.bytes()].concat());
+        match self.port.gather() {
+            Some(gather) => gather.send(head, piece)?,
+            None => return Err(head),
+        }
+        if let Some(whole) = whole {
+            self.record(&whole);
+        }
+        Ok(())
     }
 }
 
@@ -219,6 +246,24 @@ mod tests {
         assert_eq!([24, 28, 32, 36].map(word), [1_700_000_000, 1, 60, 60]);
         assert_eq!([100, 104, 108, 112].map(word), [1_700_000_002, 3, 60, 60]);
         assert_eq!((file[24 + 16 + 5], file[100 + 16 + 5]), (2, 1));
+    }
+
+    #[test]
+    fn a_gathered_frame_is_written_whole() {
+        let (mut a, mut b) = pipe::pair(&pipe::Config::default()).unwrap();
+        let mut port = a.remove(0);
+        port.set_gathers(true);
+        let mut capture = Capture::new(port, Vec::new(), |_: &[u8]| true, Duration::ZERO).unwrap();
+        let gather = Port::gather(&mut capture).unwrap();
+        let mut head = gather.frame().unwrap();
+        assert!(head.fill(b"head"));
+        gather.send(head, Piece::new(b"one, two".as_slice().into(), 5, 3)).unwrap();
+        let mut burst = Burst::new();
+        assert_eq!(b[0].receive(&mut burst, 64), 1);
+        assert_eq!(burst[0].bytes(), b"headtwo");
+        b[0].give(burst.pop().unwrap());
+        let file = capture.finish().1.unwrap().finish().unwrap();
+        assert_eq!((file.len(), &file[24 + 16..]), (24 + 16 + 7, &b"headtwo"[..]));
     }
 
     #[test]

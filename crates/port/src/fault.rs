@@ -12,7 +12,7 @@ mod lane;
 pub use burst::BurstLoss;
 pub use lane::{Injuries, Line, Rates, Stats};
 
-use crate::{Cuts, Facts, Large, Outgoing, Port, Segmentation};
+use crate::{Cuts, Facts, Gather, Large, Outgoing, Piece, Port, Segmentation};
 use base::rng::Rng;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
 use lane::{Lane, Step};
@@ -146,6 +146,10 @@ impl<P: Port> Port for Fault<P> {
         if self.port.large().is_some() { Some(self) } else { None }
     }
 
+    fn gather(&mut self) -> Option<&mut dyn Gather> {
+        if self.port.gather().is_some() { Some(self) } else { None }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.port.descriptor()
     }
@@ -182,6 +186,34 @@ impl<P: Port> Large for Fault<P> {
             self.transmit.pass(&mut step, frame);
         }
         true
+    }
+}
+
+/// Where frames are injured a gathered one is put together here, so that it is, too; as often as a frame is lost it is refused.
+impl<P: Port> Gather for Fault<P> {
+    fn frame(&mut self) -> Option<Frame> {
+        self.port.take()
+    }
+
+    fn give_back(&mut self, frame: Frame) {
+        self.port.give(frame);
+    }
+
+    fn send(&mut self, mut head: Frame, piece: Piece) -> Result<(), Frame> {
+        let injuries = &self.stats.transmitted;
+        if self.transmit.is_idle() {
+            let Some(gather) = self.port.gather() else { return Err(head) };
+            gather.send(head, piece)?;
+            injuries.passed.add(1);
+            return Ok(());
+        }
+        if self.rng.chance(self.transmit.rates.drop) {
+            return Err(head);
+        }
+        piece.append_to(&mut head);
+        let mut step = Step { port: &mut self.port, rng: &mut self.rng, now: self.now, injuries };
+        self.transmit.pass(&mut step, head);
+        Ok(())
     }
 }
 

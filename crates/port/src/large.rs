@@ -4,6 +4,7 @@
 //! whole, with its own lengths, sequence number, IPv4 identification and checksums; PSH and FIN stand on the last only, CWR
 //! on the first (RFC 3168 section 6.1.2 wants it once).
 
+use crate::Gather;
 use base::Frame;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::{Protocol, Sum};
@@ -47,6 +48,9 @@ pub trait Supply {
 
     /// For large sends; None where the device does not segment.
     fn large(&mut self) -> Option<&mut dyn Large>;
+
+    /// For frames whose payload lies elsewhere; None where the device does not gather.
+    fn gather(&mut self) -> Option<&mut dyn Gather>;
 }
 
 impl<P: crate::Port> Supply for P {
@@ -58,6 +62,11 @@ impl<P: crate::Port> Supply for P {
     #[inline]
     fn large(&mut self) -> Option<&mut dyn Large> {
         crate::Port::large(self)
+    }
+
+    #[inline]
+    fn gather(&mut self) -> Option<&mut dyn Gather> {
+        crate::Port::gather(self)
     }
 }
 

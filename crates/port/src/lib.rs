@@ -3,7 +3,8 @@
 //! A [`Port`] is one receive queue and one transmit queue of a network interface, together with the free frames of the
 //! thread that owns it. `pipe` is one in memory; crate `port-xdp` has the AF_XDP one. `capture` and `fault` wrap any.
 //!
-//! A port whose device segments TCP has [`Large`] sends beside frames; a stack sees frames and those as [`Supply`].
+//! A port whose device segments TCP has [`Large`] sends beside frames, one whose device fetches a packet from several places
+//! [`Gather`]; a stack sees frames and those as [`Supply`].
 //!
 //! Ownership: [`Port::receive`] gives frames to the caller; each must go out by [`Port::transmit`] or home by
 //! [`Port::give`]. What `transmit` accepts is the port's until the device has sent it, then it is a free frame again.
@@ -14,8 +15,10 @@ pub mod capture;
 pub mod fault;
 pub mod pipe;
 
+mod gather;
 mod large;
 
+pub use gather::{Gather, Piece};
 pub use large::{Cuts, Large, MAX_PIECES, MOST_BYTES, Segmentation, Supply};
 
 use base::{Burst, Frame};
@@ -79,6 +82,11 @@ pub trait Port {
 
     /// What sends super-segments, which the device cuts; None where it does not, or not now.
     fn large(&mut self) -> Option<&mut dyn Large> {
+        None
+    }
+
+    /// What sends frames whose payload lies elsewhere; None where the device does not gather, or not now.
+    fn gather(&mut self) -> Option<&mut dyn Gather> {
         None
     }
 

@@ -3,9 +3,11 @@
 //! For tests and for measuring the stack without a kernel. Each end has its own frames, as each host has its own memory:
 //! [`Port::flush`] of the receiving side copies nothing, but a frame that arrives is the sender's chunk; it travels home
 //! through the receiver's transmit or a return ring, so the receiver may answer in place and the pipe moves handles only.
+//! What is gathered goes over as it is, a frame with its headers and a piece of shared bytes beside it; the receiving end puts the
+//! two together, as a card does that writes into its host's memory.
 //! Rings are bounded; a frame that finds the receive ring full is dropped and counted, as a NIC does.
 
-use crate::{Cuts, Facts, Large, MOST_BYTES, Mac, Outgoing, Port, Segmentation};
+use crate::{Cuts, Facts, Gather, Large, MOST_BYTES, Mac, Outgoing, Piece, Port, Segmentation};
 use base::ring::{Consumer, Producer, ring};
 use base::{Arena, Burst, Counter, Frame, Pool};
 use std::io;
@@ -41,6 +43,8 @@ pub struct Stats {
     pub dropped: Counter,
     /// super-segments that were cut into frames
     pub large: Counter,
+    /// frames that were gathered
+    pub gathered: Counter,
 }
 
 /// One queue of one end.
@@ -49,11 +53,20 @@ pub struct Pipe {
     facts: Facts,
     out: Producer<Frame>,
     into: Consumer<Frame>,
+    /// the payload of gathered frames, each with the frame's number in `out`
+    out_pieces: Producer<(u32, Piece)>,
+    into_pieces: Consumer<(u32, Piece)>,
+    /// the first of `into_pieces`, whose frame has not come yet
+    piece: Option<(u32, Piece)>,
+    /// frames that went into `out` and came out of `into`, modulo 2^32
+    pushed: u32,
+    popped: u32,
     /// the other end's frames that we are done with, on their way home
     home_out: Producer<Frame>,
     home_in: Consumer<Frame>,
     pool: Pool,
     segments: bool,
+    gathers: bool,
     stats: Arc<Stats>,
 }
 
@@ -66,6 +79,21 @@ impl Pipe {
     /// Whether it takes super-segments and cuts them, as a device with TSO; not at first.
     pub fn set_segments(&mut self, segments: bool) {
         self.segments = segments;
+    }
+
+    /// Whether it takes gathered frames; not at first.
+    pub fn set_gathers(&mut self, gathers: bool) {
+        self.gathers = gathers;
+    }
+
+    /// Puts the frame that came out of the ring last together with its payload, if that was gathered.
+    fn complete(&mut self, frame: &mut Frame) {
+        if self.piece.is_none() {
+            self.piece = self.into_pieces.pop();
+        }
+        if let Some((_, piece)) = self.piece.take_if(|(number, _)| *number == self.popped) {
+            piece.append_to(frame);
+        }
     }
 
     fn bring_home(&mut self) {
@@ -82,14 +110,18 @@ impl Port for Pipe {
 
     fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
         let n = limit.min(into.remaining_capacity());
-        let before = into.len();
-        while into.len() - before < n {
-            match self.into.pop() {
-                Some(frame) => into.push(frame),
-                None => break,
+        let n = n.min(self.into.waiting(n));
+        // a piece goes into its ring before its frame does, so those of the frames that wait are seen now
+        let gathered = self.piece.is_some() || self.into_pieces.waiting(1) > 0;
+        for _ in 0..n {
+            let Some(mut frame) = self.into.pop() else { break };
+            if gathered {
+                self.complete(&mut frame);
             }
+            self.popped = self.popped.wrapping_add(1);
+            into.push(frame);
         }
-        into.len() - before
+        n
     }
 
     fn transmit_room(&mut self) -> usize {
@@ -100,6 +132,7 @@ impl Port for Pipe {
         let n = from.len();
         let mut frames = from.drain(..);
         let sent = self.out.push_all(&mut frames);
+        self.pushed = self.pushed.wrapping_add(sent as u32);
         self.stats.sent.add(sent as u64);
         self.stats.dropped.add((n - sent) as u64);
         for frame in frames {
@@ -127,6 +160,10 @@ impl Port for Pipe {
     fn large(&mut self) -> Option<&mut dyn Large> {
         self.segments.then_some(self)
     }
+
+    fn gather(&mut self) -> Option<&mut dyn Gather> {
+        self.gathers.then_some(self)
+    }
 }
 
 impl Large for Pipe {
@@ -145,7 +182,10 @@ impl Large for Pipe {
             frame.set_len(bytes);
             cuts.write(frame.bytes_mut());
             match self.out.push(frame) {
-                Ok(()) => self.stats.sent.add(1),
+                Ok(()) => {
+                    self.pushed = self.pushed.wrapping_add(1);
+                    self.stats.sent.add(1);
+                }
                 Err(frame) => {
                     self.stats.dropped.add(1);
                     self.pool.give(frame);
@@ -154,6 +194,38 @@ impl Large for Pipe {
         }
         self.stats.large.add(1);
         true
+    }
+}
+
+impl Gather for Pipe {
+    fn frame(&mut self) -> Option<Frame> {
+        self.take()
+    }
+
+    fn give_back(&mut self, frame: Frame) {
+        self.give(frame);
+    }
+
+    /// As on a wire, what finds the other end's ring full is lost.
+    fn send(&mut self, head: Frame, piece: Piece) -> Result<(), Frame> {
+        if head.len() + piece.len() > self.facts.frame_bytes || piece.len() > head.room() - head.len() {
+            return Err(head);
+        }
+        // there is a place for the piece of each frame
+        if self.out.room(1) == 0 || self.out_pieces.push((self.pushed, piece)).is_err() {
+            self.stats.dropped.add(1);
+            self.give(head);
+            return Ok(());
+        }
+        match self.out.push(head) {
+            Ok(()) => {
+                self.pushed = self.pushed.wrapping_add(1);
+                self.stats.sent.add(1);
+                self.stats.gathered.add(1);
+            }
+            Err(_) => unreachable!("there was room"),
+        }
+        Ok(())
     }
 }
 
@@ -179,24 +251,53 @@ pub fn pair(config: &Config) -> io::Result<(Vec<Pipe>, Vec<Pipe>)> {
     for _ in 0..config.queues {
         let (first_out, second_in) = ring(config.ring_frames);
         let (second_out, first_in) = ring(config.ring_frames);
+        // the receiver may hold one whose frame it has not taken out yet
+        let (first_out_pieces, second_in_pieces) = ring(2 * config.ring_frames);
+        let (second_out_pieces, first_in_pieces) = ring(2 * config.ring_frames);
         let home_frames = config.frames.next_power_of_two() as usize;
         let (first_home_out, second_home_in) = ring(home_frames);
         let (second_home_out, first_home_in) = ring(home_frames);
-        ends.0.push(end(config, 0, (first_out, first_in), (first_home_out, first_home_in))?);
-        ends.1.push(end(config, 1, (second_out, second_in), (second_home_out, second_home_in))?);
+        let first = Ends { out: first_out, into: first_in, home_out: first_home_out, home_in: first_home_in };
+        let second = Ends { out: second_out, into: second_in, home_out: second_home_out, home_in: second_home_in };
+        ends.0.push(end(config, 0, first, (first_out_pieces, first_in_pieces))?);
+        ends.1.push(end(config, 1, second, (second_out_pieces, second_in_pieces))?);
     }
     Ok(ends)
 }
 
-type Ends = (Producer<Frame>, Consumer<Frame>);
+/// One queue's ends of its rings of frames.
+struct Ends {
+    out: Producer<Frame>,
+    into: Consumer<Frame>,
+    home_out: Producer<Frame>,
+    home_in: Consumer<Frame>,
+}
 
-fn end(config: &Config, side: usize, (out, into): Ends, (home_out, home_in): Ends) -> io::Result<Pipe> {
+type PieceEnds = (Producer<(u32, Piece)>, Consumer<(u32, Piece)>);
+
+fn end(config: &Config, side: usize, ends: Ends, (out_pieces, into_pieces): PieceEnds) -> io::Result<Pipe> {
     let chunk_bytes = if config.mtu <= 1500 { 2048 } else { 4096 };
     let (arena, frames) = Arena::new(config.frames, chunk_bytes)?;
     let room = usize::from(chunk_bytes) - usize::from(base::arena::HEADROOM_BYTES);
     let facts = Facts { mac: config.macs[side], mtu: config.mtu, frame_bytes: room, virtual_link: true };
     let pool = Pool::new(arena, frames);
-    Ok(Pipe { facts, out, into, home_out, home_in, pool, segments: false, stats: Arc::default() })
+    let Ends { out, into, home_out, home_in } = ends;
+    Ok(Pipe {
+        facts,
+        out,
+        into,
+        out_pieces,
+        into_pieces,
+        piece: None,
+        pushed: 0,
+        popped: 0,
+        home_out,
+        home_in,
+        pool,
+        segments: false,
+        gathers: false,
+        stats: Arc::default(),
+    })
 }
 
 #[cfg(test)]
@@ -268,5 +369,69 @@ mod tests {
         for frame in burst.drain(..) {
             b[1].give(frame);
         }
+    }
+    #[test]
+    fn gathered_frames_keep_their_place_and_hold_their_bytes_until_they_arrive() {
+        let (mut a, mut b) = pair(&Config { ring_frames: 8, frames: 8, ..Config::default() }).unwrap();
+        let (a, b) = (&mut a[0], &mut b[0]);
+        assert!(a.gather().is_none());
+        a.set_gathers(true);
+        let shared: Arc<[u8]> = (0..100).collect();
+        let expect = |n: usize, gathered: bool| match gathered {
+            true => [&[n as u8][..], &shared[n..n + 10]].concat(),
+            false => vec![n as u8],
+        };
+        let mut sent = Vec::new();
+        for round in 0..50usize {
+            // each round another mixture, taken out a few at a time
+            for n in 0..round % 8 {
+                let gathered = (round * 7 + n * n) % 3 > 0;
+                if gathered {
+                    let gather = a.gather().unwrap();
+                    let mut head = gather.frame().unwrap();
+                    assert!(head.fill(&[n as u8]));
+                    gather.send(head, Piece::new(shared.clone(), n, 10)).unwrap();
+                } else {
+                    send(a, &[n as u8]);
+                }
+                sent.push(expect(n, gathered));
+            }
+            let gathered = sent.iter().filter(|packet| packet.len() > 1).count();
+            assert_eq!(Arc::strong_count(&shared), 1 + gathered);
+            let mut burst = Burst::new();
+            while b.receive(&mut burst, 1 + round % 3) > 0 {}
+            let came: Vec<_> = burst.iter().map(|frame| frame.bytes().to_vec()).collect();
+            assert_eq!(came, std::mem::take(&mut sent), "round {round}");
+            assert_eq!(Arc::strong_count(&shared), 1);
+            burst.drain(..).for_each(|frame| b.give(frame));
+        }
+        assert_eq!(a.stats().dropped.get(), 0);
+        assert!(a.stats().gathered.get() > 50);
+    }
+
+    #[test]
+    fn a_gathered_frame_that_finds_no_room_is_lost_and_one_too_long_refused() {
+        let (mut a, mut b) = pair(&Config { ring_frames: 2, frames: 8, ..Config::default() }).unwrap();
+        a[0].set_gathers(true);
+        let shared: Arc<[u8]> = vec![7; 4000].into();
+        let mut offer = |len: usize| {
+            let gather = a[0].gather().unwrap();
+            let mut head = gather.frame().unwrap();
+            assert!(head.fill(b"head"));
+            gather.send(head, Piece::new(shared.clone(), 0, len))
+        };
+        let head = offer(1790).unwrap_err();
+        assert_eq!(head.bytes(), b"head");
+        for _ in 0..5 {
+            offer(1000).unwrap();
+        }
+        a[0].gather().unwrap().give_back(head);
+        assert_eq!((a[0].stats().gathered.get(), a[0].stats().dropped.get()), (2, 3));
+        let mut burst = Burst::new();
+        assert_eq!(b[0].receive(&mut burst, 64), 2);
+        assert!(burst.iter().all(|frame| frame.len() == 1004));
+        burst.drain(..).for_each(|frame| b[0].give(frame));
+        a[0].flush();
+        assert_eq!((a[0].pool.len(), Arc::strong_count(&shared)), (8, 1));
     }
 }

@@ -57,17 +57,23 @@ impl Stack {
                 _ => continue,
             };
             self.counters.add_handled(if v6 { Handled::Tcp6 } else { Handled::Tcp4 }, 1);
-            if let Some(origin) = self.origin(frame, note, v6) {
+            let last = origins.last().map(|(_, origin)| *origin);
+            if let Some(origin) = self.origin(frame, note, v6, last) {
                 origins.push((index as u8, origin));
             }
         }
         let Some(tcp) = &mut self.tcp else { return };
+        let mut likely: ArrayVec<u32, BURST_FRAMES> = ArrayVec::new();
+        let mut last = None;
         for (_, origin) in &origins {
-            tcp.foresee_connection(origin.hash);
+            // segments of one connection come in runs
+            if last.replace(origin.hash) != Some(origin.hash) {
+                likely.push(tcp.foresee_connection(origin.hash));
+            }
         }
-        for (_, origin) in &origins {
-            tcp.foresee_sending(origin.hash);
-        }
+        likely.iter().for_each(|index| tcp.foresee_sending(*index));
+        likely.iter().for_each(|index| tcp.foresee_flight(*index));
+        likely.iter().for_each(|index| tcp.foresee_owned(*index));
         for (index, origin) in &origins {
             let (frame, note) = (&mut frames[usize::from(*index)], &mut notes[usize::from(*index)]);
             let place = Place {
@@ -80,8 +86,9 @@ impl Stack {
         }
     }
 
-    /// Who sent the segment, whereto, over which station, and who listens there.
-    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool) -> Option<Origin> {
+    /// Who sent the segment, whereto, over which station, and who listens there; `last` is that of the segment before, since those of
+    /// one connection come in runs.
+    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool, last: Option<Origin>) -> Option<Origin> {
         let (bytes, ip_at, at) = (frame.bytes(), usize::from(note.ip_at), usize::from(note.payload_at));
         let ports = bytes[at..].first_chunk::<4>().expect("a segment was parsed");
         let remote_port = u16::from_be_bytes([ports[0], ports[1]]);
@@ -94,12 +101,16 @@ impl Stack {
             (Tuple::V4(Tuple4 { local, remote, local_port, remote_port }), Key::v4(local))
         };
         let link = Link::parse(bytes).expect("a link header was parsed");
+        let hop = Hop::new(link.src, link.tag);
+        if let Some(last) = last.filter(|last| last.tuple == tuple) {
+            return Some(Origin { hop, ..last });
+        }
         let listener = match self.locals.route_tcp(key, v6, local_port) {
             Route::To(listener) => Some(listener),
             _ => None,
         };
         let hash = self.tcp.as_ref()?.foresee(&tuple);
-        Some(Origin { tuple, hash, hop: Hop::new(link.src, link.tag), listener })
+        Some(Origin { tuple, hash, hop, listener })
     }
 }
 

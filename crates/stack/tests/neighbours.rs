@@ -292,6 +292,10 @@ impl port::Supply for Dry {
     fn large(&mut self) -> Option<&mut dyn port::Large> {
         None
     }
+
+    fn gather(&mut self) -> Option<&mut dyn port::Gather> {
+        None
+    }
 }
 
 #[test]

@@ -196,19 +196,22 @@ fn the_end_resets_what_is_left_and_a_successor_counts_on() {
 }
 
 #[test]
-fn large_sends_carry_the_same_bytes_in_the_same_segments() {
+fn every_way_to_send_carries_the_same_bytes_in_the_same_segments() {
     for v6 in [false, true] {
         for (send, owned, mtu) in
             [(1_000_000, false, 1500), (300_000, true, 1500), (200_000, false, 576), (5792, false, 1500)]
         {
             let script = |send| Script { send, piece: 50_000, owned, ..Script::default() };
             let mtu = if v6 { mtu.max(1280) } else { mtu };
-            let run = |large: bool| {
+            let run = |large: bool, gathers: bool| {
                 let tcp = || world::tcp(256 << 10);
                 let peers = [Peer::new(Some(script(send))), Peer::with(1, script(10))];
                 let mut world = World::new(peers, [tcp(), tcp()], [mtu; 2], 1);
                 if large {
                     world.segment();
+                }
+                if gathers {
+                    world.gather();
                 }
                 // what the server sends, in stream order: number and payload bytes of each segment
                 let segments = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
@@ -226,39 +229,61 @@ fn large_sends_carry_the_same_bytes_in_the_same_segments() {
                 let sent = world.large();
                 assert_eq!(sent[0] > 0, large, "{send} {owned} {mtu}");
                 assert_eq!(sent[1], 0, "ten bytes are no large send");
+                let gathered = world.gathered();
+                // owned bytes are copied
+                assert_eq!(gathered[0] > 0, gathers && !owned, "{send} {owned} {mtu}");
+                assert_eq!(gathered[1], 0, "ten bytes are copied");
                 segments.take()
             };
-            assert_eq!(run(true), run(false), "{send} {owned} {mtu} {v6}");
+            let copied = run(false, false);
+            assert_eq!(run(true, false), copied, "{send} {owned} {mtu} {v6}");
+            assert_eq!(run(false, true), copied, "{send} {owned} {mtu} {v6}");
         }
     }
 }
 
 #[test]
-fn large_sends_on_a_paced_path_fill_it() {
-    let mut world = pair(Script { send: 20_000_000, piece: 60_000, ..Script::default() }, Script::default());
-    world.segment();
+fn runs_on_a_paced_path_fill_it() {
+    for way in 0..3 {
+        let mut world = pair(Script { send: 20_000_000, piece: 60_000, ..Script::default() }, Script::default());
+        match way {
+            0 => world.segment(),
+            1 => world.gather(),
+            _ => {}
+        }
+        fill_a_paced_path(&mut world);
+        assert_eq!((world.large()[0] > 100, world.gathered()[0] > 100), (way == 0, way == 1));
+    }
+}
+
+fn fill_a_paced_path(world: &mut World<Peer>) {
     for host in &mut world.hosts {
         host.out.delay = Duration::from_millis(20);
         host.out.byte_ns = 80; // 100 Mb/s
         host.out.queue = 1000;
     }
     world.connect(false, 1, 4 << 20);
-    finish(&mut world, 100);
+    finish(world, 100);
     let took = world.now - Instant::ZERO;
     assert!(took < Duration::from_millis(2500), "{took:?}");
-    assert!(world.large()[0] > 100, "{:?}", world.large());
 }
 
 #[test]
-fn a_path_that_swallows_large_packets_is_found_with_large_sends_too() {
-    let mut world = pair(Script { send: 200_000, piece: 60_000, ..Script::default() }, Script::default());
-    world.segment();
-    for host in &mut world.hosts {
-        host.out.delay = Duration::from_micros(300);
-        host.out.mtu = 1300;
+fn a_path_that_swallows_large_packets_is_found_with_runs_too() {
+    for gathers in [false, true] {
+        let mut world = pair(Script { send: 200_000, piece: 60_000, ..Script::default() }, Script::default());
+        if gathers {
+            world.gather()
+        } else {
+            world.segment()
+        }
+        for host in &mut world.hosts {
+            host.out.delay = Duration::from_micros(300);
+            host.out.mtu = 1300;
+        }
+        world.connect(false, 1, 200_000);
+        finish(&mut world, 100);
+        assert!(world.hosts[0].stack.tcp_counters().unwrap().event(Event::PathMtu) >= 1);
+        assert_eq!((world.large()[0] > 0, world.gathered()[0] > 0), (!gathers, gathers));
     }
-    world.connect(false, 1, 200_000);
-    finish(&mut world, 100);
-    assert!(world.hosts[0].stack.tcp_counters().unwrap().event(Event::PathMtu) >= 1);
-    assert!(world.large()[0] > 0);
 }

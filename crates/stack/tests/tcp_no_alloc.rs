@@ -92,7 +92,7 @@ impl Host {
     }
 }
 
-fn hosts(half_open: u32, large: bool) -> [Host; 2] {
+fn hosts(half_open: u32, large: bool, gathers: bool) -> [Host; 2] {
     let (mut ours, mut theirs) = pipe::pair(&pipe::Config::default()).unwrap();
     let mut builder = ContentBuilder::new();
     let object = builder.add(&vec![7; 100_000]);
@@ -102,6 +102,7 @@ fn hosts(half_open: u32, large: bool) -> [Host; 2] {
         .enumerate()
         .map(|(n, mut port)| {
             port.set_segments(large);
+            port.set_gathers(gathers);
             let mut tcp = world::tcp(1 << 20);
             tcp.limits.half_open = half_open;
             let stack = Stack::new(world::config(n, tcp), port.facts());
@@ -112,8 +113,8 @@ fn hosts(half_open: u32, large: bool) -> [Host; 2] {
         .unwrap_or_else(|_| panic!("two hosts"))
 }
 
-fn connections(half_open: u32, lose: u64, large: bool) {
-    let mut hosts = hosts(half_open, large);
+fn connections(half_open: u32, lose: u64, large: bool, gathers: bool) {
+    let mut hosts = hosts(half_open, large, gathers);
     let (local, peer): (SocketAddr, SocketAddr) = (world::CLIENT.parse().unwrap(), world::SERVER.parse().unwrap());
     let mac = hosts[0].port.facts().mac;
     let mut now = Instant::ZERO;
@@ -136,6 +137,7 @@ fn connections(half_open: u32, lose: u64, large: bool) {
     assert_eq!(allocations::of_thread(), counted, "allocations");
     assert_eq!(hosts[1].service.received, 300 * 100_000);
     assert_eq!(hosts[0].port.stats().large.get() > 300, large);
+    assert_eq!(hosts[0].port.stats().gathered.get() > 300, gathers);
     let events = |host: &Host, event| host.stack.tcp_counters().unwrap().event(event);
     assert_eq!(events(&hosts[0], Event::Retransmitted) > 0, lose > 0);
     assert_eq!(events(&hosts[0], Event::CookieAccepted) > 0, half_open == 0);
@@ -143,8 +145,12 @@ fn connections(half_open: u32, lose: u64, large: bool) {
 
 #[test]
 fn nothing_is_allocated_for_a_connection() {
-    for (half_open, lose, large) in [(16, 0, false), (16, 17, false), (0, 0, false), (16, 0, true), (16, 17, true)] {
-        connections(half_open, lose, large);
+    for (half_open, lose) in [(16, 0), (16, 17), (0, 0)] {
+        connections(half_open, lose, false, false);
+    }
+    for (large, gathers) in [(true, false), (false, true)] {
+        connections(16, 0, large, gathers);
+        connections(16, 17, large, gathers);
     }
     let counted = allocations::of_thread();
     drop(std::hint::black_box(vec![0u8; 10]));

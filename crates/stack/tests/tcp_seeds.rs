@@ -77,8 +77,8 @@ fn window(rng: &mut Rng) -> u32 {
     }
 }
 
-/// One world; how many super-segments were sent in it.
-fn run(seed: u64) -> u64 {
+/// One world; how many super-segments were sent in it, and how many frames gathered.
+fn run(seed: u64) -> [u64; 2] {
     let mut rng = Rng::new(seed);
     let (server, client) =
         (script(&mut rng), Script { close: rng.chance(0.3), after_eof: rng.chance(0.2), ..script(&mut rng) });
@@ -106,8 +106,10 @@ fn run(seed: u64) -> u64 {
         host.out.byte_ns = rng.below(1000);
         host.out.queue = 5 + rng.below(200) as usize;
     }
-    if rng.chance(0.5) {
-        world.segment();
+    match rng.below(4) {
+        0 | 1 => world.segment(),
+        2 => world.gather(),
+        _ => {}
     }
     if std::env::var("SIMOOM_TRACE").is_ok() {
         world.tap = Some(Box::new(|now, host, frame| eprintln!("{now:?} {host} {}", describe(frame))));
@@ -152,7 +154,7 @@ fn run(seed: u64) -> u64 {
     let Some(server) = served.next() else {
         // a handshake by cookie whose last acknowledgement was lost is reset later
         assert!(asked.dead == Some(DeadReason::TimedOut) || cookies, "nobody served: {:?}", asked.dead);
-        return 0;
+        return [0; 2];
     };
     // a handshake by cookie may be forgotten on one side only, and a second one tried
     assert!(served.next().is_none() || cookies, "one connection");
@@ -175,7 +177,7 @@ fn run(seed: u64) -> u64 {
         );
         assert!(host.service.chunks.iter().all(|chunk| chunk.strong_count() == 0), "chunks that nobody needs are held");
     }
-    world.large().iter().sum()
+    [world.large().iter().sum(), world.gathered().iter().sum()]
 }
 
 #[test]
@@ -185,10 +187,13 @@ fn every_byte_arrives_and_every_connection_ends() {
         run(seed);
         return;
     }
-    let mut large = 0;
+    let (mut large, mut gathered) = (0, 0);
     for seed in 0..number("SIMOOM_SEEDS").unwrap_or(SEEDS) {
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            Ok(sent) => large += sent,
+            Ok(sent) => {
+                large += sent[0];
+                gathered += sent[1];
+            }
             Err(panic) => {
                 eprintln!("to replay: SIMOOM_SEED={seed} cargo test -p stack --test tcp_seeds");
                 resume_unwind(panic);
@@ -196,4 +201,5 @@ fn every_byte_arrives_and_every_connection_ends() {
         }
     }
     assert!(large > 0, "no super-segment in any run");
+    assert!(gathered > 0, "no gathered frame in any run");
 }

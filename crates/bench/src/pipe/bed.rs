@@ -71,6 +71,16 @@ impl<S: Service> Bed<S> {
         Ok(bed)
     }
 
+    /// Has the server's port take gathered frames.
+    pub(crate) fn gather(&mut self) {
+        self.server.port().set_gathers(true);
+    }
+
+    /// Frames that the server's port has gathered.
+    pub(crate) fn gathered(&mut self) -> u64 {
+        self.server.port().stats().gathered.get()
+    }
+
     /// Has the server work on everything that the peer has sent; nanoseconds of its cycles.
     pub(crate) fn exchange(&mut self) -> Result<f64> {
         self.peer.flush()?;

@@ -19,6 +19,24 @@ pub(crate) enum Answer {
     Object,
 }
 
+/// How an object's bytes come into the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Transmit {
+    /// copied behind the headers
+    Copy,
+    /// left where they are, beside a frame with the headers
+    Gather,
+}
+
+impl Transmit {
+    fn word(self) -> &'static str {
+        match self {
+            Transmit::Copy => "copy",
+            Transmit::Gather => "gather",
+        }
+    }
+}
+
 /// Options of `simoom-bench pipe-tcp`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -85,7 +103,7 @@ acknowledges it, and the server's last ACK answers that. TIME-WAIT is full and r
         /// Connections
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
         connections: u16,
-        /// Bytes of the object: 1 MiB is hot, 1 GiB (1073741824) is not
+        /// Bytes of the object: 1 MiB is hot, 4 GiB (4294967296) is not
         #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = clap::value_parser!(u64).range(1..=64 << 30))]
         object_bytes: u64,
         /// Segments in flight, of all connections together
@@ -94,6 +112,9 @@ acknowledges it, and the server's last ACK answers that. TIME-WAIT is full and r
         /// The peer acknowledges every so many segments
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
         ack_every: u32,
+        /// How the object's bytes come into the segments
+        #[arg(long, value_name = "WORD", default_value = "copy")]
+        transmit: Transmit,
     },
     /// Connections that do nothing: resident memory, and how often the stack wants to run
     Idle {
@@ -106,7 +127,7 @@ acknowledges it, and the server's last ACK answers that. TIME-WAIT is full and r
         #[command(flatten)]
         common: Common,
         /// Bytes of the large object
-        #[arg(long, value_name = "N", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(1..=64 << 30))]
+        #[arg(long, value_name = "N", default_value_t = 4 << 30, value_parser = clap::value_parser!(u64).range(1..=64 << 30))]
         cold_bytes: u64,
         /// Idle connections
         #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
@@ -135,13 +156,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             };
             show(&[churn(common, plan, None)?]);
         }
-        Scenario::Bulk { common, connections, object_bytes, in_flight, ack_every } => {
+        Scenario::Bulk { common, connections, object_bytes, in_flight, ack_every, transmit } => {
             begin(common)?;
             let plan = BulkPlan {
                 connections: usize::from(*connections),
                 object_bytes: *object_bytes,
                 in_flight: usize::from(*in_flight),
                 ack_every: *ack_every,
+                transmit: *transmit,
                 batch: usize::from(common.batch),
             };
             show(&bulk(common, plan, None)?);
@@ -232,7 +254,8 @@ fn churn(common: &Common, plan: ChurnPlan, asked: Option<&'static str>) -> Resul
 /// Gigabits a second, and nanoseconds of the same for a full segment.
 fn bulk(common: &Common, plan: BulkPlan, asked: Option<&'static str>) -> Result<Vec<Figure>> {
     let what = format!(
-        "bulk, {} {}, object of {}, {} segments in flight",
+        "bulk by {}, {} {}, object of {}, {} segments in flight",
+        plan.transmit.word(),
         plan.connections,
         if plan.connections == 1 { "connection" } else { "connections" },
         size(plan.object_bytes),
@@ -305,11 +328,21 @@ fn all(common: &Common, cold_bytes: u64, connections: u32, out: &std::path::Path
     for plan in [plan, ChurnPlan { merged: true, ..plan }, ChurnPlan { request_bytes: 64, merged: true, ..plan }] {
         add(vec![churn(common, plan, Some("at most 1000"))?]);
     }
-    let plan = BulkPlan { connections: 1, object_bytes: 1 << 20, in_flight: 512, ack_every: 2, batch };
-    for plan in [plan, BulkPlan { in_flight: 64, ..plan }, BulkPlan { connections: 16, ..plan }] {
-        add(bulk(common, plan, Some("at least 100"))?);
+    let plan = BulkPlan {
+        connections: 1,
+        object_bytes: 1 << 20,
+        in_flight: 512,
+        ack_every: 2,
+        transmit: Transmit::Copy,
+        batch,
+    };
+    for (transmit, asked) in [(Transmit::Copy, "at least 100"), (Transmit::Gather, "more than by copy")] {
+        let plan = BulkPlan { transmit, ..plan };
+        for plan in [plan, BulkPlan { in_flight: 64, ..plan }, BulkPlan { connections: 16, ..plan }] {
+            add(bulk(common, plan, Some(asked))?);
+        }
+        add(bulk(common, BulkPlan { object_bytes: cold_bytes, ..plan }, None)?);
     }
-    add(bulk(common, BulkPlan { object_bytes: cold_bytes, ..plan }, None)?);
     let method = format!(
         "Server time in the stack and a small service over the in-memory pipe, one thread, IPv4, MTU 1500, timestamps and SACK, \
          checksums made and verified; the peer's own time excluded. Medians of {} rounds, a round being the median of its \

@@ -1,5 +1,6 @@
 //! The scenarios: each fills the pipe, has the server's cycles timed, and checks what came.
 
+use super::Transmit;
 use super::services::{Echo, Object, Once, Stream};
 use crate::pipe::{Bed, FIN, Meter, PSH, Peer, Repeated, RoundFigures, SEGMENT_BYTES, Setup};
 use crate::procs;
@@ -220,6 +221,7 @@ pub(super) struct BulkPlan {
     pub(super) in_flight: usize,
     /// an acknowledgement for so many segments
     pub(super) ack_every: u32,
+    pub(super) transmit: Transmit,
     pub(super) batch: usize,
 }
 
@@ -243,6 +245,9 @@ impl Bulk {
         let window_bytes = (plan.in_flight / plan.connections).max(2) * SEGMENT_BYTES;
         let setup = setup(plan.connections, plan.batch, TcpLimits::default(), window_bytes);
         let mut bed = Bed::new(&setup, Stream::new(Object::new(plan.object_bytes)), || {})?;
+        if plan.transmit == Transmit::Gather {
+            bed.gather();
+        }
         bed.establish()?;
         for slot in 0..plan.connections {
             bed.peer.send(slot, PSH, b"on and on")?;
@@ -259,6 +264,8 @@ impl Bulk {
             ensure!(came > 0, "the server sends nothing more");
             meter.note(took_ns, came);
         }
+        let gathered = self.bed.gathered();
+        ensure!((gathered > 0) == (self.plan.transmit == Transmit::Gather), "{gathered} frames were gathered");
         figures(&meter)
     }
 

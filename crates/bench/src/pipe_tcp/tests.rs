@@ -2,7 +2,14 @@ use super::*;
 
 const CHURN: ChurnPlan =
     ChurnPlan { request_bytes: 1024, answer_bytes: 1024, merged: false, time_wait: 700, batch: 64 };
-const BULK: BulkPlan = BulkPlan { connections: 1, object_bytes: 1 << 20, in_flight: 512, ack_every: 2, batch: 64 };
+const BULK: BulkPlan = BulkPlan {
+    connections: 1,
+    object_bytes: 1 << 20,
+    in_flight: 512,
+    ack_every: 2,
+    transmit: Transmit::Copy,
+    batch: 64,
+};
 
 #[test]
 fn round_trips_of_few_and_many_connections() {
@@ -36,13 +43,15 @@ fn downloads_go_on_past_the_objects_end() {
     for plan in [
         BULK,
         BulkPlan { connections: 16, ..BULK },
-        BulkPlan { object_bytes: 100_003, in_flight: 40, connections: 3, ack_every: 5, batch: 8 },
+        BulkPlan { object_bytes: 100_003, in_flight: 40, connections: 3, ack_every: 5, batch: 8, ..BULK },
         BulkPlan { object_bytes: 9 << 20, in_flight: 2, ..BULK },
     ] {
-        let mut scenario = Bulk::new(plan).unwrap();
-        scenario.run(3 << 20).unwrap();
-        let figures = scenario.run(2 * plan.object_bytes).unwrap();
-        assert!(figures.median_ns > 0.0, "{plan:?}");
+        for transmit in [Transmit::Copy, Transmit::Gather] {
+            let mut scenario = Bulk::new(BulkPlan { transmit, ..plan }).unwrap();
+            scenario.run(3 << 20).unwrap();
+            let figures = scenario.run(2 * plan.object_bytes).unwrap();
+            assert!(figures.median_ns > 0.0, "{plan:?} by {transmit:?}");
+        }
     }
 }
 

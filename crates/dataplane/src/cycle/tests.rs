@@ -81,3 +81,45 @@ fn a_panic_loses_no_frame_whether_answers_are_copied_or_not() {
         assert_eq!(cycles.stack().counters().dropped(stack::DropReason::NoFrame), 0);
     }
 }
+
+/// Gathers a frame whenever it may.
+struct Gatherer(Arc<[u8]>);
+
+impl Floor for Gatherer {
+    fn input<S: Service>(&mut self, _: Instant, rx: &mut Burst, _: &mut Burst, free: &mut Burst, _: &mut S) {
+        free.extend(rx.drain(..));
+    }
+
+    fn poll<S: Service>(&mut self, now: Instant, supply: &mut dyn Supply, _: &mut Burst, _: &mut S) -> Option<Instant> {
+        if let Some(gather) = supply.gather() {
+            let unused = gather.frame().expect("a free frame");
+            gather.give_back(unused);
+            let mut head = gather.frame().expect("a free frame");
+            assert!(head.fill(b"head"));
+            gather.send(head, Piece::new(self.0.clone(), 2, 3)).expect("it is short enough");
+        }
+        Some(now)
+    }
+}
+
+#[test]
+fn gathered_frames_count_as_sent_and_a_tap_sees_them_whole() {
+    let (mut ours, mut theirs) = pipe::pair(&pipe::Config { frames: 4, ..pipe::Config::default() }).unwrap();
+    let shared: Arc<[u8]> = (b'a'..=b'z').collect();
+    let mut cycles = Loop::new(ours.remove(0), Gatherer(shared.clone()), Fragile, 64);
+    assert_eq!(cycles.cycle(Instant::ZERO).transmitted, 0, "the port does not gather");
+    cycles.port().set_gathers(true);
+    let activity = cycles.cycle(Instant::ZERO);
+    assert!(activity.transmitted == 1 && activity.is_busy());
+    let (tap, mut copies) = crate::tap::tap(4);
+    cycles.set_tap(Some(tap));
+    assert_eq!(cycles.cycle(Instant::ZERO).transmitted, 1);
+    let copy = copies.pop().unwrap();
+    assert_eq!((copy.direction, &*copy.bytes), (Direction::Out, &b"headcde"[..]));
+    assert!(copies.pop().is_none());
+    assert_eq!(cycles.counters().transmitted.get(), 2);
+    let mut burst = Burst::new();
+    assert_eq!(theirs[0].receive(&mut burst, 64), 2);
+    assert!(burst.iter().all(|frame| frame.bytes() == b"headcde"));
+    burst.drain(..).for_each(|frame| theirs[0].give(frame));
+}

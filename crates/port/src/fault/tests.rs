@@ -197,3 +197,44 @@ proptest! {
         prop_assert_eq!(run(seed, receive, transmit, 200).0, got);
     }
 }
+
+#[test]
+fn gathered_frames_are_injured_as_others_are() {
+    let shared: std::sync::Arc<[u8]> = (0..200).collect();
+    let gather = |rates: Rates, count: u8| {
+        let (mut a, mut b) = pipe::pair(&pipe::Config { frames: 512, ..pipe::Config::default() }).unwrap();
+        let mut sender: Fault<Pipe> = Fault::new(a.remove(0), 5, Rates::default(), rates);
+        assert!(Port::gather(&mut sender).is_none());
+        sender.inner().set_gathers(true);
+        let mut refused = 0;
+        for n in 0..count {
+            let gather = Port::gather(&mut sender).unwrap();
+            let mut head = gather.frame().unwrap();
+            assert!(head.fill(&[n]));
+            if let Err(head) = gather.send(head, Piece::new(shared.clone(), usize::from(n), 50)) {
+                gather.give_back(head);
+                refused += 1;
+            }
+            sender.flush();
+        }
+        let mut got = Vec::new();
+        let mut burst = Burst::new();
+        while b[0].receive(&mut burst, 64) > 0 {
+            for frame in burst.drain(..) {
+                got.push(frame.bytes().to_vec());
+                b[0].give(frame);
+            }
+        }
+        assert_eq!(std::sync::Arc::strong_count(&shared), 1);
+        (got, refused, sender.stats().transmitted.passed.get())
+    };
+    let whole = |n: u8| [&[n][..], &shared[usize::from(n)..][..50]].concat();
+    let all: Vec<_> = (0..100).map(whole).collect();
+    assert_eq!(gather(Rates::default(), 100), (all.clone(), 0, 100));
+    let twice: Vec<_> = all.iter().flat_map(|packet| [packet.clone(), packet.clone()]).collect();
+    assert_eq!(gather(Rates { duplicate: 1.0, ..Rates::default() }, 100), (twice, 0, 200));
+    assert_eq!(gather(Rates { drop: 1.0, ..Rates::default() }, 100), (vec![], 100, 0));
+    let (corrupted, _, _) = gather(Rates { corrupt: 1.0, ..Rates::default() }, 100);
+    let bits = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+    assert!(corrupted.iter().zip(&all).all(|(came, sent)| bits(came, sent) == 1));
+}

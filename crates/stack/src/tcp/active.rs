@@ -67,8 +67,9 @@ pub(crate) struct Probe {
     pub(crate) resent: bool,
 }
 
-/// The block.
+/// The block, which begins on a cache line of its own: all of it is asked for before a segment is taken.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Active {
     pub(crate) board: Board,
     pub(crate) list: List,
@@ -93,8 +94,8 @@ pub(crate) struct Active {
     pub(crate) point: u64,
     /// when data went out last
     pub(crate) sent_at: Instant,
-    /// when data went into a burst last, which a large send of the same cycle would overtake
-    pub(crate) framed_at: Instant,
+    /// the poll in which data went into the burst last, which what goes at once in the same poll would overtake
+    pub(crate) framed_in: u32,
     owner: u32,
     older: u32,
     newer: u32,
@@ -121,7 +122,7 @@ impl Active {
             duplicates: 0,
             point: 0,
             sent_at: Instant::ZERO,
-            framed_at: Instant::MAX,
+            framed_in: 0,
             owner: NONE,
             older: NONE,
             newer: NONE,
@@ -143,7 +144,7 @@ pub(crate) struct Actives {
 impl Actives {
     pub(crate) fn new(blocks: usize, algorithm: Algorithm) -> Actives {
         Actives {
-            pool: (0..blocks).map(|_| Active::new(algorithm, 536)).collect(),
+            pool: base::huge::table(blocks, |_| Active::new(algorithm, 536)),
             free: (0..blocks as u32).rev().collect(),
             oldest: NONE,
             newest: NONE,

@@ -115,6 +115,8 @@ pub(crate) struct Engine {
     pub(super) next_port: u32,
     /// no new connections, and those that are idle are closed
     pub(super) draining: bool,
+    /// polls so far, modulo 2^32
+    pub(super) polls: u32,
 }
 
 impl Engine {
@@ -128,10 +130,8 @@ impl Engine {
         let secret = Key::new(config.secret[0], config.secret[1]);
         let per_source =
             SourceLimits { half_open: limits.half_open_per_source, established: limits.connections_per_source };
-        let mut fresh = Vec::new();
-        fresh.reserve_exact(connections as usize);
         Engine {
-            connections: fresh,
+            connections: base::huge::vec(connections as usize),
             free: Vec::with_capacity(connections as usize),
             actives: Actives::new(limits.active as usize, config.congestion),
             records: Records::new(limits.records as usize),
@@ -158,6 +158,7 @@ impl Engine {
             answer: None,
             next_port: 0,
             draining: false,
+            polls: 0,
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct HalfOpens {
 
 impl HalfOpens {
     pub(crate) fn new(entries: usize) -> HalfOpens {
-        HalfOpens { entries: vec![None; entries], free: (0..entries as u32).rev().collect() }
+        HalfOpens { entries: base::huge::table(entries, |_| None), free: (0..entries as u32).rev().collect() }
     }
 
     /// Handshakes under way.

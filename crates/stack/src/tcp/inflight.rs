@@ -141,7 +141,7 @@ impl Records {
             fate: Fate::Outstanding,
         };
         Records {
-            pool: (0..records).map(record).collect(),
+            pool: base::huge::table(records, record),
             free: if records == 0 { NONE } else { 0 },
             free_count: records,
         }
@@ -167,6 +167,14 @@ impl Records {
         self.pool[index as usize].next = self.free;
         self.free = index;
         self.free_count += 1;
+    }
+
+    /// Asks for the first record of a list.
+    #[inline]
+    pub(crate) fn foresee(&self, board: &Board) {
+        if let Some(record) = self.pool.get(board.head as usize) {
+            base::prefetch::read(record);
+        }
     }
 
     /// Whether there is a record for new data without touching the reserve that splits need.

@@ -1,6 +1,7 @@
 //! From a segment to whom it belongs, and back in the same frame where nobody's block answers.
 
-use super::connection::Connection;
+use super::active::Active;
+use super::connection::NONE;
 use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named};
 use super::hop::pseudo;
@@ -12,7 +13,7 @@ use super::time_wait::{Answer, Arrival, Slot};
 use super::tuple::Tuple;
 use crate::turn::{turn4, turn6};
 use app::Service;
-use base::{Frame, Instant};
+use base::{CACHE_LINE_BYTES, Frame, Instant};
 use wire::tcp::{self, Header, PayloadSum, Tcp, Timestamps};
 use wire::{Protocol, Sum};
 
@@ -28,17 +29,22 @@ pub(crate) struct Place {
 }
 
 /// Asks for all cache lines of a block.
-#[inline]
-fn foresee_block<T>(block: &T) {
+#[inline(always)]
+pub(super) fn foresee_block<T>(block: &T) {
     let at = std::ptr::from_ref(block).cast::<u8>();
-    for line in (0..size_of::<T>()).step_by(64) {
+    // the number of steps is known at compile time
+    for line in (0..size_of::<T>()).step_by(CACHE_LINE_BYTES) {
         base::prefetch::read(at.wrapping_add(line));
+    }
+    if align_of::<T>() < CACHE_LINE_BYTES {
+        base::prefetch::read(at.wrapping_add(size_of::<T>() - 1));
     }
 }
 
+/// The memory that a segment's connection most likely needs is asked for in stages, each of which needs what the one before it
+/// asked for.
 impl Engine {
-    /// A tuple's hash. Its place in the table is asked for: the first of three stages, each of which needs what the one before
-    /// it asked for.
+    /// A tuple's hash. Its place in the table is asked for.
     #[inline]
     pub(crate) fn foresee(&self, tuple: &Tuple) -> Hash {
         let hash = self.table.hash(tuple);
@@ -46,28 +52,53 @@ impl Engine {
         hash
     }
 
-    /// Asks for the block of the connection that a tuple with this hash most likely has.
+    /// Asks for the block of the connection that a tuple with this hash most likely has; its index, or none.
     #[inline]
-    pub(crate) fn foresee_connection(&self, hash: Hash) {
-        if let Some(connection) = self.likely(hash) {
+    pub(crate) fn foresee_connection(&self, hash: Hash) -> u32 {
+        let Some(Named::Connection(index)) = self.table.candidate(hash).map(Named::of) else { return NONE };
+        if let Some(connection) = self.connections.get(index as usize) {
             foresee_block(connection);
         }
+        index
     }
 
     /// Asks for what it needs to send.
     #[inline]
-    pub(crate) fn foresee_sending(&self, hash: Hash) {
-        if let Some(active) = self.likely(hash).and_then(|connection| self.actives.peek(connection.active)) {
+    pub(crate) fn foresee_sending(&self, index: u32) {
+        if let Some(active) = self.likely(index) {
             foresee_block(active);
         }
     }
 
+    /// Asks for what it has queued and in flight: most likely this segment acknowledges it.
     #[inline]
-    fn likely(&self, hash: Hash) -> Option<&Connection> {
-        match Named::of(self.table.candidate(hash)?) {
-            Named::Connection(index) => self.connections.get(index as usize),
-            Named::HalfOpen(_) | Named::TimeWait(_) => None,
+    pub(crate) fn foresee_flight(&self, index: u32) {
+        if let Some(active) = self.likely(index) {
+            self.records.foresee(&active.board);
+            self.queue.foresee(&active.list);
         }
+    }
+
+    /// Asks for the bytes that it has queued: their place is what it most likely writes next.
+    #[inline]
+    pub(crate) fn foresee_owned(&self, index: u32) {
+        if let Some(active) = self.likely(index) {
+            self.queue.foresee_owned(&active.list);
+        }
+    }
+
+    /// Asks for the block of a connection whose timer has fired.
+    pub(super) fn foresee_timer(&self, value: u32) {
+        if let Named::Connection(index) = Named::of(value)
+            && let Some(connection) = self.connections.get(index as usize)
+        {
+            foresee_block(connection);
+        }
+    }
+
+    #[inline]
+    fn likely(&self, index: u32) -> Option<&Active> {
+        self.actives.peek(self.connections.get(index as usize)?.active)
     }
 
     /// Takes a segment whose checksum was verified; whether the frame, turned round, is to be sent. `congested` says that a router

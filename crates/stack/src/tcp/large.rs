@@ -24,15 +24,21 @@ const LEAST_SEGMENTS: u64 = 4;
 const HEAD_BYTES: usize = TAGGED_HEADER_BYTES + ipv6::HEADER_BYTES + tcp::MAX_HEADER_BYTES;
 
 impl Sender<'_> {
-    /// Whether the new data that are to go next may go at once, and are enough.
-    fn may_run(&self) -> bool {
+    /// Whether the new data that are to go next may go together, and are `least` segments or more.
+    pub(super) fn may_run(&self, least: u64) -> bool {
         let (c, a) = (&*self.c, &*self.a);
-        let enough = c.snd.end.saturating_sub(c.snd.nxt) >= LEAST_SEGMENTS * u64::from(c.mss);
-        enough && a.framed_at != self.now && !a.probe_now && !c.flags.has(Flags::REDUCED)
+        let enough = c.snd.end.saturating_sub(c.snd.nxt) >= least * u64::from(c.mss);
+        enough && !a.probe_now && !c.flags.has(Flags::REDUCED)
     }
 
-    /// Bytes of new data that go at once, at most `most`: whole segments, and the end of what is queued. Zero when they are few.
-    fn run_bytes(&mut self, most: u64) -> u64 {
+    /// Whether new data may overtake the burst: none of the connection's is in it.
+    pub(super) fn may_overtake(&self, poll: u32) -> bool {
+        self.a.framed_in != poll
+    }
+
+    /// Bytes of new data that go together, at most `most`: whole segments, and the end of what is queued. Zero when they are less
+    /// than `least` segments.
+    pub(super) fn run_bytes(&mut self, least: u64, most: u64) -> u64 {
         self.restart_after_idle();
         let (c, a) = (&*self.c, &*self.a);
         let mss = u64::from(c.mss);
@@ -42,7 +48,7 @@ impl Sender<'_> {
         let paced = self.rate().map_or(u64::MAX, |rate| u64::from(a.pace.allowance(self.now, rate)));
         let bytes = data.min(window).min(congestion).min(paced).min(most);
         match bytes {
-            _ if bytes < LEAST_SEGMENTS * mss => 0,
+            _ if bytes < least * mss => 0,
             _ if bytes == data => bytes,
             _ => bytes - bytes % mss,
         }
@@ -66,16 +72,19 @@ impl Engine {
     #[inline]
     pub(super) fn send_large(&mut self, now: Instant, index: u32, out: &mut Outlet<'_>) -> usize {
         // SACK blocks make segments shorter than the records say
+        let poll = self.polls;
         if self.sack_bytes(&self.connections[index as usize]) > 0
-            || !self.sender(now, index).is_some_and(|sender| sender.may_run())
+            || !self
+                .sender(now, index)
+                .is_some_and(|sender| sender.may_run(LEAST_SEGMENTS) && sender.may_overtake(poll))
         {
             return 0;
         }
         let Some(large) = out.supply.large() else { return 0 };
-        self.send_run(now, index, large, out.mac)
+        self.send_super(now, index, large, out.mac)
     }
 
-    fn send_run(&mut self, now: Instant, index: u32, large: &mut dyn Large, mac: ethernet::Mac) -> usize {
+    fn send_super(&mut self, now: Instant, index: u32, large: &mut dyn Large, mac: ethernet::Mac) -> usize {
         let c = &self.connections[index as usize];
         let mut header = Header { timestamps: timestamps(c, now), flags: tcp::Flags::ACK, ..Header::default() };
         let ip_at = if c.hop.tag().is_some() { TAGGED_HEADER_BYTES } else { ethernet::HEADER_BYTES };
@@ -83,7 +92,7 @@ impl Engine {
         let head_bytes = tcp_at + header.bytes();
         let most = large.most_bytes().min(MOST_BYTES).saturating_sub(head_bytes);
         let Some(mut sender) = self.sender(now, index) else { return 0 };
-        let bytes = sender.run_bytes(most as u64);
+        let bytes = sender.run_bytes(LEAST_SEGMENTS, most as u64);
         let Some(a) = self.actives.get(self.connections[index as usize].active).filter(|_| bytes > 0) else { return 0 };
         let c = &mut self.connections[index as usize];
         let mut pieces = ArrayVec::<&[u8], MAX_PIECES>::new();

@@ -84,7 +84,7 @@ impl Sources {
         assert!(capacity <= 1 << 30, "counts for {capacity} sources");
         let slots = (capacity.max(4) as usize * 2).next_power_of_two();
         Sources {
-            counts: vec![Count::EMPTY; slots].into_boxed_slice(),
+            counts: base::huge::table(slots, |_| Count::EMPTY).into_boxed_slice(),
             mask: slots - 1,
             len: 0,
             capacity,

@@ -51,6 +51,7 @@ mod rack;
 mod reassembly;
 mod receive;
 mod recovery;
+mod run;
 mod segment;
 mod send;
 mod state;

@@ -250,7 +250,10 @@ impl Engine {
                 break;
             };
             if matches!(plan, Plan::New { .. }) {
-                let segments = self.send_large(now, index, out);
+                let mut segments = self.send_large(now, index, out);
+                if segments == 0 {
+                    segments = self.send_run(now, index, TURN_SEGMENTS - sent, out);
+                }
                 sent += segments;
                 if segments > 0 {
                     continue;
@@ -333,7 +336,7 @@ impl Engine {
         let (head, payload) = payload.split_at_mut(header.bytes());
         let sum = match self.actives.get(c.active) {
             Some(a) if data_bytes > 0 => {
-                a.framed_at = now;
+                a.framed_in = self.polls;
                 self.queue.write(&mut a.list, start, payload)
             }
             _ => Sum::ZERO,

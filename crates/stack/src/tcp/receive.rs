@@ -81,7 +81,10 @@ impl Engine {
         if !empty {
             self.take_data(now, index, segment, part, service);
         }
-        self.arm(now, index);
+        // who has a turn in the next poll has its timer seen to then
+        if !self.connections[index as usize].flags.has(Flags::READY) {
+            self.arm(now, index);
+        }
     }
 
     /// The acknowledgement of a segment.

@@ -4,13 +4,15 @@
 //! or again, is made from the object itself. Bytes that the service does not keep are copied once into blocks of a pool, within
 //! the connection's quota. Versions are held as long as anything of them is queued.
 
-use app::{ObjectId, Range, Versions};
+use app::{Content, ObjectId, Range, Versions};
 use arrayvec::ArrayVec;
 use wire::Sum;
 
 const NONE: u32 = u32::MAX;
 /// Bytes of a block of owned bytes.
 pub const BLOCK_BYTES: usize = 2048;
+/// Owned bytes that are asked for ahead at most: beyond that the processor sees the pattern itself.
+const FORESEEN_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 enum Source {
@@ -39,6 +41,14 @@ impl Entry {
     fn end(&self) -> u64 {
         self.position + self.bytes
     }
+}
+
+/// The rest of a range of an object.
+pub(crate) struct Stretch<'q> {
+    pub(crate) content: &'q Content,
+    pub(crate) object: ObjectId,
+    pub(crate) start: usize,
+    pub(crate) bytes: u64,
 }
 
 /// A connection's ranges.
@@ -82,10 +92,10 @@ impl Queue {
             next: if n + 1 < entries { n as u32 + 1 } else { NONE },
         };
         Queue {
-            entries: (0..entries).map(entry).collect(),
+            entries: base::huge::table(entries, entry),
             free: if entries == 0 { NONE } else { 0 },
             free_entries: entries,
-            memory: vec![0; blocks * BLOCK_BYTES].into(),
+            memory: base::huge::zeroed(blocks * BLOCK_BYTES).into(),
             free_blocks: (0..blocks as u32).rev().collect(),
             versions: Versions::new(),
             entries_max,
@@ -97,6 +107,25 @@ impl Queue {
     pub(crate) fn used(&self) -> (usize, usize) {
         let blocks = self.memory.len() / BLOCK_BYTES;
         (self.entries.len() - self.free_entries, blocks - self.free_blocks.len())
+    }
+
+    /// Asks for the first range of a list.
+    #[inline]
+    pub(crate) fn foresee(&self, list: &List) {
+        if let Some(entry) = self.entries.get(list.head as usize) {
+            super::input::foresee_block(entry);
+        }
+    }
+
+    /// Asks for the first owned bytes of a list, once its first range has come.
+    #[inline]
+    pub(crate) fn foresee_owned(&self, list: &List) {
+        if let Some(Entry { source: Source::Block(block), bytes, .. }) = self.entries.get(list.head as usize) {
+            let from = *block as usize * BLOCK_BYTES;
+            for line in (0..(*bytes as usize).min(FORESEEN_BYTES)).step_by(base::CACHE_LINE_BYTES) {
+                base::prefetch::read(&raw const self.memory[from + line]);
+            }
+        }
     }
 
     /// Queues a range behind position `end`; how many bytes were taken, all or fewer.
@@ -236,6 +265,16 @@ impl Queue {
             at = entry.next;
         }
         done
+    }
+
+    /// The object that the byte at `position` is of, which is queued; None when it is an owned one.
+    #[inline]
+    pub(crate) fn stretch(&self, list: &mut List, position: u64) -> Option<Stretch<'_>> {
+        let entry = &self.entries[self.seek(list, position) as usize];
+        let Source::Object { held, object, start } = entry.source else { return None };
+        let skip = position - entry.position;
+        let content = self.versions.content(held);
+        Some(Stretch { content, object, start: (start + skip) as usize, bytes: entry.bytes - skip })
     }
 
     /// A part of one range.

@@ -53,7 +53,7 @@ impl Table {
         assert!(capacity <= 1 << 30, "a table for {capacity} entries");
         let slots = (capacity.max(4) * 2).next_power_of_two();
         Table {
-            slots: vec![EMPTY; slots as usize].into_boxed_slice(),
+            slots: base::huge::table(slots as usize, |_| EMPTY).into_boxed_slice(),
             mask: slots - 1,
             len: 0,
             capacity,

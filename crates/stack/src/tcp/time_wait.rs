@@ -128,7 +128,7 @@ struct Ring<T> {
 impl<T: Copy> Ring<T> {
     fn new(capacity: u32) -> Ring<T> {
         let capacity = capacity.clamp(1, MAX_ENTRIES);
-        Ring { entries: Vec::with_capacity(capacity as usize), capacity, oldest: 0, span: 0, live: 0 }
+        Ring { entries: base::huge::vec(capacity as usize), capacity, oldest: 0, span: 0, live: 0 }
     }
 
     fn is_full(&self) -> bool {
