@@ -3,12 +3,13 @@
 
 use super::active::{Active, Alarm, Phase};
 use super::congestion::Ack;
-use super::connection::{Connection, Flags};
+use super::connection::{Connection, Flags, clock};
 use super::counters::{Counters, Event};
 use super::inflight::{Fate, Record, Records};
 use super::segment::Segment;
 use super::send::Queue;
 use base::{Instant, Seq};
+use std::time::Duration;
 use wire::tcp;
 
 /// A connection's sending half with all that it works on.
@@ -34,19 +35,23 @@ pub(super) struct News {
     pub(super) original: bool,
     /// the peer had some bytes twice (RFC 2883)
     pub(super) duplicate: bool,
+    /// what it had twice ends where the tail loss probe ended
+    pub(super) probe_duplicate: bool,
     /// nothing is new though something is outstanding (RFC 5681 section 2)
     pub(super) repeated: bool,
     /// congestion was marked on our way to the peer
     pub(super) marked: bool,
     /// the clock of ours that the peer echoes
     pub(super) echo: Option<u32>,
+    /// the highest end known to be delivered before
+    pub(super) forward: u64,
 }
 
 impl Sender<'_> {
     /// Processes the acknowledgement of a segment that was judged acceptable.
     pub(super) fn on_ack(&mut self, segment: &Segment<'_>) {
         let Some(ack) = self.c.position(segment.tcp.ack()).filter(|ack| *ack >= self.c.snd.una) else { return };
-        let mut news = News { marked: self.is_marked(segment), ..News::default() };
+        let mut news = News { marked: self.is_marked(segment), forward: self.a.rack.forward(), ..News::default() };
         if self.c.flags.has(Flags::TIMESTAMPS) {
             news.echo = segment.timestamps().map(|clock| clock.echo);
         }
@@ -82,15 +87,14 @@ impl Sender<'_> {
             return;
         }
         let (now, point, recovering) = (self.now, self.a.point, self.a.phase != Phase::Open);
-        let echo = Echo { clock: self.c.clock(now), echo: news.echo, now };
+        let echo = self.echo(news);
         let rack = &mut self.a.rack;
-        let min_rtt_ns = self.c.rtt.min_ns().unwrap_or(0);
         let (mss, mut carried) = (self.c.mss, self.c.flags.has(Flags::CARRIED));
         self.records.acknowledge(&mut self.a.board, ack, |piece| {
             carried |= piece.segment_bytes >= mss && piece.bytes >= u32::from(mss);
             if piece.fate != Fate::Sacked {
                 note(news, piece, now, recovering, point);
-                rack.on_delivered(now, piece, echo.is_ambiguous(piece, min_rtt_ns));
+                rack.on_delivered(now, piece, news.forward, echo.is_ambiguous(piece));
             }
         });
         self.c.flags.put(Flags::CARRIED, carried);
@@ -123,7 +127,9 @@ impl Sender<'_> {
                 .is_some_and(|second| n == 0 && within(second.left, block.left) && within(block.right, second.right));
             if n == 0 && left < right && (right <= ack || inside_second) {
                 news.duplicate = true;
-                self.on_duplicate(right - left);
+                let of_probe = self.a.probe.is_some_and(|probe| probe.resent && probe.end == right);
+                news.probe_duplicate |= of_probe;
+                self.on_duplicate(right - left, of_probe);
                 continue;
             }
             if left < ack || left >= right || right > self.c.snd.nxt {
@@ -135,21 +141,28 @@ impl Sender<'_> {
 
     fn note_held(&mut self, left: u64, right: u64, news: &mut News) {
         let (now, point, recovering) = (self.now, self.a.point, self.a.phase != Phase::Open);
-        let echo = Echo { clock: self.c.clock(now), echo: news.echo, now };
+        let echo = self.echo(news);
         let rack = &mut self.a.rack;
-        let min_rtt_ns = self.c.rtt.min_ns().unwrap_or(0);
         let complete = self.records.sack(&mut self.a.board, left, right, |piece| {
             note(news, piece, now, recovering, point);
-            rack.on_delivered(now, piece, echo.is_ambiguous(piece, min_rtt_ns));
+            rack.on_delivered(now, piece, news.forward, echo.is_ambiguous(piece));
         });
         if !complete {
             self.counters.on(Event::RecordsShort);
         }
     }
 
+    fn echo(&self, news: &News) -> Echo {
+        Echo { now: self.now, offset: self.c.ts_offset, echo: news.echo, min_rtt_ns: self.c.rtt.min_ns().unwrap_or(0) }
+    }
+
     /// The peer tells that it had bytes twice.
-    fn on_duplicate(&mut self, bytes: u64) {
+    fn on_duplicate(&mut self, bytes: u64, of_probe: bool) {
         self.counters.on(Event::DuplicateTold);
+        if of_probe {
+            // nothing was reordered: the acknowledgement came later than the probe's time
+            return;
+        }
         self.a.rack.on_duplicate(self.c.snd.una, self.c.snd.nxt);
         if let Some(undo) = &mut self.a.undo {
             let segments = bytes.div_ceil(u64::from(self.c.mss.max(1))) as u32;
@@ -185,7 +198,9 @@ impl Sender<'_> {
             return;
         }
         if news.delivered > 0 {
-            let window_limited = std::mem::take(&mut self.a.limited) || self.a.phase == Phase::Loss;
+            // what was sent while the window held more back, however many acknowledgements come at once
+            let una_before = self.c.snd.una - u64::from(news.advanced);
+            let window_limited = una_before < self.a.limited_to || self.a.phase == Phase::Loss;
             self.a.congestion.on_ack(&Ack {
                 now: self.now,
                 acked_bytes: news.delivered,
@@ -203,8 +218,8 @@ impl Sender<'_> {
     /// Sets the retransmission timer for what is now to be waited for; `progress` says that it starts anew.
     pub(super) fn arm_alarm(&mut self, progress: bool) {
         use super::tick::Tick;
-        use std::time::Duration;
-        let rto = Duration::from_nanos(self.c.rtt.rto_ns());
+        let head_resent = std::mem::take(&mut self.a.head_resent);
+        let sent_new = std::mem::take(&mut self.a.sent_new);
         if self.a.board.is_empty() {
             if !self.c.has_unsent() {
                 self.c.rtx_at = Tick::NONE;
@@ -214,46 +229,59 @@ impl Sender<'_> {
             }
             return;
         }
-        if let Some(patience) = self.patience() {
+        let left = self.timeout_left(progress || head_resent);
+        if let Some(patience) = self.patience().filter(|patience| *patience <= left) {
             self.a.alarm = Alarm::Reorder;
-            self.c.rtx_at = Tick::ahead(self.now, patience.min(rto));
+            self.c.rtx_at = Tick::ahead(self.now, patience);
             return;
         }
         if let Some(wait) = self.tail_probe_wait() {
-            if progress || self.a.alarm != Alarm::TailProbe || !self.c.rtx_at.is_set() {
+            // new data, too, put it off (RFC 8985 section 7.2)
+            if progress || sent_new || self.a.alarm != Alarm::TailProbe || !self.c.rtx_at.is_set() {
                 self.a.alarm = Alarm::TailProbe;
-                self.c.rtx_at = Tick::ahead(self.now, wait.min(rto));
+                self.c.rtx_at = Tick::ahead(self.now, wait.min(left));
             }
             return;
         }
-        if progress || self.a.alarm != Alarm::Retransmit || !self.c.rtx_at.is_set() {
+        if progress || head_resent || self.a.alarm != Alarm::Retransmit || !self.c.rtx_at.is_set() {
             self.a.alarm = Alarm::Retransmit;
-            self.c.rtx_at = Tick::ahead(self.now, rto);
+            self.c.rtx_at = Tick::ahead(self.now, left);
+        }
+    }
+
+    /// How long until the retransmission timeout. It counts from now when something new was acknowledged (RFC 6298 section
+    /// 5.3), or when the first segment goes out again, which deserves a round trip as every segment does. Otherwise it has been
+    /// running since the first segment went out, whatever the timer was set for meanwhile.
+    fn timeout_left(&self, anew: bool) -> Duration {
+        let rto = Duration::from_nanos(self.c.rtt.rto_ns());
+        match self.records.iter(&self.a.board).next() {
+            Some(head) if !anew => rto.saturating_sub(self.now - head.sent_at),
+            _ => rto,
         }
     }
 }
 
 /// What tells a copy from the original.
 struct Echo {
-    clock: u32,
-    echo: Option<u32>,
     now: Instant,
+    /// of our clock
+    offset: u32,
+    echo: Option<u32>,
+    min_rtt_ns: u64,
 }
 
 impl Echo {
     /// RFC 8985 section 6.2 step 2: whether an acknowledgement of a record that was sent again may be of its first copy.
-    fn is_ambiguous(&self, piece: &Record, min_rtt_ns: u64) -> bool {
+    fn is_ambiguous(&self, piece: &Record) -> bool {
         if piece.tries == 0 {
             return false;
         }
-        let age = self.now - piece.sent_at;
-        if let Some(echo) = self.echo {
-            let sent_clock = self.clock.wrapping_sub(age.as_millis() as u32);
-            if echo.wrapping_sub(sent_clock).cast_signed() < 0 {
-                return true;
-            }
+        if let Some(echo) = self.echo
+            && echo.wrapping_sub(clock(piece.sent_at, self.offset)).cast_signed() < 0
+        {
+            return true;
         }
-        (age.as_nanos() as u64) < min_rtt_ns
+        ((self.now - piece.sent_at).as_nanos() as u64) < self.min_rtt_ns
     }
 }
 
@@ -280,5 +308,30 @@ pub(super) fn move_window(c: &mut Connection, segment: &Segment<'_>, ack: u64) {
         c.wl1 = seq;
         c.snd.edge = edge;
         c.max_window = c.max_window.max(window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inflight::Board;
+    use super::*;
+
+    #[test]
+    fn a_copys_timestamp_is_known_to_the_millisecond() {
+        let offset = 77;
+        // 40 ms and a bit after it went out again, wherever in its millisecond that was
+        for sent_us in 100_000..101_000 {
+            let sent_at = Instant::ZERO + Duration::from_micros(sent_us);
+            let (mut records, mut board) = (Records::new(2), Board::default());
+            assert!(records.push(&mut board, Instant::ZERO, 0, 1000, 1000));
+            records.lose(&mut board, |_| true);
+            assert!(records.resend(&mut board, sent_at, 0, 1000, 1000));
+            let piece = *records.iter(&board).next().unwrap();
+            let now = sent_at + Duration::from_micros(40_300);
+            let carried = clock(sent_at, offset);
+            let of = |echo| Echo { now, offset, echo: Some(echo), min_rtt_ns: 40_000_000 };
+            assert!(!of(carried).is_ambiguous(&piece), "the copy's own clock, sent at {sent_us} us");
+            assert!(of(carried - 1).is_ambiguous(&piece), "the clock of before, sent at {sent_us} us");
+        }
     }
 }

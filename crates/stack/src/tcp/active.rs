@@ -86,8 +86,12 @@ pub(crate) struct Active {
     pub(crate) probe_now: bool,
     /// one segment may go out whatever the congestion window says: the first of a recovery; or however small the peer's window
     pub(crate) force: bool,
-    /// the window held data back since the last acknowledgement
-    pub(crate) limited: bool,
+    /// what had been sent when the window last held data back: acknowledgements of that may make it grow
+    pub(crate) limited_to: u64,
+    /// since the timer was set last the first segment went out again
+    pub(crate) head_resent: bool,
+    /// and new data did
+    pub(crate) sent_new: bool,
     /// acknowledgements without news in a row, where there is no SACK
     pub(crate) duplicates: u8,
     /// where the recovery under way ends: what was sent when it began
@@ -118,7 +122,9 @@ impl Active {
             probe: None,
             probe_now: false,
             force: false,
-            limited: false,
+            limited_to: 0,
+            head_resent: false,
+            sent_new: false,
             duplicates: 0,
             point: 0,
             sent_at: Instant::ZERO,

@@ -258,11 +258,12 @@ impl Congestion {
         self.begin_avoidance(now, mss_bytes);
     }
 
-    /// The retransmission timer expired (RFC 5681 section 3.1, RFC 9438 section 4.8): one segment, slow start. `again`:
-    /// the segment was timed out before, so that the threshold stays (RFC 5681 section 3.1).
-    pub fn on_timeout(&mut self, flight_bytes: u32, nxt: Seq, again: bool, mss_bytes: u32) {
+    /// The retransmission timer expired (RFC 5681 section 3.1, RFC 9438 section 4.8): one segment, slow start. `answered`:
+    /// the threshold stays, because the segment was timed out before (RFC 5681 section 3.1), or because the recovery that
+    /// was under way has reduced it for the same window of data.
+    pub fn on_timeout(&mut self, flight_bytes: u32, nxt: Seq, answered: bool, mss_bytes: u32) {
         self.remember();
-        if !again {
+        if !answered {
             self.reduce(self.loss_factor(), flight_bytes, mss_bytes);
         }
         // the next stage begins at its plateau

@@ -221,7 +221,7 @@ impl Connection {
     /// Our clock in milliseconds, as timestamps carry it (RFC 7323 section 4.1).
     #[inline]
     pub(crate) fn clock(&self, now: Instant) -> u32 {
-        ((now.as_nanos() / 1_000_000) as u32).wrapping_add(self.ts_offset)
+        clock(now, self.ts_offset)
     }
 
     /// The handle.
@@ -229,4 +229,10 @@ impl Connection {
     pub(crate) fn handle(&self, index: u32) -> app::Connection {
         app::Connection { index, generation: self.generation }
     }
+}
+
+/// The clock of a connection with this offset, as it was or is at `at`.
+#[inline]
+pub(crate) fn clock(at: Instant, offset: u32) -> u32 {
+    ((at.as_nanos() / 1_000_000) as u32).wrapping_add(offset)
 }

@@ -27,6 +27,8 @@ pub(crate) struct HalfOpen {
     pub(crate) began_at: Instant,
     /// how often it was sent again
     pub(crate) tries: u8,
+    /// the SYN came again and was answered again
+    pub(crate) repeated: bool,
     pub(crate) timer: Option<Timer>,
 }
 

@@ -45,8 +45,7 @@ impl Sender<'_> {
         let data = c.snd.end - c.snd.nxt;
         let window = c.snd.edge.saturating_sub(c.snd.nxt);
         let congestion = u64::from(a.congestion.window().saturating_sub(a.board.pipe()));
-        let paced = self.rate().map_or(u64::MAX, |rate| u64::from(a.pace.allowance(self.now, rate)));
-        let bytes = data.min(window).min(congestion).min(paced).min(most);
+        let bytes = data.min(window).min(congestion).min(self.paced_bytes()).min(most);
         match bytes {
             _ if bytes < least * mss => 0,
             _ if bytes == data => bytes,

@@ -109,8 +109,20 @@ impl Engine {
             return None;
         }
         let (tuple, hop) = (origin.tuple, origin.hop);
-        let entry =
-            HalfOpen { tuple, hop, iss, irs, offer, ts_recent, listener, window_bytes, began_at: now, tries: 0, timer };
+        let entry = HalfOpen {
+            tuple,
+            hop,
+            iss,
+            irs,
+            offer,
+            ts_recent,
+            listener,
+            window_bytes,
+            began_at: now,
+            tries: 0,
+            repeated: false,
+            timer,
+        };
         self.half_opens.insert(entry);
         self.counters.on(Event::HalfOpen);
         self.counters.half_open.set(self.half_opens.len() as u64);
@@ -143,6 +155,7 @@ impl Engine {
             window_bytes,
             began_at: now,
             tries: 0,
+            repeated: false,
             timer: None,
         };
         let mut header = self.syn_ack(now, &entry);
@@ -201,6 +214,9 @@ impl Engine {
         if flags.contains(tcp::Flags::SYN) {
             if seq == entry.irs && !flags.contains(tcp::Flags::ACK) {
                 // the SYN again: the answer was lost
+                if let Some(entry) = self.half_opens.get_mut(index) {
+                    entry.repeated = true;
+                }
                 return Some(self.syn_ack(now, &entry));
             }
             self.counters.ignore(Ignored::UnexpectedSyn);
@@ -258,8 +274,14 @@ impl Engine {
         let mut connection =
             self.block(now, Handshake { tuple, hop, iss, irs, offer, ts_recent, listener, window_bytes }, place.1);
         connection.rtt.on_established(entry.tries > 0);
-        if entry.tries == 0 {
+        if entry.tries == 0 && !entry.repeated {
             connection.rtt.on_sample(now, (now - entry.began_at).as_nanos() as u64, 1);
+        } else if let Some(clock) = segment.timestamps().filter(|_| entry.ts_recent.is_some()) {
+            // which of the answers was acknowledged is told by its timestamp (RFC 7323 section 4.1)
+            let sample_ms = connection.clock(now).wrapping_sub(clock.echo);
+            if sample_ms < 60_000 {
+                connection.rtt.on_sample(now, u64::from(sample_ms.max(1)) * 1_000_000, 1);
+            }
         }
         self.begin(now, place.0, connection, segment, service);
     }

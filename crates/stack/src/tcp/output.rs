@@ -5,6 +5,7 @@
 
 use super::ack::Sender;
 use super::active::Spurious;
+use super::congestion::initial_window;
 use super::connection::{Connection, Flags};
 use super::counters::Event;
 use super::engine::{Engine, Outlet};
@@ -96,25 +97,33 @@ impl Sender<'_> {
             return None;
         }
         if pipe > 0 && pipe + bytes > allowance {
-            self.a.limited = true;
+            self.a.limited_to = self.c.snd.nxt;
             return None;
         }
-        if self.is_paced() {
+        let held = self.paced_bytes() < u64::from(bytes);
+        self.c.flags.put(Flags::PACED, held);
+        if held {
+            // the window would allow more, so it is in use
+            self.a.limited_to = self.c.snd.nxt;
             return None;
         }
         Some(Plan::New { bytes })
     }
 
-    /// Whether new data wait for their time.
-    fn is_paced(&mut self) -> bool {
-        let Some(rate) = self.rate() else { return false };
-        let held = self.a.pace.allowance(self.now, rate) == 0;
-        if held {
-            // the window would allow more, so it is in use
-            self.a.limited = true;
+    /// Bytes of new data that need not wait for their time: as many as the rate lets go, and, until something was lost, as many as
+    /// anyone may have in flight at once (RFC 6928), so that short answers are not stretched over a round trip. Behind losses
+    /// even small windows are spread: what leaves later than a repair is what tells when that is lost, too.
+    pub(super) fn paced_bytes(&self) -> u64 {
+        let Some(rate) = self.rate() else { return u64::MAX };
+        let initial = match self.a.congestion.threshold() {
+            u32::MAX => initial_window(u32::from(self.c.mss)).saturating_sub(self.a.board.pipe()),
+            _ => 0,
+        };
+        // the last segment of a quantum may go beyond it
+        match self.a.pace.allowance(self.now, rate) {
+            0 => u64::from(initial),
+            quantum => u64::from(initial.max(quantum).max(u32::from(self.c.mss))),
         }
-        self.c.flags.put(Flags::PACED, held);
-        held
     }
 
     /// How fast new data may go; None where nothing is held back.
@@ -163,6 +172,7 @@ impl Sender<'_> {
                     self.counters.on(Event::TailLossProbe);
                     self.a.probe = Some(super::active::Probe { end: self.c.snd.nxt, resent: true });
                 }
+                self.a.head_resent |= start == self.c.snd.una;
                 self.on_resent(bytes);
             }
             Plan::New { bytes } => {
@@ -175,6 +185,7 @@ impl Sender<'_> {
                     self.counters.on(Event::TailLossProbe);
                     self.a.probe = Some(super::active::Probe { end: self.c.snd.nxt, resent: false });
                 }
+                self.a.sent_new = true;
                 if let Some(rate) = self.rate() {
                     self.a.pace.on_sent(self.now, u64::from(bytes), rate);
                 }

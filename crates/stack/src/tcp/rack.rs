@@ -56,13 +56,18 @@ impl Default for Rack {
 }
 
 impl Rack {
+    /// The highest end delivered so far (RACK.fack).
+    pub(crate) fn forward(&self) -> u64 {
+        self.forward
+    }
+
     /// A piece was delivered. `ambiguous` says of one that was sent again that its first copy may be what was acknowledged
-    /// (section 6.2 step 2).
-    pub(crate) fn on_delivered(&mut self, now: Instant, piece: &Record, ambiguous: bool) {
+    /// (section 6.2 step 2). `forward` is what [`Rack::forward`] was before this acknowledgement: whatever one acknowledgement
+    /// tells of came in an order that nobody knows, and data below its SACK blocks are no sign of reordering (step 3).
+    pub(crate) fn on_delivered(&mut self, now: Instant, piece: &Record, forward: u64, ambiguous: bool) {
         let end = piece.end();
-        if end > self.forward {
-            self.forward = end;
-        } else if end < self.forward && piece.tries == 0 {
+        self.forward = self.forward.max(end);
+        if end < forward && piece.tries == 0 {
             self.reordered = true;
         }
         if piece.tries > 0 && ambiguous {
@@ -108,5 +113,72 @@ impl Rack {
         }
         let due_ns = record.sent_at.as_nanos() + self.rtt_ns + self.window_ns(path);
         Some(due_ns.saturating_sub(now.as_nanos()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inflight::{Board, Records};
+    use super::*;
+    use std::time::Duration;
+
+    const MSS: u32 = 1000;
+
+    fn path(sacked_segments: u32) -> Path {
+        Path {
+            min_rtt_ns: 40_000_000,
+            smoothed_ns: 40_000_000,
+            recovering: false,
+            sacked_bytes: sacked_segments * MSS,
+            mss: MSS,
+        }
+    }
+
+    /// Segments sent one millisecond after the other, the n-th from position 1000 n on.
+    fn sent(segments: u64) -> Vec<Record> {
+        let (mut records, mut board) = (Records::new(100), Board::default());
+        for n in 0..segments {
+            let at = Instant::ZERO + Duration::from_millis(n);
+            assert!(records.push(&mut board, at, n * 1000, MSS, MSS as u16));
+        }
+        records.iter(&board).copied().collect()
+    }
+
+    /// One acknowledgement 40 ms later that tells of these, in this order.
+    fn acknowledge(rack: &mut Rack, pieces: &[Record]) {
+        let forward = rack.forward();
+        for piece in pieces {
+            rack.on_delivered(piece.sent_at + Duration::from_millis(40), piece, forward, false);
+        }
+    }
+
+    #[test]
+    fn what_one_acknowledgement_tells_of_has_no_order() {
+        let sent = sent(6);
+        let mut rack = Rack::default();
+        acknowledge(&mut rack, &sent[..1]);
+        // the second, of which the acknowledgement was delayed, is told with the SACK block behind the third, which was lost
+        acknowledge(&mut rack, &[sent[3], sent[1]]);
+        acknowledge(&mut rack, &sent[4..5]);
+        acknowledge(&mut rack, &sent[5..]);
+        let now = sent[5].sent_at + Duration::from_millis(40);
+        assert_eq!(
+            rack.patience_ns(now, &sent[2], &path(3)),
+            Some(0),
+            "lost as soon as three segments have overtaken it"
+        );
+    }
+
+    #[test]
+    fn what_a_later_acknowledgement_tells_of_was_overtaken() {
+        let sent = sent(6);
+        let mut rack = Rack::default();
+        acknowledge(&mut rack, &sent[..2]);
+        acknowledge(&mut rack, &sent[3..4]);
+        acknowledge(&mut rack, &sent[2..3]);
+        acknowledge(&mut rack, &sent[5..]);
+        let now = sent[5].sent_at + Duration::from_millis(40);
+        // a quarter of the least round trip, of which a millisecond has passed since it went out before the last one
+        assert_eq!(rack.patience_ns(now, &sent[4], &path(3)), Some(9_000_000));
     }
 }

@@ -16,7 +16,7 @@ use super::tick::Tick;
 use std::time::Duration;
 
 /// Beyond the least of two segments in flight: a peer may delay its acknowledgement (RFC 8985 section 7.2).
-const TAIL_PROBE_SLACK: Duration = Duration::from_millis(4);
+const TAIL_PROBE_SLACK: Duration = Duration::from_millis(8);
 /// With a single segment in flight a delayed acknowledgement is likely.
 const DELAYED_ACK_MOST: Duration = Duration::from_millis(200);
 /// Acknowledgements without news that lose a segment (RFC 5681 section 3.2).
@@ -57,15 +57,17 @@ impl Sender<'_> {
         if lost > 0 && self.a.phase == Phase::Open {
             self.begin_recovery(flight_before);
         }
+        // RFC 9937: good progress without further loss may grow the pipe as slow start does
+        self.regulate(news.delivered, news.advanced > 0 && lost == 0);
+    }
+
+    /// During recovery the window is what PRR makes of what was delivered.
+    fn regulate(&mut self, delivered: u32, safe: bool) {
         if self.a.phase == Phase::Recovery
             && let Some(prr) = &mut self.a.prr
+            && let Some(window) = prr.on_ack(delivered, self.a.board.pipe(), safe, u32::from(self.c.mss))
         {
-            // RFC 9937: good progress without further loss may grow the pipe as slow start does
-            let safe = news.advanced > 0 && lost == 0;
-            let window = prr.on_ack(news.delivered, self.a.board.pipe(), safe, u32::from(self.c.mss));
-            if let Some(window) = window {
-                self.a.congestion.set_window(window);
-            }
+            self.a.congestion.set_window(window);
         }
     }
 
@@ -132,7 +134,9 @@ impl Sender<'_> {
     }
 
     fn finish_recovery(&mut self) {
-        self.a.congestion.on_recovered(self.now, u32::from(self.c.mss));
+        if self.a.phase == Phase::Recovery {
+            self.a.congestion.on_recovered(self.now, u32::from(self.c.mss));
+        }
         self.a.undo = None;
         self.a.prr = None;
         self.a.phase = Phase::Open;
@@ -172,7 +176,10 @@ impl Sender<'_> {
             Spurious::No => {}
             // data were delivered that were not sent again: they were only late
             Spurious::Asked | Spurious::Tested if news.original => self.undo(),
-            Spurious::Asked if news.advanced > 0 && self.c.has_unsent() => self.a.spurious = Spurious::Tested,
+            // only new data test it; where the peer's window has no room for any, repairs go on (step 2b)
+            Spurious::Asked if news.advanced > 0 && self.c.has_unsent() && self.c.snd.edge > self.c.snd.nxt => {
+                self.a.spurious = Spurious::Tested;
+            }
             Spurious::Asked if news.advanced > 0 || news.delivered > 0 || news.repeated => {
                 self.a.spurious = Spurious::No;
             }
@@ -189,9 +196,20 @@ impl Sender<'_> {
         if self.c.snd.una < probe.end {
             return;
         }
+        if !probe.resent || news.probe_duplicate {
+            self.a.probe = None;
+            return;
+        }
+        if self.c.snd.una == probe.end {
+            // either copy may be what is acknowledged; the other one would be told as a duplicate, or at least acknowledged
+            if news.repeated {
+                self.a.probe = None;
+            }
+            return;
+        }
         self.a.probe = None;
         // the probe repaired a loss that nothing else told of: the window answers for it
-        if probe.resent && !news.duplicate && self.a.phase == Phase::Open {
+        if self.a.phase == Phase::Open {
             let (nxt, mss) = (self.c.seq(self.c.snd.nxt), u32::from(self.c.mss));
             self.a.congestion.on_loss(self.a.board.bytes, nxt, mss);
             self.a.congestion.on_recovered(self.now, mss);
@@ -235,6 +253,7 @@ impl Sender<'_> {
                 let flight = self.a.board.pipe();
                 if self.find_losses() > 0 && self.a.phase == Phase::Open {
                     self.begin_recovery(flight);
+                    self.regulate(0, false);
                 }
                 self.arm_alarm(false);
                 Expired::Send
@@ -242,7 +261,8 @@ impl Sender<'_> {
             Alarm::TailProbe => {
                 self.a.probe = Some(Probe { end: self.c.snd.nxt, resent: false });
                 self.a.probe_now = true;
-                self.arm_alarm(false);
+                // from here on the retransmission timer runs (RFC 8985 section 7.3)
+                self.arm_alarm(true);
                 Expired::Send
             }
             Alarm::Retransmit => self.on_timeout(tries_most),
@@ -273,7 +293,9 @@ impl Sender<'_> {
             self.a.spurious = Spurious::No;
         }
         let (nxt, mss) = (self.c.seq(self.c.snd.nxt), u32::from(self.c.mss));
-        self.a.congestion.on_timeout(self.a.board.bytes, nxt, !fresh, mss);
+        // One reduction answers for a window's losses: what recovery was under way to repair is not counted again.
+        let answered = !fresh || self.a.phase == Phase::Recovery;
+        self.a.congestion.on_timeout(self.a.board.bytes, nxt, answered, mss);
         self.a.phase = Phase::Loss;
         self.a.point = self.c.snd.nxt;
         self.a.prr = None;

@@ -1,0 +1,224 @@
+//! How much one connection gets through paths that lose frames and are long, under a virtual clock: seeds decide what is lost, so every
+//! figure is always the same. `SIMOOM_TRACE=1` prints the sender's state every 10 ms.
+
+mod world;
+
+use base::Instant;
+use port::fault::{BurstLoss, Rates};
+use stack::tcp::Event;
+use std::time::Duration;
+use world::*;
+
+/// The payload of a full segment with timestamps.
+const SEGMENT_BYTES: f64 = 1448.0;
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    /// frames lost in each direction, one by one
+    loss: f64,
+    /// of all frames, in bursts of so many
+    burst: Option<(f64, f64)>,
+    /// each way
+    delay: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    /// what the peer received
+    segments: f64,
+    sent_again: u64,
+    timeouts: u64,
+    recoveries: u64,
+    undone: u64,
+    probes: u64,
+    duplicates: u64,
+}
+
+fn single(loss: f64, delay_ms: u64) -> Path {
+    Path { loss, burst: None, delay: Duration::from_millis(delay_ms) }
+}
+
+fn world_of(path: Path, send: u64, seed: u64) -> World<Peer> {
+    let tcp = || {
+        let mut config = tcp(256 << 10);
+        config.limits.ranges_per_connection = 256;
+        config
+    };
+    let server = Script { send, piece: 60_000, ..Script::default() };
+    let mut world =
+        World::new([Peer::new(Some(server)), Peer::with(1, Script::default())], [tcp(), tcp()], [1500, 1500], seed);
+    for host in &mut world.hosts {
+        let burst = path.burst.map(|(rate, frames)| BurstLoss::new(rate, frames).unwrap());
+        host.port.set_rates(Rates::default(), Rates { drop: path.loss, burst, ..Rates::default() });
+        host.out.delay = path.delay;
+    }
+    world.segment();
+    world
+}
+
+fn outcome(world: &World<Peer>) -> Outcome {
+    let counters = world.hosts[0].stack.tcp_counters().unwrap();
+    Outcome {
+        segments: world.hosts[1].service.ends[&1].received as f64 / SEGMENT_BYTES,
+        sent_again: counters.event(Event::Retransmitted),
+        timeouts: counters.event(Event::RetransmissionTimeout),
+        recoveries: counters.event(Event::Recovery),
+        undone: counters.event(Event::Undone),
+        probes: counters.event(Event::TailLossProbe),
+        duplicates: counters.event(Event::DuplicateTold),
+    }
+}
+
+fn trace(world: &World<Peer>) {
+    world.hosts[0].stack.tcp_view(world.now, 0, u32::MAX, &mut |view| {
+        let Some(sender) = view.sender else { return };
+        let mss = u32::from(view.segment_bytes);
+        eprintln!(
+            "{:?} cwnd {} ssthresh {} flight {} sacked {} lost {} acked {} rtt {:?} rto {:?} {:?}",
+            world.now,
+            sender.window_bytes / mss,
+            sender.threshold_bytes / mss,
+            view.unacknowledged_bytes / u64::from(mss),
+            sender.sacked_bytes / mss,
+            sender.lost_bytes / mss,
+            view.acknowledged_bytes / u64::from(mss),
+            view.round_trip.map(|(smoothed, _)| smoothed),
+            view.timeout,
+            outcome(world),
+        );
+    });
+}
+
+/// What one connection gets through in `seconds`, on average over `seeds`.
+fn average(path: Path, seconds: u64, seeds: u64) -> Outcome {
+    let traced = std::env::var("SIMOOM_TRACE").is_ok();
+    let mut sum = Outcome::default();
+    for seed in 0..seeds {
+        let mut world = world_of(path, u64::MAX >> 1, seed);
+        world.connect(false, 1, 8 << 20);
+        let end = Instant::ZERO + Duration::from_secs(seconds);
+        let mut shown = Instant::ZERO;
+        world.run(end, |world| {
+            if traced && world.now - shown > Duration::from_millis(10) {
+                shown = world.now;
+                trace(world);
+            }
+            world.now >= end
+        });
+        let one = outcome(&world);
+        sum.segments += one.segments / seeds as f64;
+        sum.sent_again += one.sent_again;
+        sum.timeouts += one.timeouts;
+        sum.recoveries += one.recoveries;
+        sum.undone += one.undone;
+        sum.probes += one.probes;
+        sum.duplicates += one.duplicates;
+    }
+    sum
+}
+
+/// Brings a connection to where the server has sent everything and hears nothing more.
+fn run_for(world: &mut World<Peer>, span: Duration) {
+    let end = world.now + span;
+    world.run(end, |world| world.now >= end);
+}
+
+/// The server's end as it stands: threshold and smoothed round trip.
+fn server_view(world: &World<Peer>) -> (u32, Option<Duration>) {
+    let mut seen = None;
+    world.hosts[0].stack.tcp_view(world.now, 0, u32::MAX, &mut |view| {
+        seen = Some((
+            view.sender.map_or(u32::MAX, |sender| sender.threshold_bytes),
+            view.round_trip.map(|(smoothed, _)| smoothed),
+        ));
+    });
+    seen.expect("a connection at the server")
+}
+
+/// What gets through is what these seeds make of the stack as it is, less a tenth: a change that costs shows.
+#[test]
+fn lossy_paths_carry_what_they_did() {
+    let bursts = |delay_ms| Path { loss: 0.0, burst: Some((0.01, 8.0)), delay: Duration::from_millis(delay_ms) };
+    for (path, seconds, least) in [
+        (single(0.05, 1), 10, 1390.0),
+        (bursts(1), 10, 2230.0),
+        (single(0.01, 20), 40, 290.0),
+        (single(0.05, 20), 100, 109.0),
+    ] {
+        let outcome = average(path, seconds, 4);
+        let per_s = outcome.segments / seconds as f64;
+        println!("{path:?}: {per_s:.1} segments/s, {outcome:?}");
+        assert!(per_s > least, "{path:?}: {per_s:.1} segments/s of {least}, {outcome:?}");
+    }
+}
+
+#[test]
+fn acknowledgements_that_come_together_all_count() {
+    // Too short a path to be paced, on a link without a rate: what was sent at once is acknowledged at once, and slow start doubles
+    // the window all the same.
+    let mut world = world_of(Path { delay: Duration::from_micros(400), ..single(0.0, 0) }, u64::MAX >> 1, 1);
+    world.connect(false, 1, 8 << 20);
+    run_for(&mut world, Duration::from_micros(800 * 7 + 700));
+    let outcome = outcome(&world);
+    // a round trip for the handshake, then ten segments, twenty and so on
+    let doubled: f64 = (0..6).map(|n| 10.0 * f64::from(1 << n)).sum();
+    assert!(outcome.segments > 0.8 * doubled, "{outcome:?}, {doubled} expected");
+    assert_eq!((outcome.sent_again, outcome.timeouts, outcome.probes), (0, 0, 0), "{outcome:?}");
+}
+
+#[test]
+fn a_probe_whose_original_was_only_late_reduces_nothing() {
+    let mut world = world_of(single(0.0, 1), 200_000, 1);
+    world.hosts[0].service.template.as_mut().unwrap().stays = true;
+    world.hosts[1].service.ends.get_mut(&1).unwrap().stays = true;
+    world.connect(false, 1, 1 << 20);
+    // acknowledgements of the last segments take longer than twice the round trip from now on
+    let end = world.now + Duration::from_millis(9);
+    world.run(end, |world| world.hosts[1].service.ends[&1].received > 100_000);
+    world.hosts[1].out.delay = Duration::from_millis(60);
+    run_for(&mut world, Duration::from_millis(300));
+    let outcome = outcome(&world);
+    assert!(outcome.probes >= 1 && outcome.duplicates >= 1, "{outcome:?}");
+    // more data, so that what the probe told is judged
+    let end = world.hosts[0].service.ends.values().next().unwrap().clone();
+    assert_eq!(end.acknowledged, 200_000);
+    assert_eq!((outcome.timeouts, outcome.recoveries), (0, 0), "{outcome:?}");
+    assert_eq!(server_view(&world).0, u32::MAX, "no threshold, since nothing was lost");
+}
+
+#[test]
+fn a_handshake_that_took_two_tries_does_not_pass_for_a_long_path() {
+    let mut world = world_of(single(0.0, 20), 100_000, 1);
+    // no answer to the first SYN gets through
+    world.hosts[0].port.set_rates(Rates::default(), Rates { drop: 1.0, ..Rates::default() });
+    world.hosts[0].service.template.as_mut().unwrap().stays = true;
+    world.connect(false, 1, 1 << 20);
+    run_for(&mut world, Duration::from_millis(500));
+    world.hosts[0].port.set_rates(Rates::default(), Rates::default());
+    // the connection stands at 1060 ms; then data, of which nothing gets through, are to be sent again soon
+    let end = world.now + Duration::from_secs(1);
+    world.run(end, |world| world.hosts[0].service.ends.len() == 1);
+    let (_, smoothed) = server_view(&world);
+    let smoothed = smoothed.expect("a sample, which the timestamp makes possible");
+    assert!(smoothed < Duration::from_millis(60), "{smoothed:?}");
+}
+
+#[test]
+fn a_timeout_behind_a_closed_window_is_repaired_at_once() {
+    // the peer's window has room for ten segments and does not move: nothing new may be sent to test whether the timeout was spurious
+    let mut world = world_of(single(0.0, 20), 100_000, 1);
+    world.hosts[1].service.ends.get_mut(&1).unwrap().slow = Some(Duration::from_secs(5));
+    world.connect(false, 1, 14_480);
+    // the handshake is through, and from then on nothing the server sends
+    run_for(&mut world, Duration::from_millis(30));
+    world.hosts[0].port.set_rates(Rates::default(), Rates { drop: 1.0, ..Rates::default() });
+    run_for(&mut world, Duration::from_millis(270));
+    let before = outcome(&world);
+    assert_eq!((before.segments, before.timeouts), (0.0, 0), "{before:?}");
+    world.hosts[0].port.set_rates(Rates::default(), Rates::default());
+    // the timeout comes 240 ms behind a probe at 150 ms; then a round trip a doubling
+    run_for(&mut world, Duration::from_millis(330));
+    let after = outcome(&world);
+    assert_eq!(after.timeouts, 1, "{after:?}");
+    assert!(after.segments > 9.9, "{after:?}");
+}
