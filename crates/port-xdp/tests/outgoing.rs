@@ -36,12 +36,22 @@ fn share_a_processor(lab: &Lab) {
 
 #[test]
 fn a_receiver_that_gets_no_processor_loses_nothing() {
+    nothing_is_lost(50);
+}
+
+/// The kernel's bound on a socket's bytes does not come before the port's on frames.
+#[test]
+fn nor_does_it_lose_full_frames_of_which_as_many_are_under_way() {
+    nothing_is_lost(1500);
+}
+
+fn nothing_is_lost(payload_bytes: usize) {
     const FRAMES: usize = 20_000;
-    let lab = Lab::new("outgoing", 1);
+    let lab = Lab::new(&format!("out{payload_bytes}"), 1);
     share_a_processor(&lab);
     let mut opened = open(&config(&[dns()])).unwrap();
     let port = &mut opened.ports[0];
-    let frame = ethernet([2, 0, 0, 0, 0, 1], None, 0x88b5, &[7; 50]);
+    let frame = ethernet([2, 0, 0, 0, 0, 1], None, 0x88b5, &vec![7; payload_bytes]);
     let received = || read(&lab.client, "/sys/class/net/outgoing/statistics/rx_packets").parse::<usize>().unwrap();
     eventually("the link is not up", || device::Device::find("vs").unwrap().unwrap().running);
     let dropped = || read(&lab.server, "/sys/class/net/vs/statistics/tx_dropped");
