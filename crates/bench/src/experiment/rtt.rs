@@ -1,7 +1,7 @@
 //! `simoom-bench experiment rtt`: what one connection gets through a long path without loss, from servers of different TCPs to a client
 //! of the kernel's.
 
-use super::loss::{Bed, Path};
+use super::loss::{self, File, Path};
 use super::web::{self, Server};
 use super::{Common, tell_written};
 use crate::commands::seconds;
@@ -66,7 +66,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         servers.push(Server::simoom("simoom", ""));
     }
     servers.extend(options.server.iter().cloned());
-    let bed = Bed::new(&options.common, &servers, options.kib)?;
+    let bed = web::Bed::new(&options.common, &servers, web::NGINX_SENDFILE)?;
+    let file = File::add(&bed, "file", options.kib)?;
     let mut figures = vec![vec![Figures::default(); servers.len()]; options.points.len()];
     for round in 1..=options.rounds {
         for (rtt_ms, figures) in options.points.iter().zip(&mut figures) {
@@ -75,9 +76,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
             let mut faults = vec!["--delay", delay.as_str()];
             faults.extend(options.rate.iter().flat_map(|rate| ["--rate", rate]));
             let span = Duration::from_secs_f64(options.seconds);
-            let path = Path { faults, connections: options.connections.into(), span };
+            let path = Path { faults, file: &file, connections: options.connections.into(), span };
             for (server, figures) in servers.iter().zip(figures) {
-                let (goodput, overflow) = bed.measure(server, &path)?;
+                let (goodput, overflow) = loss::measure(&bed, server, &path)?;
                 eprintln!("{round} rtt {rtt_ms:>5} ms  {:<20} {:>9.2} Mbit/s", server.name, goodput / 1e6);
                 figures.goodputs.push(goodput);
                 figures.overflow += overflow;

@@ -34,6 +34,8 @@ pub(super) const PROBE: Duration = Duration::from_secs(4);
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) words: Vec<String>,
+    /// congestion control of the kernel that it runs on; None for what the host is set to
+    kernel: Option<String>,
 }
 
 impl Server {
@@ -42,16 +44,16 @@ impl Server {
         server("nginx=nginx -c {run}/nginx.conf").expect("a name and a command")
     }
 
+    /// nginx on a kernel with this congestion control.
+    pub(super) fn nginx_with(kernel: &str) -> Server {
+        let nginx = Server::nginx();
+        Server { name: format!("{} ({kernel})", nginx.name), kernel: Some(kernel.to_owned()), ..nginx }
+    }
+
     /// Ours over AF_XDP, with further options.
     pub(super) fn simoom(name: &str, options: &str) -> Server {
         let command = "{simoom} web --interface vs --listen 198.18.0.1:80 --cpus 0 --control {run}/control";
         server(&format!("{name}={command} {options} {{www}}")).expect("a name and a command")
-    }
-
-    /// Ours on kernel sockets.
-    pub(super) fn simoom_sockets() -> Server {
-        let command = "{simoom} web --backend sockets --listen 198.18.0.1:80 --cpus 0 --control {run}/control {www}";
-        server(&format!("simoom (sockets)={command}")).expect("a name and a command")
     }
 }
 
@@ -62,7 +64,7 @@ pub(super) fn server(text: &str) -> Result<Server, String> {
     if name.is_empty() || words.is_empty() {
         Err("NAME=COMMAND".into())
     } else {
-        Ok(Server { name: name.into(), words })
+        Ok(Server { name: name.into(), words, kernel: None })
     }
 }
 
@@ -152,6 +154,12 @@ impl Bed {
 
     /// Starts `server` in `lab` and does not wait for it.
     pub(super) fn start(&self, server: &Server, lab: &Lab) -> Result<Process> {
+        if let Some(kernel) = &server.kernel {
+            // by route: a namespace may set for all of itself only what the host allows everybody
+            let route = ["ip", "route", "change", "198.18.0.0/24", "dev", "vs", "proto", "kernel", "scope", "link"];
+            let chosen = lab.server().run(&[&route[..], &["src", "198.18.0.1", "congctl", kernel]].concat());
+            chosen.with_context(|| format!("no congestion control {kernel} in this kernel"))?;
+        }
         let mut command = lab.server().command("taskset");
         command.args(["-c", "0"]).args(server.words.iter().map(|word| self.fill(word)));
         Process::spawn(command)
@@ -278,7 +286,9 @@ mod tests {
         let ours = Server::simoom("simoom, copy", "--transmit copy");
         assert_eq!((ours.name.as_str(), ours.words[0].as_str()), ("simoom, copy", "{simoom}"));
         assert_eq!(ours.words[ours.words.len() - 3..], ["--transmit", "copy", "{www}"]);
-        assert_eq!(Server::simoom_sockets().words[0], "{simoom}");
+        let bbr = Server::nginx_with("bbr");
+        assert_eq!((bbr.name.as_str(), bbr.kernel.as_deref()), ("nginx (bbr)", Some("bbr")));
+        assert_eq!((bbr.words, nginx.kernel), (nginx.words, None));
         for wrong in ["", "nginx", "=nginx", "nginx="] {
             assert!(server(wrong).is_err(), "{wrong}");
         }
