@@ -322,8 +322,11 @@ fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
     }
 }
 
+/// All roots, what is below them, and what is not served.
+type Walked = (Vec<Arc<Root>>, Tree, Vec<String>);
+
 /// Walks all roots; gives the tree and what is not served.
-fn walk(web: &Web, builder: &SiteBuilder) -> Result<(Vec<Arc<Root>>, Tree, Vec<String>), Vec<String>> {
+fn walk(web: &Web, builder: &SiteBuilder) -> Result<Walked, Vec<String>> {
     let mut roots = Vec::new();
     let mut errors = Vec::new();
     for spec in &web.hosts {

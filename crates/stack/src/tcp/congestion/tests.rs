@@ -122,7 +122,8 @@ fn beside_its_twin(steps: &[Step], rtt_ms: u64) -> Result<(), TestCaseError> {
     congestion.cwnd = 100 * MSS;
     congestion.ssthresh = 50 * MSS;
     congestion.phase = Phase::Again;
-    let mut twin = Twin { cwnd: 100.0, ssthresh: 50.0, w_max: 0.0, cwnd_prior: 0.0, w_est: 0.0, k: 0.0, t_epoch: 0.0 };
+    let mut twin =
+        Twin { cwnd: 100.0, ssthresh: 50.0, w_max: 0.0, cwnd_prior: 0.0, w_est: 0.0, k: 0.0, t_epoch: 0.0 };
     let (mut now_ms, mut begun) = (1u64, false);
     for step in steps {
         let (now, now_s) = (at(now_ms), now_ms as f64 / 1e3);
@@ -174,7 +175,8 @@ fn beside_its_twin(steps: &[Step], rtt_ms: u64) -> Result<(), TestCaseError> {
 #[test]
 fn cubic_and_its_twin_at_the_plateau() {
     use Step::{Acks, Ecn, Loss, Timeout};
-    let steps = [Timeout, Acks(27, 2594, 0), Ecn, Acks(191, 2441, 13), Acks(192, 2659, 2), Loss, Acks(46, 490, 8)];
+    let steps =
+        [Timeout, Acks(27, 2594, 0), Ecn, Acks(191, 2441, 13), Acks(192, 2659, 2), Loss, Acks(46, 490, 8)];
     beside_its_twin(&steps, 73).unwrap();
 }
 
