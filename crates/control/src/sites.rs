@@ -322,10 +322,10 @@ fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
     }
 }
 
-/// All roots, what is below them, and lines about what is not served.
+/// All roots, what is below them, and what is not served.
 type Walked = (Vec<Arc<Root>>, Tree, Vec<String>);
 
-/// Walks all roots.
+/// Walks all roots; gives the tree and what is not served.
 fn walk(web: &Web, builder: &SiteBuilder) -> Result<Walked, Vec<String>> {
     let mut roots = Vec::new();
     let mut errors = Vec::new();

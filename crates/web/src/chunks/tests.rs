@@ -196,7 +196,7 @@ fn threads_work_until_they_are_stopped() {
             assert!(is_right(1, at[n], &chunk));
             held[n] = Some(chunk);
             (at[n], told) = (at[n] + 1, told + 1);
-            if at[n] % 25 != 0 {
+            if !at[n].is_multiple_of(25) {
                 assert!(desk.ask(&origin, at[n], place));
             }
         }

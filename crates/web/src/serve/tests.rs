@@ -431,7 +431,7 @@ mod chunked {
     const BYTES: usize = 3_000_001;
 
     fn contents() -> Vec<u8> {
-        (0..BYTES).map(|n| b'!' + (n / 3 % 90) as u8 ^ (n / 70_000) as u8).collect()
+        (0..BYTES).map(|n| (b'!' + (n / 3 % 90) as u8) ^ (n / 70_000) as u8).collect()
     }
 
     struct File(Arc<AtomicBool>);
