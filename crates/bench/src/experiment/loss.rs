@@ -20,7 +20,7 @@ Goodput of --connections that fetch one file again and again from a server in tu
 `simoom-bench wire`; every byte is compared. Then one connection fetches one long file over 100 ms each way without loss. In a
 --server's command {simoom} is the server under test, {www} the folder to serve (the files are /file and /long) and {run} a folder for
 its own files; it serves on 198.18.0.1:80, at interface vs. Writes NAME.csv, NAME.svg and NAME.md. Needs root, and nginx. With what is
-preset a round takes five to six minutes.")]
+preset a round takes six to eight minutes.")]
 pub(crate) struct Options {
     /// A server to measure against nginx, again for more; default: simoom over AF_XDP
     #[arg(long, value_name = "NAME=COMMAND", value_parser = web::server)]
