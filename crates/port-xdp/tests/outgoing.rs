@@ -18,17 +18,17 @@ fn read(space: &str, path: &str) -> String {
 
 /// Puts the client's receive thread and the calling one on one processor, so that who sends without pause keeps the other
 /// from receiving.
-fn share_a_processor(lab: &Lab) {
+fn share_a_processor(lab: &Lab, name: &str) {
     let client = &lab.client;
-    // the thread has the interface's name, which other tests use too
+    // the thread has the interface's name, and other tests have one too
     ip(&format!("-n {client} link set vc down"));
-    ip(&format!("-n {client} link set vc name outgoing"));
-    ip(&format!("-n {client} link set outgoing up"));
-    sh("ip", &["netns", "exec", client, "ethtool", "-K", "outgoing", "gro", "on"]);
+    ip(&format!("-n {client} link set vc name {name}"));
+    ip(&format!("-n {client} link set {name} up"));
+    sh("ip", &["netns", "exec", client, "ethtool", "-K", name, "gro", "on"]);
     // with segmentation on, what the server sends is received on its own processor, at once
     sh("ip", &["netns", "exec", &lab.server, "ethtool", "-K", "vs", "tso", "off"]);
-    sh("ip", &["netns", "exec", client, "sh", "-c", "echo 1 > /sys/class/net/outgoing/threaded"]);
-    sh("sh", &["-c", "taskset -pc 0 $(pgrep '^napi/outgoing-')"]);
+    sh("ip", &["netns", "exec", client, "sh", "-c", &format!("echo 1 > /sys/class/net/{name}/threaded")]);
+    sh("sh", &["-c", &format!("taskset -pc 0 $(pgrep '^napi/{name}-')")]);
     let mut first = CpuSet::new();
     first.set(0);
     sched_setaffinity(None, &first).unwrap();
@@ -47,12 +47,14 @@ fn nor_does_it_lose_full_frames_of_which_as_many_are_under_way() {
 
 fn nothing_is_lost(payload_bytes: usize) {
     const FRAMES: usize = 20_000;
-    let lab = Lab::new(&format!("out{payload_bytes}"), 1);
-    share_a_processor(&lab);
+    let name = format!("out{payload_bytes}");
+    let lab = Lab::new(&name, 1);
+    share_a_processor(&lab, &name);
     let mut opened = open(&config(&[dns()])).unwrap();
     let port = &mut opened.ports[0];
     let frame = ethernet([2, 0, 0, 0, 0, 1], None, 0x88b5, &vec![7; payload_bytes]);
-    let received = || read(&lab.client, "/sys/class/net/outgoing/statistics/rx_packets").parse::<usize>().unwrap();
+    let received =
+        || read(&lab.client, &format!("/sys/class/net/{name}/statistics/rx_packets")).parse::<usize>().unwrap();
     eventually("the link is not up", || device::Device::find("vs").unwrap().unwrap().running);
     let dropped = || read(&lab.server, "/sys/class/net/vs/statistics/tx_dropped");
     let before = (received(), dropped());
