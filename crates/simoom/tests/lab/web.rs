@@ -394,8 +394,10 @@ fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
         // a pause from the refusal on, then the device is asked
         let before = large();
         device("on");
+        // so much that the window opens by more than the least super-segment
         let back = || {
-            some(2_000);
+            some(100_000);
+            std::thread::sleep(Duration::from_millis(100));
             large() > before
         };
         assert!(lab::wait_until(back, PATIENCE), "{at}: {:?}", web.tcp());
