@@ -397,7 +397,7 @@ fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
         // so much that the window opens by more than the least super-segment
         let back = || {
             some(100_000);
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(std::time::Duration::from_millis(100));
             large() > before
         };
         assert!(lab::wait_until(back, PATIENCE), "{at}: {:?}", web.tcp());
