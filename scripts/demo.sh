@@ -103,18 +103,10 @@ counters() {
     END { printf "questions: UDP %d, TCP %d; answers: %s; pages: %d%s%s", udp, tcp, substr(answers, 3), pages, taken, sent }'
 }
 
-# Ctrl-C reaches the server as it reaches this shell, and it may be gone first
-gone() {
-  sleep 1
-  if ! kill -0 "$pid" 2>/dev/null && wait "$pid"; then pid=; exit 0; fi
-  echo "the server does not answer" >&2
-  exit 1
-}
-
 echo "counters (Ctrl-C ends the demo):"
 started=$SECONDS
 while [ "$seconds" = 0 ] || [ $((SECONDS - started)) -lt "$seconds" ]; do
-  line=$(counters) || gone
+  line=$(counters) || { echo "the server does not answer" >&2; exit 1; }
   # on a terminal the line stays where it is
   if [ -t 1 ]; then printf '\r%s\033[K' "$line"; else echo "$line"; fi
   sleep 1
