@@ -290,7 +290,11 @@ fn clients_that_vanish_leave_nothing_behind() {
     for round in 0..20 {
         // killed in the middle: what its kernel has not read yet makes it send a reset
         let mut command = lab.client().command("curl");
-        command.args(["-gsS", "--limit-rate", "100k", "-o", "/dev/null", "http://198.18.0.1/5000000.bin"]);
+        command.args(["-gsS", "--limit-rate", "100k"]);
+        // one file may be there before the limit is felt, and before anybody looks
+        for _ in 0..50 {
+            command.args(["-o", "/dev/null", "http://198.18.0.1/5000000.bin"]);
+        }
         let mut killed = Process::spawn(command).unwrap();
         web.wait_for_connections(1);
         killed.signal(Signal::KILL);
