@@ -533,10 +533,8 @@ fn finish(
         let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
         let completion_timeout = config.completion_timeout;
         let slots = steering.sockets();
-        let sizes = config.sizes();
-        // a frame needs a slot to come back in
-        let most_outstanding = device.takes_frames().unwrap_or(u32::MAX).min(sizes.completion);
-        let recipe = Recipe { binding, sizes, busy_poll, most_outstanding, completion_timeout, slots };
+        let (sizes, device_takes) = (config.sizes(), device.takes_frames());
+        let recipe = Recipe { binding, sizes, busy_poll, device_takes, completion_timeout, slots };
         let pool = Pool::new(made.arena.clone(), frames);
         let mut port = XdpPort::new(&device.name, facts.clone(), pool, socket, recipe);
         if large_sends {

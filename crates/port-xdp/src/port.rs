@@ -79,8 +79,8 @@ pub(crate) struct Recipe {
     pub(crate) sizes: Sizes,
     /// microseconds, and packets a poll
     pub(crate) busy_poll: Option<(u32, u32)>,
-    /// frames that may be on their way out at a time
-    pub(crate) most_outstanding: u32,
+    /// frames that may be on their way to a device that loses what is beyond; None where the driver says when it is full
+    pub(crate) device_takes: Option<u32>,
     /// after this long without any completion the device is taken to have lost the frames
     pub(crate) completion_timeout: Duration,
     pub(crate) slots: Sockets,
@@ -380,12 +380,14 @@ impl Port for XdpPort {
 
     #[inline]
     fn transmit_room(&mut self) -> usize {
-        let most = self.recipe.most_outstanding;
-        if self.outstanding + BURST_FRAMES as u32 > most {
+        let takes = self.recipe.device_takes;
+        if takes.is_some_and(|takes| self.outstanding + BURST_FRAMES as u32 > takes) {
             self.reap();
         }
         let Some(socket) = &mut self.socket else { return 0 };
-        socket.tx.room(BURST_FRAMES as u32).min(most - self.outstanding) as usize
+        // bounded by the completion ring too: a frame needs a slot to come back in
+        let back = takes.unwrap_or(u32::MAX).min(socket.completion.size()) - self.outstanding;
+        socket.tx.room(BURST_FRAMES as u32).min(back) as usize
     }
 
     #[inline]
@@ -423,7 +425,7 @@ impl Port for XdpPort {
         if self.quiet_flushes >= PATIENCE_FLUSHES {
             self.stay_patient();
         }
-        if self.outstanding == self.recipe.most_outstanding {
+        if Some(self.outstanding) == self.recipe.device_takes {
             return Outgoing::Full;
         }
         let taken = self.socket.as_mut().is_some_and(|socket| socket.tx.waiting() == 0);

@@ -50,7 +50,8 @@ pub enum Outgoing {
     Underway,
     /// the device must be asked again, or frames are short until some come back: flush soon
     Waiting,
-    /// as many are on their way as the device takes, so whoever answers need not receive either: flush soon
+    /// as many are on their way as the device takes without losing some, so whoever answers need not receive either: let others run,
+    /// then flush
     Full,
 }
 
