@@ -7,7 +7,7 @@ pub(super) mod fig6;
 mod figure;
 mod load;
 
-pub(super) use load::{Generator, Load, Run, sleep};
+pub(super) use load::{Generator, Load, Run, json, sleep};
 
 use super::Common;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -131,7 +131,7 @@ impl Bed {
     }
 
     /// Where its own files lie.
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -212,6 +212,11 @@ pub(super) struct Up<'a> {
 }
 
 impl Up<'_> {
+    /// The laboratory.
+    pub(super) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
     /// The server's process, while it runs; its group has the same number.
     pub(super) fn pid(&mut self) -> Result<u32> {
         match self.process.ended() {
