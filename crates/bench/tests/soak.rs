@@ -31,7 +31,9 @@ fn a_short_soak_of_the_web_server_finds_nothing() {
         let line = rows.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(','));
         line.and_then(|figure| figure.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {rows}"))
     };
-    for name in ["answers of 206", "answers of 304", "clients gone away in the middle", "reloads", "versions seen go by"] {
+    for name in
+        ["answers of 206", "answers of 304", "clients gone away in the middle", "reloads", "versions seen go by"]
+    {
         assert!(figure(name) > 0, "{name} in {rows}");
     }
     assert_eq!(figure("requests of the load"), 1200, "{rows}");

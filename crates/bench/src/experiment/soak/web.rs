@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "R", default_value = "4000", value_parser = rate)]
     rate: f64,
     /// Its connections at a time
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1000))]
     connections: u32,
     /// Requests a second of the kernel's clients
     #[arg(long, value_name = "R", default_value = "40", value_parser = rate)]

@@ -169,6 +169,10 @@ impl Bed {
     pub(super) fn serve(&self, server: &Server, options: &lab::Options, name: &str) -> Result<Up<'_>> {
         let lab = Lab::with(options)?;
         let mut process = self.start(server, &lab)?;
+        if server.words.iter().any(|word| word == "{simoom}") {
+            // until its program is attached the kernel's own sockets answer, and who met those would be reset
+            process.wait_for("serving on ", START).with_context(|| format!("{} does not come up", server.name))?;
+        }
         let mut answer_bytes = 0;
         let probe = || match lab.client().inside(|| answer_bytes_of(name)) {
             Ok(bytes) => {
