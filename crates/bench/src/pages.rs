@@ -271,7 +271,8 @@ mod tests {
                 prop_assert_eq!(check(page, Encoding::Brotli, &body, piece), Ok(expected));
                 let at = wrong.index(body.len());
                 body[at] ^= 1;
-                prop_assert!(check(page, Encoding::Brotli, &body, piece).is_err());
+                // a page of nothing but its version is another version's then
+                prop_assert_ne!(check(page, Encoding::Brotli, &body, piece), Ok(expected));
             }
         }
 
