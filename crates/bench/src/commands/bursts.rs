@@ -1,10 +1,9 @@
 //! `simoom-bench bursts`: asks `reflect --segments`.
 
-use super::{seconds, stop_flag};
+use super::{Tool, seconds, stop_flag};
 use crate::bursts::{Load, Plan};
 use crate::interface;
-use crate::load::Wait;
-use crate::xdp::{self, Mode};
+use crate::xdp;
 use anyhow::{Context as _, Result, ensure};
 use port::Mac;
 use rustix::time::{ClockId, clock_gettime};
@@ -45,28 +44,16 @@ pub(crate) struct Options {
     /// The UDP port to ask from
     #[arg(long, value_name = "PORT", default_value_t = 20_000, value_parser = clap::value_parser!(u16).range(1..))]
     source_port: u16,
-    /// What to do while nothing is due
-    #[arg(long, value_name = "WORD", default_value = "yield")]
-    wait: Wait,
-    /// How to use AF_XDP
-    #[arg(long, value_name = "WORD", default_value = "auto")]
-    mode: Mode,
-    /// Run on this processor
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
-    /// Results as one line of JSON instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    tool: Tool,
 }
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if let Some(cpu) = options.cpu {
-        crate::procs::pin(cpu)?;
-    }
+    options.tool.pin()?;
     let ends = interface::ends(&options.interface, options.server, options.server_mac)?;
     let own = SocketAddr::new(ends.client, options.source_port);
-    let opened = xdp::open_deep(&options.interface, options.mode, own)
+    let opened = xdp::open_deep(&options.interface, options.tool.mode, own)
         .with_context(|| format!("cannot use {}", options.interface))?;
     eprintln!("{}", opened.what);
     let plan = Plan {
@@ -74,14 +61,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         outstanding: options.outstanding,
         span: Duration::from_secs_f64(options.seconds),
         timeout: Duration::from_secs_f64(options.timeout),
-        wait: options.wait,
+        wait: options.tool.wait,
     };
     let stop = stop_flag()?;
     // numbers of runs one after the other never meet: a run sends less than one request a nanosecond
     let time = clock_gettime(ClockId::Monotonic);
     let first = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let outcome = Load::new(opened.port, &ends, options.source_port, first).run(&plan, &stop, || {});
-    if options.json {
+    if options.tool.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else {
         println!("{outcome}");

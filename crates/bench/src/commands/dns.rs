@@ -1,11 +1,11 @@
 //! `simoom-bench dns`: a DNS load through AF_XDP.
 
-use super::{rate, seconds, stop_flag};
+use super::{Tool, rate, seconds, stop_flag};
 use crate::grid::{self, Capacity};
 use crate::interface;
-use crate::load::{Load, Outcome, Plan, SourcePorts, Wait};
+use crate::load::{Load, Outcome, Plan, SourcePorts};
 use crate::queries::{Content, Queries, Synthetic};
-use crate::xdp::{self, Mode};
+use crate::xdp;
 use anyhow::{Context as _, Result, bail, ensure};
 use port::Mac;
 use serde::{Deserialize, Serialize};
@@ -77,24 +77,14 @@ pub(crate) struct Options {
     /// Questions put into the ring at once, at most
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=64))]
     batch: u16,
-    /// What to do while nothing is due
-    #[arg(long, value_name = "WORD", default_value = "yield")]
-    wait: Wait,
-    /// How to use AF_XDP
-    #[arg(long, value_name = "WORD", default_value = "auto")]
-    mode: Mode,
-    /// Run on this processor
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
+    #[command(flatten)]
+    tool: Tool,
     /// The seed of --names' random order
     #[arg(long, value_name = "N", default_value_t = 7)]
     seed: u64,
     /// A line of progress a second on standard error
     #[arg(long)]
     progress: bool,
-    /// Results as one line of JSON instead of text
-    #[arg(long)]
-    json: bool,
 }
 
 /// What --json prints.
@@ -115,9 +105,7 @@ fn server(text: &str) -> Result<SocketAddr, String> {
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if let Some(cpu) = options.cpu {
-        crate::procs::pin(cpu)?;
-    }
+    options.tool.pin()?;
     let queries = match (&options.queries, options.names) {
         (Some(path), _) => Queries::from_file(path, options.edns)?,
         (None, Some(names)) => {
@@ -130,17 +118,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let sources = SourcePorts { first: options.source_port, count: options.source_ports };
     ensure!(sources.first > 0 && u16::MAX - sources.count >= sources.first, "source ports end at 65535");
     let taken = (0..sources.count).map(|at| SocketAddr::new(ends.client, sources.first + at));
-    let opened = xdp::open(&options.interface, options.mode, taken)
+    let opened = xdp::open(&options.interface, options.tool.mode, taken)
         .with_context(|| format!("cannot use {}", options.interface))?;
     eprintln!("{}", opened.what);
     let mut load = Load::new(opened.port, ends, sources, &queries)?;
     let results = measure(options, &mut load)?;
-    if options.json {
+    if options.tool.json {
         println!("{}", serde_json::to_string(&results)?);
     }
     let wrong: u64 = results.runs.iter().flat_map(|run| run.faults.values()).sum();
     // with --json the reader judges
-    ensure!(wrong == 0 || options.json, "{wrong} checked answers were wrong");
+    ensure!(wrong == 0 || options.tool.json, "{wrong} checked answers were wrong");
     Ok(())
 }
 
@@ -158,12 +146,12 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
             rate,
             span: Duration::from_secs_f64(options.seconds),
             check_every: if options.any_answer { 0 } else { options.check_every },
-            wait: options.wait,
+            wait: options.tool.wait,
             burst_frames: usize::from(options.batch),
-            progress: options.progress || (!options.json && !several && options.seconds >= 2.0),
+            progress: options.progress || (!options.tool.json && !several && options.seconds >= 2.0),
         };
         let outcome = load.run(&plan, &stop, || {});
-        if !options.json {
+        if !options.tool.json {
             show(&outcome, several);
         }
         answered.push(outcome.answered_rate());
@@ -173,7 +161,7 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
         }
     }
     let capacity = Capacity::of(&runs, options.any_answer);
-    if several && !options.json {
+    if several && !options.tool.json {
         println!("lossless {:.0}/s  peak {:.0}/s  sent {:.0}/s", capacity.lossless, capacity.peak, capacity.sent);
     }
     Ok(Results { capacity, runs })

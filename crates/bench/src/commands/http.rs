@@ -1,11 +1,10 @@
 //! `simoom-bench http`: an HTTP/1.1 load through AF_XDP, from our own stack's client side.
 
-use super::{rate, seconds, stop_flag};
+use super::{Tool, rate, seconds, stop_flag};
 use crate::flood::{Flood, Flooding};
 use crate::http::{Failure, Load, Manner, Mix, Peer, Plan, Sources, Url};
 use crate::interface;
-use crate::load::Wait;
-use crate::xdp::{self, Mode};
+use crate::xdp;
 use anyhow::{Context as _, Result, bail, ensure};
 use base::Instant;
 use port::Mac;
@@ -69,18 +68,8 @@ pub(crate) struct Options {
     /// Beside the load so many SYNs a second to the server, from addresses of 10.0.0.0/8 in no order
     #[arg(long, value_name = "R", value_parser = rate)]
     flood: Option<f64>,
-    /// What to do while nothing is due
-    #[arg(long, value_name = "WORD", default_value = "yield")]
-    wait: Wait,
-    /// How to use AF_XDP
-    #[arg(long, value_name = "WORD", default_value = "auto")]
-    mode: Mode,
-    /// Run on this processor
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
-    /// Results as one line of JSON instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    tool: Tool,
     /// What to ask for, in turn or as often as the weights say
     #[arg(value_name = "[WEIGHT@]URL", required = true)]
     urls: Vec<Url>,
@@ -93,9 +82,7 @@ const SECRET: [u64; 2] = [0x5349_4d4f_4f4d_2d42, 0x454e_4348_2d48_5454];
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if let Some(cpu) = options.cpu {
-        crate::procs::pin(cpu)?;
-    }
+    options.tool.pin()?;
     let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let bodies = options.body.iter().map(read).collect::<Result<_>>()?;
     let mix = match options.synthetic {
@@ -108,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(one_family, "the addresses and the server, {}, must be of one family", server.ip());
     let hop = interface::next_hop_mac(&options.interface, server, options.server_mac)?;
     interface::ensure_free(addresses)?;
-    let opened = xdp::open_own(&options.interface, options.mode, addresses)
+    let opened = xdp::open_own(&options.interface, options.tool.mode, addresses)
         .with_context(|| format!("cannot use {}", options.interface))?;
     eprintln!("{}", opened.what);
     let manner = Manner {
@@ -118,8 +105,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         timeout: Duration::from_secs_f64(options.timeout),
     };
     let peer = Peer { server, hop, window_bytes: options.window };
-    let plan =
-        Plan { rate: options.rate, span: Duration::from_secs_f64(options.seconds), wait: options.wait, progress: true };
+    let plan = Plan {
+        rate: options.rate,
+        span: Duration::from_secs_f64(options.seconds),
+        wait: options.tool.wait,
+        progress: true,
+    };
     let stop = stop_flag()?;
     let mut sources = options.address.clone();
     sources.skip(since_boot().as_nanos());
@@ -128,7 +119,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut load = Load::new(port, mix, manner, peer, sources, SECRET);
     let mut outcome = load.run(&plan, &stop, since_boot)?;
     outcome.flood = load.port().flood.as_ref().map(|flood| (flood.sent, flood.missed));
-    if options.json {
+    if options.tool.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else {
         println!("{outcome}");

@@ -8,9 +8,35 @@ pub(crate) mod results;
 pub(crate) mod wire;
 pub(crate) mod zone;
 
+use crate::load::Wait;
+use crate::xdp::Mode;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// What every load generator is told of its interface and its output.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Tool {
+    /// What to do while nothing is due
+    #[arg(long, value_name = "WORD", default_value = "yield")]
+    wait: Wait,
+    /// How to use AF_XDP
+    #[arg(long, value_name = "WORD", default_value = "auto")]
+    mode: Mode,
+    /// Run on this processor
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Results as one line of JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Tool {
+    /// Puts the calling thread on its processor.
+    fn pin(&self) -> Result<()> {
+        self.cpu.map_or(Ok(()), crate::procs::pin)
+    }
+}
 
 /// A flag that SIGTERM and SIGINT set, so that a tool ends with its figures told.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
