@@ -2,7 +2,7 @@
 SECONDS ?= 0
 CARGO ?= cargo
 
-.PHONY: build demo test test-browser lint loom fuzz soak
+.PHONY: build demo test test-browser lint loom simulate fuzz soak
 .DEFAULT_GOAL := build
 
 build:
@@ -34,6 +34,12 @@ lint:
 # the rings under every interleaving of their threads
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p base --lib loom
+
+# TCP in a simulated world, against itself and against smoltcp; a seed that fails is told with the command that runs it again
+SEEDS ?= 10000
+simulate:
+	$(CARGO) run --release --locked -p sim -- --against self --seeds 0..$(SEEDS)
+	$(CARGO) run --release --locked -p sim -- --against smoltcp --seeds 0..$(SEEDS)
 
 # each fuzz target for FUZZ_SECONDS, from the corpus; what it finds goes to fuzz/artifacts
 FUZZ_SECONDS ?= 60

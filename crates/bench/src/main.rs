@@ -15,6 +15,7 @@ mod interface;
 mod link;
 mod load;
 mod page;
+mod pages;
 mod pipe;
 mod pipe_dns;
 mod pipe_http;
@@ -69,6 +70,8 @@ enum Command {
     Idle(experiment::IdleOptions),
     /// A long load with a reload every second, every question accounted for
     Soak(experiment::SoakOptions),
+    /// A long load on the web server with a reload every second, every octet compared
+    SoakWeb(experiment::SoakWebOptions),
 }
 
 fn main() -> ExitCode {
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Results(options) => commands::results::run(&options),
         Command::Idle(options) => experiment::idle(&options),
         Command::Soak(options) => experiment::soak(&options),
+        Command::SoakWeb(options) => experiment::soak_web(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

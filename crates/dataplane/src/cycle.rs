@@ -151,23 +151,26 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     /// Runs one cycle at `now`: never waits, never reads a clock.
     ///
     /// The transmit ring is the only output queue. When it is full the loop receives no more than what could be answered,
-    /// so the device's receive ring fills and drops there, before work was put into a packet.
+    /// so the device's receive ring fills and drops there, before work was put into a packet. While the stack waits for room it
+    /// receives a burst more, whose answers wait: acknowledgements that were lost would have the stack send again.
     pub fn cycle(&mut self, now: Instant) -> Activity {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
         let kept = !self.tx.is_empty();
-        let room = self.port.transmit_room().saturating_sub(self.tx.len()).min(self.tx.remaining_capacity());
+        let spare = self.tx.remaining_capacity();
+        let room = self.port.transmit_room().saturating_sub(self.tx.len()).min(spare);
         if room < self.batch {
             self.counters.transmit_stalls.add(1);
         }
-        let received = match self.batch.min(room) {
-            0 => 0,
-            limit => self.port.receive(&mut self.rx, limit),
-        };
+        let due = self.due.is_some_and(|due| now >= due);
+        // when the stack waits for room, acknowledgements come, which need no answer; what else comes is answered when there is room
+        let waits = due && room == 0;
+        let limit = self.batch.min(if waits { spare } else { room });
+        let received = if limit == 0 { 0 } else { self.port.receive(&mut self.rx, limit) };
         if received > 0 {
             self.take_in(now, received);
         }
-        if received > 0 || self.due.is_some_and(|due| now >= due) {
+        if (received > 0 || due) && !waits {
             let Loop { port, stack, service, tx, tap, counters, .. } = self;
             let mut supply = Supplies { now, port, kept, gathered: 0, tap: tap.as_mut(), counters };
             self.due = stack.poll(now, &mut supply, tx, service);
@@ -183,7 +186,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if received + transmitted == 0 {
             self.counters.empty_cycles.add(1);
         }
-        Activity { received, transmitted, outgoing, next: self.due }
+        // a port that takes nothing more is asked again soon anyway
+        let next = self.due.filter(|_| outgoing != Outgoing::Full);
+        Activity { received, transmitted, outgoing, next }
     }
 
     fn take_in(&mut self, now: Instant, received: usize) {

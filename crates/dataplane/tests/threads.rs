@@ -203,6 +203,33 @@ fn a_full_transmit_ring_stops_receiving_and_loses_nothing() {
     assert!(cycles.counters().transmit_stalls.get() >= 3);
 }
 
+#[test]
+fn while_the_stack_waits_for_room_what_comes_is_taken_and_answered_in_order() {
+    let (mut client, server) = ends();
+    let mut cycles =
+        Loop::new(Narrow { inner: server, room: 0 }, Whole { due: Some(Instant::ZERO) }, Shout::default(), 64);
+    cycles.poll_soon();
+    ["-no answer", "first", "-none either", "second"].iter().for_each(|frame| send(&mut client, frame.as_bytes()));
+    let activity = cycles.cycle(Instant::ZERO);
+    assert_eq!((activity.received, activity.transmitted), (4, 0));
+    // answers that wait fill the burst, and no more are taken then
+    (0..100).for_each(|n| send(&mut client, format!("q{n}").as_bytes()));
+    assert_eq!([(); 3].map(|()| cycles.cycle(Instant::ZERO).received), [62, 0, 0]);
+    cycles.port().room = 1;
+    cycles.cycle(Instant::ZERO);
+    assert_eq!(received(&mut client), [b"FIRST".to_vec()]);
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        cycles.port().room = 64;
+        cycles.cycle(Instant::ZERO);
+        answers.extend(received(&mut client));
+    }
+    let own = answers.iter().position(|answer| answer == b"on my own").expect("what the stack had to send");
+    answers.remove(own);
+    let expected = std::iter::once("SECOND".to_owned()).chain((0..100).map(|n| format!("Q{n}")));
+    assert!(answers.into_iter().eq(expected.map(String::into_bytes)));
+}
+
 /// A port that claims more room than it has: what it does not take must be kept.
 struct Liar(Narrow);
 

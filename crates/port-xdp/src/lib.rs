@@ -4,7 +4,7 @@
 //! [`XdpPort`] for each thread, a [`Handle`] that says what is ours, and a [`Got`] that says which mode it became and why.
 //! Nothing of it outlives the process: the program hangs on a bpf link, the sockets and the multicast memberships on
 //! descriptors. Where the device segments TCP and there is no zero-copy, each port also sends super-segments through an AF_PACKET
-//! socket. Left out for now: packets of several buffers.
+//! socket; in generic mode it receives them, too.
 
 #![deny(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod ethtool;
 mod handle;
 mod open;
 mod packet;
+mod pieces;
 mod port;
 mod ring;
 mod socket;

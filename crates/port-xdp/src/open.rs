@@ -324,19 +324,59 @@ pub fn open(config: &OpenConfig) -> Result<Opened, OpenError> {
     let device = ready(config)?;
     let _ = raise_memlock();
     let mut not = Vec::new();
-    let modes: &[Mode] = match &config.mode {
-        Mode::Auto => &[Mode::Zerocopy, Mode::Copy, Mode::Generic],
-        one => std::slice::from_ref(one),
-    };
-    for mode in modes {
-        match attempt(config, &device, *mode) {
-            Ok((steering, made)) => return finish(config, device, *mode, not, steering, made),
-            Err(Failed::Mode(why)) => not.push((*mode, why)),
+    for attempt in attempts(config, &device) {
+        match make(config, &device, *attempt) {
+            Ok((steering, made)) => return finish(config, device, attempt.mode, not, steering, made),
+            Err(Failed::Mode(why)) => not.push((attempt.mode, why)),
             Err(Failed::For(error)) => return Err(error),
         }
     }
     let why = not.iter().map(|(mode, why)| format!("{mode}: {why}")).collect::<Vec<_>>().join("; ");
     Err(OpenError::Mode { interface: device.name, mode: config.mode, why })
+}
+
+/// A mode to be tried.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    mode: Mode,
+    pieces: Pieces,
+}
+
+/// Whether packets larger than a frame are to be received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pieces {
+    /// none come
+    None,
+    /// where the kernel can
+    Preferred,
+    /// the mode is no good without
+    Required,
+}
+
+const ZEROCOPY: Attempt = Attempt { mode: Mode::Zerocopy, pieces: Pieces::None };
+const COPY: Attempt = Attempt { mode: Mode::Copy, pieces: Pieces::None };
+const GENERIC: Attempt = Attempt { mode: Mode::Generic, pieces: Pieces::Preferred };
+const WHOLE_GENERIC: Attempt = Attempt { mode: Mode::Generic, pieces: Pieces::Required };
+
+/// The modes in the order of what they give.
+///
+/// On veth that depends on who is at the other end. A program in the driver has each packet copied into a page of the kernel's, in
+/// a NAPI instance of its own, and takes segmentation offload away from the peer; that is worth it for questions, and for a peer
+/// that has a program in its driver as well. TCP with the kernel at the other end is cheaper in the receive path, on the sender's
+/// processor and by whole super-packets, as the kernel's own sockets have it.
+fn attempts(config: &OpenConfig, device: &Device) -> &'static [Attempt] {
+    // a peer with a program in its driver takes our TSO away
+    let kernel_peer = device.driver == "veth" && device.segments_tcp;
+    match config.mode {
+        // of several queues the receive path of veth finds the first
+        Mode::Auto if kernel_peer && device.rx_queues == 1 && config.large_sends != LargeSends::Never => {
+            &[WHOLE_GENERIC, COPY, GENERIC]
+        }
+        Mode::Auto => &[ZEROCOPY, COPY, GENERIC],
+        Mode::Zerocopy => &[ZEROCOPY],
+        Mode::Copy => &[COPY],
+        Mode::Generic => &[GENERIC],
+    }
 }
 
 /// Why a mode was not got.
@@ -416,9 +456,11 @@ const RETRY: Duration = Duration::from_millis(5);
 struct Made {
     arena: Arc<Arena>,
     sockets: Vec<(Socket, Vec<Frame>)>,
+    pieces: bool,
 }
 
-fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering, Made), Failed> {
+fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steering, Made), Failed> {
+    let mode = attempt.mode;
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
     let maps = Config { queues: device.rx_queues, mac: device.mac, everything: config.everything, ..Config::default() };
@@ -431,20 +473,37 @@ fn attempt(config: &OpenConfig, device: &Device, mode: Mode) -> Result<(Steering
     let frames = config.frames();
     let (arena, mut all) =
         Arena::new(frames * device.rx_queues, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
+    let mut pieces = attempt.pieces != Pieces::None;
     let mut sockets: Vec<(Socket, Vec<Frame>)> = Vec::new();
     for queue in 0..device.rx_queues {
-        let fd = socket::open().map_err(|why| refused(&device, queue, &arena, Refused { step: Step::Open, why }))?;
-        let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
         let memory = match sockets.first() {
             None => Memory::Register(&arena),
             Some((first, _)) => Memory::Share(first.fd().as_fd()),
         };
-        let bound = Socket::bind(fd, memory, config.sizes(), binding);
+        let mut binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy, pieces };
+        let mut bound = bind(memory, config.sizes(), binding);
+        if pieces && bound.as_ref().is_err_and(is_unknown) {
+            if attempt.pieces == Pieces::Required {
+                return Err(Failed::Mode("packets larger than a frame need Linux 6.6".into()));
+            }
+            (pieces, binding.pieces) = (false, false);
+            bound = bind(memory, config.sizes(), binding);
+        }
         let socket = bound.map_err(|e| refused(&device, queue, &arena, e))?;
         let share = all.split_off(all.len() - frames as usize);
         sockets.push((socket, share));
     }
-    Ok((steering, Made { arena, sockets }))
+    Ok((steering, Made { arena, sockets, pieces }))
+}
+
+fn bind(memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
+    let fd = socket::open().map_err(|why| Refused { step: Step::Open, why })?;
+    Socket::bind(fd, memory, sizes, to)
+}
+
+/// The kernel does not know what was asked of it.
+fn is_unknown(refused: &Refused) -> bool {
+    refused.step == Step::Bind && refused.why.raw_os_error() == Some(libc::EINVAL)
 }
 
 /// Attaches the steering program, to an interface that had none when opening began. One that is there now is most likely ours, of the
@@ -506,8 +565,10 @@ fn finish(
         mac: device.mac,
         mtu: device.mtu,
         frame_bytes: usize::from(chunk_bytes - base::arena::HEADROOM_BYTES),
-        virtual_link: device.is_virtual_link(),
+        // receive offload leaves the sums of what it merged to a device, too, and comes before a program in the receive path
+        virtual_link: device.is_virtual_link() || mode == Mode::Generic,
     };
+    let pieces = made.pieces;
     let mut busy_polling = BusyPolling::Off;
     let tx_budget = made.sockets.iter().all(|(socket, _)| socket.tx_budget);
     let large_sends = match config.large_sends {
@@ -530,7 +591,7 @@ fn finish(
         }
         let queue = queue as u32;
         steering.sockets().set(queue, socket.fd()).map_err(OpenError::Entry)?;
-        let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy };
+        let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy, pieces };
         let completion_timeout = config.completion_timeout;
         let slots = steering.sockets();
         let (sizes, device_takes) = (config.sizes(), device.takes_frames());
@@ -545,7 +606,11 @@ fn finish(
     }
     let running =
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
-    let warnings = warnings(&device, running, &busy_polling);
+    let mut warnings = warnings(&device, running, &busy_polling);
+    if mode == Mode::Generic && !pieces {
+        let name = &device.name;
+        warnings.push(format!("{name}: packets that receive offload has merged are dropped, since that needs Linux 6.6: run `ethtool -K {name} gro off`"));
+    }
     let handle = Handle::new(config, &device, steering)?;
     let frames = made.arena.chunks();
     let got = Got { mode, not, device, chunk_bytes, frames, tx_budget, busy_polling, large_sends, warnings };

@@ -4,12 +4,13 @@
 //! device itself), or the caller. [`Ledger`] knows which chunks the kernel has from this port, so an address that comes
 //! out of a ring becomes a frame only when it was given up here and not taken back: the handle is then the only one.
 //!
-//! Left out: packets of several buffers. The socket is bound without XDP_USE_SG, so the kernel drops them; should pieces
-//! arrive all the same, they are counted and their frames go home.
+//! A packet of several buffers is received where the socket was bound for it (in generic mode), and is made into frames (see
+//! `port::separate`). Left out: transmitting them, and receiving them from a driver.
 
 #![allow(unsafe_code)]
 
 use crate::packet::Packet;
+use crate::pieces::Pieces;
 use crate::ring::{Address, Descriptor, Drains, Ring};
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, Unbound, is_transient};
 use crate::stats::Stats;
@@ -96,8 +97,7 @@ pub struct XdpPort {
     socket: Option<Socket>,
     /// frames that the kernel has for transmission
     outstanding: u32,
-    /// inside a packet of several buffers
-    in_pieces: bool,
+    pieces: Pieces,
     busy_polling: bool,
     /// flushes since the last completion while frames were outstanding, and when that was first looked at
     quiet_flushes: u32,
@@ -124,7 +124,7 @@ impl XdpPort {
             pool,
             socket: Some(socket),
             outstanding: 0,
-            in_pieces: false,
+            pieces: Pieces::default(),
             busy_polling: recipe.busy_poll.is_some(),
             quiet_flushes: 0,
             quiet_since: None,
@@ -186,7 +186,7 @@ impl XdpPort {
             self.pool.give(frame);
         }
         self.outstanding = 0;
-        self.in_pieces = false;
+        self.pieces.forget(&mut self.pool);
         self.quiet_flushes = 0;
         self.quiet_since = Some(Instant::now());
         let mut socket = self.bind_again().map_err(|refused| refused.why)?;
@@ -300,6 +300,16 @@ impl XdpPort {
         self.quiet_since = None;
     }
 
+    /// Hands over frames that were pieces of a packet.
+    #[cold]
+    fn hand_over(&mut self, into: &mut Burst, limit: usize) -> usize {
+        let before = into.len();
+        into.extend(std::iter::from_fn(|| self.pieces.next_ready()).take(limit));
+        let got = into.len() - before;
+        self.stats.received.add(got as u64);
+        got
+    }
+
     /// Counts flushes that brought nothing back, and rebuilds the socket when that lasts.
     #[cold]
     fn stay_patient(&mut self) {
@@ -351,9 +361,12 @@ impl Port for XdpPort {
 
     #[inline]
     fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        let limit = limit.min(into.remaining_capacity());
+        if self.pieces.has_ready() {
+            return self.hand_over(into, limit);
+        }
         let Some(socket) = &mut self.socket else { return 0 };
-        let limit = limit.min(into.remaining_capacity()) as u32;
-        let waiting = socket.rx.waiting(limit).min(limit);
+        let waiting = socket.rx.waiting(limit as u32).min(limit as u32);
         if waiting == 0 {
             return 0;
         }
@@ -364,18 +377,20 @@ impl Port for XdpPort {
             }
             let got = socket.rx.get();
             let frame = reclaim(&self.arena, &mut self.ledger, got.address, got.len);
-            if got.options & XDP_PKT_CONTD != 0 || self.in_pieces {
-                self.in_pieces = got.options & XDP_PKT_CONTD != 0;
-                self.stats.in_pieces.add(1);
-                self.pool.give(frame);
+            let more = got.options & XDP_PKT_CONTD != 0;
+            if more || self.pieces.is_inside() {
+                self.stats.in_pieces.add(self.pieces.take(frame, more, &mut self.pool));
             } else {
                 into.push(frame);
+            }
+            if self.pieces.has_ready() {
+                break;
             }
         }
         socket.rx.publish();
         let got = into.len() - before;
         self.stats.received.add(got as u64);
-        got
+        if self.pieces.has_ready() { got + self.hand_over(into, limit - got) } else { got }
     }
 
     #[inline]
@@ -470,6 +485,7 @@ impl Drop for XdpPort {
         // the kernel lets go first; then every frame is home, and the arena can be unmapped with the last port
         self.stats.unwatch();
         self.socket = None;
+        self.pieces.clear(&mut self.pool);
         for address in self.ledger.held() {
             let frame = reclaim(&self.arena, &mut self.ledger, address, 0);
             self.pool.give(frame);

@@ -41,6 +41,8 @@ pub(crate) struct Binding {
     pub(crate) ifindex: u32,
     pub(crate) queue: u32,
     pub(crate) zerocopy: bool,
+    /// packets larger than a chunk come in several (XDP_USE_SG, Linux 6.6); without it the kernel drops them
+    pub(crate) pieces: bool,
 }
 
 /// What was asked of the kernel when it refused.
@@ -241,10 +243,13 @@ pub(crate) fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<(), Refused>
 
 fn bind(fd: BorrowedFd<'_>, memory: Memory<'_>, to: Binding) -> io::Result<()> {
     let (flags, umem) = match memory {
-        // the socket that shares takes wakeup and mode from the first
+        // the socket that shares takes wakeup, mode and pieces from the first
         Memory::Share(owner) => (libc::XDP_SHARED_UMEM, owner.as_raw_fd() as u32),
-        Memory::Register(_) if to.zerocopy => (libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP, 0),
-        Memory::Register(_) => (libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP, 0),
+        Memory::Register(_) => {
+            let mode = if to.zerocopy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+            let pieces = if to.pieces { libc::XDP_USE_SG } else { 0 };
+            (mode | pieces | libc::XDP_USE_NEED_WAKEUP, 0)
+        }
     };
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use port::{Outgoing, Port};
 use port_xdp::device::{Change, addresses};
-use port_xdp::{Listener, Mode, XdpPort, device::Device, open};
+use port_xdp::{Listener, Mode, device::Device, open};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
@@ -408,36 +408,6 @@ fn a_full_transmit_ring_takes_no_more_and_loses_nothing() {
 }
 
 #[test]
-fn super_packets_in_generic_mode_are_dropped_and_counted() {
-    let lab = Lab::new("super", 1);
-    let mut opened = open(&port_xdp::OpenConfig { mode: Mode::Generic, ..config(&[dns()]) }).unwrap();
-    // ten datagrams in one packet, as the kernel hands them from veth to veth
-    lab.client(|| {
-        let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
-        segment(&socket, 1000);
-        socket.send_to(&[b'x'; 10_000], "198.18.0.1:53").unwrap();
-        segment(&socket, 0);
-        socket.send_to(b"small", "198.18.0.1:53").unwrap();
-    })
-    .join()
-    .unwrap();
-    let got = collect(&mut opened.ports[0], |got| !got.is_empty());
-    assert!(got.len() == 1 && got[0].ends_with(b"small"), "{}", got.len());
-    let stats = opened.ports[0].stats();
-    assert_eq!(stats.dropped_by_kernel(), (1, 0));
-    let mut shown = Vec::new();
-    base::counter::Report::report(&**stats, &mut |figure| {
-        shown.push((
-            figure.name.to_owned(),
-            figure.labels.iter().map(|(_, v)| (*v).to_owned()).collect::<Vec<_>>(),
-            figure.value,
-        ));
-    });
-    let labels = ["vs", "0", "no frame or too large"].map(str::to_owned).to_vec();
-    assert!(shown.contains(&("xdp_frames_dropped_total".into(), labels, 1)), "{shown:?}");
-}
-
-#[test]
 fn busy_polling_says_what_became_of_it() {
     let _lab = Lab::new("busy", 1);
     let opened = open(&port_xdp::OpenConfig { busy_poll_us: Some(20), ..config(&[dns()]) }).unwrap();
@@ -494,37 +464,13 @@ fn a_port_whose_frames_do_not_come_back_is_made_anew_when_that_is_possible() {
     assert_eq!(client.join().unwrap(), 20);
 }
 
-/// One TCP super-segment to port 80 of the client, as `port` is told to send it, and whether it took it. The client has no such
-/// port: it answers each segment that its kernel finds intact by a reset that acknowledges its end.
-fn send_large(port: &mut XdpPort, macs: [port::Mac; 2], payload: &[&[u8]]) -> bool {
-    let bytes = 20 + payload.iter().map(|piece| piece.len()).sum::<usize>();
-    let (src, dst) = (std::net::Ipv4Addr::new(198, 18, 0, 1), std::net::Ipv4Addr::new(198, 18, 0, 2));
-    let [from, to] = macs;
-    let mut header =
-        [&to[..], &from, &[8, 0], &[0x45, 0], &((20 + bytes) as u16).to_be_bytes(), &[0, 0, 0x40, 0, 64, 6, 0, 0]]
-            .concat();
-    header.extend(src.octets());
-    header.extend(dst.octets());
-    let words = |bytes: &[u8]| bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
-    let fold = |sum: u32| (sum % 0xffff) as u16;
-    let ip_sum = !fold(words(&header[14..34]));
-    header[24..26].copy_from_slice(&ip_sum.to_be_bytes());
-    let pseudo = fold(words(&header[26..34]) + 6 + bytes as u32);
-    // from port 80 to a port that nobody has, number 1, acknowledging 1: PSH and ACK
-    header.extend([0, 80, 0x13, 0x88, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 4, 0]);
-    header.extend(pseudo.to_be_bytes());
-    header.extend([0, 0]);
-    let how = port::Segmentation { segment_bytes: 1400, ip_at: 14, tcp_at: 34, v6: false };
-    port.large().is_some_and(|large| large.send(&header, payload, &how))
-}
-
 #[test]
 fn a_super_segment_arrives_as_segments_and_large_sends_come_and_go_with_the_device() {
     let lab = Lab::new("large", 1);
     let large_sends = port_xdp::LargeSends::Auto;
     let mut opened = open(&port_xdp::OpenConfig { mode: Mode::Copy, large_sends, ..config(&[]) }).unwrap();
     assert!(opened.got.to_string().ends_with("; TCP in super-segments that the device cuts"), "{}", opened.got);
-    let macs = [opened.got.device.mac, mac_of(&lab.client, "vc")];
+    let peers = Peers { hosts: [1, 2], macs: [opened.got.device.mac, mac_of(&lab.client, "vc")] };
     let stats = opened.ports[0].stats().clone();
     let stream: Vec<u8> = (0..60_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let pieces = [&stream[..1], &stream[1..30_000], &stream[30_000..]];
@@ -550,18 +496,18 @@ fn a_super_segment_arrives_as_segments_and_large_sends_come_and_go_with_the_devi
         }
         got
     };
-    assert!(send_large(&mut opened.ports[0], macs, &pieces));
+    assert!(send_large(&mut opened.ports[0], peers, &pieces));
     assert!(receive(stream.len()) == stream);
     assert_eq!((stats.large_sends.get(), stats.large_bytes.get(), stats.large_refused.get()), (1, 60_000, 0));
     let tso = |word: &'static str| sh("ethtool", &["-K", "vs", "tso", word]);
     tso("off");
     // the kernel refuses it, and the port has seen why
-    assert!(!send_large(&mut opened.ports[0], macs, &pieces));
+    assert!(!send_large(&mut opened.ports[0], peers, &pieces));
     assert!(opened.ports[0].large().is_none());
     assert_eq!(stats.large_refused.get(), 1);
     tso("on");
     let until = std::time::Instant::now() + PATIENCE;
-    while !send_large(&mut opened.ports[0], macs, &pieces) {
+    while !send_large(&mut opened.ports[0], peers, &pieces) {
         assert!(std::time::Instant::now() < until, "large sends do not come back");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -569,10 +515,10 @@ fn a_super_segment_arrives_as_segments_and_large_sends_come_and_go_with_the_devi
     assert_eq!((stats.large_sends.get(), stats.large_refused.get()), (2, 1));
     // a program at the peer, in its driver, wants single packets: the device's segmentation goes while it is there
     let peer = lab.raw_client();
-    assert!(!send_large(&mut opened.ports[0], macs, &pieces));
+    assert!(!send_large(&mut opened.ports[0], peers, &pieces));
     drop(peer);
     let until = std::time::Instant::now() + PATIENCE;
-    while !send_large(&mut opened.ports[0], macs, &pieces) {
+    while !send_large(&mut opened.ports[0], peers, &pieces) {
         assert!(std::time::Instant::now() < until, "large sends do not come back");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -124,45 +124,70 @@ impl<'a> Cuts<'a> {
                 (self.payload, self.skip) = (&self.payload[1..], 0);
             }
         }
-        let (first, last) = (self.done == 0, self.done + n == self.bytes);
-        self.correct(frame, n, first, last);
+        let last = self.done + n == self.bytes;
+        let cut = Cut { at: self.done, index: self.index, last, sum: CutSum::Complete };
+        correct(frame, &self.how, &cut);
         self.done += n;
         self.index = self.index.wrapping_add(1);
         self.ended = last;
     }
+}
 
-    /// Makes the copied headers those of one segment.
-    fn correct(&self, frame: &mut [u8], payload_bytes: usize, first: bool, last: bool) {
-        let Segmentation { ip_at, tcp_at, v6, .. } = self.how;
-        let tcp_bytes = self.header.len() - tcp_at + payload_bytes;
-        let (ip, tcp) = frame[ip_at..].split_at_mut(tcp_at - ip_at);
-        let pseudo = if v6 {
-            ip[4..6].copy_from_slice(&(tcp_bytes as u16).to_be_bytes());
-            let addr = |at: usize| Ipv6Addr::from(*ip[at..].first_chunk::<16>().expect("an IPv6 header"));
-            Sum::pseudo_v6(addr(8), addr(24), Protocol::TCP, tcp_bytes as u32)
-        } else {
-            let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(self.index);
-            let total = (ip.len() + tcp_bytes) as u16;
-            ip[2..4].copy_from_slice(&total.to_be_bytes());
-            ip[4..6].copy_from_slice(&id.to_be_bytes());
-            ip[10..12].fill(0);
-            let sum = Sum::of(ip).checksum();
-            ip[10..12].copy_from_slice(&sum);
-            let addr = |at: usize| Ipv4Addr::from(*ip[at..].first_chunk::<4>().expect("an IPv4 header"));
-            Sum::pseudo_v4(addr(12), addr(16), Protocol::TCP, tcp_bytes as u16)
-        };
-        let seq = u32::from_be_bytes(*tcp[4..].first_chunk().expect("a TCP header")).wrapping_add(self.done as u32);
-        tcp[4..8].copy_from_slice(&seq.to_be_bytes());
-        if !last {
-            tcp[FLAGS_AT] &= !FIN_PSH;
-        }
-        if !first {
-            tcp[FLAGS_AT] &= !CWR;
-        }
-        tcp[16..18].fill(0);
-        let sum = pseudo.bytes(tcp).checksum();
-        tcp[16..18].copy_from_slice(&sum);
+/// One segment of a whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    /// bytes of payload in front of it
+    pub(crate) at: usize,
+    /// cuts in front of it
+    pub(crate) index: u16,
+    pub(crate) last: bool,
+    pub(crate) sum: CutSum,
+}
+
+/// What stands in a cut's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutSum {
+    Complete,
+    /// the folded pseudo-header sum alone, as kernels leave it for a device
+    Partial,
+}
+
+/// Makes the whole's headers at the front of `frame` those of one cut, whose payload stands behind them.
+pub(crate) fn correct(frame: &mut [u8], how: &Segmentation, cut: &Cut) {
+    let Segmentation { ip_at, tcp_at, v6, .. } = *how;
+    let tcp_bytes = frame.len() - tcp_at;
+    let (ip, tcp) = frame[ip_at..].split_at_mut(tcp_at - ip_at);
+    let pseudo = if v6 {
+        ip[4..6].copy_from_slice(&(tcp_bytes as u16).to_be_bytes());
+        let addr = |at: usize| Ipv6Addr::from(*ip[at..].first_chunk::<16>().expect("an IPv6 header"));
+        Sum::pseudo_v6(addr(8), addr(24), Protocol::TCP, tcp_bytes as u32)
+    } else {
+        let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(cut.index);
+        let total = (ip.len() + tcp_bytes) as u16;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[4..6].copy_from_slice(&id.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = Sum::of(ip).checksum();
+        ip[10..12].copy_from_slice(&sum);
+        let addr = |at: usize| Ipv4Addr::from(*ip[at..].first_chunk::<4>().expect("an IPv4 header"));
+        Sum::pseudo_v4(addr(12), addr(16), Protocol::TCP, tcp_bytes as u16)
+    };
+    let seq = u32::from_be_bytes(*tcp[4..].first_chunk().expect("a TCP header")).wrapping_add(cut.at as u32);
+    tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+    if !cut.last {
+        tcp[FLAGS_AT] &= !FIN_PSH;
     }
+    if cut.index > 0 {
+        tcp[FLAGS_AT] &= !CWR;
+    }
+    let sum = match cut.sum {
+        CutSum::Partial => pseudo.partial(),
+        CutSum::Complete => {
+            tcp[16..18].fill(0);
+            pseudo.bytes(tcp).checksum()
+        }
+    };
+    tcp[16..18].copy_from_slice(&sum);
 }
 
 #[cfg(test)]

@@ -17,9 +17,11 @@ pub mod pipe;
 
 mod gather;
 mod large;
+mod pieces;
 
 pub use gather::{Gather, Piece};
 pub use large::{Cuts, Large, MAX_PIECES, MOST_BYTES, Segmentation, Supply};
+pub use pieces::separate;
 
 use base::{Burst, Frame};
 use std::os::fd::BorrowedFd;
@@ -36,8 +38,8 @@ pub struct Facts {
     pub mtu: usize,
     /// bytes of the largest frame, link header included, that fits a chunk; what is larger is neither received nor sent
     pub frame_bytes: usize,
-    /// the peer is the same machine (veth, the pipe): its kernel may leave the folded pseudo-header sum where the checksum
-    /// belongs, and such frames are to be accepted
+    /// frames may come from a kernel of the same machine (veth, the pipe, receive offload), which leaves the folded pseudo-header
+    /// sum where the checksum belongs; such frames are to be accepted
     pub virtual_link: bool,
 }
 

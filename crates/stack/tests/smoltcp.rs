@@ -2,9 +2,9 @@
 //! datagrams answered, verifying every checksum. Time is passed in, so nothing here waits.
 
 mod common;
-mod smoltcp_wire;
 
 use common::*;
+use sim::wire_end::Wire;
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::socket::{icmp, udp};
@@ -12,7 +12,6 @@ use smoltcp::time::Instant as Time;
 use smoltcp::wire::{
     EthernetAddress, HardwareAddress, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpCidr,
 };
-use smoltcp_wire::Wire;
 use stack::{Claim, Config, DropReason, Handled};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

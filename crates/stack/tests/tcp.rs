@@ -1,19 +1,18 @@
 //! TCP between two stacks of ours on a clean link.
 
-mod world;
-
 use app::DeadReason;
 use base::Instant;
+use sim::world::*;
+use sim::{Peer, Script, World};
 use stack::tcp::{Event, Usage};
 use std::time::Duration;
-use world::*;
 
 fn seconds(n: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(n)
 }
 
 fn pair(server: Script, client: Script) -> World<Peer> {
-    let tcp = || world::tcp(256 << 10);
+    let tcp = || sim::world::tcp(256 << 10);
     World::new([Peer::new(Some(server)), Peer::with(1, client)], [tcp(), tcp()], [1500, 1500], 1)
 }
 
@@ -106,7 +105,7 @@ fn a_path_that_has_carried_large_packets_is_not_suspected_for_a_short_silence() 
 #[test]
 fn both_may_ask_at_once() {
     let script = |send| Script { send, piece: 1000, ..Script::default() };
-    let tcp = || world::tcp(100_000);
+    let tcp = || sim::world::tcp(100_000);
     let mut world =
         World::new([Peer::with(1, script(3000)), Peer::with(1, script(5000))], [tcp(), tcp()], [1500, 1500], 1);
     let ends = ["192.0.2.1:5000", "192.0.2.2:6000"].map(|text| text.parse().unwrap());
@@ -124,7 +123,7 @@ fn both_may_ask_at_once() {
 #[test]
 fn a_refused_connection_and_one_that_nobody_answers_are_told() {
     for swallowed in [false, true] {
-        let tcp = || world::tcp(100_000);
+        let tcp = || sim::world::tcp(100_000);
         let mut world =
             World::new([Peer::new(None), Peer::with(1, Script::default())], [tcp(), tcp()], [1500, 1500], 1);
         if swallowed {
@@ -204,7 +203,7 @@ fn every_way_to_send_carries_the_same_bytes_in_the_same_segments() {
             let script = |send| Script { send, piece: 50_000, owned, ..Script::default() };
             let mtu = if v6 { mtu.max(1280) } else { mtu };
             let run = |large: bool, gathers: bool| {
-                let tcp = || world::tcp(256 << 10);
+                let tcp = || sim::world::tcp(256 << 10);
                 let peers = [Peer::new(Some(script(send))), Peer::with(1, script(10))];
                 let mut world = World::new(peers, [tcp(), tcp()], [mtu; 2], 1);
                 if large {

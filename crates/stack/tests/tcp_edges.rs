@@ -2,18 +2,17 @@
 //! silence, floods, TIME-WAIT, ICMP.
 
 mod hand;
-mod world;
 
 use app::DeadReason;
 use base::Seq;
 use hand::{A, B, Hand, THEIRS, waiting};
+use sim::{Peer, Script, pattern};
 use stack::tcp::{Event, Ignored};
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::ipv4;
 use wire::tcp::{Flags, Header};
 use wire::{Protocol, Sum, icmpv4};
-use world::{Peer, Script, pattern};
 
 #[test]
 fn only_the_exact_reset_resets() {

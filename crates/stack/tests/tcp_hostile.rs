@@ -1,14 +1,13 @@
 //! Peers that want harm, with exact timing: what each can make a connection of ours do or hold is bounded.
 
 mod hand;
-mod world;
 
 use app::DeadReason;
 use hand::{Hand, Out, waiting};
+use sim::{Script, pattern};
 use stack::tcp::{Event, Ignored, Usage};
 use std::time::Duration;
 use wire::tcp::{Flags, Header, SackBlock, Timestamps};
-use world::{Script, pattern};
 
 /// The MSS that `Hand::open` announces.
 const MSS: u32 = 1000;

@@ -1,7 +1,5 @@
 //! TCP allocates nothing once the stack is made: handshakes, data both ways, loss, closing, TIME-WAIT, cookies.
 
-mod world;
-
 use app::{Addresses, Connection, Content, ContentBuilder, DeadReason, Listener, ObjectId, Range, Service, Streams};
 use base::{Burst, Instant};
 use port::Port;
@@ -103,9 +101,9 @@ fn hosts(half_open: u32, large: bool, gathers: bool) -> [Host; 2] {
         .map(|(n, mut port)| {
             port.set_segments(large);
             port.set_gathers(gathers);
-            let mut tcp = world::tcp(1 << 20);
+            let mut tcp = sim::world::tcp(1 << 20);
             tcp.limits.half_open = half_open;
-            let stack = Stack::new(world::config(n, tcp), port.facts());
+            let stack = Stack::new(sim::world::config(n, tcp), port.facts());
             Host { stack, port, service: Web { content: content.clone(), object, received: 0, dead: 0 }, cycles: 0 }
         })
         .collect::<Vec<_>>()
@@ -115,7 +113,8 @@ fn hosts(half_open: u32, large: bool, gathers: bool) -> [Host; 2] {
 
 fn connections(half_open: u32, lose: u64, large: bool, gathers: bool) {
     let mut hosts = hosts(half_open, large, gathers);
-    let (local, peer): (SocketAddr, SocketAddr) = (world::CLIENT.parse().unwrap(), world::SERVER.parse().unwrap());
+    let (local, peer): (SocketAddr, SocketAddr) =
+        (sim::world::CLIENT.parse().unwrap(), sim::world::SERVER.parse().unwrap());
     let mac = hosts[0].port.facts().mac;
     let mut now = Instant::ZERO;
     let mut counted = 0;

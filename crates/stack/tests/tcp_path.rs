@@ -1,13 +1,12 @@
 //! How much one connection gets through paths that lose frames and are long, under a virtual clock: seeds decide what is lost, so every
 //! figure is always the same. `SIMOOM_TRACE=1` prints the sender's state every 10 ms.
 
-mod world;
-
 use base::Instant;
 use port::fault::{BurstLoss, Rates};
+use sim::world::*;
+use sim::{Peer, Script, World};
 use stack::tcp::Event;
 use std::time::Duration;
-use world::*;
 
 /// The payload of a full segment with timestamps.
 const SEGMENT_BYTES: f64 = 1448.0;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use app::{Addresses, Connection, DeadReason, Listener, Service, Streams, Waker};
+use app::{Addresses, CallError, Connection, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use base::publish::Reader;
 use base::ring::Producer;
@@ -396,8 +396,9 @@ impl Core {
         let bytes = self.plan.bytes();
         self.stats.answered(self.plan.status, bytes);
         let content = self.site.content();
-        let Ok(taken) = out::send(calls, connection, Some(content), &self.plan.owned, &self.plan.pieces, 0) else {
-            return Err(self.abort(calls, connection, client, DropReason::Engine));
+        let taken = match out::send(calls, connection, Some(content), &self.plan.owned, &self.plan.pieces, 0) {
+            Ok(taken) => taken,
+            Err(error) => return Err(self.refused(calls, connection, client, error)),
         };
         client.unsent_bytes += taken;
         client.unsent_pieces += self.plan.pieces.len() as u16;
@@ -459,6 +460,22 @@ impl Core {
         Aborted
     }
 
+    /// The engine refused a call. A connection that is gone was ended by its peer, and that will be told; any other is ended here.
+    #[cold]
+    fn refused<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        error: CallError,
+    ) -> Aborted {
+        if error == CallError::NoConnection {
+            (client.closing, client.closed) = (true, true);
+            return Aborted;
+        }
+        self.abort(calls, connection, client, DropReason::Engine)
+    }
+
     #[inline]
     fn give_back<C: Streams>(
         &mut self,
@@ -471,10 +488,10 @@ impl Core {
         client.owed |= hold;
         let bytes = bytes - usize::from(hold);
         // after close the engine throws away what comes
-        if bytes == 0 || client.closed || calls.recv_done(connection, bytes).is_ok() {
+        if bytes == 0 || client.closed {
             return Ok(());
         }
-        Err(self.abort(calls, connection, client, DropReason::Engine))
+        calls.recv_done(connection, bytes).map_err(|error| self.refused(calls, connection, client, error))
     }
 
     /// Sets the time at which the connection is looked at again. Each mode has its time: a head and content from their

@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// Compare the content of every so manieth body; 0 for none
     #[arg(long, value_name = "N", default_value_t = 16)]
     check_every: u64,
+    /// The URLs are of the site that `soak-web` makes: every octet follows from path and version, and is compared
+    #[arg(long, conflicts_with = "body")]
+    synthetic: bool,
     /// A header field that every request has
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
@@ -95,7 +98,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let bodies = options.body.iter().map(read).collect::<Result<_>>()?;
-    let mix = Mix::new(&options.urls, bodies, &options.header)?;
+    let mix = match options.synthetic {
+        true => Mix::synthetic(&options.urls, &options.header)?,
+        false => Mix::new(&options.urls, bodies, &options.header)?,
+    };
     let server = mix.server();
     let addresses = options.address.addresses();
     let one_family = addresses.iter().all(|address| address.is_ipv4() == server.is_ipv4());

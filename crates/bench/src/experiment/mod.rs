@@ -17,7 +17,8 @@ mod web;
 pub(crate) use compare::Options as CompareOptions;
 pub(crate) use compare_web::Options as CompareWebOptions;
 pub(crate) use idle::Options as IdleOptions;
-pub(crate) use soak::Options as SoakOptions;
+pub(crate) use soak::dns::Options as SoakOptions;
+pub(crate) use soak::web::Options as SoakWebOptions;
 
 use crate::commands::{rate, seconds};
 use crate::grid;
@@ -87,7 +88,12 @@ pub(crate) fn idle(options: &IdleOptions) -> Result<()> {
 
 /// Runs `simoom-bench soak`.
 pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
-    soak::run(options)
+    soak::dns::run(options)
+}
+
+/// Runs `simoom-bench soak-web`.
+pub(crate) fn soak_web(options: &SoakWebOptions) -> Result<()> {
+    soak::web::run(options)
 }
 
 /// What every measurement of a server needs.

@@ -9,6 +9,7 @@ use super::mix::{Body, Mix};
 use super::outcome::{Failure, Outcome};
 use super::response::{Answer, Malformed, Parser};
 use super::schedule::Schedule;
+use crate::pages::Checker;
 use app::{Connection, DeadReason, Service, Streams};
 use base::Instant;
 use std::collections::VecDeque;
@@ -59,6 +60,10 @@ struct Slot {
     /// the present answer's content is compared, and has been wrong
     checks: bool,
     wrong: bool,
+    /// of the present answer, when it is a page of the synthetic site
+    checker: Option<Checker>,
+    /// the newest version of that site when the request was made
+    floor: u64,
     /// when the request was due
     due: Instant,
     /// when the present state was entered
@@ -76,6 +81,8 @@ impl Slot {
             page: 0,
             checks: false,
             wrong: false,
+            checker: None,
+            floor: 0,
             due: Instant::ZERO,
             since: Instant::ZERO,
             parser: Parser::new(),
@@ -99,6 +106,8 @@ pub(crate) struct Client {
     pub(super) mix: Mix,
     pub(super) schedule: Schedule,
     pub(super) outcome: Outcome,
+    /// the newest version of a synthetic site that was seen
+    newest: u64,
     slots: Vec<Slot>,
     /// slots without a request
     idle: VecDeque<u32>,
@@ -119,6 +128,7 @@ impl Client {
             mix,
             schedule: Schedule::NEVER,
             outcome: Outcome::new(None),
+            newest: 0,
             slots: (0..count).map(|_| Slot::new()).collect(),
             idle: (0..manner.connections).collect(),
             wanted: queue(),
@@ -253,7 +263,7 @@ impl Client {
         (slot.state, slot.since) = (State::Waiting, now);
         let every = self.manner.check_every;
         slot.checks = every > 0 && self.outcome.sent.is_multiple_of(every);
-        slot.wrong = false;
+        (slot.wrong, slot.checker, slot.floor) = (false, None, self.newest);
         self.outcome.sent += 1;
         let request = self.mix.request(slot.page, slot.asked == self.manner.requests_per_connection);
         let bytes = request.bytes();
@@ -320,7 +330,7 @@ impl Client {
     /// Reads what came for a slot that waits.
     #[inline]
     fn read<C: Streams>(&mut self, now: Instant, calls: &mut C, index: u32, bytes: &[u8]) {
-        let Slot { parser, page, checks, wrong, .. } = &mut self.slots[index as usize];
+        let Slot { parser, page, checks, wrong, checker, .. } = &mut self.slots[index as usize];
         let expected = &mut self.mix.pages[*page as usize].body;
         let read = parser.feed(bytes, |answer, part| match expected {
             Body::Known(body) if *checks && is_success(answer) => {
@@ -328,6 +338,14 @@ impl Client {
                 *wrong |= body.get(at..at + part.len()) != Some(part);
             }
             Body::Learning(body) => body.extend_from_slice(part),
+            Body::Synthetic(expected) if is_success(answer) => {
+                if answer.body_bytes == 0 {
+                    *checker = expected.checker(answer);
+                }
+                if let Some(checker) = checker {
+                    checker.take(part);
+                }
+            }
             _ => {}
         });
         match read {
@@ -373,6 +391,17 @@ impl Client {
                     outcome.fail(Failure::WrongLength);
                 } else if slot.wrong {
                     outcome.fail(Failure::WrongBody);
+                }
+            }
+            Body::Synthetic(expected) => {
+                outcome.checked += 1;
+                match expected.judge(answer, slot.checker, slot.floor) {
+                    Ok(Some(version)) if version > self.newest => {
+                        self.newest = version;
+                        outcome.versions += 1;
+                    }
+                    Ok(_) => {}
+                    Err(failure) => outcome.fail(failure),
                 }
             }
             Body::Learning(learned) => *body = Body::Known(std::mem::take(learned)),

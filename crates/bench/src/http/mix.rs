@@ -1,5 +1,7 @@
 //! What is asked for: URLs, in turn or by weight, the requests' texts, and the bodies that are expected.
 
+use super::synthetic;
+use crate::pages;
 use anyhow::{Context as _, Result, bail, ensure};
 use app::{Content, ContentBuilder, ObjectId};
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -67,6 +69,8 @@ pub(crate) enum Body {
     Learning(Vec<u8>),
     /// this one
     Known(Vec<u8>),
+    /// a page of the synthetic site
+    Synthetic(Box<synthetic::Expected>),
 }
 
 /// A URL as it is asked for.
@@ -92,6 +96,20 @@ pub(crate) struct Mix {
 impl Mix {
     /// Of these URLs, each with a body if it is known, and fields that every request has.
     pub(crate) fn new(urls: &[Url], bodies: Vec<Vec<u8>>, fields: &[String]) -> Result<Mix> {
+        Mix::expecting(urls, bodies.into_iter().map(Body::Known).collect(), fields)
+    }
+
+    /// Of pages of the synthetic site, by their paths.
+    pub(crate) fn synthetic(urls: &[Url], fields: &[String]) -> Result<Mix> {
+        let expected = |url: &Url| {
+            let page = pages::Page::of_path(&url.path)
+                .with_context(|| format!("{} is no path of the synthetic site", url.path))?;
+            Ok(Body::Synthetic(Box::new(synthetic::Expected::new(page))))
+        };
+        Mix::expecting(urls, urls.iter().map(expected).collect::<Result<_>>()?, fields)
+    }
+
+    fn expecting(urls: &[Url], bodies: Vec<Body>, fields: &[String]) -> Result<Mix> {
         let server = urls.first().context("no URL")?.server()?;
         ensure!(bodies.len() <= urls.len(), "{} bodies for {} URLs", bodies.len(), urls.len());
         let mut bodies = bodies.into_iter();
@@ -101,7 +119,7 @@ impl Mix {
             ensure!(url.server()? == server, "all URLs must be one server's, and {} is not {server}", url.authority);
             let mut request = |ends| builder.add(text(url, fields, ends).as_bytes());
             let requests = [request(false), request(true)];
-            let body = bodies.next().map_or(Body::Unknown, Body::Known);
+            let body = bodies.next().unwrap_or(Body::Unknown);
             pages.push(Page { requests, url: url.clone(), body });
         }
         for field in fields {

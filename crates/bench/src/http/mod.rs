@@ -14,6 +14,7 @@ mod outcome;
 mod response;
 mod schedule;
 mod sources;
+mod synthetic;
 #[cfg(test)]
 mod tests;
 

@@ -34,6 +34,12 @@ pub(crate) enum Failure {
     WrongLength,
     /// a body of other content than expected
     WrongBody,
+    /// a body made of two versions
+    MixedVersions,
+    /// a version that was replaced before it was asked for
+    OldVersion,
+    /// an ETag that stood for another version before, or a version that had another one
+    WrongTag,
 }
 
 impl Failure {
@@ -52,7 +58,14 @@ impl Failure {
 
     /// Whether an answer came, but a wrong one.
     pub(crate) fn is_wrong_body(self) -> bool {
-        matches!(self, Failure::WrongLength | Failure::WrongBody)
+        matches!(
+            self,
+            Failure::WrongLength
+                | Failure::WrongBody
+                | Failure::MixedVersions
+                | Failure::OldVersion
+                | Failure::WrongTag
+        )
     }
 }
 
@@ -70,6 +83,9 @@ impl fmt::Display for Failure {
             Failure::Malformed(why) => write!(f, "malformed answers ({why:?})"),
             Failure::WrongLength => f.write_str("bodies of a wrong length"),
             Failure::WrongBody => f.write_str("bodies with wrong content"),
+            Failure::MixedVersions => f.write_str("bodies made of two versions"),
+            Failure::OldVersion => f.write_str("bodies of versions replaced before"),
+            Failure::WrongTag => f.write_str("bodies with another version's ETag"),
         }
     }
 }
@@ -102,6 +118,9 @@ pub(crate) struct Outcome {
     pub(crate) body_bytes: u64,
     /// answers whose content was compared
     pub(crate) checked: u64,
+    /// versions of a synthetic site that were the newest in their turn
+    #[serde(default)]
+    pub(crate) versions: u64,
     /// answers with a status other than 2xx
     pub(crate) statuses: BTreeMap<u16, u64>,
     /// what went wrong
@@ -136,6 +155,7 @@ impl Outcome {
             bytes_in_span: 0,
             body_bytes: 0,
             checked: 0,
+            versions: 0,
             statuses: BTreeMap::new(),
             failures: Vec::new(),
             unfinished: 0,

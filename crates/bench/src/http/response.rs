@@ -6,6 +6,7 @@
 
 use super::chunked::Chunked;
 use serde::{Deserialize, Serialize};
+use web::Encoding;
 
 /// The longest head.
 const HEAD_MOST_BYTES: usize = 16 << 10;
@@ -41,6 +42,10 @@ pub(crate) struct Answer {
     pub(crate) body_bytes: u64,
     /// no other answer will come on this connection
     pub(crate) last: bool,
+    /// of its ETag; 0 without one
+    pub(crate) tag_hash: u64,
+    /// of its Content-Encoding; None: one that we do not know, or several
+    pub(crate) coding: Option<Encoding>,
 }
 
 /// Where the parser stands.
@@ -56,8 +61,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     bytes: usize,
-    status: u16,
-    last: bool,
+    answer: Answer,
     body: State,
 }
 
@@ -100,10 +104,10 @@ impl Parser {
             if self.state == State::Head {
                 let Some((head, taken)) = self.head(&bytes[at..])? else { return Ok((bytes.len(), None)) };
                 at += taken;
-                if head.status < 200 {
+                if head.answer.status < 200 {
                     continue;
                 }
-                self.answer = Answer { status: head.status, body_bytes: 0, last: head.last };
+                self.answer = head.answer;
                 self.state = head.body;
             }
             let (taken, ended) = self.body(&bytes[at..], &mut body)?;
@@ -180,7 +184,8 @@ impl Parser {
     }
 }
 
-const NO_ANSWER: Answer = Answer { status: 0, body_bytes: 0, last: false };
+const NO_ANSWER: Answer =
+    Answer { status: 0, body_bytes: 0, last: false, tag_hash: 0, coding: Some(Encoding::Identity) };
 
 /// The head at the start of `bytes`, if it is whole.
 fn parse(bytes: &[u8]) -> Result<Option<Head>, Malformed> {
@@ -201,24 +206,40 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, Malformed> {
     let said = Said::by(response.headers)?;
     let last = said.closes || (response.version == Some(0) && !said.keeps);
     let body = said.body(status)?;
-    Ok(Some(Head { bytes: head_bytes, status, last: last || body == State::UntilEnd, body }))
+    let last = last || body == State::UntilEnd;
+    let answer = Answer { status, body_bytes: 0, last, tag_hash: said.tag_hash, coding: said.coding };
+    Ok(Some(Head { bytes: head_bytes, answer, body }))
 }
 
-/// What the fields say about framing.
-#[derive(Default)]
+/// What the fields say about framing and the representation.
 struct Said {
     length: Option<u64>,
     chunked: bool,
     closes: bool,
     keeps: bool,
+    tag_hash: u64,
+    coding: Option<Encoding>,
 }
 
 impl Said {
     fn by(fields: &[httparse::Header<'_>]) -> Result<Said, Malformed> {
-        let mut said = Said::default();
+        let mut said = Said {
+            length: None,
+            chunked: false,
+            closes: false,
+            keeps: false,
+            tag_hash: 0,
+            coding: Some(Encoding::Identity),
+        };
         for field in fields {
             // told apart by their length first: there are many fields, and few matter
             match field.name.len() {
+                4 if field.name.eq_ignore_ascii_case("etag") => said.tag_hash = hash(field.value),
+                16 if field.name.eq_ignore_ascii_case("content-encoding") => {
+                    said.coding = Encoding::ALL
+                        .into_iter()
+                        .find(|coding| field.value.trim_ascii().eq_ignore_ascii_case(coding.token().as_bytes()));
+                }
                 10 if field.name.eq_ignore_ascii_case("connection") => {
                     said.closes |= has_token(field.value, b"close");
                     said.keeps |= has_token(field.value, b"keep-alive");
@@ -258,6 +279,11 @@ impl Said {
 
 fn has_token(value: &[u8], token: &[u8]) -> bool {
     value.split(|octet| *octet == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+/// FNV-1a: tells tags apart that nobody chose to collide.
+fn hash(value: &[u8]) -> u64 {
+    value.iter().fold(0xCBF2_9CE4_8422_2325, |hash, octet| (hash ^ u64::from(*octet)).wrapping_mul(0x100_0000_01B3))
 }
 
 fn number(value: &[u8]) -> Option<u64> {

@@ -80,6 +80,11 @@ pub(crate) fn connect(lab: &Lab, at: &str) -> std::io::Result<TcpStream> {
 /// Asks for a path on a connection that stays, and reads the whole answer.
 pub(crate) fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<Vec<u8>> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: lab\r\n\r\n")?;
+    answer(stream)
+}
+
+/// The body of the next answer, after which nothing is to come.
+fn answer(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut some = [0; 16_384];
     loop {
@@ -382,6 +387,8 @@ fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
     assert_eq!(refused(), 0);
     for at in SERVERS {
         let mut slow = connect(&lab, &format!("{at}:80")).unwrap();
+        // so that most of the file has not left while the device changes
+        rustix::net::sockopt::set_socket_recv_buffer_size(&slow, 400_000).unwrap();
         write!(slow, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
         let mut body = Vec::new();
         let mut some = |bytes| {
@@ -421,6 +428,39 @@ fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
     slow.read_to_end(&mut body).unwrap();
     assert!(body.ends_with(&contents(5_000_000)), "{} bytes", body.len());
     assert_eq!(web.tcp().sum("tcp_events_total", &[("event", "reset by peer")]), 0);
+}
+
+/// Segments that the client's kernel has sent again.
+fn retransmitted(lab: &Lab) -> u64 {
+    let tables = lab.client().inside(|| fs::read_to_string("/proc/thread-self/net/snmp")).unwrap();
+    let mut tcp = tables.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(str::split_whitespace);
+    let (mut names, mut values) = (tcp.next().expect("names"), tcp.next().expect("values"));
+    let at = names.position(|name| name == "RetransSegs").expect("retransmissions");
+    values.nth(at).expect("a value").parse().unwrap()
+}
+
+#[test]
+fn requests_larger_than_a_frame_arrive_whole_and_at_once() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &LISTEN);
+    let said = String::from_utf8(web.server.ctl(&["status"]).stdout).unwrap();
+    assert!(said.contains("vs in generic mode"), "{said}");
+    let cookie = "c".repeat(6000);
+    for at in SERVERS {
+        let mut stream = connect(&lab, &format!("{at}:80")).unwrap();
+        for body in [0, 3000, 60_000] {
+            let body = contents(body);
+            write!(stream, "GET / HTTP/1.1\r\nHost: lab\r\nCookie: {cookie}\r\nContent-Length: {}\r\n\r\n", body.len())
+                .unwrap();
+            stream.write_all(&body).unwrap();
+            assert_eq!(answer(&mut stream).unwrap(), b"hello", "{at}");
+            assert!(get(&mut stream, "/1448.bin").unwrap() == contents(1448), "{at}: what comes behind the body");
+        }
+    }
+    let stats = web.tcp();
+    assert_eq!(stats.sum("xdp_frames_dropped_total", &[]), 0, "{stats:?}");
+    assert!(stats.sum("tcp_delivered_bytes_total", &[]) > 2 * (3 * 6000 + 63_000), "{stats:?}");
+    assert_eq!(retransmitted(&lab), 0);
 }
 
 #[test]

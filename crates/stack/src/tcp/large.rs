@@ -19,7 +19,7 @@ use wire::tcp::{self, Header, PayloadSum};
 use wire::{ethernet, ipv6};
 
 /// Fewer segments than these are cheaper as frames.
-const LEAST_SEGMENTS: u64 = 4;
+const LEAST_SEGMENTS: u64 = 2;
 /// Room for all headers.
 const HEAD_BYTES: usize = TAGGED_HEADER_BYTES + ipv6::HEADER_BYTES + tcp::MAX_HEADER_BYTES;
 

@@ -105,10 +105,21 @@ impl Rack {
         (u64::from(self.quarters) * path.min_rtt_ns / 4).min(path.smoothed_ns)
     }
 
+    /// Whether something sent after the record has arrived.
+    pub(crate) fn is_overtaken(&self, record: &Record) -> bool {
+        (record.sent_at, record.end()) < (self.sent_at, self.end)
+    }
+
+    /// Whether a record is reached, going by position, from which on none is overtaken: first copies leave in order, and others
+    /// later than their first.
+    pub(crate) fn ends_at(&self, record: &Record) -> bool {
+        record.tries == 0 && !self.is_overtaken(record)
+    }
+
     /// Step 5 for one outstanding record: how long until it counts as lost, zero when it does now; None when nothing sent after
     /// it has arrived.
     pub(crate) fn patience_ns(&self, now: Instant, record: &Record, path: &Path) -> Option<u64> {
-        if (record.sent_at, record.end()) >= (self.sent_at, self.end) {
+        if !self.is_overtaken(record) {
             return None;
         }
         let due_ns = record.sent_at.as_nanos() + self.rtt_ns + self.window_ns(path);

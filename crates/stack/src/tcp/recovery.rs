@@ -9,7 +9,7 @@ use super::ack::{News, Sender};
 use super::active::{Alarm, Phase, Probe, Spurious, Undo};
 use super::connection::Flags;
 use super::counters::Event;
-use super::inflight::Fate;
+use super::inflight::{Fate, Record};
 use super::prr::Prr;
 use super::rack::Path;
 use super::tick::Tick;
@@ -84,7 +84,19 @@ impl Sender<'_> {
     /// Marks what RACK takes for lost; how many bytes.
     fn find_losses(&mut self) -> u32 {
         let (now, path, rack) = (self.now, self.path(), self.a.rack);
+        if self.overtaken().next().is_none() {
+            return 0;
+        }
         self.records.lose(&mut self.a.board, |record| rack.patience_ns(now, record, &path) == Some(0))
+    }
+
+    /// The records that RACK may take for lost, and none behind the last of them: in most cases the first record says that there are
+    /// none.
+    fn overtaken(&self) -> impl Iterator<Item = &Record> {
+        let mut behind = self.records.iter(&self.a.board).skip_while(|record| !self.a.rack.ends_at(record));
+        debug_assert!(!behind.any(|record| self.a.rack.is_overtaken(record)), "a record behind the end was overtaken");
+        let records = self.records.iter(&self.a.board).take_while(|record| !self.a.rack.ends_at(record));
+        records.filter(|record| record.fate == Fate::Outstanding)
     }
 
     /// How long RACK waits for segments that were overtaken; None when there are none.
@@ -93,8 +105,7 @@ impl Sender<'_> {
             return None;
         }
         let path = self.path();
-        let outstanding = self.records.iter(&self.a.board).filter(|record| record.fate == Fate::Outstanding);
-        outstanding
+        self.overtaken()
             .filter_map(|record| self.a.rack.patience_ns(self.now, record, &path))
             .max()
             .map(|ns| Duration::from_nanos(ns.max(1)))

@@ -1,11 +1,11 @@
 //! One connection of ours at the other end of segments that a test writes by hand, under a clock that it moves.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this module")]
 
-use crate::world::{self, Peer, Script};
 use app::Service as _;
 use base::{Burst, Instant, Seq};
 use port::Port;
 use port::pipe::{self, Pipe};
+use sim::{Peer, Script, world};
 use stack::tcp::{Event, Ignored};
 use stack::{Stack, TcpConfig};
 use std::net::Ipv4Addr;

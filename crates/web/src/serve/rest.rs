@@ -45,8 +45,9 @@ impl Core {
     ) -> Result<(), Aborted> {
         loop {
             if client.stream != NO_STREAM {
-                let Ok((taken, fed)) = self.streams.feed(client, calls, connection, &self.stats) else {
-                    return Err(self.abort(calls, connection, client, DropReason::Engine));
+                let (taken, fed) = match self.streams.feed(client, calls, connection, &self.stats) {
+                    Ok(done) => done,
+                    Err(error) => return Err(self.refused(calls, connection, client, error)),
                 };
                 client.unsent_bytes += taken;
                 client.has_news |= taken > 0;
@@ -58,8 +59,9 @@ impl Core {
             if client.pending == NO_PENDING {
                 return self.end_stream(calls, connection, client);
             }
-            let Ok((taken, next)) = self.pendings.flush(client.pending, calls, connection) else {
-                return Err(self.abort(calls, connection, client, DropReason::Engine));
+            let (taken, next) = match self.pendings.flush(client.pending, calls, connection) {
+                Ok(done) => done,
+                Err(error) => return Err(self.refused(calls, connection, client, error)),
             };
             client.unsent_bytes += taken;
             client.has_news |= taken > 0;

@@ -621,6 +621,18 @@ mod chunked {
     }
 
     #[test]
+    fn a_connection_that_its_peer_has_ended_is_no_drop_of_ours() {
+        let mut world = World::new(options());
+        world.ask("");
+        // so for the engine, which tells it later than that the chunk is there
+        world.talk.engine.aborted = true;
+        world.talk.read_chunks(&world.cache);
+        assert_eq!(world.talk.server.stats().drops(DropReason::Engine), 0);
+        world.talk.dead();
+        assert_eq!(world.places(), 4);
+    }
+
+    #[test]
     fn a_reload_leaves_it_going_and_holds_nothing_of_the_old_version() {
         for fields in ["", "Range: bytes=0-9,100000-2500000|"] {
             let mut world = World::new(options());

@@ -198,7 +198,8 @@ fn files_in_turn(files: &[String]) -> String {
         request = function() at = at % #texts + 1 return texts[at] end\n"
 }
 
-fn json<T: DeserializeOwned>(log: &str) -> Result<T> {
+/// What the last line of JSON says.
+pub(in crate::experiment) fn json<T: DeserializeOwned>(log: &str) -> Result<T> {
     let line = log.lines().rfind(|line| line.starts_with('{')).with_context(|| format!("no results in: {log}"))?;
     serde_json::from_str(line).context("the generator's results")
 }

@@ -7,7 +7,7 @@ pub(super) mod fig6;
 mod figure;
 mod load;
 
-pub(super) use load::{Generator, Load, Run, sleep};
+pub(super) use load::{Generator, Load, Run, json, sleep};
 
 use super::Common;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -131,7 +131,7 @@ impl Bed {
     }
 
     /// Where its own files lie.
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -169,6 +169,10 @@ impl Bed {
     pub(super) fn serve(&self, server: &Server, options: &lab::Options, name: &str) -> Result<Up<'_>> {
         let lab = Lab::with(options)?;
         let mut process = self.start(server, &lab)?;
+        if server.words.iter().any(|word| word == "{simoom}") {
+            // until its program is attached the kernel's own sockets answer, and who met those would be reset
+            process.wait_for("serving on ", START).with_context(|| format!("{} does not come up", server.name))?;
+        }
         let mut answer_bytes = 0;
         let probe = || match lab.client().inside(|| answer_bytes_of(name)) {
             Ok(bytes) => {
@@ -212,6 +216,11 @@ pub(super) struct Up<'a> {
 }
 
 impl Up<'_> {
+    /// The laboratory.
+    pub(super) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
     /// The server's process, while it runs; its group has the same number.
     pub(super) fn pid(&mut self) -> Result<u32> {
         match self.process.ended() {

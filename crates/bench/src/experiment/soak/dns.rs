@@ -1,25 +1,21 @@
 //! `simoom-bench soak`: a long load with a reload every second. Every question is accounted for, every checked answer is wholly
 //! of one version of the zone and never of one long replaced, and memory stays where it is.
 
-use super::bed::{Bed, Generator, Served, finished};
-use super::subject::Subject;
-use super::{Common, tell_written};
+use super::{Control, Reloads, Renewed, metrics, reload_until_done, since};
 use crate::commands::{rate, seconds};
+use crate::experiment::bed::{Bed, Generator, Served, finished};
+use crate::experiment::subject::Subject;
+use crate::experiment::{Common, tell_written};
+use crate::grid;
 use crate::load::Outcome;
 use crate::queries::{Content, Synthetic, VERSIONS};
 use crate::report::{Cell, Machine, Peers, Report, Table};
-use crate::{grid, procs};
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{Host, Process};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-/// Reloads before memory has settled.
-const SETTLING_RELOADS: usize = 100;
-/// How far resident memory may be from what it was then.
-const RESIDENT_SHARE: f64 = 0.02;
 /// The load runs at this share of the peak when no rate is given.
 const SHARE_OF_PEAK: f64 = 0.7;
 
@@ -52,7 +48,7 @@ pub(crate) struct Options {
 }
 
 /// Runs it.
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let simoom = options.common.simoom()?;
     let zone =
         |version| Synthetic { origin: "example.com".into(), names: options.names, content: Content::Version(version) };
@@ -78,7 +74,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         "--progress",
     ])?;
     let mut load = Process::spawn(load)?;
-    let reloads = reload_until_done(&mut served, &mut load, &control, options, &bed.data().zone(), zone)?;
+    let mut zones = Zones { served: &mut served, file: bed.data().zone(), zone };
+    let reloads = reload_until_done(&mut zones, &mut load, &control, Duration::from_secs_f64(options.every))?;
     let results = finished(&mut load)?;
     let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
     let drops = Drops::now(&served, &control)?.since(&before);
@@ -92,60 +89,22 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What the reloads showed.
-#[derive(Debug, Default)]
-struct Reloads {
-    done: usize,
-    slowest_s: f64,
-    /// bytes after each
-    resident: Vec<u64>,
+/// The zone's versions, one after the other.
+struct Zones<'a, 'b, F> {
+    served: &'a mut Served<'b>,
+    file: PathBuf,
+    zone: F,
 }
 
-fn reload_until_done(
-    served: &mut Served<'_>,
-    load: &mut Process,
-    control: &Control,
-    options: &Options,
-    zone_file: &Path,
-    zone: impl Fn(u8) -> Synthetic,
-) -> Result<Reloads> {
-    let mut reloads = Reloads::default();
-    let fresh = zone_file.with_extension("next");
-    let mut next = Instant::now() + Duration::from_secs_f64(options.every);
-    while load.ended().is_none() {
-        lab::uninterrupted()?;
-        if let Some(wait) = next.checked_duration_since(Instant::now()) {
-            std::thread::sleep(wait.min(Duration::from_millis(100)));
-            continue;
-        }
-        next += Duration::from_secs_f64(options.every);
-        let version = ((reloads.done + 1) % usize::from(VERSIONS)) as u8;
-        zone(version).write_file(&fresh)?;
-        std::fs::rename(&fresh, zone_file).context("cannot replace the zone file")?;
-        let begun = Instant::now();
-        control.ask(&["reload"])?;
-        reloads.slowest_s = reloads.slowest_s.max(begun.elapsed().as_secs_f64());
-        reloads.done += 1;
-        reloads.resident.push(procs::resident_bytes(served.server_pid()?)?);
+impl<F: Fn(u8) -> Synthetic> Renewed for Zones<'_, '_, F> {
+    fn server_pid(&mut self) -> Result<u32> {
+        self.served.server_pid()
     }
-    Ok(reloads)
-}
 
-/// The server's control socket, asked with its own command.
-struct Control {
-    simoom: PathBuf,
-    path: PathBuf,
-}
-
-impl Control {
-    fn ask(&self, words: &[&str]) -> Result<String> {
-        let mut command = Command::new(&self.simoom);
-        command.args(["ctl", "--control"]).arg(&self.path).args(words);
-        let done = command.output().with_context(|| format!("cannot run {}", self.simoom.display()))?;
-        if !done.status.success() {
-            bail!("simoom ctl {}: {}", words.join(" "), String::from_utf8_lossy(&done.stderr).trim());
-        }
-        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    fn put(&mut self, number: usize) -> Result<()> {
+        let fresh = self.file.with_extension("next");
+        (self.zone)((number % usize::from(VERSIONS)) as u8).write_file(&fresh)?;
+        std::fs::rename(&fresh, &self.file).context("cannot replace the zone file")
     }
 }
 
@@ -164,19 +123,14 @@ const IN_FRONT: [&str; 2] = ["xdp_frames_dropped_total", "steering_dropped_total
 
 impl Drops {
     fn now(served: &Served<'_>, control: &Control) -> Result<Drops> {
-        let text = control.ask(&["stats", "--json"])?;
-        let stats: Value = serde_json::from_str(&text).context("what simoom ctl stats --json printed")?;
+        let stats = control.stats()?;
         let lab = served.lab();
         let wire = [link_drops(lab.server())?, link_drops(lab.client())?].concat();
         Ok(Drops { server: server_drops(&stats), wire })
     }
 
     fn since(&self, before: &Drops) -> Drops {
-        let less = |now: &[(String, u64)], before: &[(String, u64)]| {
-            let then = |name: &str| before.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
-            now.iter().map(|(name, count)| (name.clone(), count.saturating_sub(then(name)))).collect()
-        };
-        Drops { server: less(&self.server, &before.server), wire: less(&self.wire, &before.wire) }
+        Drops { server: since(&self.server, &before.server), wire: since(&self.wire, &before.wire) }
     }
 
     fn total(&self) -> u64 {
@@ -187,15 +141,7 @@ impl Drops {
 
 /// Every metric about dropped frames or messages, with its labels.
 fn server_drops(stats: &Value) -> Vec<(String, u64)> {
-    let samples = stats["metrics"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let drops = samples.iter().filter(|sample| sample["name"].as_str().is_some_and(|name| name.contains("drop")));
-    let named = drops.map(|sample| {
-        let labels = sample["labels"].as_object().into_iter().flatten();
-        let labels: Vec<_> = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or("?"))).collect();
-        let name = format!("{} {}", sample["name"].as_str().unwrap_or("?"), labels.join(" "));
-        (name.trim_end().to_owned(), sample["value"].as_u64().unwrap_or(0))
-    });
-    named.collect()
+    metrics(stats, |name| name.contains("drop"))
 }
 
 fn link_drops(host: &Host) -> Result<Vec<(String, u64)>> {
@@ -211,8 +157,6 @@ fn link_drops(host: &Host) -> Result<Vec<(String, u64)>> {
 
 struct Verdict {
     unaccounted: i64,
-    /// greatest distance of resident memory from what it was at reload 100, as a share; None when there were fewer
-    resident_drift: Option<f64>,
     complaints: Vec<String>,
 }
 
@@ -229,17 +173,9 @@ impl Verdict {
         if reloads.done > 1 && outcome.versions == 0 {
             complaints.push("no answer came from a reloaded zone".into());
         }
-        let resident_drift = drift(&reloads.resident);
-        if let Some(drift) = resident_drift.filter(|drift| *drift > RESIDENT_SHARE) {
-            complaints.push(format!("resident memory moved by {:.1}%", drift * 100.0));
-        }
-        Verdict { unaccounted, resident_drift, complaints }
+        complaints.extend(reloads.complaint());
+        Verdict { unaccounted, complaints }
     }
-}
-
-fn drift(resident: &[u64]) -> Option<f64> {
-    let settled = *resident.get(SETTLING_RELOADS)? as f64;
-    resident[SETTLING_RELOADS..].iter().map(|&bytes| (bytes as f64 / settled - 1.0).abs()).reduce(f64::max)
 }
 
 fn report(
@@ -269,7 +205,7 @@ fn report(
     table.row(vec![Cell::text("slowest reload, s"), Cell::Number(reloads.slowest_s, 2)]);
     let resident = reloads.resident.last().map(|&bytes| bytes as f64 / f64::from(1 << 20));
     table.row(vec![Cell::text("resident memory at the end, MiB"), Cell::number(resident, 1)]);
-    let drift = verdict.resident_drift.map(|drift| drift * 100.0);
+    let drift = reloads.drift().map(|drift| drift * 100.0);
     table.row(vec![Cell::text("resident memory from reload 100 on, greatest drift, %"), Cell::number(drift, 2)]);
     Report {
         name: "soak".into(),
@@ -307,13 +243,5 @@ mod tests {
         assert_eq!(since.server[0], ("dns_drops_total reason=short".into(), 4));
         assert_eq!(since.server[1].1, 5);
         assert_eq!(since.total(), 4 + 7);
-    }
-
-    #[test]
-    fn memory_is_judged_from_the_hundredth_reload_on() {
-        let mut resident = vec![50; SETTLING_RELOADS];
-        assert_eq!(drift(&resident), None);
-        resident.extend([100, 101, 97]);
-        assert!((drift(&resident).unwrap() - 0.03).abs() < 1e-9);
     }
 }

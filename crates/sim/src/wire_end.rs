@@ -4,15 +4,29 @@ use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 use smoltcp::time::Instant as Time;
 use std::collections::VecDeque;
 
-/// The device: frames it sent, frames it is to get.
-#[derive(Default)]
-pub(crate) struct Wire {
-    pub(crate) sent: Vec<Vec<u8>>,
-    pub(crate) arrived: VecDeque<Vec<u8>>,
+/// The device.
+#[derive(Debug)]
+pub struct Wire {
+    /// frames that it sent
+    pub sent: Vec<Vec<u8>>,
+    /// frames that it is to get
+    pub arrived: VecDeque<Vec<u8>>,
+    /// the longest packet that it sends
+    pub mtu: usize,
 }
 
-pub(crate) struct Rx(Vec<u8>);
-pub(crate) struct Tx<'a>(&'a mut Vec<Vec<u8>>);
+impl Default for Wire {
+    fn default() -> Wire {
+        Wire { sent: Vec::new(), arrived: VecDeque::new(), mtu: 1500 }
+    }
+}
+
+/// A frame that came.
+#[derive(Debug)]
+pub struct Rx(Vec<u8>);
+/// Room for a frame.
+#[derive(Debug)]
+pub struct Tx<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::RxToken for Rx {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
@@ -45,7 +59,7 @@ impl Device for Wire {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
+        capabilities.max_transmission_unit = self.mtu + 14;
         capabilities
     }
 }
