@@ -145,14 +145,14 @@ fn server_view(world: &World<Peer>) -> (u32, Option<Duration>) {
 fn lossy_paths_carry_what_they_did() {
     let bursts = |delay_ms| Path { loss: 0.0, burst: Some((0.01, 8.0)), delay: Duration::from_millis(delay_ms) };
     for (path, connections, seconds, seeds, least) in [
-        (single(0.05, 1), 1, 10, 32, 1540.0),
-        (bursts(1), 1, 10, 32, 2180.0),
+        (single(0.05, 1), 1, 10, 32, 1500.0),
+        (bursts(1), 1, 10, 32, 2060.0),
         (single(0.01, 20), 1, 40, 32, 304.0),
         (single(0.05, 20), 1, 100, 32, 106.0),
         // side by side their segments mix on the way, and a burst of losses hits as many connections as it meets there
         (single(0.05, 1), 16, 2, 4, 1500.0),
-        (bursts(20), 16, 10, 4, 970.0),
-        (bursts(100), 16, 10, 4, 480.0),
+        (bursts(20), 16, 10, 4, 820.0),
+        (bursts(100), 16, 10, 4, 400.0),
     ] {
         let outcome = average(path, connections, seconds, seeds);
         let per_s = outcome.segments / seconds as f64;
