@@ -1,20 +1,24 @@
 //! Pacing: segments leave evenly over a round trip instead of in one burst, where the path is long enough for it to
 //! matter (RFC 9002 section 7.7 says why; TCP has no RFC of its own for it).
 //!
-//! There are no tokens: one instant says when the next bytes may leave. Each permission is for a quantum of some
-//! segments, so that a timer serves several; a timer that comes late is made up for, up to one quantum. Where the least
-//! round-trip time is a millisecond or less nothing is held back: there a burst is shorter than the machine's own
-//! jitter, and acknowledgements clock well.
+//! There are no tokens: one instant says when the next bytes may leave. Each permission is for a quantum, so that a
+//! timer serves several segments; a timer that comes late is made up for, up to one quantum. A quantum is as large as a
+//! burst may be: the initial window (RFC 9002 section 7.7). The finer the segments of many connections were mixed, the
+//! more of them one burst of losses would hit, each of which then has its window reduced; and who receives merges fewer.
+//! But it is at most a quarter of the window: what leaves later than a repair is what tells when that is lost, too.
+//! Where the least round-trip time is a millisecond or less nothing is held back: there a burst is shorter than the
+//! machine's own jitter, and acknowledgements clock well.
 
+use super::congestion::initial_window;
 use base::Instant;
 
 /// Paths whose least round-trip time is above this are paced.
 pub const LEAST_RTT_NS: u64 = 1_000_000;
-/// Time that a quantum should last: fewer timers than packets, bursts that a shallow buffer takes.
+/// Time that a quantum should last where that is more than the initial window: fewer timers than packets.
 const QUANTUM_NS: u64 = 1_000_000;
-/// A quantum is at least these segments: one acknowledgement for two (RFC 9293 section 3.8.6.3)
-const MIN_QUANTUM_SEGMENTS: u32 = 2;
-/// and at most these, a super-segment of 64 KiB.
+/// A quantum is at most this part of the window
+const WINDOW_PART: u32 = 4;
+/// and at most these segments, a super-segment of 64 KiB.
 const MAX_QUANTUM_SEGMENTS: u32 = 44;
 
 /// When the next bytes of one connection may leave.
@@ -41,9 +45,9 @@ impl Rate {
         let window = u64::from(cwnd_bytes) * if slow_start { 20 } else { 12 } / 10;
         let bytes_per_s = (window * 1_000_000_000 / smoothed_ns).max(1);
         let worth = bytes_per_s.saturating_mul(QUANTUM_NS) / 1_000_000_000;
-        let least = u64::from(MIN_QUANTUM_SEGMENTS * mss_bytes);
+        let burst = worth.max(u64::from(initial_window(mss_bytes))).min(u64::from(cwnd_bytes / WINDOW_PART));
         let most = u64::from(MAX_QUANTUM_SEGMENTS * mss_bytes);
-        Some(Rate { bytes_per_s, quantum_bytes: worth.clamp(least, most) as u32 })
+        Some(Rate { bytes_per_s, quantum_bytes: burst.clamp(u64::from(mss_bytes), most) as u32 })
     }
 
     /// Bytes a second.
@@ -136,12 +140,24 @@ mod tests {
     }
 
     #[test]
+    fn a_quantum_is_the_initial_window_where_the_window_is_four_of_it() {
+        let quantum =
+            |segments, rtt_ns| Rate::of(segments * MSS, rtt_ns, rtt_ns, false, MSS).unwrap().quantum_bytes() / MSS;
+        // a rate of 600 segments a second
+        assert_eq!(quantum(50, 100_000_000), 10);
+        assert_eq!([1, 4, 8, 39, 40].map(|segments| quantum(segments, 100_000_000)), [1, 1, 2, 9, 10]);
+        // a millisecond's worth is more, but most of the window
+        assert_eq!(quantum(40, 1_500_000), 10);
+        assert_eq!(quantum(1000, 40_000_000), 30);
+    }
+
+    #[test]
     fn the_rate_is_the_window_over_the_round_trip_with_room_to_grow() {
         let rate = |slow_start| Rate::of(1_000_000, 100_000_000, 90_000_000, slow_start, MSS).unwrap();
         assert_eq!([rate(true), rate(false)].map(|rate| rate.bytes_per_s()), [20_000_000, 12_000_000]);
         assert_eq!(rate(true).quantum_bytes(), 20_000);
         let tiny = Rate::of(MSS, 900_000_000, 900_000_000, false, MSS).unwrap();
-        assert_eq!(tiny.quantum_bytes(), 2 * MSS);
+        assert_eq!(tiny.quantum_bytes(), MSS);
         let huge = Rate::of(u32::MAX, 1_000_001, 1_000_001, true, MSS).unwrap();
         assert_eq!(huge.quantum_bytes(), 44 * MSS);
     }
