@@ -188,6 +188,8 @@ fn open_sockets(
             Idle::Block => sockets::Idle::Block,
         },
         streams: limits::on_sockets(settings, threads),
+        // what the program will take would find no connection that the kernel has held
+        refuse_until_started: !alone,
         ..sockets::Config::default()
     };
     Engine::bind(config).map(Some).map_err(|error| match error {

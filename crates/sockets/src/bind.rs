@@ -4,7 +4,7 @@ use crate::config::{BindError, Config, Endpoint, Transport};
 use crate::sys;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 
 /// Linux's value 5 for IP_MTU_DISCOVER and IPV6_MTU_DISCOVER: answers ignore the path MTU that (spoofable) ICMP messages
@@ -26,12 +26,21 @@ pub(crate) fn group(config: &Config, endpoint: &Endpoint) -> Result<Vec<Socket>,
         sockets.push(socket);
     }
     if endpoint.transport == Transport::Tcp {
-        let backlog = endpoint.backlog.unwrap_or(config.streams.backlog);
         for socket in &sockets {
-            socket.listen(backlog).map_err(|error| explain(endpoint, "listen", error))?;
+            // only a listener is sure to have the port for itself
+            socket.listen(backlog(config, endpoint)).map_err(|error| explain(endpoint, "listen", error))?;
+            if config.refuse_until_started && endpoint.address.port() != 0 {
+                // it stays bound, unless the kernel chose the port, and can listen again
+                socket.shutdown(Shutdown::Read).map_err(|error| explain(endpoint, "shutdown", error))?;
+            }
         }
     }
     Ok(sockets)
+}
+
+/// Connections that the kernel holds for an endpoint.
+pub(crate) fn backlog(config: &Config, endpoint: &Endpoint) -> i32 {
+    endpoint.backlog.unwrap_or(config.streams.backlog)
 }
 
 /// The address that a socket of `endpoint` has.

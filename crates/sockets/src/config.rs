@@ -112,6 +112,9 @@ pub struct Config {
     pub idle: Idle,
     /// bounds of the stream half
     pub streams: Streams,
+    /// whether connections to ports that were given are refused between binding and starting, rather than held: for who will take
+    /// most of the traffic away meanwhile, and with it what held connections go on to send
+    pub refuse_until_started: bool,
 }
 
 impl Default for Config {
@@ -127,6 +130,7 @@ impl Default for Config {
             ecn: false,
             idle: Idle::default(),
             streams: Streams::default(),
+            refuse_until_started: false,
         }
     }
 }

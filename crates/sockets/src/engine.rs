@@ -12,7 +12,7 @@ use base::{Clock, Instant};
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -57,6 +57,7 @@ struct Accepting {
     token: Token,
     listener: Listener,
     window_bytes: usize,
+    backlog: i32,
     readable: bool,
     /// no accept before this time
     rest_until: Option<Instant>,
@@ -125,6 +126,11 @@ impl Engine {
     /// # Errors
     /// The kernel's, when a thread cannot be started or pinned; those that were are stopped.
     pub fn start<S: Service>(self, make: impl Fn(usize) -> S + Send + Sync + 'static) -> io::Result<Running> {
+        if self.config.refuse_until_started {
+            for accepting in self.threads.iter().flat_map(|thread| &thread.tcp) {
+                SockRef::from(&accepting.socket).listen(accepting.backlog)?;
+            }
+        }
         let make = Arc::new(make);
         let stage = Arc::<Stage>::default();
         let clock = Clock::start();
@@ -238,13 +244,8 @@ impl std::fmt::Debug for Running {
 }
 
 impl Thread {
-    fn add(
-        &mut self,
-        socket: Socket,
-        &Endpoint { listener, transport, window_bytes, .. }: &Endpoint,
-        local: SocketAddr,
-        config: &Config,
-    ) -> io::Result<()> {
+    fn add(&mut self, socket: Socket, endpoint: &Endpoint, local: SocketAddr, config: &Config) -> io::Result<()> {
+        let &Endpoint { listener, transport, window_bytes, .. } = endpoint;
         let registry = self.poll.registry();
         match transport {
             Transport::Udp => {
@@ -257,7 +258,10 @@ impl Thread {
                 let token = Token(self.tcp.len() * 2 + 1);
                 let window_bytes = window_bytes.unwrap_or(config.streams.window_bytes);
                 registry.register(&mut socket, token, Interest::READABLE)?;
-                self.tcp.push(Accepting { socket, token, listener, window_bytes, readable: true, rest_until: None });
+                let backlog = bind::backlog(config, endpoint);
+                let accepting =
+                    Accepting { socket, token, listener, window_bytes, backlog, readable: true, rest_until: None };
+                self.tcp.push(accepting);
             }
         }
         Ok(())

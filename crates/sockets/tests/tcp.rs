@@ -4,7 +4,7 @@ mod common;
 
 use app::DeadReason;
 use common::{PATIENCE, Seen, config, echo, start, total, until};
-use sockets::{Config, Streams, Transport};
+use sockets::{Config, Engine, Streams, Transport};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::Receiver;
@@ -71,6 +71,24 @@ fn a_stream_larger_than_every_buffer_comes_back_whole() {
     assert_eq!(total(&running, |c| c.stream_received.get()), sent.len() as u64);
     // counted once the call has returned, which may be after the peer has the bytes
     until("the count", || total(&running, |c| c.stream_sent.get()) == sent.len() as u64);
+}
+
+#[test]
+fn connections_can_be_refused_until_the_start_while_the_port_is_held() {
+    for threads in [1, 2] {
+        // a port that is free, by an address that no other test has
+        let free = std::net::TcpListener::bind(("127.0.0.77", 0)).unwrap().local_addr().unwrap().to_string();
+        let config = Config { refuse_until_started: true, threads, ..config(&free, Transport::Tcp) };
+        let engine = Engine::bind(config).unwrap();
+        let address = engine.addresses()[0];
+        assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        let (make, _events) = echo();
+        let running = engine.start(make).unwrap();
+        for _ in 0..8 {
+            exchange(&mut connect(address), b"now it is");
+        }
+        running.stop();
+    }
 }
 
 #[test]

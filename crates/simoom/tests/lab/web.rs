@@ -8,6 +8,7 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
 };
 use tempfile::TempDir;
 
@@ -131,6 +132,32 @@ fn files_of_every_size_come_whole_and_the_wire_stays_clean() {
     assert_eq!(stats.sum("tcp_events_total", &[("event", "reset by peer")]), 0, "{stats:?}");
     let bytes = 4 * SIZES.iter().sum::<usize>() as u64;
     assert!(stats.sum("tcp_acknowledged_bytes_total", &[]) > bytes, "{stats:?}");
+}
+
+#[test]
+fn who_knocks_while_the_server_starts_is_refused_or_served() {
+    let lab = Lab::new().unwrap();
+    let (lab, up) = (&lab, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let knocking = scope.spawn(move || {
+            let (mut refused, mut served) = (0, 0);
+            while served < 5 || !up.load(Ordering::Acquire) {
+                match connect(lab, "198.18.0.1:80") {
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => refused += 1,
+                    stream => {
+                        assert_eq!(get(&mut stream.unwrap(), "/").expect("an answer"), b"hello");
+                        served += 1;
+                    }
+                }
+            }
+            (refused, served)
+        });
+        let web = Web::start(lab.server(), &LISTEN);
+        up.store(true, Ordering::Release);
+        let (refused, served) = knocking.join().unwrap();
+        assert!(refused > 0, "nobody came before the server, {served} after it");
+        drop(web);
+    });
 }
 
 #[test]
