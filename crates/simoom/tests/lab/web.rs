@@ -97,9 +97,12 @@ fn answer(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
                 return Ok(answer.split_off(at + 4));
             }
         }
-        match stream.read(&mut some)? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            bytes => answer.extend_from_slice(&some[..bytes]),
+        match stream.read(&mut some) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => answer.extend_from_slice(&some[..bytes]),
+            // a read with a time limit is not begun again by the kernel (signal(7))
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
