@@ -212,6 +212,9 @@ mod tests {
             let (mut whole, tcp_at) = packet(shape, &payload);
             let at = tcp_at + at.index(whole.len() - tcp_at);
             whole[at] ^= 1 << bit;
+            // one sum in 65,535 looks like one that was left to a device
+            let left = pseudo(shape.v6, whole.len() - tcp_at).partial();
+            prop_assume!(whole[tcp_at + 16..tcp_at + 18] != left);
             let (_arena, mut pieces) = frames(&whole, 1792, 1792);
             let before: Vec<_> = pieces.iter().map(|piece| piece.bytes().to_vec()).collect();
             prop_assert!(!separate(&mut pieces));
