@@ -203,10 +203,7 @@ fn report(
     count("reloads", reloads.done as u64);
     table.row(vec![Cell::text("lost less counted drops"), Cell::Number(verdict.unaccounted as f64, 0)]);
     table.row(vec![Cell::text("slowest reload, s"), Cell::Number(reloads.slowest_s, 2)]);
-    let resident = reloads.resident.last().map(|&bytes| bytes as f64 / f64::from(1 << 20));
-    table.row(vec![Cell::text("resident memory at the end, MiB"), Cell::number(resident, 1)]);
-    let drift = reloads.drift().map(|drift| drift * 100.0);
-    table.row(vec![Cell::text("resident memory from reload 100 on, greatest drift, %"), Cell::number(drift, 2)]);
+    reloads.tell_memory(&mut table);
     Report {
         name: "soak".into(),
         title: "Soak".into(),

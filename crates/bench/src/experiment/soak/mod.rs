@@ -8,6 +8,7 @@ pub(super) mod web;
 
 use super::show;
 use crate::procs;
+use crate::report::{Cell, Table};
 use anyhow::{Context as _, Result, bail};
 use lab::Process;
 use serde_json::Value;
@@ -115,6 +116,14 @@ impl Reloads {
         let settled = *self.resident.get(SETTLING_RELOADS)? as f64;
         let later = &self.resident[SETTLING_RELOADS..];
         later.iter().map(|&bytes| (bytes as f64 / settled - 1.0).abs()).reduce(f64::max)
+    }
+
+    /// The rows on memory.
+    fn tell_memory(&self, table: &mut Table) {
+        let resident = self.resident.last().map(|&bytes| bytes as f64 / f64::from(1 << 20));
+        table.row(vec![Cell::text("resident memory at the end, MiB"), Cell::number(resident, 1)]);
+        let drift = self.drift().map(|drift| drift * 100.0);
+        table.row(vec![Cell::text("resident memory from reload 100 on, greatest drift, %"), Cell::number(drift, 2)]);
     }
 
     /// What is wrong with memory.

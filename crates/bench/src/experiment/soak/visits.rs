@@ -227,7 +227,8 @@ impl<'a> Visitor<'a> {
     fn choose(&mut self, kind: Kind) -> usize {
         let (site, wants_live) = (self.site, self.rng.chance(0.5));
         let is_fit = |entry: &Entry| match kind {
-            Kind::Part | Kind::End | Kind::PartIfSame => entry.bytes > 0,
+            // a server may ignore ranges of what has no octets (RFC 9110 section 14.2)
+            Kind::Part | Kind::End | Kind::PartIfSame | Kind::Beyond => entry.bytes > 0,
             Kind::Parts => entry.bytes > 4000,
             Kind::Coded => !entry.codings.is_empty(),
             Kind::Leave => entry.bytes >= LONG_BYTES,

@@ -285,10 +285,7 @@ impl Soaked {
         table.row(vec![Cell::text("latency, p50, us"), Cell::Number(outcome.latency.p50_us, 0)]);
         table.row(vec![Cell::text("latency, p99, us"), Cell::Number(outcome.latency.p99_us, 0)]);
         table.row(vec![Cell::text("processor time of the server, %"), Cell::Number(self.server_share * 100.0, 1)]);
-        let resident = reloads.resident.last().map(|&bytes| bytes as f64 / f64::from(1 << 20));
-        table.row(vec![Cell::text("resident memory at the end, MiB"), Cell::number(resident, 1)]);
-        let drift = reloads.drift().map(|drift| drift * 100.0);
-        table.row(vec![Cell::text("resident memory from reload 100 on, greatest drift, %"), Cell::number(drift, 2)]);
+        reloads.tell_memory(&mut table);
         Report {
             name: "soak-web".into(),
             title: "Soak of the web server".into(),
