@@ -252,7 +252,8 @@ word! {
 word! {
     /// How AF_XDP is bound.
     Mode {
-        /// the best that works, in the order of the others
+        /// the best that works, in the order of the others; for TCP with large sends on a virtual
+        /// link of one queue, generic first
         Auto = "auto",
         /// the NIC writes into our memory
         Zerocopy = "zerocopy",

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How AF_XDP is to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// the best that works: zero-copy, then copy, then generic
+    /// the best that works: zero-copy, then copy, then generic; but see `attempts` for TCP on veth
     #[default]
     Auto,
     /// the device reads and writes our memory
