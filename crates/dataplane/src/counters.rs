@@ -100,6 +100,10 @@ pub struct Crossings {
     pub groups_out: Counter,
     /// flow groups that were taken over
     pub groups_in: Counter,
+    /// 1 while the thread is busy, as the balancer sees it
+    pub busy: Counter,
+    /// moving average of the frames that wait in its port
+    pub backlog: Counter,
 }
 
 impl Report for Crossings {
@@ -115,6 +119,11 @@ impl Report for Crossings {
         let groups = "flow groups that changed their thread";
         one("dataplane_moved_groups_total", groups, &[("direction", "out")], &self.groups_out);
         one("dataplane_moved_groups_total", groups, &[("direction", "in")], &self.groups_in);
+        let mut gauge = |name, help, counter: &Counter| {
+            show(Figure { name, help, gauge: true, labels: &[], value: counter.get() });
+        };
+        gauge("dataplane_busy", "1 while the balancer sees the thread as busy", &self.busy);
+        gauge("dataplane_backlog_frames", "moving average of the frames that wait in the thread's port", &self.backlog);
     }
 }
 

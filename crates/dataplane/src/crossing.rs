@@ -14,12 +14,14 @@
 //!
 //! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
 
+use crate::balance::{Advice, Balance, Board, Relief};
 use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::cycle::Parcel;
 use crate::owners::Owners;
+use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
-use base::{Burst, Frame};
+use base::{Burst, Frame, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -27,6 +29,8 @@ use std::sync::Arc;
 const RING_ITEMS: usize = 2048;
 /// Frames of a group in transition that wait at most; what comes beyond is taken at once, out of order.
 const WAITING_FRAMES: usize = 1024;
+/// Groups that leave between two bursts at most.
+const DEPARTURES: usize = 32;
 
 /// What goes from one thread to another.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ const _: () = assert!(size_of::<Item>() == 16);
 enum Note {
     /// to the owner: let the receiver have the group
     Wanted { group: u16, by: u16 },
+    /// to a busy thread: let the receiver have groups that bring so many frames
+    Relieved { frames: u32, by: u16 },
     /// to the new owner: what belongs to the group
     Parcel { group: u16, parcel: Parcel },
     /// to the others: answer behind all frames of the group that you have sent here
@@ -92,6 +98,8 @@ pub(crate) struct Crossing {
     next: usize,
     /// whether a group is this thread's and settled
     mine: Box<[bool]>,
+    /// behind the last group that was given away for relief
+    chosen: u16,
     coming: Vec<Coming>,
     leaving: Vec<Leaving>,
     /// frames that waited for their group and go first
@@ -100,15 +108,18 @@ pub(crate) struct Crossing {
     departures: VecDeque<Departure>,
     /// what came with groups, to be taken in before the burst that came behind it
     arrivals: VecDeque<Parcel>,
+    balance: Option<Balance>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
     bells: Vec<Arc<Bell>>,
     counters: Arc<Crossings>,
 }
 
-/// Every thread's ends, for threads with these bells.
-pub(crate) fn crossings(owners: &Arc<Owners>, bells: &[Arc<Bell>]) -> Vec<Crossing> {
+/// Every thread's ends, for threads with these bells; `balance`: groups move by themselves, by this policy.
+pub(crate) fn crossings(owners: &Arc<Owners>, balance: Option<&Policy>, bells: &[Arc<Bell>]) -> Vec<Crossing> {
     let threads = owners.threads();
+    let board = Board::new(threads);
+    let balance = |me| balance.map(|policy| Balance::new(me, owners.groups().count(), policy.clone(), board.clone()));
     assert_eq!(threads, bells.len(), "a bell for each thread");
     let make = |me: usize| Crossing {
         me: me as u16,
@@ -118,11 +129,13 @@ pub(crate) fn crossings(owners: &Arc<Owners>, bells: &[Arc<Bell>]) -> Vec<Crossi
         unsent: VecDeque::new(),
         next: 0,
         mine: (0..owners.groups().count()).map(|group| usize::from(owners.owner(group as u16)) == me).collect(),
+        chosen: 0,
         coming: Vec::new(),
         leaving: Vec::new(),
         replayed: VecDeque::new(),
         departures: VecDeque::new(),
         arrivals: VecDeque::new(),
+        balance: balance(me),
         touched: vec![false; threads],
         bells: bells.to_vec(),
         counters: Arc::default(),
@@ -157,7 +170,12 @@ impl Crossing {
             || self.into.iter_mut().flatten().any(|ring| ring.waiting(1) > 0)
     }
 
-    /// The next group to be given away, by [`Crossing::send`].
+    /// Groups to be given away now, each by [`Crossing::send`].
+    pub(crate) fn departing(&self) -> usize {
+        self.departures.len().min(DEPARTURES)
+    }
+
+    /// The next of them.
     pub(crate) fn departure(&mut self) -> Option<Departure> {
         while let Some(departure) = self.departures.pop_front() {
             if self.may_depart(departure.group, departure.to) {
@@ -165,11 +183,6 @@ impl Crossing {
             }
         }
         None
-    }
-
-    /// Whether there may be one.
-    pub(crate) fn has_departures(&self) -> bool {
-        !self.departures.is_empty()
     }
 
     /// What came with a group and is to be taken in before the frames that [`Crossing::receive`] gave.
@@ -183,6 +196,45 @@ impl Crossing {
         if owner != self.me {
             self.note(owner, Note::Wanted { group, by: self.me });
         }
+    }
+
+    /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for.
+    #[inline]
+    pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
+        let Some(balance) = &mut self.balance else { return };
+        match balance.look(now, waiting) {
+            Advice::Nothing => {}
+            advice => self.take_advice(advice),
+        }
+    }
+
+    #[cold]
+    fn take_advice(&mut self, advice: Advice) {
+        match advice {
+            Advice::Nothing => {}
+            Advice::Ask(Relief { from, frames }) => self.note(from, Note::Relieved { frames, by: self.me }),
+            Advice::CallForHelp => {
+                let me = usize::from(self.me);
+                self.touched.iter_mut().enumerate().for_each(|(at, touched)| *touched |= at != me);
+            }
+        }
+        if let Some(balance) = &self.balance {
+            let (busy, backlog) = balance.shown();
+            self.counters.busy.set(u64::from(busy));
+            self.counters.backlog.set(u64::from(backlog));
+        }
+    }
+
+    /// Chooses groups for a thread that has time.
+    #[cold]
+    fn relieve(&mut self, by: u16, frames: u32) {
+        let Some(balance) = &self.balance else { return };
+        if !self.departures.is_empty() {
+            return; // what was asked for before is on its way
+        }
+        let chosen = balance.choose(frames, self.chosen, |group| self.may_depart(group, by));
+        self.chosen = chosen.last().map_or(self.chosen, |group| group.wrapping_add(1));
+        self.departures.extend(chosen.into_iter().map(|group| Departure { group, to: by }));
     }
 
     /// Whether the group is this thread's to give away.
@@ -264,6 +316,9 @@ impl Crossing {
     #[inline]
     fn place(&mut self, group: u16, frame: Frame, from: Option<u16>, rx: &mut Burst, lost: &mut Burst) {
         if self.mine[usize::from(group)] {
+            if let Some(balance) = &mut self.balance {
+                balance.took(group);
+            }
             return rx.push(frame);
         }
         self.place_elsewhere(group, frame, from, rx, lost);
@@ -333,6 +388,7 @@ impl Crossing {
                     self.departures.push_back(Departure { group, to: by });
                 }
             }
+            Note::Relieved { frames, by } => self.relieve(by, frames),
             Note::Parcel { group, parcel } => {
                 let at = self.coming(group);
                 self.coming[at].from = Some(from);

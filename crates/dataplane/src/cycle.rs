@@ -193,7 +193,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
         let kept = !self.tx.is_empty();
-        if !kept && self.crossing.as_ref().is_some_and(|crossing| crossing.0.has_departures()) {
+        if !kept && self.crossing.as_ref().is_some_and(|crossing| crossing.0.departing() > 0) {
             self.depart(now);
         }
         let spare = self.tx.remaining_capacity();
@@ -243,6 +243,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         let Loop { port, stack, service, rx, free, due, crossing, .. } = self;
         let Some((crossing, received)) = crossing.as_deref_mut() else { return 0 };
         let home = |free: &mut Burst, port: &mut P| free.drain(..).for_each(|frame| port.give(frame));
+        crossing.look(now, port.waiting());
         // neither side starves the other
         let mut seen = crossing.receive(rx, limit.div_ceil(2), free);
         home(free, port);
@@ -267,7 +268,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.port.flush();
         let Loop { stack, service, crossing, .. } = self;
         let Some((crossing, _)) = crossing.as_deref_mut() else { return };
-        while let Some(departure) = crossing.departure() {
+        for _ in 0..crossing.departing() {
+            let Some(departure) = crossing.departure() else { break };
             let parcel = stack.depart(now, departure.group, service);
             crossing.send(departure, parcel);
         }

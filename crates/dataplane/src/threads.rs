@@ -2,11 +2,12 @@
 
 use crate::bell::Bell;
 use crate::counters::Crossings;
-use crate::crossing::crossings;
+use crate::crossing::{Crossing, crossings};
 use crate::idle::{Governor, Idle, Next};
 use crate::tap::Tap;
 use crate::{Counters, Floor, Loop, Owners};
 use app::{Service, Waker};
+use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,13 +43,39 @@ pub struct Config {
     pub copies: bool,
     /// what a thread does when there is nothing to do
     pub idle: Idle,
-    /// which thread owns which flow group, for as many threads as there are ports; None: each serves what its port receives
-    pub owners: Option<Arc<Owners>>,
+    /// Threads that share their work by flow group; the others serve what their ports receive.
+    pub sharing: Vec<Sharing>,
+}
+
+/// Threads that share the work of one interface by flow group.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// the first of them; as many are meant as the table has
+    pub first: usize,
+    /// who owns which group, threads counted from the first
+    pub owners: Arc<Owners>,
+    /// by what groups move from busy threads to free ones; None: they stay
+    pub balance: Option<Policy>,
+}
+
+/// Each thread's ways to the others of its interface.
+fn ways(sharing: &[Sharing], bells: &[Arc<Bell>]) -> Vec<Option<Crossing>> {
+    let mut ways: Vec<Option<Crossing>> = bells.iter().map(|_| None).collect();
+    for Sharing { first, owners, balance } in sharing {
+        let threads = *first..first + owners.threads();
+        assert!(threads.end <= bells.len(), "threads {threads:?} of {}", bells.len());
+        let made = crossings(owners, balance.as_ref(), &bells[threads.clone()]);
+        for (way, made) in ways[threads].iter_mut().zip(made) {
+            assert!(way.is_none(), "a thread of two interfaces");
+            *way = Some(made);
+        }
+    }
+    ways
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { cpus: Vec::new(), batch: BURST_FRAMES, copies: false, idle: Idle::default(), owners: None }
+        Config { cpus: Vec::new(), batch: BURST_FRAMES, copies: false, idle: Idle::default(), sharing: Vec::new() }
     }
 }
 
@@ -107,7 +134,7 @@ where
     /// The kernel's, when a thread cannot be made or pinned; those that were started are stopped.
     ///
     /// # Panics
-    /// When the owners are those of another number of threads.
+    /// When threads are to share that are not there, or do so twice.
     pub fn start(
         ports: Vec<P>,
         config: &Config,
@@ -118,11 +145,7 @@ where
         let clock = Clock::start();
         let mut dataplane = Dataplane { threads: Vec::with_capacity(ports.len()) };
         let bells = ports.iter().map(|_| Bell::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
-        let mut ways = match &config.owners {
-            Some(owners) if ports.len() > 1 => crossings(owners, &bells).into_iter().map(Some).collect(),
-            _ => ports.iter().map(|_| None).collect::<Vec<_>>(),
-        }
-        .into_iter();
+        let mut ways = ways(&config.sharing, &bells).into_iter();
         for ((n, port), bell) in ports.into_iter().enumerate().zip(bells) {
             let crossing = ways.next().flatten();
             let crossings = crossing.as_ref().map(|crossing| crossing.counters().clone());

@@ -3,7 +3,7 @@
 
 use app::{Listener, Service};
 use base::{Burst, Instant};
-use dataplane::{Config, Dataplane, Idle, Owners};
+use dataplane::{Config, Dataplane, Idle, Owners, Sharing};
 use port::Port;
 use port::pipe::{self, Pipe};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
@@ -20,10 +20,16 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const HEADERS_BYTES: usize = 14 + 20 + 8;
 const FLOWS: u16 = 48;
 
-struct Echo;
+/// Echoes, with so much work for each datagram.
+#[derive(Default)]
+struct Echo(Duration);
 impl Service for Echo {
     fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [app::Datagram<'_>]) {
         for datagram in burst {
+            let start = std::time::Instant::now();
+            while start.elapsed() < self.0 {
+                std::hint::spin_loop();
+            }
             datagram.reply(datagram.question().len());
         }
     }
@@ -60,16 +66,23 @@ struct Client {
 impl Client {
     /// Asks once in each flow, and waits for every answer; how many came from each queue.
     fn ask_all(&mut self) -> [usize; 2] {
+        self.ask(1)
+    }
+
+    /// The same, several times in each flow before it waits.
+    fn ask(&mut self, times: u32) -> [usize; 2] {
         let mut wanted = BTreeSet::new();
         let mut burst = Burst::new();
-        for flow in 0..FLOWS {
-            let mut frame = self.queues[0].take().expect("a free frame");
-            assert!(frame.fill(&question(&self.queues[0], flow, self.asked)));
-            wanted.insert(self.asked);
-            self.asked += 1;
-            burst.push(frame);
+        for _ in 0..times {
+            for flow in 0..FLOWS {
+                let mut frame = self.queues[0].take().expect("a free frame");
+                assert!(frame.fill(&question(&self.queues[0], flow, self.asked)));
+                wanted.insert(self.asked);
+                self.asked += 1;
+                burst.push(frame);
+            }
+            self.queues[0].transmit(&mut burst);
         }
-        self.queues[0].transmit(&mut burst);
         let (mut counts, start) = ([0; 2], std::time::Instant::now());
         while !wanted.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(20), "{} answers are missing", wanted.len());
@@ -91,13 +104,39 @@ impl Client {
     }
 }
 
+fn sharing(owners: Arc<Owners>) -> Vec<Sharing> {
+    vec![Sharing { first: 0, owners, balance: None }]
+}
+
+#[test]
+fn a_free_thread_takes_groups_from_a_busy_one() {
+    let (clients, servers) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();
+    let owners = Arc::new(Owners::new(Groups::keyed(16, [5, 7]), 2, |_| 0));
+    let balance = Some(base::balance::Policy::default());
+    let sharing = vec![Sharing { first: 0, owners: owners.clone(), balance }];
+    let config = Config { idle: Idle::Block, sharing, ..Config::default() };
+    let echo = |_| Echo(Duration::from_micros(100));
+    let dataplane: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, server, echo).unwrap();
+    let mut client = Client { queues: clients, asked: 0 };
+    let start = std::time::Instant::now();
+    while owners.count(1) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the other thread took nothing");
+        client.ask(8);
+    }
+    assert!(owners.count(0) > 0, "not all at once: that would be to change places");
+    let counters: Vec<[u64; 2]> =
+        dataplane.crossings().map(|crossed| [crossed.lost.get(), crossed.groups_in.get()]).collect();
+    assert_eq!((counters[0][0], counters[1][0]), (0, 0));
+    assert!(counters[1][1] > 0);
+}
+
 #[test]
 fn frames_go_to_the_owners_of_their_groups_wherever_they_arrive() {
     for idle in [Idle::Block, Idle::Spin] {
         let (clients, servers) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();
         let owners = Arc::new(Owners::new(Groups::keyed(16, [5, 7]), 2, |group| group % 2));
-        let config = Config { idle, owners: Some(owners.clone()), ..Config::default() };
-        let dataplane: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, server, |_| Echo).unwrap();
+        let config = Config { idle, sharing: sharing(owners.clone()), ..Config::default() };
+        let dataplane: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, server, |_| Echo::default()).unwrap();
         let mut client = Client { queues: clients, asked: 0 };
         let of_second = |owners: &Owners| {
             let flows = (0..FLOWS)
@@ -135,10 +174,10 @@ fn frames_go_to_the_owners_of_their_groups_wherever_they_arrive() {
 }
 
 #[test]
-#[should_panic(expected = "a bell for each thread")]
+#[should_panic(expected = "threads 0..3 of 2")]
 fn owners_are_as_many_as_the_threads() {
     let (_clients, servers) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();
     let owners = Arc::new(Owners::new(Groups::keyed(16, [5, 7]), 3, |_| 0));
-    let config = Config { owners: Some(owners), ..Config::default() };
-    let _: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, server, |_| Echo).unwrap();
+    let config = Config { sharing: sharing(owners), ..Config::default() };
+    let _: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, server, |_| Echo::default()).unwrap();
 }
