@@ -16,15 +16,34 @@ use std::time::Duration;
 const SPREADS: [Spread; 3] = [Spread::Shared, Spread::PerCore, Spread::Affinity];
 const THREADS: usize = 3;
 
-/// Answers with the thread's number; while it is told to hold, thread 0 does not come back from what it was given. Panics at "P".
+/// Answers with the number of its thread. Thread 0 panics at "P", and at "H" does not come back until it is let go.
 struct Who {
     thread: usize,
-    hold: Arc<AtomicBool>,
+    hold: Arc<Hold>,
+}
+
+#[derive(Default)]
+struct Hold {
+    inside: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Hold {
+    /// Sends "H" by `send` and returns when thread 0 sits in its service.
+    fn begin(&self, send: impl FnOnce()) {
+        send();
+        until("thread 0 in its service", || self.inside.load(Ordering::Acquire));
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
 }
 
 impl Who {
     fn wait(&self) {
-        while self.thread == 0 && self.hold.load(Ordering::Acquire) {
+        while self.thread == 0 && !self.hold.over.load(Ordering::Acquire) {
+            self.hold.inside.store(true, Ordering::Release);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -58,12 +77,28 @@ impl Service for Who {
     }
 }
 
-fn who(config: Config) -> (Running, SocketAddr, Arc<AtomicBool>) {
-    let hold = Arc::new(AtomicBool::new(true));
+/// Lets go also when a test fails, so that the engine can end.
+struct Holding(Arc<Hold>);
+
+impl std::ops::Deref for Holding {
+    type Target = Hold;
+    fn deref(&self) -> &Hold {
+        &self.0
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn who(config: Config) -> (Running, SocketAddr, Holding) {
+    let hold = Arc::<Hold>::default();
     let held = hold.clone();
     let (running, address) = start(config, move |thread| Who { thread, hold: held.clone() });
     assert_eq!(running.notes(), [""; 0], "these tests need root");
-    (running, address, hold)
+    (running, address, Holding(hold))
 }
 
 fn of(transport: Transport, spread: Spread) -> Config {
@@ -133,7 +168,8 @@ fn every_policy_serves_all_and_uses_all_threads() {
             *by_thread.entry(ask_by(&socket(address), b"x")).or_default() += 1;
         }
         assert!(spread == Spread::Shared || by_thread.len() == THREADS, "{spread:?}: {by_thread:?}");
-        assert_eq!(figure(&running, |s| s.received_own.get()), 300);
+        // counted when the answers are on their way already
+        until("the count", || figure(&running, |s| s.received_own.get()) == 300);
     }
 }
 
@@ -141,14 +177,20 @@ fn every_policy_serves_all_and_uses_all_threads() {
 fn a_shared_socket_is_served_by_others_while_one_is_held_up() {
     for spread in [Spread::Shared, Spread::Affinity] {
         let (_running, address, hold) = who(of(Transport::Tcp, spread));
-        let (whose, mut streams) = connections(address, 60);
-        if let Some(at) = whose.iter().position(|who| *who == 0) {
-            streams[at].write_all(b"H").unwrap();
-        }
-        // thread 0 sits in its service; whatever comes now is served by others
+        let mut all = Vec::new();
+        until("a connection of thread 0", || {
+            let (whose, streams) = connections(address, 20);
+            all.extend(streams);
+            whose.iter().position(|who| *who == 0).is_some_and(|at| {
+                let at = all.len() - 20 + at;
+                hold.begin(|| all[at].write_all(b"H").unwrap());
+                true
+            })
+        });
+        // whatever comes now is served by others
         let (whose, _more) = connections(address, 60);
-        assert!(whose.iter().all(|who| *who != 0) || !hold.load(Ordering::Acquire), "{spread:?}: {whose:?}");
-        hold.store(false, Ordering::Release);
+        assert!(whose.iter().all(|who| *who != 0), "{spread:?}: {whose:?}");
+        hold.end();
     }
 }
 
@@ -157,14 +199,14 @@ fn connections_of_a_thread_that_is_held_up_are_stolen_and_its_groups_taken_over(
     let (running, address, hold) = who(of(Transport::Tcp, Spread::Affinity));
     let (whose, mut streams) = connections(address, 60);
     let at = whose.iter().position(|who| *who == 0).expect("a connection of thread 0");
-    streams[at].write_all(b"H").unwrap();
+    hold.begin(|| streams[at].write_all(b"H").unwrap());
     until("groups taken over", || {
         let (whose, _some) = connections(address, 10);
         assert!(whose.iter().all(|who| *who != 0), "{whose:?}");
         figure(&running, |s| s.groups_taken.get()) > 2
     });
     assert!(figure(&running, |s| s.accepted_stolen.get()) > 0);
-    hold.store(false, Ordering::Release);
+    hold.end();
     assert_eq!(ask(&mut streams[at], b"x"), 0, "what it was given it keeps");
 }
 
@@ -174,7 +216,7 @@ fn datagrams_of_a_thread_that_is_held_up_are_answered_by_others() {
     let sockets: Vec<_> = (0..60).map(|_| socket(address)).collect();
     let whose: Vec<_> = sockets.iter().map(|socket| ask_by(socket, b"x")).collect();
     let at = whose.iter().position(|who| *who == 0).expect("a flow of thread 0");
-    sockets[at].send(b"H").unwrap();
+    hold.begin(|| assert_eq!(sockets[at].send(b"H").unwrap(), 1));
     until("a group taken over", || {
         for (_, socket) in sockets.iter().enumerate().filter(|(n, _)| *n != at) {
             assert_ne!(ask_by(socket, b"x"), 0);
@@ -182,7 +224,7 @@ fn datagrams_of_a_thread_that_is_held_up_are_answered_by_others() {
         figure(&running, |s| s.groups_taken.get()) > 2
     });
     assert!(figure(&running, |s| s.received_stolen.get()) > 0);
-    hold.store(false, Ordering::Release);
+    hold.end();
     let mut answer = [0];
     assert_eq!(sockets[at].recv(&mut answer).unwrap(), 1, "what it had in hand it answers");
     assert_eq!(answer, [b'0']);
@@ -196,7 +238,7 @@ fn without_balancing_who_waits_for_a_thread_waits() {
     let (_running, address, hold) = who(config);
     let (whose, mut streams) = connections(address, 60);
     let at = whose.iter().position(|who| *who == 0).expect("a connection of thread 0");
-    streams[at].write_all(b"H").unwrap();
+    hold.begin(|| streams[at].write_all(b"H").unwrap());
     let mut waiting: Vec<_> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut silent = 0;
     for stream in &mut waiting {
@@ -205,7 +247,7 @@ fn without_balancing_who_waits_for_a_thread_waits() {
         silent += usize::from(stream.read(&mut [0]).is_err());
     }
     assert!(silent > 0, "those of thread 0 wait");
-    hold.store(false, Ordering::Release);
+    hold.end();
     ask(&mut streams[at], b"x");
 }
 
@@ -215,7 +257,7 @@ fn the_groups_of_a_thread_that_panics_go_to_others_and_come_back() {
     all.balance.groups = 64;
     // the service of thread 0 cannot even be made again until it may
     let broken = Arc::new(AtomicBool::new(false));
-    let state = (broken.clone(), Arc::new(AtomicBool::new(false)));
+    let state = (broken.clone(), Arc::<Hold>::default());
     let (running, address) = start(all, move |thread| {
         assert!(thread != 0 || !state.0.load(Ordering::Acquire), "not yet");
         Who { thread, hold: state.1.clone() }
