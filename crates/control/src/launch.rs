@@ -243,7 +243,7 @@ impl Opened {
                 engine.start(move |thread| services.make(thread)).map_err(|error| cannot("sockets", error))?;
             sockets.counters().for_each(|counters| registry.add(counters.clone()));
             sockets.sharing().for_each(|sharing| registry.add(sharing.clone()));
-            sockets.notes().iter().for_each(|note| tracing::warn!("{note}"));
+            sockets.notes().iter().for_each(|note| tracing::info!("{note}"));
             running.threads += self.socket_threads;
             running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));
             engines.sockets = Some(sockets);

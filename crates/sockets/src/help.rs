@@ -223,6 +223,8 @@ impl Loop<'_> {
                         return 1;
                     }
                 }
+                // it would turn away what its owner may have room for
+                Theirs::Tcp { .. } if self.table.is_full() => {}
                 Theirs::Tcp { socket, listener, window_bytes } => {
                     let (socket, listener, window_bytes) = (socket.clone(), *listener, *window_bytes);
                     if self.take(&socket, listener, window_bytes, service) == Taken::One {

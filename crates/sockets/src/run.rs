@@ -44,7 +44,7 @@ pub(crate) struct Loop<'a> {
     pub(crate) config: &'a Config,
     pub(crate) clock: Clock,
     pub(crate) batch: Batch,
-    table: Table,
+    pub(crate) table: Table,
     events: Events,
     scratch: Vec<u8>,
     /// there are connections, or were before the listeners were closed

@@ -196,3 +196,82 @@ pub(crate) fn policy(config: &Config) -> Policy {
 pub(crate) fn is_balanced(config: &Config, endpoint: &Endpoint) -> bool {
     config.threads > 1 && config.spread(endpoint.transport) == Spread::Affinity
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::{Events, Poll, Token};
+    use std::time::Duration;
+
+    /// A board of threads without queues, and what each one is woken by.
+    fn board(threads: usize) -> (Board, Vec<Poll>) {
+        let polls: Vec<_> = (0..threads).map(|_| Poll::new().unwrap()).collect();
+        let waker = |poll: &Poll| Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+        let places = polls.iter().map(|poll| (waker(poll), Arc::default(), Vec::new())).collect();
+        (Board::new(places, None), polls)
+    }
+
+    fn woken(poll: &mut Poll) -> bool {
+        let mut events = Events::with_capacity(4);
+        poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        !events.is_empty()
+    }
+
+    #[test]
+    fn one_sleeper_watches_as_long_as_somebody_runs() {
+        let (board, mut polls) = board(3);
+        assert!(board.go_to_sleep(1), "0 and 2 run");
+        assert!(!board.go_to_sleep(2), "1 watches already");
+        assert!(board.look(1).asleep && board.look(2).asleep && !board.look(0).asleep);
+        assert!(!board.go_to_sleep(0));
+        // the watcher's time is over: nobody runs, so nobody need watch
+        board.wake_up(1, true, false);
+        assert!(!board.go_to_sleep(1));
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        // somebody runs, and one of the others is to watch
+        board.wake_up(0, false, true);
+        assert!(woken(&mut polls[1]) && !woken(&mut polls[2]));
+        board.wake_up(1, false, false);
+        assert!(board.go_to_sleep(1));
+        // with a watcher nobody else is woken
+        board.wake_up(2, false, true);
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        // and the watcher that has something to do has nobody to wake
+        board.wake_up(1, true, true);
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        assert!((0..3).all(|thread| !board.look(thread).asleep));
+    }
+
+    #[test]
+    fn a_thread_that_goes_down_is_seen_by_all_and_wakes_them() {
+        let (board, mut polls) = board(3);
+        board.go_to_sleep(1);
+        assert_eq!(board.go_down(0), [], "there is no table");
+        assert!(board.look(0).down && !woken(&mut polls[0]));
+        assert!(woken(&mut polls[1]) && woken(&mut polls[2]));
+        board.come_up(0);
+        assert!(!board.look(0).down);
+    }
+
+    #[test]
+    fn backlogs_are_parts_of_what_a_queue_holds() {
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let queue = listening(&Arc::new(listener), 8);
+        assert_eq!(queue.waiting(), 0);
+        let streams: Vec<_> = (0..4).map(|_| std::net::TcpStream::connect(to).unwrap()).collect();
+        assert_eq!(queue.waiting(), FULL / 2);
+        drop(streams);
+        let socket: Socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
+        socket.set_nonblocking(true).unwrap();
+        let to = socket.local_addr().unwrap();
+        let queue = Queue::Udp(Arc::new(socket));
+        assert_eq!(queue.waiting(), 0);
+        let from = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+        from.send_to(b"one", &to).unwrap();
+        let one = queue.waiting();
+        assert!((1..=FULL / 10).contains(&one), "{one}");
+        (0..10_000).for_each(|_| drop(from.send_to(&[0; 1000], &to)));
+        assert!(queue.waiting() > FULL * 3 / 4, "{}", queue.waiting());
+    }
+}
