@@ -192,6 +192,22 @@ mod tests {
                 "invalid value '65' for '--batch <N>': `65` is not a whole number from 1 to 64; see --help",
             ),
             (
+                "simoom dns --accept per-cpu x",
+                "invalid value 'per-cpu' for '--accept <WORD>': `per-cpu` is none of shared, per-core, affinity; see --help",
+            ),
+            (
+                "simoom dns --receive one x",
+                "invalid value 'one' for '--receive <WORD>': `one` is none of shared, per-core, affinity; see --help",
+            ),
+            (
+                "simoom web --balance yes x",
+                "invalid value 'yes' for '--balance <WORD>': `yes` is none of on, steal, off; see --help",
+            ),
+            (
+                "simoom web --flow-groups 0 x",
+                "invalid value '0' for '--flow-groups <N>': `0` is not a whole number from 1 to 65536; see --help",
+            ),
+            (
                 "simoom check --config a b",
                 "the argument '--config <FILE>' cannot be used with '[ZONEFILE|DIR]...'; see --help",
             ),

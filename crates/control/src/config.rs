@@ -12,7 +12,8 @@ pub use web::{
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Transmit, Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Spread, Switch, Transmit,
+    Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -50,6 +51,20 @@ pub struct DataplaneOptions {
     /// Busy polling of the driver, in microseconds; 0 is off
     #[arg(long, value_name = "US")]
     pub busy_poll: Option<Within<0, 10_000>>,
+    /// On kernel sockets, how connections get to the threads: shared (one listener), per-core (one each, by the kernel's hash)
+    /// or affinity (one each, by flow groups); default: affinity
+    #[arg(long, value_name = "WORD")]
+    pub accept: Option<Spread>,
+    /// On kernel sockets, how datagrams get to the threads: shared, per-core or affinity; default: affinity
+    #[arg(long, value_name = "WORD")]
+    pub receive: Option<Spread>,
+    /// With affinity, whether a thread that has time takes from one that has none (steal), and then takes over flow groups
+    /// as well (on); or off; default: on
+    #[arg(long, value_name = "WORD")]
+    pub balance: Option<Balance>,
+    /// Flow groups that affinity deals out to the threads
+    #[arg(long, value_name = "N")]
+    pub flow_groups: Option<Within<1, 65_536>>,
     /// Take frames only from this prefix (again for more)
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
@@ -183,6 +198,14 @@ pub struct Settings {
     pub idle: Idle,
     /// microseconds; 0 is off
     pub busy_poll_us: u32,
+    /// how connections get to the threads on kernel sockets
+    pub accept: Spread,
+    /// how datagrams do
+    pub receive: Spread,
+    /// how those threads help each other out
+    pub balance: Balance,
+    /// flow groups of affinity
+    pub flow_groups: usize,
     /// allowed sources; empty means all
     pub allow: Vec<Prefix>,
     /// denied sources
@@ -489,6 +512,10 @@ fn settle(
         batch: dataplane.batch.map_or(64, |n| n.0 as usize),
         idle: dataplane.idle.unwrap_or(Idle::Adaptive),
         busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
+        accept: dataplane.accept.unwrap_or(Spread::Affinity),
+        receive: dataplane.receive.unwrap_or(Spread::Affinity),
+        balance: dataplane.balance.unwrap_or(Balance::On),
+        flow_groups: dataplane.flow_groups.map_or(4096, |n| n.0 as usize),
         allow: dataplane.allow.clone(),
         deny: dataplane.deny.clone(),
         dns,

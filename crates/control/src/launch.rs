@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
-use crate::words::{Backend, Cpus, Idle, Transmit, WebTransmit};
+use crate::words::{Backend, Balance, Cpus, Idle, Spread, Transmit, WebTransmit};
 use base::ring::Consumer;
 use dataplane::tap::{Copy, tap};
 use listeners::{Listening, division, listeners};
@@ -187,6 +187,13 @@ fn open_sockets(
             Idle::Adaptive => sockets::Idle::Adaptive,
             Idle::Block => sockets::Idle::Block,
         },
+        accept: spread(settings.accept),
+        receive: spread(settings.receive),
+        balance: sockets::Balance {
+            steal: settings.balance != Balance::Off,
+            migrate: settings.balance == Balance::On,
+            groups: settings.flow_groups,
+        },
         streams: limits::on_sockets(settings, threads),
         // what the program will take would find no connection that the kernel has held
         refuse_until_started: !alone,
@@ -199,6 +206,14 @@ fn open_sockets(
         }
         _ => Error::input(error.to_string()),
     })
+}
+
+fn spread(word: Spread) -> sockets::Spread {
+    match word {
+        Spread::Shared => sockets::Spread::Shared,
+        Spread::PerCore => sockets::Spread::PerCore,
+        Spread::Affinity => sockets::Spread::Affinity,
+    }
 }
 
 impl Opened {
@@ -227,6 +242,8 @@ impl Opened {
             let sockets =
                 engine.start(move |thread| services.make(thread)).map_err(|error| cannot("sockets", error))?;
             sockets.counters().for_each(|counters| registry.add(counters.clone()));
+            sockets.sharing().for_each(|sharing| registry.add(sharing.clone()));
+            sockets.notes().iter().for_each(|note| tracing::info!("{note}"));
             running.threads += self.socket_threads;
             running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));
             engines.sockets = Some(sockets);

@@ -277,6 +277,30 @@ word! {
 }
 
 word! {
+    /// How connections and datagrams get to the threads on kernel sockets.
+    Spread {
+        /// one socket for all threads
+        Shared = "shared",
+        /// a socket a thread, and the kernel's hash between them
+        PerCore = "per-core",
+        /// a socket a thread, and a table of flow groups between them
+        Affinity = "affinity",
+    }
+}
+
+word! {
+    /// How threads on kernel sockets help each other out.
+    Balance {
+        /// who has time takes from who has none, and then takes over flow groups
+        On = "on",
+        /// who has time takes from who has none; flow groups stay
+        Steal = "steal",
+        /// each for itself
+        Off = "off",
+    }
+}
+
+word! {
     /// What happens to a question with a compressed name.
     QuestionCompression {
         /// FORMERR

@@ -12,6 +12,7 @@ mod rtt;
 mod soak;
 mod stress;
 mod subject;
+mod udp_readers;
 mod web;
 
 pub(crate) use compare::Options as CompareOptions;
@@ -64,6 +65,8 @@ enum Experiment {
     Overload(stress::Options),
     /// What one connection gets by round-trip time, against nginx
     Rtt(rtt::Options),
+    /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
+    UdpReaders(udp_readers::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -78,6 +81,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Flood(options) => stress::run(stress::Kind::Flood, options),
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
         Experiment::Rtt(options) => rtt::run(options),
+        Experiment::UdpReaders(options) => udp_readers::run(options),
     }
 }
 

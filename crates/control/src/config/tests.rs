@@ -57,6 +57,10 @@ cpus = [0, 2]
 batch = 32
 idle = "spin"
 busy-poll = 50
+accept = "shared"
+receive = "per-core"
+balance = "steal"
+flow-groups = 512
 allow = ["192.0.2.0/24"]
 deny = ["198.51.100.0/24"]
 [dns]
@@ -86,6 +90,8 @@ group = "nogroup"
     let settings = settings(text);
     assert_eq!(settings.cpus, Some(vec![0, 2]));
     assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
+    assert_eq!((settings.accept, settings.receive), (Spread::Shared, Spread::PerCore));
+    assert_eq!((settings.balance, settings.flow_groups), (Balance::Steal, 512));
     assert_eq!((settings.mode, settings.own.len()), (Mode::Copy, 1));
     let dns = &settings.dns.unwrap();
     assert_eq!((settings.allow.len(), settings.deny.len(), dns.listen.len()), (1, 1, 2));

@@ -14,5 +14,6 @@ mod life;
 mod likeness;
 mod own;
 mod peers;
+mod spread;
 mod steering;
 mod web;
