@@ -544,7 +544,7 @@ fn other(doing: &'static str, error: &dyn std::error::Error) -> SteeringError {
 }
 
 /// The error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string().trim().replace('\n', " | ");
     let mut cause = error.source();
     while let Some(error) = cause {
