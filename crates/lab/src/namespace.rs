@@ -134,11 +134,12 @@ impl Lab {
     }
 
     /// Without segmentation at the sender veth receives in NAPI whatever comes; with it, only what could be merged, and the rest in
-    /// the sender's own softirq. A NIC's driver says when its ring is full: with a queueing discipline, veth does, too (Linux 6.16).
+    /// the sender's own softirq. As in a NIC, what comes faster than it is taken is lost when a ring is full, here of 256 frames. No
+    /// queueing discipline helps: veth stops the transmit queue whose ring is full, but as long as no XDP program is attached to the
+    /// other end it wakes queue 0 instead (Linux 6.18), and the flow stands still.
     fn put_nic(&self, queues: u32, options: &NicOptions) -> Result<Nic> {
         let (sender, interface) = (&self.client, self.client.interface());
         sender.run(&["ethtool", "-K", interface, "tso", "off"])?;
-        sender.run(&["tc", "qdisc", "replace", "dev", interface, "root", "mq"])?;
         sender.inside(|| Nic::attach(interface, queues, options))
     }
 
