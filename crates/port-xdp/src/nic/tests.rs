@@ -31,7 +31,8 @@ impl Ask for Driver {
 fn rxfh(entries: u32, queues: u32, key_bytes: u8, function: [u8; 4]) -> (u32, Vec<u32>) {
     let mut words = vec![ETHTOOL_GRSSH, 0, entries, u32::from(key_bytes), u32::from_ne_bytes(function), 0];
     words.extend((0..entries).map(|entry| entry % queues));
-    let key: Vec<u8> = (1..=key_bytes).collect();
+    let mut key: Vec<u8> = (1..=key_bytes).collect();
+    key.resize(key.len().next_multiple_of(4), 0);
     words.extend(key.chunks(4).map(word));
     (ETHTOOL_GRSSH, words)
 }
