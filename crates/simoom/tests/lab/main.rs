@@ -15,4 +15,5 @@ mod likeness;
 mod own;
 mod peers;
 mod steering;
+mod tune;
 mod web;
