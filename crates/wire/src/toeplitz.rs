@@ -175,6 +175,11 @@ impl Table {
         &self.key
     }
 
+    /// What each value of each byte of the input adds to the hash.
+    pub fn shares(&self) -> &[[u32; 256]; INPUT_BYTES_MAX] {
+        &self.shares
+    }
+
     /// The hash of a packet over IPv4 from `src` to `dst`, with its ports (source, destination) if they count.
     #[inline]
     pub fn ipv4(&self, src: [u8; 4], dst: [u8; 4], ports: Option<(u16, u16)>) -> u32 {
