@@ -1,12 +1,13 @@
 //! The command line.
 
-use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, WebOptions};
+use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, WebOptions};
+use crate::ping::Options as PingOptions;
 use crate::error::Error;
 use crate::words::{Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// DNS and static web content served from a network stack of its own, over AF_XDP or kernel sockets.
+/// DNS, static web content and echo served from a network stack of its own, over AF_XDP or kernel sockets.
 #[derive(Debug, Parser)]
 #[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -23,6 +24,10 @@ pub enum Command {
     Dns(DnsCommand),
     /// Static web content
     Web(WebCommand),
+    /// UDP echo (RFC 862): what comes goes back
+    Echo(EchoCommand),
+    /// Measure round trips to an echo server
+    Ping(PingOptions),
     /// Serve what a configuration file says
     Serve {
         /// The configuration file
@@ -78,6 +83,20 @@ pub struct WebCommand {
     /// web
     #[command(flatten, next_help_heading = "Web")]
     pub web: WebOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
+}
+
+/// `simoom echo`.
+#[derive(Debug, clap::Args)]
+pub struct EchoCommand {
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// echo
+    #[command(flatten, next_help_heading = "Echo")]
+    pub echo: EchoOptions,
     /// supervision
     #[command(flatten, next_help_heading = "Supervision")]
     pub control: ControlOptions,

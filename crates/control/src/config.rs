@@ -4,8 +4,10 @@
 //! in both. [`Settings`] is the outcome: defaults filled in, contradictions refused. Nothing is opened here but the
 //! configuration file itself.
 
+mod echo;
 mod web;
 
+pub use echo::{Echo, EchoOptions};
 pub use web::{
     AccessLog, CacheRule, ErrorPage, HeaderRule, HostEntry, HostSpec, OnlyHost, RedirectRule, Web, WebOptions,
 };
@@ -26,7 +28,7 @@ pub struct DataplaneOptions {
     /// Serve on this interface through AF_XDP (again for more)
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
-    /// Listen here (again for more); default: port 53 (web: port 80) of every address
+    /// Listen here (again for more); default: port 53 (web: 80, echo: 7) of every address
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<Placed<Listen>>,
     /// An address that simoom answers ARP, NDP and ping for, with the prefix length of the link (again for more)
@@ -159,6 +161,7 @@ struct File {
     dataplane: DataplaneOptions,
     dns: Option<DnsOptions>,
     web: Option<WebOptions>,
+    echo: Option<EchoOptions>,
     control: ControlOptions,
 }
 
@@ -191,6 +194,8 @@ pub struct Settings {
     pub dns: Option<Dns>,
     /// the web service
     pub web: Option<Web>,
+    /// the echo service
+    pub echo: Option<Echo>,
     /// the control socket as given
     pub control: Option<PathBuf>,
     /// the metrics listener
@@ -287,7 +292,8 @@ pub fn from_command_line(
     let places = Places { file: None };
     let mut errors = Vec::new();
     let dns = settle_dns(&places, zone_specs(zones), &dataplane.listen, dns, &mut errors);
-    settle(&places, dataplane, Some(dns), None, control, errors)
+    let services = Services { dns: Some(dns), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
 }
 
 /// The settings of `simoom web`.
@@ -304,7 +310,24 @@ pub fn from_web_command_line(
     let mut errors = Vec::new();
     let hosts = vec![root_spec(root, &web.only)];
     let web = web::settle(&places, hosts, &dataplane.listen, web, &mut errors);
-    settle(&places, dataplane, None, Some(web), control, errors)
+    let services = Services { web: Some(web), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
+}
+
+/// The settings of `simoom echo`.
+///
+/// # Errors
+/// What contradicts itself, all of it.
+pub fn from_echo_command_line(
+    dataplane: &DataplaneOptions,
+    echo: &EchoOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    let places = Places { file: None };
+    let mut errors = Vec::new();
+    let echo = echo::settle(&places, &dataplane.listen, echo, &mut errors);
+    let services = Services { echo: Some(echo), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
 }
 
 /// What `simoom check` is to read as web content; None without directories.
@@ -362,16 +385,17 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         Error::input(format!("{at}: {}", plain(error.message())))
     })?;
     let places = Places { file: Some((name, text)) };
-    if file.dns.is_none() && file.web.is_none() {
+    if file.dns.is_none() && file.web.is_none() && file.echo.is_none() {
         return Err(Error::input(format!(
-            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root"
+            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root, or [echo]"
         )));
     }
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let mut errors = Vec::new();
     if let (None, Some(listen)) = (&file.dns, file.dataplane.listen.first()) {
         let at = places.at(listen, "");
-        errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [web]"));
+        let of = if file.web.is_some() { "web" } else { "echo" };
+        errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [{of}]"));
     }
     let dns = file.dns.map(|dns| {
         let spec = |zone: &Placed<ZoneEntry>| ZoneSpec {
@@ -389,7 +413,8 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         web.access_log = web.access_log.map(|path| if path == Path::new("-") { path } else { folder.join(path) });
         web::settle(&places, hosts, &web.listen, &web, &mut errors)
     });
-    let mut settings = settle(&places, &file.dataplane, dns, web, &file.control, errors)?;
+    let echo = file.echo.map(|echo| echo::settle(&places, &echo.listen, &echo, &mut errors));
+    let mut settings = settle(&places, &file.dataplane, Services { dns, web, echo }, &file.control, errors)?;
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -463,11 +488,18 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
     }
 }
 
+/// What is served.
+#[derive(Default)]
+struct Services {
+    dns: Option<Dns>,
+    web: Option<Web>,
+    echo: Option<Echo>,
+}
+
 fn settle(
     places: &Places<'_>,
     dataplane: &DataplaneOptions,
-    dns: Option<Dns>,
-    web: Option<Web>,
+    Services { dns, web, echo }: Services,
     control: &ControlOptions,
     mut errors: Vec<String>,
 ) -> Result<Settings, Error> {
@@ -493,6 +525,7 @@ fn settle(
         deny: dataplane.deny.clone(),
         dns,
         web,
+        echo,
         control: control.path.clone(),
         metrics: control.metrics.as_ref().map(|placed| placed.value.0),
         user: control.user.as_ref().map(|placed| placed.value.clone()),

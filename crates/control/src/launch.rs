@@ -176,6 +176,7 @@ fn open_sockets(
         return Ok(None);
     }
     warn_short_backlog(settings);
+    let default = sockets::Config::default();
     let config = sockets::Config {
         endpoints,
         threads,
@@ -188,17 +189,26 @@ fn open_sockets(
             Idle::Block => sockets::Idle::Block,
         },
         streams: limits::on_sockets(settings, threads),
+        // echo gives back whatever comes
+        datagram_bytes: if settings.echo.is_some() { 65_535 } else { default.datagram_bytes },
+        busy_poll_us: if alone { settings.busy_poll_us } else { 0 },
         // what the program will take would find no connection that the kernel has held
         refuse_until_started: !alone,
-        ..sockets::Config::default()
+        ..default
     };
-    Engine::bind(config).map(Some).map_err(|error| match error {
+    let bound = Engine::bind(config).map(Some).map_err(|error| match error {
         BindError::System { .. } => Error::environment(error.to_string()),
         BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
             Error::input(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
         }
         _ => Error::input(error.to_string()),
-    })
+    });
+    if let Ok(Some(engine)) = &bound
+        && !engine.polls_in_epoll()
+    {
+        tracing::warn!("--busy-poll: this kernel does not poll while a thread waits for events (Linux 6.9 does); add --idle spin");
+    }
+    bound
 }
 
 impl Opened {

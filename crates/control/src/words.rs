@@ -277,6 +277,16 @@ word! {
 }
 
 word! {
+    /// How `simoom ping` sleeps on a kernel socket.
+    Sleep {
+        /// in recv(2)
+        Recv = "recv",
+        /// in epoll_wait(2)
+        Epoll = "epoll",
+    }
+}
+
+word! {
     /// What happens to a question with a compressed name.
     QuestionCompression {
         /// FORMERR

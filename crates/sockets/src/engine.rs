@@ -4,7 +4,7 @@ use crate::bind;
 use crate::config::{BATCH_DATAGRAMS, BindError, Config, Endpoint, Idle, Transport};
 use crate::counters::Counters;
 use crate::idle::Governor;
-use crate::sys::Batch;
+use crate::sys::{Batch, set_epoll_busy_poll};
 use crate::tcp::{READ_BYTES, Table, reset_on_close};
 use crate::udp::Udp;
 use app::{Addresses, Listener, Service};
@@ -15,7 +15,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{SockRef, Socket};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -77,6 +77,7 @@ pub struct Engine {
     config: Config,
     addresses: Vec<SocketAddr>,
     threads: Vec<Thread>,
+    polls_in_epoll: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -94,9 +95,13 @@ impl Engine {
         config.check()?;
         let system = |doing: &'static str| move |source| BindError::System { doing, source };
         let mut threads = Vec::with_capacity(config.threads);
+        let mut polls_in_epoll = true;
         for _ in 0..config.threads {
             let poll = Poll::new().map_err(system("epoll_create"))?;
             let waker = Arc::new(Waker::new(poll.registry(), WAKE).map_err(system("eventfd"))?);
+            // Linux 6.9; before, whoever waits for events does not poll
+            let us = config.busy_poll_us;
+            polls_in_epoll &= us == 0 || set_epoll_busy_poll(poll.registry().as_fd(), us).is_ok();
             threads.push(Thread { udp: Vec::new(), tcp: Vec::new(), poll, waker, counters: Arc::default() });
         }
         let mut addresses = Vec::with_capacity(config.endpoints.len());
@@ -113,7 +118,13 @@ impl Engine {
                 })?;
             }
         }
-        Ok(Engine { config, addresses, threads })
+        Ok(Engine { config, addresses, threads, polls_in_epoll })
+    }
+
+    /// Whether threads that wait poll the device's queue as [`Config::busy_poll_us`] says; also true when that is 0. A thread that
+    /// does not wait polls all the same.
+    pub fn polls_in_epoll(&self) -> bool {
+        self.polls_in_epoll
     }
 
     /// The address of each endpoint, in the configuration's order, with the port that the kernel chose.

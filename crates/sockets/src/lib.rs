@@ -23,3 +23,4 @@ mod udp;
 pub use config::{BATCH_DATAGRAMS, BindError, Config, Endpoint, Idle, Streams, Transport};
 pub use counters::Counters;
 pub use engine::{Engine, Running};
+pub use sys::{set_busy_poll, set_epoll_busy_poll};

@@ -106,10 +106,10 @@ group = "nogroup"
 #[test]
 fn errors_name_their_place_and_the_mend() {
     let cases: &[(&str, &str)] = &[
-        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root"),
+        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root, or [echo]"),
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
         ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
-        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `control`"),
+        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `echo`, `control`"),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
         ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),
