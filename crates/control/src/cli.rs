@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, WebOptions};
-use crate::ping::Options as PingOptions;
 use crate::error::Error;
+use crate::ping::Options as PingOptions;
 use crate::words::{Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;

@@ -206,7 +206,9 @@ fn open_sockets(
     if let Ok(Some(engine)) = &bound
         && !engine.polls_in_epoll()
     {
-        tracing::warn!("--busy-poll: this kernel does not poll while a thread waits for events (Linux 6.9 does); add --idle spin");
+        tracing::warn!(
+            "--busy-poll: this kernel does not poll while a thread waits for events (Linux 6.9 does); add --idle spin"
+        );
     }
     bound
 }

@@ -156,8 +156,12 @@ impl Service for Composed {
         addresses: Addresses,
     ) {
         match (self.division.of(listener), &mut self.dns, &mut self.web) {
-            (Kind::Web, _, Some(web)) => web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses),
-            (Kind::Dns, Some(dns), _) => dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses),
+            (Kind::Web, _, Some(web)) => {
+                web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses)
+            }
+            (Kind::Dns, Some(dns), _) => {
+                dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses)
+            }
             // an unanswered knock is a rejection
             _ => {}
         }
@@ -362,9 +366,8 @@ impl Maker {
             let records = access_log.as_ref().map(|log| log.records());
             web::Server::with_stats(site.reader(), options.clone(), records, self.web_stats[thread].clone())
         });
-        let echo = echo.as_ref().map(|options| {
-            echo::Server::with_stats(options.clone(), self.echo_stats[thread].clone())
-        });
+        let echo =
+            echo.as_ref().map(|options| echo::Server::with_stats(options.clone(), self.echo_stats[thread].clone()));
         Composed { division: *division, dns, web, echo }
     }
 }

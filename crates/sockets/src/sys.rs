@@ -322,8 +322,7 @@ const EPOLL_BUDGET: u16 = 8;
 /// # Errors
 /// The kernel's: before Linux 6.9 there is none.
 pub fn set_epoll_busy_poll(epoll: BorrowedFd<'_>, us: u32) -> io::Result<()> {
-    let params =
-        EpollParams { busy_poll_usecs: us, busy_poll_budget: EPOLL_BUDGET, prefer_busy_poll: 0, pad: 0 };
+    let params = EpollParams { busy_poll_usecs: us, busy_poll_budget: EPOLL_BUDGET, prefer_busy_poll: 0, pad: 0 };
     let at: *const EpollParams = &params;
     // SAFETY: the kernel reads the structure that `at` points at, which outlives the call and has the request's layout; on a
     // descriptor that is no epoll instance the request is refused.

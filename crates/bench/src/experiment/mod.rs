@@ -7,6 +7,7 @@ mod compare_web;
 mod downloads;
 mod figures;
 mod idle;
+mod ladder;
 mod loss;
 mod rtt;
 mod soak;
@@ -64,6 +65,8 @@ enum Experiment {
     Overload(stress::Options),
     /// What one connection gets by round-trip time, against nginx
     Rtt(rtt::Options),
+    /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
+    Ladder(ladder::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -78,6 +81,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Flood(options) => stress::run(stress::Kind::Flood, options),
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
         Experiment::Rtt(options) => rtt::run(options),
+        Experiment::Ladder(options) => ladder::run(options),
     }
 }
 

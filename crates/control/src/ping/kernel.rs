@@ -41,9 +41,9 @@ pub(super) fn connected(target: SocketAddr, source_port: u16) -> Result<Socket, 
         )),
         _ => Error::environment(format!("--source-port {source_port}: {}", reason(&error))),
     })?;
-    socket
-        .connect(&SockAddr::from(target))
-        .map_err(|error| Error::environment(format!("{target}: {}; see `ip route get {}`", reason(&error), target.ip())))?;
+    socket.connect(&SockAddr::from(target)).map_err(|error| {
+        Error::environment(format!("{target}: {}; see `ip route get {}`", reason(&error), target.ip()))
+    })?;
     Ok(socket)
 }
 
@@ -83,7 +83,9 @@ impl Kernel {
         if let Some(epoll) = epoll.as_ref().filter(|_| busy_poll_us > 0) {
             sockets::set_epoll_busy_poll(epoll.as_fd(), busy_poll_us).map_err(|error| {
                 let why = reason(&error);
-                Error::environment(format!("--busy-poll with --sleep epoll: {why} (Linux 6.9 has it); use --sleep recv"))
+                Error::environment(format!(
+                    "--busy-poll with --sleep epoll: {why} (Linux 6.9 has it); use --sleep recv"
+                ))
             })?;
         }
         // one octet more than is sent, so that a longer answer is seen to be longer
@@ -133,7 +135,9 @@ impl Link for Kernel {
                 }
                 Err(Errno::MSGSIZE) => {
                     let bytes = self.out.len();
-                    return Err(Error::input(format!("--size {bytes}: too long for a datagram on this path; give less")));
+                    return Err(Error::input(format!(
+                        "--size {bytes}: too long for a datagram on this path; give less"
+                    )));
                 }
                 Err(errno) => return Err(Error::environment(format!("sending: {}", reason(&errno.into())))),
             }
@@ -147,7 +151,8 @@ impl Link for Kernel {
             (Some(_), None) => self.receive_one(RecvFlags::empty(), show),
             (Some(most), Some(epoll)) => {
                 let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
-                let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+                let mut events =
+                    [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
                 // whatever it says, the receive tells
                 let _ = epoll::wait(epoll, &mut events, Some(&most));
                 self.receive_one(RecvFlags::DONTWAIT, show);

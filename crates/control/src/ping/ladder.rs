@@ -82,7 +82,9 @@ impl Common {
             self.step(&format!("spinning on {beside}, beside it"), Idle::Spin, 0, Some(beside)),
         ];
         if let Some(interface) = &self.interface {
-            for (idle, cpu) in [(Idle::Block, None), (Idle::Adaptive, None), (Idle::Spin, Some(on)), (Idle::Spin, Some(beside))] {
+            for (idle, cpu) in
+                [(Idle::Block, None), (Idle::Adaptive, None), (Idle::Spin, Some(on)), (Idle::Spin, Some(beside))]
+            {
                 let place = cpu.map_or(String::new(), |cpu| format!(" on {cpu}"));
                 let mut step = self.step(&format!("AF_XDP, {idle}{place}"), idle, 0, cpu);
                 step.how.interface = Some(interface.clone());
@@ -233,7 +235,8 @@ mod tests {
 
     #[test]
     fn both_sides_of_the_interrupt_are_taken() {
-        let cpus = |steps: &[Step]| steps.iter().map(|step| (step.how.interface.is_some(), step.how.cpu)).collect::<Vec<_>>();
+        let cpus =
+            |steps: &[Step]| steps.iter().map(|step| (step.how.interface.is_some(), step.how.cpu)).collect::<Vec<_>>();
         let steps = common(Some("192.0.2.1:7"), None).pinned(Some(1), &[0, 1, 2, 3]);
         assert_eq!(cpus(&steps), [(false, Some(1)), (false, Some(0))]);
         let steps = common(Some("192.0.2.1:7"), Some("e0")).pinned(Some(0), &[0, 1]);

@@ -315,7 +315,9 @@ mod tests {
         assert_eq!(target("192.0.2.1:7007"), "192.0.2.1:7007");
         assert_eq!(target("2001:db8::1"), "[2001:db8::1]:7");
         assert_eq!(target("[2001:db8::1]:9"), "[2001:db8::1]:9");
-        for (text, words) in [("host", "is not an address"), ("192.0.2.1:0", "nobody's"), ("::", "nobody's"), ("224.0.0.1", "nobody's")] {
+        for (text, words) in
+            [("host", "is not an address"), ("192.0.2.1:0", "nobody's"), ("::", "nobody's"), ("224.0.0.1", "nobody's")]
+        {
             assert!(text.parse::<Target>().unwrap_err().contains(words), "{text}");
         }
     }

@@ -136,7 +136,11 @@ pub(super) fn ladder(steps: &[(String, Outcome)]) -> String {
         let faults = tally.lost + tally.damaged + tally.duplicates + tally.reordered;
         if faults > 0 {
             let Tally { lost, damaged, duplicates, reordered, .. } = tally;
-            let _ = writeln!(text, "{:width$}  {lost} lost, {damaged} wrong, {duplicates} duplicate, {reordered} reordered", "");
+            let _ = writeln!(
+                text,
+                "{:width$}  {lost} lost, {damaged} wrong, {duplicates} duplicate, {reordered} reordered",
+                ""
+            );
         }
     }
     text
@@ -149,8 +153,9 @@ mod tests {
     use crate::words::Mode;
 
     fn outcome(times_us: &[u64], lost: u64) -> Outcome {
-        let mut tally = Tally { sent: times_us.len() as u64 + lost, lost, span_ns: 1_000_000_000, ..Tally::default() };
+        let mut tally = Tally::default();
         times_us.iter().for_each(|us| tally.record(us * 1000));
+        (tally.sent, tally.lost, tally.span_ns) = (times_us.len() as u64 + lost, lost, 1_000_000_000);
         Outcome {
             target: "192.0.2.1:7".parse().unwrap(),
             local: "192.0.2.2:40000".parse().unwrap(),
@@ -189,7 +194,11 @@ mod tests {
 
     #[test]
     fn a_ladders_bars_are_as_long_as_the_medians() {
-        let steps = [("slow".to_owned(), outcome(&[60], 0)), ("fast".to_owned(), outcome(&[20], 1)), ("none".to_owned(), outcome(&[], 1))];
+        let steps = [
+            ("slow".to_owned(), outcome(&[60], 0)),
+            ("fast".to_owned(), outcome(&[20], 1)),
+            ("none".to_owned(), outcome(&[], 1)),
+        ];
         let text = ladder(&steps);
         let bars: Vec<usize> =
             text.lines().filter(|line| !line.contains("lost")).map(|line| line.matches('█').count()).collect();

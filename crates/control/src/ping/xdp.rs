@@ -7,7 +7,7 @@
 
 use super::drive::Link;
 use super::kernel::{connected, local};
-use crate::error::{Error, reason};
+use crate::error::Error;
 use crate::words::Mode;
 use base::{BURST_FRAMES, Burst, Frame};
 use bpf::steering::UDP;
@@ -225,7 +225,8 @@ impl Ends {
         let packet = frame.get(link.bytes()..)?;
         let (from, to, payload) = match link.ether_type {
             EtherType::IPV4 => {
-                let ip = ipv4::Ipv4::parse(packet).ok().filter(|ip| ip.protocol() == Protocol::UDP && !ip.is_fragment())?;
+                let ip =
+                    ipv4::Ipv4::parse(packet).ok().filter(|ip| ip.protocol() == Protocol::UDP && !ip.is_fragment())?;
                 (IpAddr::from(ip.src()), IpAddr::from(ip.dst()), ip.payload())
             }
             EtherType::IPV6 => {
@@ -338,7 +339,8 @@ mod tests {
     #[test]
     fn a_checksum_left_to_a_device_counts_on_a_virtual_link_only() {
         let (_arena, mut frames) = Arena::new(1, 2048).unwrap();
-        let (here, there) = (ends("192.0.2.1:40000", "192.0.2.2:7", None), ends("192.0.2.2:7", "192.0.2.1:40000", None));
+        let (here, there) =
+            (ends("192.0.2.1:40000", "192.0.2.2:7", None), ends("192.0.2.2:7", "192.0.2.1:40000", None));
         here.write(&mut frames[0], 20, |payload| payload.fill(1));
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (here.local.ip(), here.target.ip()) else { panic!("IPv4") };
         let partial = Sum::pseudo_v4(src, dst, Protocol::UDP, 28).partial();
