@@ -30,6 +30,30 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
 }
 
 #[test]
+fn echo_listens_on_port_7_of_every_address_and_is_careful() {
+    let settings_of = |text: &str| settings(text).echo.unwrap();
+    let echo = settings_of("[echo]\n");
+    assert_eq!(echo.listen, ["[::]:7".parse().unwrap(), "0.0.0.0:7".parse().unwrap()]);
+    assert!(echo.listen_by_default && !echo.any_source_port);
+    let echo = settings_of("[echo]\nlisten = [\"192.0.2.1:7007\"]\nany-source-port = true\n");
+    assert_eq!(echo.listen, ["192.0.2.1:7007".parse().unwrap()]);
+    assert!(!echo.listen_by_default && echo.any_source_port);
+    for (text, line) in [
+        (
+            "[dataplane]\nlisten = [\"192.0.2.1:7\"]\n[echo]\n",
+            "s.toml:2:11: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [echo]",
+        ),
+        (
+            "[echo]\nlisten = [\"192.0.2.1:7\", \"192.0.2.1:7\"]\n",
+            "s.toml:2:26: 192.0.2.1:7 is given twice; it stands at s.toml:2:11 already; remove one",
+        ),
+        ("[echo]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `listen`, `any-source-port`"),
+    ] {
+        assert_eq!(refused(text), line);
+    }
+}
+
+#[test]
 fn an_interface_means_af_xdp() {
     assert_eq!(settings(&format!("[dataplane]\ninterface = [\"e0\"]\n{ZONE}")).backend, Backend::Xdp);
     let asked = settings(&format!("[dataplane]\ninterface = [\"e0\"]\nbackend = \"auto\"\n{ZONE}"));
