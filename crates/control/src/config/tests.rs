@@ -47,7 +47,7 @@ fn echo_listens_on_port_7_of_every_address_and_is_careful() {
             "[echo]\nlisten = [\"192.0.2.1:7\", \"192.0.2.1:7\"]\n",
             "s.toml:2:26: 192.0.2.1:7 is given twice; it stands at s.toml:2:11 already; remove one",
         ),
-        ("[echo]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `listen`, `any-source-port`"),
+        ("[echo]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `listen` or `any-source-port`"),
     ] {
         assert_eq!(refused(text), line);
     }
