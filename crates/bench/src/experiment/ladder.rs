@@ -8,7 +8,9 @@ use crate::stats::{self, Summary};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Lab, Process};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 /// Where the server answers; the client's end is 198.18.0.2.
@@ -21,9 +23,8 @@ const WARM_UP: Duration = Duration::from_millis(1000);
 /// Options of `simoom-bench experiment ladder`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each step is a server and a client that wait in the same way, one probe on its way at a time; steps in turn, round by round. Unless the
-step says otherwise the receiver's softirq runs on the sender's processor, as veth has it: that is beside the receiver. Writes NAME.csv,
-NAME.svg and NAME.md. Needs root.")]
+Each step is a server and a client that wait in the same way, one probe on its way at a time; steps in turn, round by round. The server
+has processor 0, the client processor 1. Writes NAME.csv, NAME.svg and NAME.md. Needs root.")]
 pub(crate) struct Options {
     /// Octets of a probe
     #[arg(long, value_name = "BYTES", default_value_t = 32, value_parser = clap::value_parser!(u16).range(16..=1400))]
@@ -60,29 +61,29 @@ struct Step {
     busy_poll_us: u32,
     /// the server on processor 0, the client on processor 1
     pinned: bool,
-    /// each side's receive work in a thread on its own processor, as if the NIC interrupted there
+    /// each side's receive work on its own processor, as if the NIC interrupted there
     receives_there: bool,
 }
 
 const SLEEPING: &str = "sockets, sleeping";
-const SPINNING: &str = "sockets, spinning, pinned";
-const AF_XDP_SPINNING: &str = "AF_XDP, spinning, pinned";
+const SPINNING: &str = "sockets, spinning";
+const AF_XDP_SPINNING: &str = "AF_XDP, spinning";
 
 const fn step(name: &'static str, engine: Engine, idle: &'static str) -> Step {
     Step { name, engine, idle, busy_poll_us: 0, pinned: true, receives_there: false }
 }
 
 const STEPS: [Step; 11] = [
-    Step { pinned: false, ..step(SLEEPING, Engine::Sockets, "block") },
-    Step { pinned: false, busy_poll_us: 50, ..step("sockets, SO_BUSY_POLL=50", Engine::Sockets, "block") },
-    Step { pinned: false, ..step("sockets, spinning", Engine::Sockets, "spin") },
-    step("sockets, sleeping, pinned", Engine::Sockets, "block"),
-    step("sockets, adaptive, pinned", Engine::Sockets, "adaptive"),
-    Step { receives_there: true, ..step("sockets, spinning, pinned where it receives", Engine::Sockets, "spin") },
+    Step { pinned: false, ..step("sockets, sleeping, anywhere", Engine::Sockets, "block") },
+    Step { pinned: false, ..step("sockets, spinning, anywhere", Engine::Sockets, "spin") },
+    step(SLEEPING, Engine::Sockets, "block"),
+    Step { busy_poll_us: 50, ..step("sockets, SO_BUSY_POLL=50", Engine::Sockets, "block") },
+    step("sockets, adaptive", Engine::Sockets, "adaptive"),
+    Step { receives_there: true, ..step("sockets, spinning where it receives", Engine::Sockets, "spin") },
     step(SPINNING, Engine::Sockets, "spin"),
-    step("AF_XDP, sleeping, pinned", Engine::AfXdp, "block"),
-    step("AF_XDP, adaptive, pinned", Engine::AfXdp, "adaptive"),
-    Step { receives_there: true, ..step("AF_XDP, spinning, pinned where it receives", Engine::AfXdp, "spin") },
+    step("AF_XDP, sleeping", Engine::AfXdp, "block"),
+    step("AF_XDP, adaptive", Engine::AfXdp, "adaptive"),
+    Step { receives_there: true, ..step("AF_XDP, spinning where it receives", Engine::AfXdp, "spin") },
     step(AF_XDP_SPINNING, Engine::AfXdp, "spin"),
 ];
 
@@ -102,7 +103,7 @@ struct Figures {
 
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
-    super::web::ensure_can_run(&["ip", "ethtool"])?;
+    super::web::ensure_can_run(&["chrt", "ip", "ethtool"])?;
     lab::interrupt_by(crate::commands::stop_flag()?);
     let simoom = options.common.simoom()?;
     let folder = tempfile::Builder::new().prefix("simoom-bench-").tempdir().context("no temporary folder")?;
@@ -125,7 +126,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
 
 /// One step in a laboratory of its own.
 fn measure(options: &Options, simoom: &Path, folder: &Path, step: &Step) -> Result<Figures> {
-    let lab = Lab::new()?;
+    let others = receive_threads();
+    // with segmentation offload veth hands a socket's packets over without its NAPI, which is what threads and busy polling need
+    let lab = Lab::with(&lab::Options { offloads: false, ..lab::Options::default() })?;
     if !step.receives_there {
         for host in [lab.server(), lab.client()] {
             let threaded = format!("/sys/class/net/{}/threaded", host.interface());
@@ -153,9 +156,12 @@ fn measure(options: &Options, simoom: &Path, folder: &Path, step: &Step) -> Resu
     let mut server = Process::spawn(server)?;
     server.wait_for("serving on ", START).context("the server does not come up")?;
     let mut client = Process::spawn(client)?;
-    // attaching programs makes the receive threads anew
+    // attaching programs makes the receive threads anew; the client's come with it
     std::thread::sleep(WARM_UP / 2);
-    lab.pin();
+    if step.receives_there {
+        lab.pin();
+        receive_threads().difference(&others).try_for_each(|thread| preempt(*thread))?;
+    }
     let status = client.wait(START + Duration::from_secs_f64(options.seconds))?;
     let log = client.log();
     ensure!(status.success(), "ping failed ({status}): {}", log.trim());
@@ -163,6 +169,24 @@ fn measure(options: &Options, simoom: &Path, folder: &Path, step: &Step) -> Resu
     let figures: Figures = serde_json::from_str(line).context("ping's figures")?;
     ensure!(figures.wrong == 0, "{} answers had wrong octets", figures.wrong);
     Ok(figures)
+}
+
+/// The kernel threads that receive for the interfaces of laboratories.
+fn receive_threads() -> BTreeSet<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeSet::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let receives = |pid: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("napi/vs-") || name.starts_with("napi/vc-")
+    };
+    pids.filter(receives).collect()
+}
+
+/// Has a thread take its processor from whoever spins there at once, as an interrupt would.
+fn preempt(thread: u32) -> Result<()> {
+    let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).status();
+    ensure!(done.context("cannot run chrt")?.success(), "chrt cannot raise thread {thread}");
+    Ok(())
 }
 
 fn report(options: &Options, figures: &[Vec<Figures>]) -> Report {
@@ -238,16 +262,19 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
         "`simoom ping` sends datagrams of {} octets to `simoom echo`, one on its way at a time; every octet of an answer is compared. Both \
          ends wait in the way that the step says. {} rounds in turn of {:.0} s a step, {probes} probes in all: medians of the rounds' \
          figures, and medians of the ratios within a round.\n\n\
-         Server and client are two network namespaces, joined by a veth pair. Unless the step says otherwise the softirq that receives \
-         runs on the sender's processor, which is veth's way and is beside the receiver, and pinned means the server on processor 0 and \
-         the client on processor 1. *Where it receives* puts each side's receive work in a NAPI thread on the very processor on which \
-         that side spins, so that both share it; the paper's NIC interrupted there instead.\n\n\
+         Server and client are two network namespaces, joined by a veth pair without offloads. The server has processor 0 and the client \
+         processor 1, but for *anywhere*, where the scheduler may put both hosts on one processor, and does when they sleep: waking \
+         somebody on one's own processor is cheap, and nothing that two machines could have. The softirq that receives runs on the \
+         sender's processor, which is veth's way and is beside the receiver. *Where it receives* puts each side's receive work in a \
+         NAPI thread on the very processor on which that side spins, at a real-time priority, so that it takes the processor as an \
+         interrupt would.\n\n\
          What bounds each. There is no wire and no device here, so a round trip is the kernel's and ours. A kernel socket pays, each \
          way, a system call that sends, veth, the softirq with the kernel's IP and UDP, and a system call that receives. AF_XDP in copy \
          mode pays a system call that sends as well, veth, and the softirq with the steering program and a copy into our ring; it saves \
-         the kernel's protocols and the call that receives, and adds our own stack. Whoever sleeps pays twice a round for being woken on \
-         another processor (an interrupt between processors, and on a virtual machine an exit to the host): that is most of the sleeping \
-         steps' time. (The paper, 32 octets over 10 Gb/s: 60 us on average when sleeping, 50 with SO_BUSY_POLL, 39 spinning, 36 pinned.)",
+         the kernel's protocols and the call that receives, and adds our own stack. Who sleeps is woken from another processor, twice a \
+         round: an interrupt between processors (on a virtual machine through the host), leaving the idle state, and a switch. That is \
+         most of the sleeping steps' time. (The paper, 32 octets over 10 Gb/s: 60 us on average when sleeping, 50 with SO_BUSY_POLL, 39 \
+         spinning, 36 pinned, and about 2 more on the processor that takes the interrupts.)",
         options.size,
         options.rounds,
         options.seconds.ceil()
@@ -293,7 +320,7 @@ mod tests {
         let csv = report.table.csv();
         assert_eq!(csv.lines().count(), STEPS.len() + 1, "{csv}");
         let last = csv.lines().last().unwrap();
-        assert_eq!(last, "\"AF_XDP, spinning, pinned\",11.0,13.0,2.0,12.0,10.0,20.0,24.0,83333,3,0.20,1.00");
+        assert_eq!(last, "\"AF_XDP, spinning\",11.0,13.0,2.0,12.0,10.0,20.0,24.0,83333,3,0.20,1.00");
         assert_eq!(report.charts[0].series.len(), 3);
         assert!(report.method.contains("330 probes"), "{}", report.method);
     }

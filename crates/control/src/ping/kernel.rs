@@ -7,6 +7,7 @@ use echo::probe;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::thread::CpuSet;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -103,7 +104,8 @@ impl Kernel {
 
     /// The processor on which the kernel received the last answer (SO_INCOMING_CPU), if one came.
     pub(super) fn incoming_cpu(&self) -> Option<usize> {
-        self.socket.cpu_affinity().ok()
+        // -1 before the first
+        self.socket.cpu_affinity().ok().filter(|&cpu| cpu < CpuSet::MAX_CPU)
     }
 
     fn receive_one(&mut self, flags: RecvFlags, show: &mut impl FnMut(&[u8])) {
