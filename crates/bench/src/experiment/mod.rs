@@ -7,6 +7,7 @@ mod compare_web;
 mod downloads;
 mod figures;
 mod idle;
+mod ladder;
 mod loss;
 mod rtt;
 mod soak;
@@ -67,6 +68,8 @@ enum Experiment {
     Rtt(rtt::Options),
     /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
     UdpReaders(udp_readers::Options),
+    /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
+    Ladder(ladder::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -82,6 +85,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
         Experiment::Rtt(options) => rtt::run(options),
         Experiment::UdpReaders(options) => udp_readers::run(options),
+        Experiment::Ladder(options) => ladder::run(options),
     }
 }
 

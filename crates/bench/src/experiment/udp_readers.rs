@@ -454,7 +454,7 @@ fn report(options: &Options, lines: &[Line]) -> Report {
         options.rounds
     );
     let chart = |batch: u16| {
-        let ways = How::ALL.into_iter().map(|how| series(lines, how, batch)).filter(|series| !series.points.is_empty());
+        let ways = How::ALL.into_iter().map(|how| series(lines, how, batch)).filter(|series| !series.is_empty());
         Chart {
             title: format!("Pre-filled queues, {batch} a receive"),
             x: Axis::linear("readers"),
