@@ -5,7 +5,7 @@ use crate::config::{Dns, Settings, Web};
 use crate::metrics::Registry;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams, Waker};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Range, Service, Streams, Waker};
 use base::Instant;
 use base::counter::Report;
 use base::publish::Publisher;
@@ -172,6 +172,42 @@ impl Service for Composed {
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
         pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
     }
+
+    fn can_move(&self) -> bool {
+        self.dns.as_ref().is_none_or(Service::can_move) && self.web.as_ref().is_none_or(Service::can_move)
+    }
+
+    fn depart(&mut self, now: Instant, connection: Connection, cookie: u64) -> Luggage {
+        match (cookie & WEB != 0, &mut self.dns, &mut self.web) {
+            (true, _, Some(web)) => Box::new(Labelled::Web(web.depart(now, connection, cookie & !WEB))),
+            (false, Some(dns), _) => Box::new(Labelled::Dns(dns.depart(now, connection, cookie))),
+            _ => Box::new(()),
+        }
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        match (*luggage.downcast::<Labelled>().ok()?, &mut self.dns, &mut self.web) {
+            (Labelled::Web(luggage), _, Some(web)) => {
+                web.arrive(now, &mut Marked { calls, mark: WEB }, connection, luggage).map(|cookie| cookie | WEB)
+            }
+            (Labelled::Dns(luggage), Some(dns), _) => {
+                dns.arrive(now, &mut Marked { calls, mark: 0 }, connection, luggage)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a service has packed, and which it was.
+enum Labelled {
+    Dns(Luggage),
+    Web(Luggage),
 }
 
 /// What changes while threads go on.
