@@ -379,8 +379,66 @@ mod tests {
     use super::*;
     use app::Ecn;
 
+    /// An engine that takes everything and remembers the cookie.
+    struct Taker(Option<u64>);
+
+    impl Streams for Taker {
+        fn accept(&mut self, _: Connection, cookie: u64) -> Result<(), CallError> {
+            self.0 = Some(cookie);
+            Ok(())
+        }
+        fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+            panic!("rejected")
+        }
+        fn sendv(&mut self, _: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+            Ok(ranges.iter().map(Range::bytes).sum())
+        }
+        fn room(&self, _: Connection) -> usize {
+            usize::MAX
+        }
+        fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn close(&mut self, _: Connection) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+            panic!("aborted")
+        }
+        fn timer_set(&mut self, _: Connection, _: Option<Instant>) -> Result<(), CallError> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+    fn a_connection_moves_to_the_service_of_its_kind() {
+        let (_, maker) = maker();
+        let (mut from, mut to) = (maker.make(0), maker.make(1));
+        assert!(from.can_move());
+        let socket = "192.0.2.1:80".parse().unwrap();
+        let connection = |index| Connection { index, generation: 0 };
+        for (n, listener) in [(0, Listener(0)), (1, Listener(1))] {
+            let mut calls = Taker(None);
+            let addresses = Addresses { local: socket, peer: socket };
+            from.knock(Instant::ZERO, &mut calls, listener, connection(n), addresses);
+            let cookie = calls.0.expect("accepted");
+            assert_eq!(cookie & WEB != 0, listener == Listener(1));
+            // half of a head, half of a question
+            from.recv(Instant::ZERO, &mut calls, connection(n), cookie, b"\0");
+            let luggage = from.depart(Instant::ZERO, connection(n), cookie);
+            let cookie = to.arrive(Instant::ZERO, &mut calls, connection(n), luggage).expect("room for it");
+            assert_eq!(cookie & WEB != 0, listener == Listener(1));
+            to.recv(Instant::ZERO, &mut calls, connection(n), cookie, b"\x01");
+            to.dead(Instant::ZERO, connection(n), cookie, DeadReason::Closed);
+        }
+        assert_eq!(to.arrive(Instant::ZERO, &mut Taker(None), connection(0), Box::new("a stranger's")), None);
+    }
+
+    /// Two threads of DNS, whose listener is the first, and web, with all the plan's counters.
+    fn maker() -> (Arc<Registry>, Maker) {
         let settings = crate::config::from_text("s.toml", "[web]\nroot = \"/nowhere\"\n[[dns.zone]]\nfile = \"z\"\n");
         let settings = settings.unwrap();
         let registry = Arc::new(Registry::default());
@@ -392,7 +450,12 @@ mod tests {
         let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None };
         let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
         plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
-        let maker = plan.maker(2, true);
+        (registry, plan.maker(2, true))
+    }
+
+    #[test]
+    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+        let (registry, maker) = maker();
         let figure = |name: &str| -> u64 { registry.collect()[name].samples.values().sum() };
         let (mut services, other) = (maker.make(0), maker.make(1));
         let memory = figure("dns_retained_bytes");
