@@ -2,7 +2,8 @@
 
 use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, WebOptions};
 use crate::error::Error;
-use crate::words::{Within, ZoneArg};
+use crate::tune::{Flow, Service};
+use crate::words::{Cpus, Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -38,6 +39,8 @@ pub enum Command {
         #[arg(value_name = "ZONEFILE|DIR")]
         what: Vec<ZoneArg>,
     },
+    /// Say what a network interface and the host are set to, what it means here, and what to run
+    Tune(TuneCommand),
     /// Talk to a running server
     Ctl {
         /// The server's control socket; default: /run/simoom/control, else $XDG_RUNTIME_DIR/simoom/control
@@ -81,6 +84,41 @@ pub struct WebCommand {
     /// supervision
     #[command(flatten, next_help_heading = "Supervision")]
     pub control: ControlOptions,
+}
+
+/// `simoom tune`.
+#[derive(Debug, clap::Args)]
+pub struct TuneCommand {
+    /// The interface
+    #[arg(value_name = "IF")]
+    pub interface: String,
+    /// Run what is said to be run, and write how to undo it to a file
+    #[arg(long, conflicts_with = "json")]
+    pub apply: bool,
+    /// Undo what --apply did, by the file that it named
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["apply", "json"])]
+    pub undo: Option<PathBuf>,
+    /// Where --apply writes how to undo it; default: /run/simoom-tune-IF.undo
+    #[arg(long, value_name = "FILE", requires = "apply")]
+    pub undo_file: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The processors that simoom's threads will run on; default: every one
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<Cpus>,
+    /// Lead a flow to a queue by a rule in the device: PROTO[,src=ADDR][,dst=ADDR][,sport=PORT][,dport=PORT],queue=N
+    #[arg(long, value_name = "FLOW")]
+    pub pin_flow: Vec<Flow>,
+    /// Drop a flow in the device: PROTO[,src=ADDR][,dst=ADDR][,sport=PORT][,dport=PORT]
+    #[arg(long, value_name = "FLOW")]
+    pub drop_flow: Vec<Flow>,
+    /// Keep a queue for the services that --for names
+    #[arg(long, value_name = "N", requires = "reserved_for")]
+    pub reserve_queue: Option<u32>,
+    /// What the reserved queue is for, such as tcp:22,tcp:179
+    #[arg(long = "for", value_name = "PROTO:PORT", value_delimiter = ',', requires = "reserve_queue")]
+    pub reserved_for: Vec<Service>,
 }
 
 /// Whether an argument of `simoom check` is a directory of web content.

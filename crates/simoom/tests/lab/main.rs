@@ -16,4 +16,5 @@ mod own;
 mod peers;
 mod spread;
 mod steering;
+mod tune;
 mod web;
