@@ -12,7 +12,7 @@ use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Lab, Process};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Options of `simoom-bench experiment accept`.
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn the_server_gets_a_processor_for_each_thread() {
         let folder = tempfile::tempdir().unwrap();
-        let bed = Bed { folder, simoom: Path::new("/s").to_owned(), processors: 3 };
+        let bed = Bed { folder, simoom: PathBuf::from("/s"), processors: 3 };
         let line = Line { policy: "per-core", threads: 3, requests: 1, runs: Vec::new() };
         let words = command(&bed, &line).unwrap().words.join(" ");
         assert!(words.starts_with("/s web --listen 198.18.0.1:80 --cpus 0,1,2 --accept per-core "), "{words}");
