@@ -9,6 +9,9 @@
 //!
 //! Other threads hand a service results over queues of its own and then make its thread begin a cycle ([`Waker`]).
 //!
+//! An engine of several threads may move a connection from one to another. What the service of the one keeps of it is packed
+//! ([`Service::depart`]) and unpacked by that of the other ([`Service::arrive`]); nothing else is told, and nothing is lost.
+//!
 //! Left out so far: outgoing connections.
 
 #![forbid(unsafe_code)]
@@ -26,7 +29,11 @@ pub use versions::{Held, Versions};
 pub use waker::Waker;
 
 use base::Instant;
+use std::any::Any;
 use std::net::SocketAddr;
+
+/// What a service keeps of a connection, on the way to the instance of another thread.
+pub type Luggage = Box<dyn Any + Send>;
 
 /// Which of the configured listeners an event belongs to: its index in the configuration's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,6 +134,34 @@ pub trait Service {
     /// The time set by [`Streams::timer_set`] has come; never early.
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
         let _ = (now, calls, connection, cookie);
+    }
+
+    /// Whether its connections may be moved to the instance of another thread: [`Service::depart`] and [`Service::arrive`] are
+    /// there. Asked only where there are connections, so who has datagrams alone, and keeps nothing of a peer, need not say so.
+    fn can_move(&self) -> bool {
+        false
+    }
+
+    /// The connection goes to another thread: what is kept of it is packed, and forgotten here. No event of it follows, and its
+    /// handle is void. It may be one that was closed and whose end was not told yet, or one that was asked for and is not there
+    /// yet. Its timer, what it queued and what it did not give back go with it. Only called if [`Service::can_move`].
+    fn depart(&mut self, now: Instant, connection: Connection, cookie: u64) -> Luggage {
+        let _ = (now, connection, cookie);
+        Box::new(())
+    }
+
+    /// The connection comes from another thread, where [`Service::depart`] packed this: events go on as if it had always been
+    /// here, under the handle and the cookie that are given now. None when there is no room for it: it is reset, and no more is
+    /// told of it.
+    fn arrive<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        let _ = (now, calls, connection, luggage);
+        None
     }
 }
 

@@ -1,14 +1,48 @@
 //! A thread's free frames: a stack, so that the warmest chunk is used next.
+//!
+//! Threads hand frames to each other, and each pool shall go on having its own: pools that are joined ([`Pool::join`]) know
+//! each other's chunks, and a frame that is given to another pool than its home travels there over a ring.
 
 use crate::arena::HEADROOM_BYTES;
+use crate::ring::{Consumer, Producer, ring};
 use crate::{Arena, Frame};
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Free frames of one arena. Several pools, one a thread, may share an arena; frames may go home to any of them.
+/// Free frames of one arena. Several pools, one a thread, may share an arena; unless they are joined, frames may go home to any
+/// of them.
 #[derive(Debug)]
 pub struct Pool {
     arena: Arc<Arena>,
     free: Vec<Frame>,
+    homes: Option<Homes>,
+}
+
+/// The ways between joined pools.
+#[derive(Debug)]
+struct Homes {
+    /// where each pool's chunks lie in memory
+    all: Arc<[Range<usize>]>,
+    me: usize,
+    /// to each other pool
+    out: Vec<Option<Producer<Frame>>>,
+    /// from each other pool
+    into: Vec<Consumer<Frame>>,
+}
+
+impl Homes {
+    #[inline]
+    fn is_mine(&self, frame: &Frame) -> bool {
+        self.all[self.me].contains(&frame.chunk().addr().get())
+    }
+
+    fn send(&mut self, frame: Frame) {
+        let at = frame.chunk().addr().get();
+        let home = self.all.iter().position(|range| range.contains(&at)).expect("a frame of no pool that was joined");
+        // to ourselves there is no way, and nothing is sent there
+        let way = self.out[home].as_mut().expect("a way to every other pool");
+        way.push(frame).expect("the ring has room for every frame of its pool");
+    }
 }
 
 impl Pool {
@@ -21,7 +55,42 @@ impl Pool {
         let mut free = frames;
         // every chunk could come home to this pool; growing later would allocate on the packet path
         free.reserve_exact((arena.chunks() as usize).saturating_sub(free.len()));
-        Pool { arena, free }
+        Pool { arena, free, homes: None }
+    }
+
+    /// Joins pools, of one arena or of several, that have all their frames: from now on each frame goes home to the pool that has
+    /// it now, whichever it is given to. One pool alone stays as it is.
+    ///
+    /// # Panics
+    /// When the frames of a pool are not neighbours in memory.
+    #[must_use]
+    pub fn join(mut pools: Vec<Pool>) -> Vec<Pool> {
+        if pools.len() < 2 {
+            return pools;
+        }
+        let all: Arc<[Range<usize>]> = pools.iter().map(Pool::span).collect();
+        let mut homes: Vec<Homes> =
+            (0..pools.len()).map(|me| Homes { all: all.clone(), me, out: Vec::new(), into: Vec::new() }).collect();
+        for from in 0..pools.len() {
+            for to in 0..pools.len() {
+                let way = (from != to).then(|| ring(pools[to].len().next_power_of_two()));
+                let (out, into) = way.unzip();
+                homes[from].out.push(out);
+                homes[to].into.extend(into);
+            }
+        }
+        pools.iter_mut().zip(homes).for_each(|(pool, homes)| pool.homes = Some(homes));
+        pools
+    }
+
+    /// Where its chunks lie.
+    fn span(&self) -> Range<usize> {
+        let chunk_bytes = usize::from(self.arena.chunk_bytes());
+        let starts = || self.free.iter().map(|frame| frame.chunk().addr().get());
+        let start = starts().min().unwrap_or(0);
+        let end = starts().max().map_or(0, |last| last + chunk_bytes);
+        assert_eq!(end - start, self.free.len() * chunk_bytes, "a pool whose frames are not neighbours");
+        start..end
     }
 
     /// The arena that the frames belong to.
@@ -32,15 +101,34 @@ impl Pool {
     /// A free frame, empty, or None when all are in use.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
+        if self.free.is_empty() {
+            self.bring_home();
+        }
         self.free.pop()
     }
 
-    /// Takes a frame home.
+    /// Takes a frame home, or sends it there.
     #[inline]
     pub fn give(&mut self, mut frame: Frame) {
-        debug_assert!(self.arena.holds(&frame), "a frame of another arena");
         frame.set_window(usize::from(HEADROOM_BYTES), 0);
-        self.free.push(frame);
+        match &mut self.homes {
+            Some(homes) if !homes.is_mine(&frame) => homes.send(frame),
+            _ => {
+                debug_assert!(self.arena.holds(&frame), "a frame of another arena");
+                self.free.push(frame);
+            }
+        }
+    }
+
+    /// Takes what other pools have sent home. Once a cycle is enough, and when frames run short.
+    #[inline]
+    pub fn bring_home(&mut self) {
+        let Some(homes) = &mut self.homes else { return };
+        for way in &mut homes.into {
+            while let Some(frame) = way.pop() {
+                self.free.push(frame);
+            }
+        }
     }
 
     /// Free frames.
@@ -56,6 +144,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        self.bring_home();
         self.arena.came_home(self.free.len());
     }
 }
@@ -90,5 +179,42 @@ mod tests {
         for frame in taken.into_iter().flatten() {
             pool.give(frame);
         }
+    }
+
+    #[test]
+    fn a_frame_finds_the_pool_that_it_came_from() {
+        let (arena, mut frames) = Arena::new(6, 2048).unwrap();
+        let rest = frames.split_off(4);
+        let (other_arena, others) = Arena::new(3, 4096).unwrap();
+        let pools = [(arena.clone(), frames), (arena, rest), (other_arena, others)];
+        let mut pools = Pool::join(pools.map(|(arena, frames)| Pool::new(arena, frames)).into());
+        let sizes: Vec<usize> = pools.iter().map(Pool::len).collect();
+        assert_eq!(sizes, [4, 2, 3]);
+        for (from, to) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (0, 0)] {
+            for _ in 0..20 {
+                let mut frame = pools[from].take().unwrap();
+                assert!(frame.fill(b"away"));
+                pools[to].give(frame);
+            }
+            pools.iter_mut().for_each(Pool::bring_home);
+            assert!(pools.iter().map(Pool::len).eq(sizes.iter().copied()), "from {from} to {to}");
+        }
+        // and is found there when all others are in use
+        let away = pools[0].take().unwrap();
+        let taken: Vec<Frame> = std::iter::from_fn(|| pools[0].take()).collect();
+        pools[2].give(away);
+        assert!(pools[0].is_empty() && pools[0].take().is_some_and(|frame| frame.is_empty()));
+        taken.into_iter().for_each(|frame| pools[1].give(frame));
+    }
+
+    #[test]
+    #[should_panic(expected = "not neighbours")]
+    fn frames_here_and_there_have_no_home() {
+        let (arena, frames) = Arena::new(4, 2048).unwrap();
+        let (even, odd): (Vec<_>, Vec<_>) = frames.into_iter().enumerate().partition(|(n, _)| n % 2 == 0);
+        let pool = |frames: Vec<(usize, Frame)>| {
+            Pool::new(arena.clone(), frames.into_iter().map(|(_, frame)| frame).collect())
+        };
+        let _ = Pool::join(vec![pool(even), pool(odd)]);
     }
 }

@@ -120,6 +120,14 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// When a timer fires, rounded up to a tick: another wheel that is set to it fires in the same tick. None when it has fired or
+    /// was cancelled before.
+    pub fn due_at(&self, timer: Timer) -> Option<Instant> {
+        let node = self.nodes.get(timer.index as usize)?;
+        let is_set = node.generation == timer.generation && node.value.is_some();
+        is_set.then(|| Instant::from_nanos(node.tick.saturating_mul(1 << TICK_SHIFT)))
+    }
+
     /// The value of one timer that is due at `now`, which is then gone; None when none is. `now` does not go back.
     pub fn pop(&mut self, now: Instant) -> Option<T> {
         let target = now.as_nanos() >> TICK_SHIFT;
@@ -302,7 +310,9 @@ mod tests {
                         number += 1;
                     }
                     Step::Cancel(n) if !twin.is_empty() => {
-                        let (_, timer, value) = twin.swap_remove(n % twin.len());
+                        let (at, timer, value) = twin.swap_remove(n % twin.len());
+                        let tick = at.div_ceil(TICK_NS) * TICK_NS;
+                        prop_assert_eq!(wheel.due_at(timer), Some(Instant::from_nanos(tick)));
                         prop_assert_eq!(wheel.cancel(timer), Some(value));
                         prop_assert_eq!(wheel.cancel(timer), None);
                     }
@@ -315,7 +325,7 @@ mod tests {
                             prop_assert!(place.is_some(), "{} fired twice", value);
                             let (at, timer, _) = twin.swap_remove(place.unwrap());
                             prop_assert!(at <= now, "early: {at} at {now}");
-                            prop_assert!(wheel.cancel(timer).is_none());
+                            prop_assert!(wheel.due_at(timer).is_none() && wheel.cancel(timer).is_none());
                             // in the order of ticks, but for those that were due when they were set
                             let tick = at.div_ceil(TICK_NS);
                             prop_assert!(tick >= last_tick || tick <= (now - by).div_ceil(TICK_NS));

@@ -14,7 +14,8 @@ pub use web::{
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Switch, Transmit, Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, Spread, Switch,
+    Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -52,6 +53,23 @@ pub struct DataplaneOptions {
     /// Busy polling of the driver, in microseconds; 0 is off
     #[arg(long, value_name = "US")]
     pub busy_poll: Option<Within<0, 10_000>>,
+    /// On kernel sockets, how connections get to the threads: shared (one listener), per-core (one each, by the kernel's hash)
+    /// or affinity (one each, by flow groups); default: affinity
+    #[arg(long, value_name = "WORD")]
+    pub accept: Option<Spread>,
+    /// On kernel sockets, how datagrams get to the threads: shared, per-core or affinity; default: affinity
+    #[arg(long, value_name = "WORD")]
+    pub receive: Option<Spread>,
+    /// Whether a thread that has time takes from one that has none (steal, on kernel sockets with affinity), and takes over
+    /// flow groups as well (on); or off; default: on, over AF_XDP where the NIC says how it spreads flows
+    #[arg(long, value_name = "WORD")]
+    pub balance: Option<Balance>,
+    /// Flow groups that are dealt out to the threads: a power of two; default: 4096
+    #[arg(long, value_name = "N")]
+    pub flow_groups: Option<Within<1, 65_536>>,
+    /// The key by which the NIC spreads flows over its queues (as `ethtool -x` shows it), where its driver does not tell
+    #[arg(long, value_name = "KEY")]
+    pub rss_key: Option<RssKey>,
     /// Take frames only from this prefix (again for more)
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
@@ -186,6 +204,16 @@ pub struct Settings {
     pub idle: Idle,
     /// microseconds; 0 is off
     pub busy_poll_us: u32,
+    /// how connections get to the threads on kernel sockets
+    pub accept: Spread,
+    /// how datagrams do
+    pub receive: Spread,
+    /// how threads help each other out, if that was said
+    pub balance: Option<Balance>,
+    /// flow groups of an interface's threads, or of affinity
+    pub flow_groups: usize,
+    /// by which the NIC spreads flows
+    pub rss_key: Option<RssKey>,
     /// allowed sources; empty means all
     pub allow: Vec<Prefix>,
     /// denied sources
@@ -481,6 +509,13 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
             errors.push(format!("{}: {prefix} is allowed too; remove one", word(places, "--deny", "dataplane.deny")));
         }
     }
+    if let Some(groups) = dataplane.flow_groups
+        && !groups.0.is_power_of_two()
+    {
+        let option = word(places, "--flow-groups", "dataplane.flow-groups");
+        let next = groups.0.next_power_of_two();
+        errors.push(format!("{option}: {} is not a power of two; give {next}", groups.0));
+    }
     let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();
     if filtered && backend == Backend::Sockets {
         let option = word(places, "--allow/--deny", "dataplane.allow/deny");
@@ -521,6 +556,11 @@ fn settle(
         batch: dataplane.batch.map_or(64, |n| n.0 as usize),
         idle: dataplane.idle.unwrap_or(Idle::Adaptive),
         busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
+        accept: dataplane.accept.unwrap_or(Spread::Affinity),
+        receive: dataplane.receive.unwrap_or(Spread::Affinity),
+        balance: dataplane.balance,
+        flow_groups: dataplane.flow_groups.map_or(4096, |n| n.0 as usize),
+        rss_key: dataplane.rss_key,
         allow: dataplane.allow.clone(),
         deny: dataplane.deny.clone(),
         dns,

@@ -26,6 +26,7 @@ mod serve;
 mod service;
 mod signals;
 mod sites;
+pub mod tune;
 pub mod watch;
 mod words;
 mod zones;
@@ -94,6 +95,7 @@ fn run(cli: Cli) -> Result<String, Error> {
             let web = config::web_of_directories(directories.iter().map(|arg| arg.file.as_str()))?;
             check::run(&config::zone_specs(&zones), web.as_ref())
         }
+        Command::Tune(command) => tune::run(&command),
         Command::Ctl { control, command } => ctl::client::run(control.as_deref(), &command),
     }
 }

@@ -25,12 +25,15 @@ pub mod capture;
 pub mod compare;
 pub mod frame;
 mod namespace;
+mod napi;
+pub mod nic;
 pub mod peers;
 mod process;
 pub mod raw;
 pub mod zonegen;
 
 pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4, SERVER_V6, Side};
+pub use nic::{Nic, NicOptions};
 pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 
 use std::path::PathBuf;

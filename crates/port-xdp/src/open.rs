@@ -577,7 +577,10 @@ fn finish(
         LargeSends::Never => false,
     };
     let mut ports = Vec::new();
-    for (queue, (socket, frames)) in made.sockets.into_iter().enumerate() {
+    let (sockets, shares): (Vec<Socket>, Vec<Vec<Frame>>) = made.sockets.into_iter().unzip();
+    // threads may hand frames to each other
+    let pools = Pool::join(shares.into_iter().map(|frames| Pool::new(made.arena.clone(), frames)).collect());
+    for (queue, (socket, pool)) in sockets.into_iter().zip(pools).enumerate() {
         let mut busy_poll = config.busy_poll_us.map(|us| (us, base::BURST_FRAMES as u32));
         if let Some((us, budget)) = busy_poll {
             busy_polling = match socket.prefer_busy_poll(us, budget) {
@@ -596,7 +599,6 @@ fn finish(
         let slots = steering.sockets();
         let (sizes, device_takes) = (config.sizes(), device.takes_frames());
         let recipe = Recipe { binding, sizes, busy_poll, device_takes, completion_timeout, slots };
-        let pool = Pool::new(made.arena.clone(), frames);
         let mut port = XdpPort::new(&device.name, facts.clone(), pool, socket, recipe);
         if large_sends {
             let packet = Packet::open(&device.name, device.index, device.gso_max_bytes, port.stats().clone());

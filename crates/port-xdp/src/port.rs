@@ -1,7 +1,8 @@
 //! One AF_XDP socket as a [`Port`].
 //!
 //! Who holds a queue's frames: its pool, the kernel (fill ring, receive ring, transmit ring, completion ring and the
-//! device itself), or the caller. [`Ledger`] knows which chunks the kernel has from this port, so an address that comes
+//! device itself), or the caller, which may give a frame to another queue's port: that one sends it home when it is done
+//! with it. [`Ledger`] knows which chunks the kernel has from this port, so an address that comes
 //! out of a ring becomes a frame only when it was given up here and not taken back: the handle is then the only one.
 //!
 //! A packet of several buffers is received where the socket was bound for it (in generic mode), and is made into frames (see
@@ -394,6 +395,11 @@ impl Port for XdpPort {
     }
 
     #[inline]
+    fn waiting(&mut self) -> usize {
+        self.socket.as_mut().map_or(0, |socket| socket.rx.waiting(u32::MAX) as usize)
+    }
+
+    #[inline]
     fn transmit_room(&mut self) -> usize {
         let takes = self.recipe.device_takes;
         if takes.is_some_and(|takes| self.outstanding + BURST_FRAMES as u32 > takes) {
@@ -432,6 +438,7 @@ impl Port for XdpPort {
     fn flush(&mut self) -> Outgoing {
         self.kick();
         self.reap();
+        self.pool.bring_home();
         self.refill(REFILL_FRAMES);
         if self.outstanding == 0 && self.socket.is_some() {
             return Outgoing::Nothing;

@@ -2,7 +2,8 @@
 //!
 //! For tests and for measuring the stack without a kernel. Each end has its own frames, as each host has its own memory:
 //! [`Port::flush`] of the receiving side copies nothing, but a frame that arrives is the sender's chunk; it travels home
-//! through the receiver's transmit or a return ring, so the receiver may answer in place and the pipe moves handles only.
+//! through the receiver's transmit or the way between their pools, so the receiver may answer in place, through any of its
+//! queues, and the pipe moves handles only.
 //! What is gathered goes over as it is, a frame with its headers and a piece of shared bytes beside it; the receiving end puts the
 //! two together, as a card does that writes into its host's memory.
 //! Rings are bounded; a frame that finds the receive ring full is dropped and counted, as a NIC does.
@@ -61,9 +62,6 @@ pub struct Pipe {
     /// frames that went into `out` and came out of `into`, modulo 2^32
     pushed: u32,
     popped: u32,
-    /// the other end's frames that we are done with, on their way home
-    home_out: Producer<Frame>,
-    home_in: Consumer<Frame>,
     pool: Pool,
     segments: bool,
     gathers: bool,
@@ -95,12 +93,6 @@ impl Pipe {
             piece.append_to(frame);
         }
     }
-
-    fn bring_home(&mut self) {
-        while let Some(frame) = self.home_in.pop() {
-            self.pool.give(frame);
-        }
-    }
 }
 
 impl Port for Pipe {
@@ -124,6 +116,10 @@ impl Port for Pipe {
         n
     }
 
+    fn waiting(&mut self) -> usize {
+        self.into.waiting(usize::MAX)
+    }
+
     fn transmit_room(&mut self) -> usize {
         usize::MAX // a full ring drops, as a wire does, so there is always room
     }
@@ -136,25 +132,22 @@ impl Port for Pipe {
         self.stats.sent.add(sent as u64);
         self.stats.dropped.add((n - sent) as u64);
         for frame in frames {
-            give(&mut self.pool, &mut self.home_out, frame);
+            self.pool.give(frame);
         }
         n
     }
 
     fn flush(&mut self) -> Outgoing {
-        self.bring_home();
+        self.pool.bring_home();
         Outgoing::Nothing
     }
 
     fn take(&mut self) -> Option<Frame> {
-        if self.pool.is_empty() {
-            self.bring_home();
-        }
         self.pool.take()
     }
 
     fn give(&mut self, frame: Frame) {
-        give(&mut self.pool, &mut self.home_out, frame);
+        self.pool.give(frame);
     }
 
     fn large(&mut self) -> Option<&mut dyn Large> {
@@ -229,16 +222,6 @@ impl Gather for Pipe {
     }
 }
 
-/// A frame goes to the end whose memory it is.
-fn give(pool: &mut Pool, home_out: &mut Producer<Frame>, frame: Frame) {
-    if pool.arena().holds(&frame) {
-        pool.give(frame);
-    } else {
-        // the ring has room for every frame of the other end
-        home_out.push(frame).expect("more frames than the other end has");
-    }
-}
-
 /// Two ends, each a `Vec` of its queues; queue `n` of one end is joined to queue `n` of the other.
 ///
 /// # Errors
@@ -247,6 +230,8 @@ fn give(pool: &mut Pool, home_out: &mut Producer<Frame>, frame: Frame) {
 /// # Panics
 /// When `ring_frames` is not a power of two.
 pub fn pair(config: &Config) -> io::Result<(Vec<Pipe>, Vec<Pipe>)> {
+    let pools = (0..2 * config.queues).map(|_| pool(config)).collect::<io::Result<Vec<Pool>>>()?;
+    let mut pools = Pool::join(pools).into_iter();
     let mut ends = (Vec::new(), Vec::new());
     for _ in 0..config.queues {
         let (first_out, second_in) = ring(config.ring_frames);
@@ -254,35 +239,33 @@ pub fn pair(config: &Config) -> io::Result<(Vec<Pipe>, Vec<Pipe>)> {
         // the receiver may hold one whose frame it has not taken out yet
         let (first_out_pieces, second_in_pieces) = ring(2 * config.ring_frames);
         let (second_out_pieces, first_in_pieces) = ring(2 * config.ring_frames);
-        let home_frames = config.frames.next_power_of_two() as usize;
-        let (first_home_out, second_home_in) = ring(home_frames);
-        let (second_home_out, first_home_in) = ring(home_frames);
-        let first = Ends { out: first_out, into: first_in, home_out: first_home_out, home_in: first_home_in };
-        let second = Ends { out: second_out, into: second_in, home_out: second_home_out, home_in: second_home_in };
-        ends.0.push(end(config, 0, first, (first_out_pieces, first_in_pieces))?);
-        ends.1.push(end(config, 1, second, (second_out_pieces, second_in_pieces))?);
+        let mut end = |side, rings, pieces| {
+            let pool = pools.next().expect("a pool for each queue of each end");
+            end(config, side, pool, rings, pieces)
+        };
+        ends.0.push(end(0, (first_out, first_in), (first_out_pieces, first_in_pieces)));
+        ends.1.push(end(1, (second_out, second_in), (second_out_pieces, second_in_pieces)));
     }
     Ok(ends)
 }
 
-/// One queue's ends of its rings of frames.
-struct Ends {
-    out: Producer<Frame>,
-    into: Consumer<Frame>,
-    home_out: Producer<Frame>,
-    home_in: Consumer<Frame>,
+fn chunk_bytes(config: &Config) -> u16 {
+    if config.mtu <= 1500 { 2048 } else { 4096 }
 }
 
+fn pool(config: &Config) -> io::Result<Pool> {
+    let (arena, frames) = Arena::new(config.frames, chunk_bytes(config))?;
+    Ok(Pool::new(arena, frames))
+}
+
+type FrameEnds = (Producer<Frame>, Consumer<Frame>);
 type PieceEnds = (Producer<(u32, Piece)>, Consumer<(u32, Piece)>);
 
-fn end(config: &Config, side: usize, ends: Ends, (out_pieces, into_pieces): PieceEnds) -> io::Result<Pipe> {
-    let chunk_bytes = if config.mtu <= 1500 { 2048 } else { 4096 };
-    let (arena, frames) = Arena::new(config.frames, chunk_bytes)?;
-    let room = usize::from(chunk_bytes) - usize::from(base::arena::HEADROOM_BYTES);
+fn end(config: &Config, side: usize, pool: Pool, (out, into): FrameEnds, pieces: PieceEnds) -> Pipe {
+    let room = usize::from(chunk_bytes(config) - base::arena::HEADROOM_BYTES);
     let facts = Facts { mac: config.macs[side], mtu: config.mtu, frame_bytes: room, virtual_link: true };
-    let pool = Pool::new(arena, frames);
-    let Ends { out, into, home_out, home_in } = ends;
-    Ok(Pipe {
+    let (out_pieces, into_pieces) = pieces;
+    Pipe {
         facts,
         out,
         into,
@@ -291,13 +274,11 @@ fn end(config: &Config, side: usize, ends: Ends, (out_pieces, into_pieces): Piec
         piece: None,
         pushed: 0,
         popped: 0,
-        home_out,
-        home_in,
         pool,
         segments: false,
         gathers: false,
         stats: Arc::default(),
-    })
+    }
 }
 
 #[cfg(test)]

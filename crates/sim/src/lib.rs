@@ -5,6 +5,8 @@
 //! that every connection ends, and that nothing is left behind; a run panics where that is not so. The program `sim` goes through
 //! seeds, and through one of them again.
 //!
+//! The first of two hosts of ours may have two stacks, as of two threads, between which connections move ([`twin`]).
+//!
 //! Left out: more than two hosts, and services other than a peer that sends a pattern ([`peer`]).
 
 #![forbid(unsafe_code)]
@@ -13,6 +15,7 @@ pub mod own;
 pub mod peer;
 mod router;
 pub mod smoltcp;
+pub mod twin;
 pub mod wire_end;
 pub mod world;
 

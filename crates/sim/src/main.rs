@@ -2,7 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use clap::{Parser, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, ValueEnum};
 use sim::{Show, own, smoltcp};
 use std::ops::Range;
 use std::panic::catch_unwind;
@@ -19,6 +20,7 @@ Every byte must arrive, every connection end and nothing be left behind. A seed 
 runs it again. Exit status 1 when one failed.
 
   cargo run --release -p sim -- --seeds 0..10000
+  cargo run --release -p sim -- --seeds 0..10000 --moves
   cargo run --release -p sim -- --against smoltcp --seed 17 --frames"
 )]
 struct Options {
@@ -34,6 +36,10 @@ struct Options {
     /// With --seed: show every frame
     #[arg(long, requires = "seed")]
     frames: bool,
+    /// The server has two stacks, as two threads would, between which its connection goes back and forth; every frame must be the
+    /// one, and come at the time, as without
+    #[arg(long)]
+    moves: bool,
     /// Threads; default: as many as processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -54,8 +60,9 @@ impl Against {
         }
     }
 
-    fn run(self, seed: u64, show: Show) {
+    fn run(self, seed: u64, moves: bool, show: Show) {
         match self {
+            Against::Own if moves => drop(own::run_moving(seed, show, own::moves_below(seed))),
             Against::Own => drop(own::run(seed, show)),
             Against::Smoltcp => drop(smoltcp::run(seed, show)),
         }
@@ -69,8 +76,11 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if options.moves && options.against != Against::Own {
+        Options::command().error(ErrorKind::ArgumentConflict, "--moves is for --against self").exit();
+    }
     if let Some(seed) = options.seed {
-        options.against.run(seed, Show { counters: true, frames: options.frames });
+        options.against.run(seed, options.moves, Show { counters: true, frames: options.frames });
         println!("seed {seed} went well");
         return ExitCode::SUCCESS;
     }
@@ -86,9 +96,9 @@ fn main() -> ExitCode {
                     if seed >= options.seeds.end {
                         return;
                     }
-                    if catch_unwind(|| options.against.run(seed, Show::default())).is_err() {
-                        let word = options.against.word();
-                        eprintln!("to replay: cargo run --release -p sim -- --against {word} --seed {seed}");
+                    if catch_unwind(|| options.against.run(seed, options.moves, Show::default())).is_err() {
+                        let (word, moves) = (options.against.word(), if options.moves { " --moves" } else { "" });
+                        eprintln!("to replay: cargo run --release -p sim -- --against {word}{moves} --seed {seed}");
                         failed.lock().expect("nobody panics with it").push(seed);
                     }
                 }
@@ -105,7 +115,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -10,12 +10,17 @@ use port::fault::Rates;
 use stack::TcpConfig;
 use stack::tcp::Usage;
 use stack::tcp::congestion::Algorithm;
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hasher};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A path is bad for so long; after it everything must come to its end.
 const BAD: Duration = Duration::from_secs(60);
 /// A run that takes longer never ends.
 const END: Duration = Duration::from_secs(4000);
+/// Flow groups of a server with two stacks: few, so that its connection's is often the one that moves.
+const GROUPS: usize = 2;
 /// The MTU changes within so much of the beginning.
 const CHANGES: Duration = Duration::from_secs(2);
 
@@ -30,6 +35,8 @@ pub struct Met {
     pub oversized: u64,
     /// times that a stack lowered its path's MTU
     pub lowered: u64,
+    /// times that the server's connection, its handshake or its TIME-WAIT moved
+    pub moved: u64,
 }
 
 impl Met {
@@ -40,6 +47,7 @@ impl Met {
             gathered: self.gathered + other.gathered,
             oversized: self.oversized + other.oversized,
             lowered: self.lowered + other.lowered,
+            moved: self.moved + other.moved,
         }
     }
 }
@@ -133,11 +141,40 @@ fn changes(seed: u64, v6: bool) -> Vec<Change> {
     changes
 }
 
+/// A frame that was sent: when, by which host, and its bytes hashed.
+type Sent = (Instant, usize, u64);
+
 /// One world.
 ///
 /// # Panics
 /// When a byte does not arrive or arrives wrong, a connection does not end, an invariant breaks, or something is left behind.
 pub fn run(seed: u64, what: Show) -> Met {
+    through(seed, what, None).0
+}
+
+/// The same world, with a server of two stacks between which its connections move, up to so long after the move before: each
+/// frame is the same, and comes at the same time, as where they do not move.
+///
+/// # Panics
+/// As [`run`] does, and when a frame is another.
+pub fn run_moving(seed: u64, what: Show, below: Duration) -> Met {
+    let (_, still) = through(seed, Show::default(), None);
+    let (met, moving) = through(seed, what, Some(below));
+    let differs = still.iter().zip(&moving).position(|(one, other)| one != other);
+    if let Some(n) = differs {
+        panic!("frame {n} is another: {:?} of {}, {:?} of {}", still[n], still.len(), moving[n], moving.len());
+    }
+    assert_eq!(still.len(), moving.len(), "frames");
+    met
+}
+
+/// How long after another a move comes at most, in the world of this seed: from one every other packet to a few in all.
+pub fn moves_below(seed: u64) -> Duration {
+    [Duration::from_micros(100), Duration::from_millis(5), Duration::from_millis(100), Duration::from_secs(1)]
+        [(seed % 4) as usize]
+}
+
+fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
     let mut rng = Rng::new(seed);
     let (server, client) =
         (script(&mut rng), Script { close: rng.chance(0.3), after_eof: rng.chance(0.2), ..script(&mut rng) });
@@ -157,6 +194,7 @@ pub fn run(seed: u64, what: Show) -> Met {
     let mtus = [mtu(&mut rng), mtu(&mut rng)];
     let v6 = rng.chance(0.3) && mtus[0].min(mtus[1]) >= 1280;
     let mut changes = changes(seed, v6);
+    let (template, server_tcp) = (server.clone(), configs[0].clone());
     let mut world = World::new([Peer::new(Some(server)), Peer::with(1, client)], configs, mtus, seed);
     for host in &mut world.hosts {
         // what arrives has passed the link's own checksum
@@ -171,8 +209,19 @@ pub fn run(seed: u64, what: Show) -> Met {
         2 => world.gather(),
         _ => {}
     }
-    if what.frames {
-        world.tap = Some(Box::new(|now, host, frame| eprintln!("{now:?} {host} {}", crate::world::describe(frame))));
+    let sent: Rc<RefCell<Vec<Sent>>> = Rc::default();
+    let noted = sent.clone();
+    world.tap = Some(Box::new(move |now, host, frame| {
+        if what.frames {
+            eprintln!("{now:?} {host} {}", crate::world::describe(frame));
+        }
+        let mut hasher = DefaultHasher::new();
+        hasher.write(frame);
+        noted.borrow_mut().push((now, host, hasher.finish()));
+    }));
+    if let Some(below) = moves {
+        world.split(Peer::new(Some(template)), server_tcp, GROUPS);
+        world.shuffle_groups(seed ^ 0x4752_4F55, below);
     }
     let mut is_bad = true;
     world.connect(v6, 1, client_window);
@@ -180,8 +229,8 @@ pub fn run(seed: u64, what: Show) -> Met {
     let over = world.run(Instant::ZERO + END, |world| {
         if world.now - checked > Duration::from_millis(50) {
             checked = world.now;
-            for host in &world.hosts {
-                host.stack.tcp_usage();
+            for stack in world.stacks() {
+                stack.tcp_usage();
             }
         }
         while let Some(change) = changes.pop_if(|change| change.at <= world.now) {
@@ -198,18 +247,21 @@ pub fn run(seed: u64, what: Show) -> Met {
     });
     let ends: Vec<Script> = world.ends().map(|(_, _, end)| end.clone()).collect();
     if what.counters {
+        for stack in world.stacks() {
+            show(&*stack.tcp_counters().expect("a stack with TCP"));
+        }
         for host in &world.hosts {
-            show(&*host.stack.tcp_counters().expect("a stack with TCP"));
             show(&*host.stack.counters());
             eprintln!("{:?} {:?} {:?}", host.stack.tcp_usage(), host.port.stats(), host.out);
         }
     }
     assert!(over, "not over at {:?}: {ends:#?}", world.now);
-    let (mut served, asked) = (world.hosts[0].service.ends.values(), &world.hosts[1].service.ends[&1]);
+    let asked = &world.hosts[1].service.ends[&1];
+    let mut served = world.ends().filter(|(host, ..)| *host == 0).map(|(_, _, end)| end);
     let Some(server) = served.next() else {
         // a handshake by cookie whose last acknowledgement was lost is reset later
         assert!(asked.dead == Some(DeadReason::TimedOut) || cookies, "nobody served: {:?}", asked.dead);
-        return Met::default();
+        return (Met::default(), sent.take());
     };
     // a handshake by cookie may be forgotten on one side only, and a second one tried
     assert!(served.next().is_none() || cookies, "one connection");
@@ -219,8 +271,9 @@ pub fn run(seed: u64, what: Show) -> Met {
         // only a path that is bad for long ends connections otherwise
         assert!(!is_bad || cookies, "{server:?} {asked:?}");
     }
-    for host in &world.hosts {
-        let usage = host.stack.tcp_usage();
+    drop(served);
+    for stack in world.stacks() {
+        let usage = stack.tcp_usage();
         assert_eq!(
             usage,
             Usage {
@@ -230,15 +283,18 @@ pub fn run(seed: u64, what: Show) -> Met {
                 ..Usage::default()
             }
         );
-        assert!(host.service.chunks.iter().all(|chunk| chunk.strong_count() == 0), "chunks that nobody needs are held");
     }
-    let lowered = |host: &crate::world::Host<Peer>| {
-        host.stack.tcp_counters().map_or(0, |counters| counters.event(stack::tcp::Event::PathMtu))
-    };
-    Met {
+    for (_, service) in world.services() {
+        assert!(service.chunks.iter().all(|chunk| chunk.strong_count() == 0), "chunks that nobody needs are held");
+    }
+    let lowered =
+        |stack: &stack::Stack| stack.tcp_counters().map_or(0, |counters| counters.event(stack::tcp::Event::PathMtu));
+    let met = Met {
         large: world.large().iter().sum(),
         gathered: world.gathered().iter().sum(),
         oversized: world.hosts.iter().map(|host| host.out.oversized).sum(),
-        lowered: world.hosts.iter().map(lowered).sum(),
-    }
+        lowered: world.stacks().map(lowered).sum(),
+        moved: world.twin.as_ref().map_or(0, |twin| twin.moved),
+    };
+    (met, sent.take())
 }

@@ -1,7 +1,10 @@
 //! A service of which every byte is known before: what it sends is a pattern, and what it receives must be one.
 
 use crate::world::World;
-use app::{Addresses, Connection, Content, ContentBuilder, DeadReason, Listener, ObjectId, Range, Service, Streams};
+use app::{
+    Addresses, CallError, Connection, Content, ContentBuilder, DeadReason, Listener, Luggage, ObjectId, Range, Service,
+    Streams,
+};
 use base::Instant;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -63,6 +66,8 @@ pub struct Peer {
     /// for connections that knock
     pub template: Option<Script>,
     knocked: u64,
+    /// takes no connection that comes from another thread
+    pub full: bool,
     /// connections that did not come to be
     pub refused: Vec<DeadReason>,
     /// of connections that knocked
@@ -82,6 +87,7 @@ impl Peer {
             ends: HashMap::new(),
             template,
             knocked: 1 << 32,
+            full: false,
             refused: Vec::new(),
             addresses: Vec::new(),
         }
@@ -220,16 +226,56 @@ impl Service for Peer {
         let undone = std::mem::take(&mut end.undone);
         calls.recv_done(connection, undone).expect("an open connection");
     }
+
+    fn can_move(&self) -> bool {
+        true
+    }
+
+    fn depart(&mut self, _now: Instant, connection: Connection, cookie: u64) -> Luggage {
+        let end = self.ends.remove(&cookie).expect("an end that stands here");
+        assert!(end.dead.is_none(), "it was told dead");
+        assert!(end.connection.is_none_or(|known| known == connection), "another's handle");
+        Box::new(end)
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        _now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        let mut end = luggage.downcast::<Script>().expect("what was packed");
+        if self.full {
+            return None;
+        }
+        if let Some(known) = &mut end.connection {
+            *known = connection;
+            // nothing is given back that was not delivered
+            let closed = end.finished && end.close;
+            let wrong = if closed { CallError::NoConnection } else { CallError::TooMuch };
+            assert_eq!(calls.recv_done(connection, end.undone + 1), Err(wrong));
+        }
+        self.knocked += 1;
+        self.ends.insert(self.knocked, *end);
+        Some(self.knocked)
+    }
 }
 
 impl World<Peer> {
     /// Both ends of every connection are dead.
     pub fn is_over(&mut self) -> bool {
-        self.hosts.iter().all(|host| host.service.ends.values().all(|end| end.dead.is_some()))
+        self.ends().all(|(_, _, end)| end.dead.is_some())
     }
 
     /// The ends, with their hosts.
     pub fn ends(&self) -> impl Iterator<Item = (usize, &u64, &Script)> {
-        self.hosts.iter().enumerate().flat_map(|(n, host)| host.service.ends.iter().map(move |(k, v)| (n, k, v)))
+        self.services().flat_map(|(n, service)| service.ends.iter().map(move |(k, v)| (n, k, v)))
+    }
+
+    /// The services, with their hosts.
+    pub fn services(&self) -> impl Iterator<Item = (usize, &Peer)> {
+        let twin = self.twin.iter().map(|twin| (0, &twin.service));
+        twin.chain(self.hosts.iter().enumerate().map(|(n, host)| (n, &host.service)))
     }
 }

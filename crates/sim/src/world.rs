@@ -1,7 +1,8 @@
 //! Two hosts, a link between them and a clock: everything follows from a seed. Frames of each host pass a faulty port, then a link
-//! with a rate, a delay and a bounded queue.
+//! with a rate, a delay and a bounded queue. The first host may have a second stack ([`crate::twin`]).
 
 use crate::router;
+use crate::twin::Twin;
 use app::{Connection, Listener, Service};
 use base::rng::Rng;
 use base::{Burst, Instant};
@@ -106,6 +107,8 @@ pub struct World<S> {
     pub batch: usize,
     /// sees every frame on its way, with the host that sent it
     pub tap: Option<Tap>,
+    /// the second stack of the first host
+    pub twin: Option<Twin<S>>,
 }
 
 /// What sees frames pass.
@@ -187,7 +190,7 @@ impl<S: Service> World<S> {
         }
         let second = hosts.pop().unwrap();
         let first = hosts.pop().unwrap();
-        World { now: Instant::ZERO, hosts: [first, second], batch: 64, tap: None }
+        World { now: Instant::ZERO, hosts: [first, second], batch: 64, tap: None, twin: None }
     }
 
     /// Has both ports take super-segments.
@@ -230,6 +233,8 @@ impl<S: Service> World<S> {
         host.port.set_time(now);
         let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
         let mut moved = host.port.receive(&mut rx, self.batch) > 0;
+        let mut twin = self.twin.as_mut().filter(|_| n == 0);
+        let mut theirs = twin.as_mut().map_or_else(Burst::new, |twin| twin.take(&mut rx));
         host.service.cycle(now);
         host.stack.input(now, &mut rx, &mut tx, &mut free, &mut host.service);
         for frame in free.drain(..) {
@@ -239,6 +244,9 @@ impl<S: Service> World<S> {
         moved |= !tx.is_empty();
         host.port.transmit(&mut tx);
         assert!(tx.is_empty());
+        if let Some(twin) = twin {
+            moved |= twin.cycle(now, &mut theirs, &mut host.port);
+        }
         host.port.flush();
         let (mut arrived, mut told) = (Burst::new(), Vec::new());
         while host.wire.receive(&mut arrived, 64) > 0 {
@@ -276,6 +284,7 @@ impl<S: Service> World<S> {
 
     /// Everything that happens at this moment; false when there was nothing.
     fn settle(&mut self) -> bool {
+        self.shuffle();
         let mut any = false;
         for n in 0..2 {
             any |= self.carry(n);
@@ -303,7 +312,7 @@ impl<S: Service> World<S> {
             if done(self) {
                 return true;
             }
-            let mut next = Instant::MAX;
+            let mut next = self.twin.as_ref().and_then(Twin::next).unwrap_or(Instant::MAX);
             for host in &self.hosts {
                 next = next.min(host.next.unwrap_or(Instant::MAX));
                 next = next.min(host.port.due_at().unwrap_or(Instant::MAX));
@@ -313,7 +322,8 @@ impl<S: Service> World<S> {
                 self.now = end;
                 return done(self);
             }
-            self.now = next.max(self.now + Duration::from_micros(1));
+            // who has more to do at once than one cycle does goes on a little later
+            self.now = if next > self.now { next } else { self.now + Duration::from_micros(1) };
         }
     }
 }

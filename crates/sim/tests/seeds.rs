@@ -23,8 +23,15 @@ fn through<T: Default>(
 #[test]
 fn every_byte_arrives_and_every_connection_ends() {
     let met = through("self", 1500, |seed| own::run(seed, Show::default()), own::Met::and);
-    let own::Met { large, gathered, oversized, lowered } = met;
+    let own::Met { large, gathered, oversized, lowered, moved: _ } = met;
     assert!(large > 0 && gathered > 0 && oversized > 0 && lowered > 0, "not everything was met: {met:?}");
+}
+
+#[test]
+fn a_connection_that_moves_between_stacks_sends_what_one_that_stays_does() {
+    let run = |seed| own::run_moving(seed, Show::default(), own::moves_below(seed));
+    let met = through("self --moves", 600, run, own::Met::and);
+    assert!(met.moved > 10_000 && met.lowered > 0 && met.large > 0 && met.gathered > 0, "{met:?}");
 }
 
 #[test]

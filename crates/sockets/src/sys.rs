@@ -338,6 +338,60 @@ pub(crate) fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Reads an option that is a row of 32-bit words, such as struct tcp_info and SO_MEMINFO; as many as the kernel has and `N` hold.
+fn words<const N: usize>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<[u32; N]> {
+    let mut words = [0u32; N];
+    let mut bytes = size_of::<[u32; N]>() as u32;
+    let at: *mut u32 = words.as_mut_ptr();
+    // SAFETY: `at` points at `words`, of which the kernel writes at most the `bytes` that it has.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, at.cast(), &raw mut bytes) };
+    if rc == 0 { Ok(words) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Connections that wait in a listener's accept queue: tcpi_unacked, which means that for listeners.
+pub(crate) fn accept_queue(listener: BorrowedFd<'_>) -> io::Result<u32> {
+    // eight bytes of state, four words of timeouts and sizes, then tcpi_unacked
+    words::<8>(listener, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info[6])
+}
+
+/// What waits in a socket's receive buffer and what it holds at most, in bytes of kernel memory: SK_MEMINFO_RMEM_ALLOC and
+/// SK_MEMINFO_RCVBUF.
+pub(crate) fn receive_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    words::<2>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map(|info| (info[0], info[1]))
+}
+
+/// Has the epoll instance `poll` tell of `source` under `token`, edge-triggered, and wake no more than needed of all that
+/// watch it. `mio` has no such interest.
+pub(crate) fn watch_exclusively(poll: BorrowedFd<'_>, source: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    use rustix::event::epoll::{EventData, EventFlags, add};
+    let flags = EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE;
+    Ok(add(poll, source, EventData::new_u64(token), flags)?)
+}
+
+/// The descriptor of an epoll instance.
+pub(crate) fn descriptor(poll: &mio::Poll) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is `poll`'s, which is borrowed for as long.
+    unsafe { BorrowedFd::borrow_raw(poll.as_raw_fd()) }
+}
+
+/// Has a classic BPF program choose between the sockets of the reuseport group that `socket` is of, by the index that it returns.
+pub(crate) fn attach_classic(socket: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    let at: *const libc::sock_fprog = &program;
+    // SAFETY: `at` points at `program`, whose filter has `length` instructions; the kernel copies both during the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            at.cast(),
+            size_of::<libc::sock_fprog>() as u32,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

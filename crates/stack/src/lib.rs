@@ -10,7 +10,8 @@
 //! go to the hardware address that asked, so nothing needs a neighbour cache); address configuration; redirects.
 //!
 //! One stack serves one queue. Where several serve one interface, one of them claims the own addresses, the others are
-//! [`ClaimMode::Silent`], and an [`Agreement`] holds them together.
+//! [`ClaimMode::Silent`], and an [`Agreement`] holds them together. Connections go from one to another by flow group
+//! ([`Stack::depart`], [`Stack::arrive`]).
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +31,7 @@ pub mod tcp;
 pub use agreement::Agreement;
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};
-pub use tcp::{TcpConfig, TcpLimits, TcpListener, TcpTimes};
+pub use tcp::{Arrived, Departure, TcpConfig, TcpLimits, TcpListener, TcpTimes};
 
 use base::Instant;
 use base::rng::Rng;
@@ -39,6 +40,7 @@ use locals::{Key, Local, Locals};
 use own::Own;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use wire::flow::Groups;
 
 /// The counters of a stack and of its TCP.
 type AllCounters = (Arc<Counters>, Option<Arc<tcp::Counters>>);
@@ -102,7 +104,50 @@ impl Stack {
     #[must_use]
     pub fn successor(&self) -> Stack {
         let counters = (self.counters.clone(), self.tcp_counters());
-        Stack::with(self.config.clone(), &self.facts, counters, self.own.clone())
+        let mut stack = Stack::with(self.config.clone(), &self.facts, counters, self.own.clone());
+        if let Some(groups) = self.tcp.as_ref().and_then(|tcp| tcp.groups()) {
+            stack.set_groups(groups.clone());
+        }
+        stack
+    }
+
+    /// Has the stack know who belongs to which flow group, so that groups can go to other threads' stacks and come from them. Told
+    /// once, before the first packet, where there are several threads; one alone has nothing to keep.
+    ///
+    /// # Panics
+    /// When there are connections already.
+    pub fn set_groups(&mut self, groups: Arc<Groups>) {
+        if let Some(tcp) = &mut self.tcp {
+            tcp.set_groups(groups);
+        }
+    }
+
+    /// Whether the group can go to another thread without harm: the service lets its connections go, or there are none.
+    pub fn can_depart<S: app::Service>(&self, group: u16, service: &S) -> bool {
+        service.can_move() || self.tcp.as_ref().is_none_or(|tcp| !tcp.has_connections(group))
+    }
+
+    /// Takes everything of a flow group out: connections, handshakes and TIME-WAIT. From now on its packets are another stack's,
+    /// to which the departure is given ([`Stack::arrive`]) before the first of them. What this stack has sent of them, or has put
+    /// into a burst, was sent; what waits to be sent goes along. Connections that have ended stay until the service was told,
+    /// in the next poll. A service that cannot let its connections go ([`Stack::can_depart`]) has them reset. It costs what the
+    /// group has, whatever else there is, and allocates.
+    pub fn depart<S: app::Service>(&mut self, now: Instant, group: u16, service: &mut S) -> Departure {
+        match &mut self.tcp {
+            Some(tcp) => tcp.depart(now, group, service),
+            None => Departure::nothing(group),
+        }
+    }
+
+    /// Takes a flow group in that left the stack of another thread, which has the same configuration, secret and clock. What waits
+    /// to be sent goes out in the next poll, which is due now. What finds no room is refused: a connection is reset, and neither
+    /// service hears of it; a handshake is forgotten.
+    pub fn arrive<S: app::Service>(&mut self, now: Instant, departure: Departure, service: &mut S) -> Arrived {
+        self.due_at = self.due_at.min(now);
+        match &mut self.tcp {
+            Some(tcp) => tcp.arrive(now, departure, service),
+            None => Arrived { refused: departure.connections(), ..Arrived::default() },
+        }
     }
 
     /// The counters, which anyone may read at any time.

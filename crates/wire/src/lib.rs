@@ -1,5 +1,5 @@
-//! Headers as they are on the wire: strict views, builders, Internet checksums, the Toeplitz hash, and the filter
-//! expressions of captures.
+//! Headers as they are on the wire: strict views, builders, Internet checksums, flows and their groups, the Toeplitz hash,
+//! and the filter expressions of captures.
 //!
 //! A view borrows the packet, checks every length once in its `parse`, and never panics, whatever the bytes. It judges form
 //! only: what an address or a port may be is the stack's to decide. Builders write into memory of the caller.
@@ -12,6 +12,7 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod filter;
+pub mod flow;
 pub mod icmp;
 pub mod icmpv4;
 pub mod icmpv6;

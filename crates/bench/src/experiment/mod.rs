@@ -13,6 +13,7 @@ mod rtt;
 mod soak;
 mod stress;
 mod subject;
+mod udp_readers;
 mod web;
 
 pub(crate) use compare::Options as CompareOptions;
@@ -65,6 +66,8 @@ enum Experiment {
     Overload(stress::Options),
     /// What one connection gets by round-trip time, against nginx
     Rtt(rtt::Options),
+    /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
+    UdpReaders(udp_readers::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
 }
@@ -81,6 +84,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Flood(options) => stress::run(stress::Kind::Flood, options),
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
         Experiment::Rtt(options) => rtt::run(options),
+        Experiment::UdpReaders(options) => udp_readers::run(options),
         Experiment::Ladder(options) => ladder::run(options),
     }
 }

@@ -15,5 +15,7 @@ mod life;
 mod likeness;
 mod own;
 mod peers;
+mod spread;
 mod steering;
+mod tune;
 mod web;

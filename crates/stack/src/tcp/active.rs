@@ -220,6 +220,19 @@ impl Actives {
         }
     }
 
+    /// Whether a block is free without anybody losing one.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// The owner goes and takes along what is in its block; whether it was lent.
+    pub(crate) fn take_out(&mut self, index: u32) -> (Active, bool) {
+        let lent = self.pool[index as usize].lent;
+        self.release(index);
+        let empty = Active::new(Algorithm::NewReno, 536);
+        (std::mem::replace(&mut self.pool[index as usize], empty), lent)
+    }
+
     /// The owner is gone.
     pub(crate) fn release(&mut self, index: u32) {
         self.claim(index);

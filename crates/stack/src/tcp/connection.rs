@@ -115,7 +115,7 @@ pub(crate) struct Rcv {
 }
 
 /// The block.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Connection {
     pub(crate) snd: Snd,

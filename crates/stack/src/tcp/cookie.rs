@@ -80,6 +80,16 @@ impl Cookies {
         self.made_at.is_some_and(|made_at| now.saturating_since(made_at).as_nanos() < 2 * u128::from(PERIOD_NS))
     }
 
+    /// When the last one was made.
+    pub fn made_at(&self) -> Option<Instant> {
+        self.made_at
+    }
+
+    /// Others made some under the same secret, the last one then: they may come back here.
+    pub fn expect(&mut self, made_at: Option<Instant>) {
+        self.made_at = self.made_at.max(made_at);
+    }
+
     /// The offer that `cookie` carries, `None` when it is not ours or too old. `client_isn` is the acknowledging
     /// segment's number minus one, `cookie` what it acknowledges minus one. ECN is not in it: see [`read_stamp`].
     pub fn check(&self, now: Instant, tuple: &Tuple, client_isn: Seq, cookie: Seq) -> Option<Offer> {

@@ -133,6 +133,12 @@ pub struct Counters {
     pub delivered_bytes: Counter,
     /// bytes of data acknowledged by peers
     pub acknowledged_bytes: Counter,
+    /// connections that came from another thread
+    pub moved_in: Counter,
+    /// connections that went to another thread
+    pub moved_out: Counter,
+    /// connections and half-open entries that came from another thread and found no room
+    pub moves_refused: Counter,
 }
 
 impl Counters {
@@ -147,6 +153,9 @@ impl Counters {
             sent: Counter::new(),
             delivered_bytes: Counter::new(),
             acknowledged_bytes: Counter::new(),
+            moved_in: Counter::new(),
+            moved_out: Counter::new(),
+            moves_refused: Counter::new(),
         }
     }
 
@@ -183,6 +192,12 @@ impl Report for Counters {
         put("tcp_segments_sent_total", "segments sent", false, &[], &self.sent);
         put("tcp_delivered_bytes_total", "bytes delivered to services", false, &[], &self.delivered_bytes);
         put("tcp_acknowledged_bytes_total", "bytes acknowledged by peers", false, &[], &self.acknowledged_bytes);
+        for (direction, counter) in [("in", &self.moved_in), ("out", &self.moved_out)] {
+            let help = "connections that moved between threads";
+            put("tcp_moved_total", help, false, &[("direction", direction)], counter);
+        }
+        let help = "connections, and handshakes, that moved and found no room";
+        put("tcp_moves_refused_total", help, false, &[], &self.moves_refused);
         for (reason, counter) in Ignored::ALL.iter().zip(&self.ignored) {
             let help = "segments that went no further, by reason";
             put("tcp_segments_ignored_total", help, false, &[("reason", reason.label())], counter);

@@ -14,6 +14,8 @@ use super::half_open::HalfOpens;
 use super::inflight::Records;
 use super::isn::Numbers;
 use super::limits::{ChallengeLimit, Source, SourceLimits, Sources};
+use super::members::Members;
+use super::moves::Farewell;
 use super::reassembly::Blocks;
 use super::send::Queue;
 use super::sip::Key;
@@ -117,6 +119,10 @@ pub(crate) struct Engine {
     pub(super) draining: bool,
     /// polls so far, modulo 2^32
     pub(super) polls: u32,
+    /// who is in which flow group, where there are several threads
+    pub(super) members: Option<Box<Members>>,
+    /// resets of connections that came from another thread and found no place
+    pub(super) farewells: Vec<Farewell>,
 }
 
 impl Engine {
@@ -159,6 +165,8 @@ impl Engine {
             next_port: 0,
             draining: false,
             polls: 0,
+            members: None,
+            farewells: Vec::new(),
         }
     }
 
@@ -246,6 +254,7 @@ impl Engine {
         if self.free.last() == Some(&index) {
             self.free.pop();
         }
+        self.enter(Named::Connection(index), &connection.tuple);
         match self.connections.get_mut(index as usize) {
             Some(place) => *place = connection,
             None => self.connections.push(connection),
@@ -264,6 +273,7 @@ impl Engine {
         let hash = self.table.hash(&c.tuple);
         self.table.remove(hash, Named::Connection(index).value());
         self.sources.close(Source::of(c.tuple.remote().ip()));
+        self.leave(Named::Connection(index));
         self.release_parts(index);
         let event = match reason {
             DeadReason::Closed => Event::Closed,
@@ -318,12 +328,42 @@ impl Engine {
             ts_recent: c.flags.has(Flags::TIMESTAMPS).then_some(c.ts_recent),
         };
         self.kill(index, DeadReason::Closed);
-        let (table, counters) = (&mut self.table, &self.counters);
-        let slot = self.time_wait.insert(now, &closed, |fate| forget(table, fate));
-        // one connection went, so the table has room for one
-        let _ = table.insert(hash, Named::TimeWait(slot).value());
-        counters.on(Event::TimeWaitBegun);
-        counters.time_wait.set(u64::from(self.time_wait.len()));
+        let (table, members) = (&mut self.table, &mut self.members);
+        let slot = self.time_wait.insert(now, &closed, |fate| forget(table, members, fate));
+        self.wait_at(&closed, slot);
+        self.counters.on(Event::TimeWaitBegun);
+    }
+
+    /// A connection waits in that slot of TIME-WAIT from now on.
+    pub(super) fn wait_at(&mut self, closed: &Closed, slot: Slot) {
+        // there is room in the table for all slots
+        let _ = self.table.insert(closed.hash, Named::TimeWait(slot).value());
+        self.enter(Named::TimeWait(slot), &closed.tuple);
+        self.counters.time_wait.set(u64::from(self.time_wait.len()));
+    }
+
+    /// Takes a connection out of TIME-WAIT.
+    pub(super) fn end_wait(&mut self, hash: Hash, slot: Slot) {
+        self.table.remove(hash, Named::TimeWait(slot).value());
+        self.time_wait.remove(slot);
+        self.leave(Named::TimeWait(slot));
+        self.counters.time_wait.set(u64::from(self.time_wait.len()));
+    }
+
+    /// Puts somebody into the list of its flow group, where there are any.
+    #[inline]
+    pub(super) fn enter(&mut self, named: Named, tuple: &Tuple) {
+        if let Some(members) = &mut self.members {
+            members.enter(named, tuple);
+        }
+    }
+
+    /// Takes somebody out of it.
+    #[inline]
+    pub(super) fn leave(&mut self, named: Named) {
+        if let Some(members) = &mut self.members {
+            members.leave(named);
+        }
     }
 
     /// Lets go of entries of TIME-WAIT whose time is over.
@@ -331,8 +371,8 @@ impl Engine {
         if self.time_wait.is_empty() {
             return;
         }
-        let table = &mut self.table;
-        self.time_wait.expire(now, EXPIRED_A_POLL, |fate| forget(table, fate));
+        let (table, members) = (&mut self.table, &mut self.members);
+        self.time_wait.expire(now, EXPIRED_A_POLL, |fate| forget(table, members, fate));
         self.counters.time_wait.set(u64::from(self.time_wait.len()));
     }
 }
@@ -342,14 +382,21 @@ const EXPIRED_A_POLL: u32 = 64;
 /// The least segment, whatever a peer says or an ICMP error claims.
 pub(super) const MSS_LEAST: u16 = 128;
 
-/// Keeps the table true to what happened in TIME-WAIT.
-fn forget(table: &mut Table, fate: Fate) {
+/// Keeps the table, and the lists of flow groups, true to what happened in TIME-WAIT.
+pub(super) fn forget(table: &mut Table, members: &mut Option<Box<Members>>, fate: Fate) {
     match fate {
         Fate::Expired(hash, slot) | Fate::Recycled(hash, slot) => {
             table.remove(hash, Named::TimeWait(slot).value());
+            if let Some(members) = members {
+                members.leave(Named::TimeWait(slot));
+            }
         }
         Fate::Moved(hash, from, to) => {
-            table.replace(hash, Named::TimeWait(from).value(), Named::TimeWait(to).value());
+            let (from, to) = (Named::TimeWait(from), Named::TimeWait(to));
+            table.replace(hash, from.value(), to.value());
+            if let Some(members) = members {
+                members.relocate(from, to);
+            }
         }
     }
 }

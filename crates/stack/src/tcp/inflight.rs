@@ -498,6 +498,35 @@ impl Records {
         *board = Board::default();
     }
 
+    /// Takes a list out of the pool, to be put into another one.
+    pub(crate) fn take_out(&mut self, board: &mut Board) -> Vec<Record> {
+        let records = self.iter(board).copied().collect();
+        self.clear(board);
+        records
+    }
+
+    /// Makes `board`, which is empty, the list that was taken out of another pool; false when there is no room for it.
+    pub(crate) fn put_in(&mut self, board: &mut Board, records: &[Record]) -> bool {
+        if self.free_count < records.len() {
+            return false;
+        }
+        for record in records {
+            let Some(index) = self.allocate(Record { next: NONE, ..*record }) else { return false };
+            match board.tail {
+                NONE => board.head = index,
+                tail => self.pool[tail as usize].next = index,
+            }
+            board.tail = index;
+            board.bytes += record.bytes;
+            match record.fate {
+                Fate::Outstanding => {}
+                Fate::Lost => board.lost += record.bytes,
+                Fate::Sacked => board.sacked += record.bytes,
+            }
+        }
+        true
+    }
+
     /// In order of the stream.
     pub(crate) fn iter<'a>(&'a self, board: &Board) -> impl Iterator<Item = &'a Record> {
         let mut at = board.head;

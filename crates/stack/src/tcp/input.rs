@@ -206,9 +206,7 @@ impl Engine {
         let closed = self.time_wait.get(slot)?;
         match self.time_wait.judge(now, slot, &arrival)? {
             Answer::Reuse { beyond } if origin.listener.is_some() => {
-                self.table.remove(closed.hash, Named::TimeWait(slot).value());
-                self.time_wait.remove(slot);
-                self.counters.time_wait.set(u64::from(self.time_wait.len()));
+                self.end_wait(closed.hash, slot);
                 self.counters.on(Event::TimeWaitReused);
                 return self.on_syn(now, origin, segment, Some(beyond));
             }

@@ -174,6 +174,28 @@ impl Sources {
         })
     }
 
+    /// A connection comes that was counted elsewhere: what exists is not refused for what its source has here.
+    ///
+    /// # Errors
+    /// [`Refused::Table`].
+    pub fn admit(&mut self, source: Source) -> Result<(), Refused> {
+        self.enter(source, |count| {
+            count.established += 1;
+            Ok(())
+        })
+    }
+
+    /// The same of a half-open one.
+    ///
+    /// # Errors
+    /// [`Refused::Table`].
+    pub fn admit_half(&mut self, source: Source) -> Result<(), Refused> {
+        self.enter(source, |count| {
+            count.half_open += 1;
+            Ok(())
+        })
+    }
+
     /// A half-open connection is gone.
     ///
     /// # Panics
@@ -294,7 +316,7 @@ mod tests {
     proptest! {
         /// The twin is a map of counts.
         #[test]
-        fn counts_are_exact_whatever_the_order(steps in prop::collection::vec((0u8..5, 0u64..14), 1..400), secret: (u64, u64)) {
+        fn counts_are_exact_whatever_the_order(steps in prop::collection::vec((0u8..7, 0u64..14), 1..400), secret: (u64, u64)) {
             let limits = SourceLimits { half_open: 3, established: 4 };
             let mut sources = Sources::new(6, limits, Key::new(secret.0, secret.1));
             let mut twin: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
@@ -304,26 +326,31 @@ mod tests {
                 let no_room = !twin.contains_key(&n) && twin.len() == 6;
                 let expected = match what {
                     0 if no_room => Err(Refused::Table),
-                    0 if half == 3 => Err(Refused::HalfOpen),
-                    0 if full == 4 => Err(Refused::Established),
+                    0 if half >= 3 => Err(Refused::HalfOpen),
+                    0 if full >= 4 => Err(Refused::Established),
                     0 => Ok((half + 1, full)),
                     1 if half == 0 => continue,
-                    1 if full == 4 => Err(Refused::Established),
+                    1 if full >= 4 => Err(Refused::Established),
                     1 => Ok((half - 1, full + 1)),
                     2 if no_room => Err(Refused::Table),
-                    2 if full == 4 => Err(Refused::Established),
+                    2 if full >= 4 => Err(Refused::Established),
                     2 => Ok((half, full + 1)),
                     3 if half == 0 => continue,
                     3 => Ok((half - 1, full)),
-                    _ if full == 0 => continue,
-                    _ => Ok((half, full - 1)),
+                    4 if full == 0 => continue,
+                    4 => Ok((half, full - 1)),
+                    _ if no_room => Err(Refused::Table),
+                    5 => Ok((half + 1, full)),
+                    _ => Ok((half, full + 1)),
                 };
                 let got = match what {
                     0 => sources.open_half(source),
                     1 => sources.establish(source),
                     2 => sources.open(source),
                     3 => { sources.close_half(source); Ok(()) }
-                    _ => { sources.close(source); Ok(()) }
+                    4 => { sources.close(source); Ok(()) }
+                    5 => sources.admit_half(source),
+                    _ => sources.admit(source),
                 };
                 prop_assert_eq!(got, expected.map(|_| ()));
                 match expected {

@@ -124,6 +124,7 @@ impl Engine {
             timer,
         };
         self.half_opens.insert(entry);
+        self.enter(Named::HalfOpen(index), &tuple);
         self.counters.on(Event::HalfOpen);
         self.counters.half_open.set(self.half_opens.len() as u64);
         Some(self.syn_ack(now, &entry))
@@ -269,6 +270,7 @@ impl Engine {
             self.wheel.cancel(timer);
         }
         self.half_opens.remove(index);
+        self.leave(Named::HalfOpen(index));
         self.counters.half_open.set(self.half_opens.len() as u64);
         let HalfOpen { tuple, iss, irs, offer, ts_recent, listener, window_bytes, .. } = *entry;
         let mut connection =
@@ -428,6 +430,7 @@ impl Engine {
 
     pub(super) fn drop_half_open(&mut self, index: u32) {
         let Some(entry) = self.half_opens.remove(index) else { return };
+        self.leave(Named::HalfOpen(index));
         let hash = self.table.hash(&entry.tuple);
         self.table.remove(hash, Named::HalfOpen(index).value());
         self.sources.close_half(Source::of(entry.tuple.remote().ip()));

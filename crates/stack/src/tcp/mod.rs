@@ -7,6 +7,9 @@
 //! (`connection`); what it needs to send is borrowed (`active`); what it queued and what is in flight stand in pools
 //! (`send`, `inflight`), data that came out of order too (`reassembly`).
 //!
+//! Where several threads have a stack each, `members` knows who is in which flow group, and `moves` hands a group from one stack
+//! to another.
+//!
 //! There is no send buffer: segments are made, and made again, from the objects that the service queued. Data are
 //! delivered from the frame that they came in.
 //!
@@ -43,6 +46,8 @@ mod inflight;
 mod input;
 mod large;
 mod listen;
+mod members;
+mod moves;
 mod open;
 mod output;
 mod pmtu;
@@ -66,6 +71,7 @@ pub(crate) use engine::{Engine, Outlet};
 pub(crate) use hop::Hop;
 pub(crate) use input::Place;
 pub(crate) use listen::Origin;
+pub use moves::{Arrived, Departure};
 pub use send::BLOCK_BYTES;
 pub use usage::Usage;
 pub use view::{SenderView, View};

@@ -26,6 +26,7 @@ impl Engine {
         service.woken(now, &mut Calls { engine: self, now });
         let mut more = self.run_timers(now, out, service);
         self.expire_waits(now);
+        more |= !self.farewells.is_empty() && !self.send_farewells(out);
         if self.queue.versions.sweep() {
             self.abort_expired();
         }

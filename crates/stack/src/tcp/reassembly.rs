@@ -48,6 +48,14 @@ impl List {
     }
 }
 
+/// A connection's blocks out of their pool, on the way to another one.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// in order of the stream: the first number, the bytes, whether the FIN stands behind them
+    blocks: Vec<(Seq, Box<[u8]>, bool)>,
+    latest: Seq,
+}
+
 /// What became of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
@@ -173,6 +181,33 @@ impl Blocks {
         self.free.push(taken.index);
     }
 
+    /// Takes a list out of the pool, to be put into another one.
+    pub(crate) fn take_out(&mut self, list: &mut List) -> Packed {
+        let mut packed = Packed { blocks: Vec::with_capacity(list.blocks.into()), latest: list.latest };
+        let mut at = list.head;
+        while let Some(meta) = self.metas.get(at as usize) {
+            let bytes = &self.memory[at as usize][..usize::from(meta.bytes)];
+            packed.blocks.push((meta.seq, bytes.into(), meta.fin));
+            at = meta.next;
+        }
+        self.clear(list);
+        packed
+    }
+
+    /// Makes `list`, which is empty, the one that was taken out of another pool; false when there is no room for all of it.
+    pub(crate) fn put_in(&mut self, list: &mut List, packed: &Packed) -> bool {
+        let mut previous = NONE;
+        for (seq, bytes, fin) in &packed.blocks {
+            let Some(index) = self.store(list, previous, NONE, *seq, bytes, *fin) else {
+                self.clear(list);
+                return false;
+            };
+            previous = index;
+        }
+        list.latest = packed.latest;
+        true
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self, list: &mut List) {
         while list.head != NONE {
@@ -259,6 +294,18 @@ mod tests {
                     prop_assert!(!twin.contains_key(&right) && !twin.contains_key(&(left - 1)));
                 }
                 prop_assert_eq!(pool.runs(&list, 3).is_empty(), twin.is_empty());
+                if length % 4 == 0 {
+                    let runs = pool.runs(&list, 4);
+                    let packed = pool.take_out(&mut list);
+                    prop_assert!(pool.used() == 0 && list.is_empty());
+                    let kept = packed.blocks.len();
+                    let (mut short, mut nothing) = (Blocks::new(kept.saturating_sub(1), 100, 20), List::default());
+                    prop_assert!(kept == 0 || !short.put_in(&mut nothing, &packed));
+                    prop_assert!(short.used() == 0 && nothing.is_empty());
+                    pool = Blocks::new(blocks, 100, 20);
+                    prop_assert!(pool.put_in(&mut list, &packed));
+                    prop_assert_eq!((pool.runs(&list, 4), pool.used()), (runs, kept));
+                }
                 if fill {
                     // the gap is filled up to the first byte kept
                     let Some((first, _)) = twin.first_key_value() else { continue };

@@ -6,6 +6,7 @@
 
 use app::{Content, ObjectId, Range, Versions};
 use arrayvec::ArrayVec;
+use std::sync::Arc;
 use wire::Sum;
 
 const NONE: u32 = u32::MAX;
@@ -41,6 +42,19 @@ impl Entry {
     fn end(&self) -> u64 {
         self.position + self.bytes
     }
+}
+
+/// A range out of its pool, on the way to another one: it holds its version by itself.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    position: u64,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Object { content: Arc<Content>, object: ObjectId, start: u64, bytes: u64 },
+    Owned(Box<[u8]>),
 }
 
 /// The rest of a range of an object.
@@ -233,6 +247,54 @@ impl Queue {
         self.release(list, u64::MAX);
     }
 
+    /// Takes a list out of the pools, to be put into others.
+    pub(crate) fn take_out(&mut self, list: &mut List) -> Vec<Packed> {
+        let mut packed = Vec::with_capacity(list.entries.into());
+        let mut at = list.head;
+        while let Some(entry) = self.entries.get(at as usize) {
+            let bytes = match entry.source {
+                Source::Object { held, object, start } => {
+                    let content = self.versions.content(held).clone();
+                    Bytes::Object { content, object, start, bytes: entry.bytes }
+                }
+                Source::Block(_) | Source::Free => Bytes::Owned(self.piece(entry, 0, entry.bytes as usize).into()),
+            };
+            packed.push(Packed { position: entry.position, bytes });
+            at = entry.next;
+        }
+        self.clear(list);
+        packed
+    }
+
+    /// Makes `list`, which is empty, the one that was taken out of other pools; false when there is no room for all of it.
+    pub(crate) fn put_in(&mut self, list: &mut List, packed: &[Packed]) -> bool {
+        let all = packed.iter().all(|Packed { position, bytes }| match bytes {
+            Bytes::Object { content, object, start, bytes } => {
+                let range = Range::Object { content, object: *object, start: *start, bytes: *bytes };
+                self.push(list, *position, &range) == *bytes
+            }
+            Bytes::Owned(bytes) => self.put_block(list, *position, bytes),
+        });
+        if !all {
+            self.clear(list);
+        }
+        all
+    }
+
+    /// A block of its own, as it was: what stands in one block elsewhere does here.
+    fn put_block(&mut self, list: &mut List, position: u64, bytes: &[u8]) -> bool {
+        if self.free == NONE || list.entries >= self.entries_max || list.blocks >= self.blocks_max {
+            return false;
+        }
+        let Some(block) = self.free_blocks.pop() else { return false };
+        let from = block as usize * BLOCK_BYTES;
+        self.memory[from..from + bytes.len()].copy_from_slice(bytes);
+        list.blocks += 1;
+        let source = Source::Block(block);
+        self.append(list, Entry { position, bytes: bytes.len() as u64, source, next: NONE });
+        true
+    }
+
     /// Whether something queued is of a version whose time to drain is over.
     pub(crate) fn holds_expired(&self, list: &List) -> bool {
         let mut at = list.head;
@@ -385,6 +447,18 @@ mod tests {
                 if acknowledge {
                     una = at;
                     queue.release(&mut list, una as u64);
+                }
+                if length % 5 == 0 {
+                    // to other pools, where it is queued, and acknowledged, as before
+                    let (room, used) = (queue.room(&list), queue.used());
+                    let packed = queue.take_out(&mut list);
+                    prop_assert_eq!(queue.used(), (0, 0));
+                    let mut short = Queue::new(used.0.saturating_sub(1), 8, 10, 6);
+                    prop_assert!(packed.is_empty() || !short.put_in(&mut list, &packed));
+                    prop_assert_eq!(short.used(), (0, 0));
+                    queue = Queue::new(12, 8, 10, 6);
+                    prop_assert!(queue.put_in(&mut list, &packed));
+                    prop_assert_eq!((queue.room(&list), queue.used()), (room, used));
                 }
             }
             queue.clear(&mut list);

@@ -39,6 +39,15 @@ pub struct Closed {
     pub ts_recent: Option<u32>,
 }
 
+/// A connection on its way to another list under the same clock: it waits there until the time at which it would have ended here.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    /// what is kept of it
+    pub closed: Closed,
+    /// as in [`Entry`]
+    until: u32,
+}
+
 /// What a segment says that matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
@@ -109,6 +118,11 @@ const _: () = assert!(size_of::<Entry<Tuple4>>() <= 32 && size_of::<Entry<Tuple6
 /// Milliseconds of `at`, modulo 2^29, which is six days; comparisons hold for half of that.
 fn millis(at: Instant) -> u32 {
     (at.as_nanos() / 1_000_000) as u32 & (u32::MAX >> MARK_BITS)
+}
+
+/// Whether a time as in [`Entry::until`] is over at `now`, as [`millis`] gives it.
+fn is_over(until: u32, now: u32) -> bool {
+    (now.wrapping_sub(until >> MARK_BITS) << MARK_BITS).cast_signed() >= 0
 }
 
 /// A ring of entries; the places of those that went early are skipped when their turn comes.
@@ -246,9 +260,13 @@ impl TimeWait {
     }
 
     /// Takes a connection in; the oldest goes if there is no room, and `gone` hears of it.
-    pub fn insert(&mut self, now: Instant, closed: &Closed, mut gone: impl FnMut(Fate)) -> Slot {
+    pub fn insert(&mut self, now: Instant, closed: &Closed, gone: impl FnMut(Fate)) -> Slot {
+        let until = self.until(millis(now)) | if closed.ts_recent.is_some() { STAMPED } else { 0 };
+        self.insert_until(now, closed, until, gone)
+    }
+
+    fn insert_until(&mut self, now: Instant, closed: &Closed, until: u32, mut gone: impl FnMut(Fate)) -> Slot {
         let now = millis(now);
-        let until = self.until(now) | if closed.ts_recent.is_some() { STAMPED } else { 0 };
         let Closed { hash, snd_nxt, rcv_nxt, .. } = *closed;
         let ts_recent = closed.ts_recent.unwrap_or(0);
         match closed.tuple {
@@ -291,6 +309,27 @@ impl TimeWait {
         if slot.0 & V6 == 0 { self.v4.remove(slot.0) } else { self.v6.remove(slot.0 & !V6) }
     }
 
+    /// Takes a connection out, to go on waiting in another list.
+    pub fn take_out(&mut self, slot: Slot) -> Option<Waiting> {
+        let closed = self.get(slot)?;
+        let until = if slot.0 & V6 == 0 {
+            self.v4.entries[slot.0 as usize].until
+        } else {
+            self.v6.entries[(slot.0 & !V6) as usize].until
+        };
+        self.remove(slot);
+        Some(Waiting { closed, until })
+    }
+
+    /// Takes in a connection that was taken out of another list. It stands behind those that came here before it, so its memory
+    /// may be free later than its time is over. None when that is over.
+    pub fn put_in(&mut self, now: Instant, waiting: &Waiting, gone: impl FnMut(Fate)) -> Option<Slot> {
+        if is_over(waiting.until, millis(now)) {
+            return None;
+        }
+        Some(self.insert_until(now, &waiting.closed, waiting.until & !RESTARTED, gone))
+    }
+
     /// Lets go of at most `most` places whose time is over; `gone` hears of each. Whether there may be more.
     pub fn expire(&mut self, now: Instant, most: u32, mut gone: impl FnMut(Fate)) -> bool {
         let now = millis(now);
@@ -328,9 +367,8 @@ impl<T: Copy> Entry<T> {
         }
     }
 
-    /// Whether its time is over at `now`, as [`millis`] gives it.
     fn is_over(&self, now: u32) -> bool {
-        (now.wrapping_sub(self.until >> MARK_BITS) << MARK_BITS).cast_signed() >= 0
+        is_over(self.until, now)
     }
 
     fn stamp(&self) -> Option<u32> {

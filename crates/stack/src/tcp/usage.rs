@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, Named};
 use super::state::State;
+use super::tuple::Tuple;
 
 /// What connections hold. With no connection left everything but TIME-WAIT is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,17 @@ pub struct Usage {
 }
 
 impl Engine {
+    fn tuple_of(&self, named: Named) -> Option<Tuple> {
+        match named {
+            Named::Connection(index) => {
+                let c = self.connections.get(index as usize).filter(|c| c.state != State::Closed);
+                c.map(|c| c.tuple)
+            }
+            Named::HalfOpen(index) => self.half_opens.get(index).map(|entry| entry.tuple),
+            Named::TimeWait(slot) => self.time_wait.get(slot).map(|closed| closed.tuple),
+        }
+    }
+
     /// What is in use. Walks through everything, so it is for tests and for who asks by hand.
     ///
     /// # Panics
@@ -49,6 +61,10 @@ impl Engine {
         }
         let entries = open + self.half_opens.len() + self.time_wait.len() as usize;
         assert_eq!(self.table.len() as usize, entries, "entries of the table");
+        if let Some(members) = &self.members {
+            let listed = members.check(|named| self.tuple_of(named).map_or(u16::MAX, |tuple| members.group(&tuple)));
+            assert_eq!(listed, entries, "members of flow groups");
+        }
         assert_eq!(self.sources.is_empty(), open + self.half_opens.len() == 0, "sources that hold something");
         Usage {
             connections: self.connections.len() - self.free.len(),
