@@ -29,7 +29,7 @@ pub struct Policy {
     pub high_percent: u32,
     /// and until the moving average of its backlog falls under this part of the limit, in percent
     pub low_percent: u32,
-    /// time constant of the moving average
+    /// time constant of the moving average, at most 4 s
     pub window: Duration,
     /// how many of its own a free thread with work takes for each that it steals
     pub local_per_stolen: u32,
@@ -81,10 +81,10 @@ impl Load {
         self.average = match self.sampled {
             None => here,
             Some(before) => {
-                // one step of a first-order low pass, whatever the time between two looks is; in microseconds, so that no product
-                // overflows
-                let passed = u64::try_from((now - before).as_micros()).unwrap_or(u64::MAX).min(1 << 24);
-                let window = u64::try_from(policy.window.as_micros()).unwrap_or(u64::MAX).clamp(1, 1 << 24);
+                // one step of a first-order low pass, whatever the time between two looks is; 22 bits of microseconds, so that
+                // 40 bits of average times two of them stay within 64
+                let passed = u64::try_from((now - before).as_micros()).unwrap_or(u64::MAX).min(1 << 22);
+                let window = u64::try_from(policy.window.as_micros()).unwrap_or(u64::MAX).clamp(1, 1 << 22);
                 (self.average * window + here * passed) / (window + passed)
             }
         };

@@ -1,6 +1,6 @@
 //! The receive-side scaling of a NIC, played at the sending end of a veth pair (`nic.bpf.c`): for the laboratory.
 
-use crate::steering::chain;
+use crate::error::chain;
 use aya::maps::{Array, MapData};
 use aya::programs::tc::{NlOptions, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};

@@ -49,6 +49,12 @@ pub trait Floor {
         let _ = groups;
     }
 
+    /// Whether a flow group can go to another thread without harm.
+    fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
+        let _ = (group, service);
+        true
+    }
+
     /// Takes out everything that belongs to a flow group, for [`Floor::arrive`] of another thread's floor. One that keeps nothing
     /// of a flow need not have the two.
     fn depart<S: Service>(&mut self, now: Instant, group: u16, service: &mut S) -> Parcel {
@@ -98,6 +104,25 @@ impl Floor for stack::Stack {
         service: &mut S,
     ) -> Option<Instant> {
         self.poll(now, supply, tx, service)
+    }
+
+    fn set_groups(&mut self, groups: &Arc<Groups>) {
+        self.set_groups(groups.clone());
+    }
+
+    fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
+        self.can_depart(group, service)
+    }
+
+    fn depart<S: Service>(&mut self, now: Instant, group: u16, service: &mut S) -> Parcel {
+        Box::new(self.depart(now, group, service))
+    }
+
+    fn arrive<S: Service>(&mut self, now: Instant, parcel: Parcel, service: &mut S) {
+        if let Ok(departure) = parcel.downcast::<stack::Departure>() {
+            // what was refused is counted there
+            let _ = self.arrive(now, *departure, service);
+        }
     }
 
     fn successor(&self) -> Option<Self> {
@@ -270,8 +295,10 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         let Some((crossing, _)) = crossing.as_deref_mut() else { return };
         for _ in 0..crossing.departing() {
             let Some(departure) = crossing.departure() else { break };
-            let parcel = stack.depart(now, departure.group, service);
-            crossing.send(departure, parcel);
+            if stack.can_depart(departure.group, service) {
+                let parcel = stack.depart(now, departure.group, service);
+                crossing.send(departure, parcel);
+            }
         }
         self.poll_soon();
     }

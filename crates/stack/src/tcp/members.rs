@@ -72,7 +72,7 @@ impl Members {
 
     fn named(&self, place: u32) -> Named {
         match place {
-            place if place >= self.waits6 => Named::TimeWait(Slot(place - self.waits6 | V6)),
+            place if place >= self.waits6 => Named::TimeWait(Slot((place - self.waits6) | V6)),
             place if place >= self.waits4 => Named::TimeWait(Slot(place - self.waits4)),
             place if place >= self.half_opens => Named::HalfOpen(place - self.half_opens),
             place => Named::Connection(place),
