@@ -18,7 +18,9 @@ const SERVER: &str = "198.18.0.1:7";
 /// How long a server, or a client's warm-up, may take to come.
 const START: Duration = Duration::from_secs(60);
 /// The client's first probes do not count: in this time receive threads are put on their processors.
-const WARM_UP: Duration = Duration::from_millis(1000);
+const WARM_UP: Duration = Duration::from_millis(1500);
+/// How often that is done, evenly over it.
+const PINS: u32 = 9;
 
 /// Options of `simoom-bench experiment ladder`.
 #[derive(Debug, clap::Args)]
@@ -156,11 +158,16 @@ fn measure(options: &Options, simoom: &Path, folder: &Path, step: &Step) -> Resu
     let mut server = Process::spawn(server)?;
     server.wait_for("serving on ", START).context("the server does not come up")?;
     let mut client = Process::spawn(client)?;
-    // attaching programs makes the receive threads anew; the client's come with it
-    std::thread::sleep(WARM_UP / 2);
-    if step.receives_there {
-        lab.pin();
-        receive_threads().difference(&others).try_for_each(|thread| preempt(*thread))?;
+    let mut raised = others;
+    for _ in 0..PINS {
+        std::thread::sleep(WARM_UP / (PINS + 1));
+        if step.receives_there {
+            // attaching a program makes them anew
+            lab.pin();
+            let threads = receive_threads();
+            threads.difference(&raised).try_for_each(|thread| preempt(*thread))?;
+            raised = threads;
+        }
     }
     let status = client.wait(START + Duration::from_secs_f64(options.seconds))?;
     let log = client.log();
@@ -184,8 +191,9 @@ fn receive_threads() -> BTreeSet<u32> {
 
 /// Has a thread take its processor from whoever spins there at once, as an interrupt would.
 fn preempt(thread: u32) -> Result<()> {
-    let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).status();
-    ensure!(done.context("cannot run chrt")?.success(), "chrt cannot raise thread {thread}");
+    let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).output();
+    let gone = || !Path::new("/proc").join(thread.to_string()).exists();
+    ensure!(done.context("cannot run chrt")?.status.success() || gone(), "chrt cannot raise thread {thread}");
     Ok(())
 }
 
@@ -273,7 +281,8 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
          mode pays a system call that sends as well, veth, and the softirq with the steering program and a copy into our ring; it saves \
          the kernel's protocols and the call that receives, and adds our own stack. Who sleeps is woken from another processor, twice a \
          round: an interrupt between processors (on a virtual machine through the host), leaving the idle state, and a switch. That is \
-         most of the sleeping steps' time. (The paper, 32 octets over 10 Gb/s: 60 us on average when sleeping, 50 with SO_BUSY_POLL, 39 \
+         most of the sleeping steps' time, and it is the same interrupt between processors that wakes the thread where somebody \
+         receives on his own processor. (The paper, 32 octets over 10 Gb/s: 60 us on average when sleeping, 50 with SO_BUSY_POLL, 39 \
          spinning, 36 pinned, and about 2 more on the processor that takes the interrupts.)",
         options.size,
         options.rounds,
