@@ -6,7 +6,7 @@ use std::process::Command;
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
 /// Each is src/NAME.bpf.c.
-const PROGRAMS: &[&str] = &["steering"];
+const PROGRAMS: &[&str] = &["nic", "reuseport", "steering"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");

@@ -1,5 +1,6 @@
 //! What every floor of simoom stands on: time, frames and their pool, rings between threads, counters, published
-//! tables, tables on huge pages, sequence numbers, prefetch, the machine's clock and the timer wheel.
+//! tables, tables on huge pages, sequence numbers, prefetch, the machine's clock, the timer wheel
+//! and the policy that balances load between threads.
 //!
 //! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `huge`, `ring` and `prefetch` only; each of
 //! those files opens with the argument for its soundness.
@@ -7,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod arena;
+pub mod balance;
 pub mod counter;
 pub mod frame;
 pub mod huge;

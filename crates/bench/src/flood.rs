@@ -115,6 +115,10 @@ impl<P: Port> Port for Flooding<P> {
         self.port.receive(into, limit)
     }
 
+    fn waiting(&mut self) -> usize {
+        self.port.waiting()
+    }
+
     #[inline]
     fn transmit_room(&mut self) -> usize {
         self.port.transmit_room()

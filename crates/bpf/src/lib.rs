@@ -1,12 +1,18 @@
 //! Every eBPF program and its loader.
 //!
 //! The programs are C beside this file, compiled by build.rs. [`Steering`] is the XDP program that takes our traffic to the
-//! AF_XDP sockets and passes everything else to the kernel, or takes all there is. A program hangs on a bpf link, so it goes when its process
-//! does, however that ends. Left out: pinning, since what outlives the process is what nobody cleans up.
+//! AF_XDP sockets and passes everything else to the kernel, or takes all there is; [`Selector`] chooses the socket of a
+//! reuseport group; [`nic`] is the laboratory's, what makes a NIC with queues of a veth pair. A program hangs on a bpf link or
+//! on sockets, so it goes when its process does, however that ends. Left out: pinning, since what outlives the process is what
+//! nobody cleans up.
 
 #![forbid(unsafe_code)]
 
 pub mod capability;
+mod error;
+pub mod nic;
+pub mod reuseport;
 pub mod steering;
 
+pub use reuseport::{Selector, SelectorConfig, SelectorError};
 pub use steering::{Attach, Config, Steering, SteeringError, Taken};

@@ -5,6 +5,7 @@
 //! the sockets' slots ([`Sockets`]) and the counters ([`Counts`]) are shared with whoever needs them.
 
 use crate::capability::{CAP_BPF, CAP_NET_ADMIN, Capability, missing, missing_of};
+use crate::error::{chain, errno, is};
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, XskMap, lpm_trie::Key};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpLink;
@@ -541,36 +542,6 @@ fn map<M: TryFrom<aya::maps::Map, Error = aya::maps::MapError>>(
 
 fn other(doing: &'static str, error: &dyn std::error::Error) -> SteeringError {
     SteeringError::Other { doing, why: chain(error) }
-}
-
-/// The error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string().trim().replace('\n', " | ");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string().trim().replace('\n', " | ");
-        if !said.contains(&more) {
-            said = format!("{said}: {more}");
-        }
-        cause = error.source();
-    }
-    said
-}
-
-/// The errno at the bottom of an error.
-fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    let mut at = Some(error);
-    while let Some(error) = at {
-        if let Some(code) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return Some(code);
-        }
-        at = error.source();
-    }
-    None
-}
-
-fn is(error: &(dyn std::error::Error + 'static), code: rustix::io::Errno) -> bool {
-    errno(error) == Some(code.raw_os_error())
 }
 
 fn load_error(error: &EbpfError) -> SteeringError {

@@ -1,12 +1,14 @@
 //! The command line.
 
-use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, WebOptions};
+use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, WebOptions};
 use crate::error::Error;
-use crate::words::{Within, ZoneArg};
+use crate::ping::Options as PingOptions;
+use crate::tune::{Flow, Service};
+use crate::words::{Cpus, Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// DNS and static web content served from a network stack of its own, over AF_XDP or kernel sockets.
+/// DNS, static web content and echo served from a network stack of its own, over AF_XDP or kernel sockets.
 #[derive(Debug, Parser)]
 #[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -23,6 +25,10 @@ pub enum Command {
     Dns(DnsCommand),
     /// Static web content
     Web(WebCommand),
+    /// UDP echo (RFC 862): what comes goes back
+    Echo(EchoCommand),
+    /// Measure round trips to an echo server
+    Ping(PingOptions),
     /// Serve what a configuration file says
     Serve {
         /// The configuration file
@@ -38,6 +44,8 @@ pub enum Command {
         #[arg(value_name = "ZONEFILE|DIR")]
         what: Vec<ZoneArg>,
     },
+    /// Say what a network interface and the host are set to, what it means here, and what to run
+    Tune(TuneCommand),
     /// Talk to a running server
     Ctl {
         /// The server's control socket; default: /run/simoom/control, else $XDG_RUNTIME_DIR/simoom/control
@@ -78,6 +86,55 @@ pub struct WebCommand {
     /// web
     #[command(flatten, next_help_heading = "Web")]
     pub web: WebOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
+}
+
+/// `simoom tune`.
+#[derive(Debug, clap::Args)]
+pub struct TuneCommand {
+    /// The interface
+    #[arg(value_name = "IF")]
+    pub interface: String,
+    /// Run what is said to be run, and write how to undo it to a file
+    #[arg(long, conflicts_with = "json")]
+    pub apply: bool,
+    /// Undo what --apply did, by the file that it named
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["apply", "json"])]
+    pub undo: Option<PathBuf>,
+    /// Where --apply writes how to undo it; default: /run/simoom-tune-IF.undo
+    #[arg(long, value_name = "FILE", requires = "apply")]
+    pub undo_file: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The processors that simoom's threads will run on; default: every one
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<Cpus>,
+    /// Lead a flow to a queue by a rule in the device: PROTO[,src=ADDR][,dst=ADDR][,sport=PORT][,dport=PORT],queue=N
+    #[arg(long, value_name = "FLOW")]
+    pub pin_flow: Vec<Flow>,
+    /// Drop a flow in the device: PROTO[,src=ADDR][,dst=ADDR][,sport=PORT][,dport=PORT]
+    #[arg(long, value_name = "FLOW")]
+    pub drop_flow: Vec<Flow>,
+    /// Keep a queue for the services that --for names
+    #[arg(long, value_name = "N", requires = "reserved_for")]
+    pub reserve_queue: Option<u32>,
+    /// What the reserved queue is for, such as tcp:22,tcp:179
+    #[arg(long = "for", value_name = "PROTO:PORT", value_delimiter = ',', requires = "reserve_queue")]
+    pub reserved_for: Vec<Service>,
+}
+
+/// `simoom echo`.
+#[derive(Debug, clap::Args)]
+pub struct EchoCommand {
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// echo
+    #[command(flatten, next_help_heading = "Echo")]
+    pub echo: EchoOptions,
     /// supervision
     #[command(flatten, next_help_heading = "Supervision")]
     pub control: ControlOptions,
@@ -190,6 +247,31 @@ mod tests {
             (
                 "simoom dns --batch 65 x",
                 "invalid value '65' for '--batch <N>': `65` is not a whole number from 1 to 64; see --help",
+            ),
+            (
+                "simoom dns --accept per-cpu x",
+                "invalid value 'per-cpu' for '--accept <WORD>': `per-cpu` is none of shared, per-core, affinity; see --help",
+            ),
+            (
+                "simoom dns --receive one x",
+                "invalid value 'one' for '--receive <WORD>': `one` is none of shared, per-core, affinity; see --help",
+            ),
+            (
+                "simoom web --balance yes x",
+                "invalid value 'yes' for '--balance <WORD>': `yes` is none of on, steal, off; see --help",
+            ),
+            (
+                "simoom web --flow-groups 0 x",
+                "invalid value '0' for '--flow-groups <N>': `0` is not a whole number from 1 to 65536; see --help",
+            ),
+            (
+                "simoom dns --rss-key 6d:5 x",
+                "invalid value '6d:5' for '--rss-key <KEY>': `6d:5` is not a key; write its bytes in hexadecimal with \
+                 colons, as `ethtool -x` shows them; see --help",
+            ),
+            (
+                "simoom dns --rss-key 6d:5a x",
+                "invalid value '6d:5a' for '--rss-key <KEY>': an RSS key has 40 to 52 bytes, not 2; see --help",
             ),
             (
                 "simoom check --config a b",

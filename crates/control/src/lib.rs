@@ -17,6 +17,7 @@ mod launch;
 mod logs;
 mod metrics;
 mod notify;
+pub mod ping;
 mod print;
 mod privileges;
 mod reload;
@@ -25,6 +26,7 @@ mod serve;
 mod service;
 mod signals;
 mod sites;
+pub mod tune;
 pub mod watch;
 mod words;
 mod zones;
@@ -70,6 +72,12 @@ fn run(cli: Cli) -> Result<String, Error> {
             logs::start();
             serve::run(&settings).map(|()| String::new())
         }
+        Command::Echo(echo) => {
+            let settings = config::from_echo_command_line(&echo.dataplane, &echo.echo, &echo.control)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
+        Command::Ping(options) => ping::run(&options),
         Command::Serve { config } => {
             let settings = config::from_file(&config)?;
             logs::start();
@@ -87,6 +95,7 @@ fn run(cli: Cli) -> Result<String, Error> {
             let web = config::web_of_directories(directories.iter().map(|arg| arg.file.as_str()))?;
             check::run(&config::zone_specs(&zones), web.as_ref())
         }
+        Command::Tune(command) => tune::run(&command),
         Command::Ctl { control, command } => ctl::client::run(control.as_deref(), &command),
     }
 }

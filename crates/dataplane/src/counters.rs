@@ -85,6 +85,48 @@ impl Report for Counters {
     }
 }
 
+/// What a thread counts of its dealings with the other threads of its interface.
+#[derive(Debug, Default)]
+pub struct Crossings {
+    /// frames of other threads' groups that were sent to them
+    pub frames_out: Counter,
+    /// frames that others sent
+    pub frames_in: Counter,
+    /// frames that found the ring to their owner full
+    pub lost: Counter,
+    /// frames that waited for their group to arrive
+    pub waited: Counter,
+    /// flow groups that were given away
+    pub groups_out: Counter,
+    /// flow groups that were taken over
+    pub groups_in: Counter,
+    /// 1 while the thread is busy, as the balancer sees it
+    pub busy: Counter,
+    /// moving average of the frames that wait in its port
+    pub backlog: Counter,
+}
+
+impl Report for Crossings {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let mut one = |name, help, labels: &[(&str, &str)], counter: &Counter| {
+            show(Figure { name, help, gauge: false, labels, value: counter.get() });
+        };
+        let frames = "frames of other threads' flow groups";
+        one("dataplane_crossed_frames_total", frames, &[("direction", "out")], &self.frames_out);
+        one("dataplane_crossed_frames_total", frames, &[("direction", "in")], &self.frames_in);
+        one("dataplane_crossing_lost_total", "frames that found the ring to their owner full", &[], &self.lost);
+        one("dataplane_crossing_waited_total", "frames that waited for their flow group", &[], &self.waited);
+        let groups = "flow groups that changed their thread";
+        one("dataplane_moved_groups_total", groups, &[("direction", "out")], &self.groups_out);
+        one("dataplane_moved_groups_total", groups, &[("direction", "in")], &self.groups_in);
+        let mut gauge = |name, help, counter: &Counter| {
+            show(Figure { name, help, gauge: true, labels: &[], value: counter.get() });
+        };
+        gauge("dataplane_busy", "1 while the balancer sees the thread as busy", &self.busy);
+        gauge("dataplane_backlog_frames", "moving average of the frames that wait in the thread's port", &self.backlog);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

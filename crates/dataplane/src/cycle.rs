@@ -1,11 +1,17 @@
 //! One cycle: what was kept is sent, a burst is received, answered and sent.
 
 use crate::Counters;
+use crate::crossing::Crossing;
 use crate::tap::{Direction, Tap};
 use app::Service;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
 use port::{Gather, Large, Outgoing, Piece, Port, Segmentation, Supply};
+use std::any::Any;
 use std::sync::Arc;
+use wire::flow::Groups;
+
+/// What belongs to a flow group, on its way to another thread's stack.
+pub type Parcel = Box<dyn Any + Send>;
 
 /// What the loop needs of a stack. Crate `stack` has the one that is served with; tests of the loop have simpler ones.
 pub trait Floor {
@@ -37,6 +43,29 @@ pub trait Floor {
         tx: &mut Burst,
         service: &mut S,
     ) -> Option<Instant>;
+
+    /// Once, before the first burst, where several threads serve one interface: how flows fall into groups.
+    fn set_groups(&mut self, groups: &Arc<Groups>) {
+        let _ = groups;
+    }
+
+    /// Whether a flow group can go to another thread without harm.
+    fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
+        let _ = (group, service);
+        true
+    }
+
+    /// Takes out everything that belongs to a flow group, for [`Floor::arrive`] of another thread's floor. One that keeps nothing
+    /// of a flow need not have the two.
+    fn depart<S: Service>(&mut self, now: Instant, group: u16, service: &mut S) -> Parcel {
+        let _ = (now, group, service);
+        Box::new(())
+    }
+
+    /// Takes in what another floor gave.
+    fn arrive<S: Service>(&mut self, now: Instant, parcel: Parcel, service: &mut S) {
+        let _ = (now, parcel, service);
+    }
 
     /// The stack that takes this one's place after a panic, with what must outlast it; None has one made as at the start.
     fn successor(&self) -> Option<Self>
@@ -75,6 +104,25 @@ impl Floor for stack::Stack {
         service: &mut S,
     ) -> Option<Instant> {
         self.poll(now, supply, tx, service)
+    }
+
+    fn set_groups(&mut self, groups: &Arc<Groups>) {
+        self.set_groups(groups.clone());
+    }
+
+    fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
+        self.can_depart(group, service)
+    }
+
+    fn depart<S: Service>(&mut self, now: Instant, group: u16, service: &mut S) -> Parcel {
+        Box::new(self.depart(now, group, service))
+    }
+
+    fn arrive<S: Service>(&mut self, now: Instant, parcel: Parcel, service: &mut S) {
+        if let Ok(departure) = parcel.downcast::<stack::Departure>() {
+            // what was refused is counted there
+            let _ = self.arrive(now, *departure, service);
+        }
     }
 
     fn successor(&self) -> Option<Self> {
@@ -119,6 +167,8 @@ pub struct Loop<P, S, N = stack::Stack> {
     /// when the stack is to be polled
     due: Option<Instant>,
     tap: Option<Tap>,
+    /// the way to other threads of the interface, and what the port received before it is known whose it is
+    crossing: Option<Box<(Crossing, Burst)>>,
     counters: Arc<Counters>,
 }
 
@@ -137,8 +187,19 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             copies: false,
             due: Some(Instant::ZERO),
             tap: None,
+            crossing: None,
             counters: Arc::default(),
         }
+    }
+
+    /// A loop that is one of several of an interface.
+    #[must_use]
+    pub(crate) fn with_crossing(mut self, crossing: Option<Crossing>) -> Self {
+        if let Some(crossing) = &crossing {
+            self.stack.set_groups(crossing.owners().groups());
+        }
+        self.crossing = crossing.map(|crossing| Box::new((crossing, Burst::new())));
+        self
     }
 
     /// Whether datagrams are answered in frames of our own, with the received ones going home, instead of in place.
@@ -157,6 +218,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
         let kept = !self.tx.is_empty();
+        if !kept && self.crossing.as_ref().is_some_and(|crossing| crossing.0.departing() > 0) {
+            self.depart(now);
+        }
         let spare = self.tx.remaining_capacity();
         let room = self.port.transmit_room().saturating_sub(self.tx.len()).min(spare);
         if room < self.batch {
@@ -166,9 +230,13 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         // when the stack waits for room, acknowledgements come, which need no answer; what else comes is answered when there is room
         let waits = due && room == 0;
         let limit = self.batch.min(if waits { spare } else { room });
-        let received = if limit == 0 { 0 } else { self.port.receive(&mut self.rx, limit) };
-        if received > 0 {
-            self.take_in(now, received);
+        let received = match limit {
+            0 => 0,
+            limit if self.crossing.is_some() => self.receive_sorted(now, limit),
+            limit => self.port.receive(&mut self.rx, limit),
+        };
+        if !self.rx.is_empty() {
+            self.take_in(now, self.rx.len());
         }
         if (received > 0 || due) && !waits {
             let Loop { port, stack, service, tx, tap, counters, .. } = self;
@@ -182,6 +250,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         let kept = if self.tx.is_empty() { Outgoing::Nothing } else { Outgoing::Waiting };
         let outgoing = self.port.flush().max(kept);
+        if let Some(crossing) = &mut self.crossing {
+            crossing.0.ring_bells();
+        }
         self.counters.cycles.add(1);
         if received + transmitted == 0 {
             self.counters.empty_cycles.add(1);
@@ -189,6 +260,47 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         // a port that takes nothing more is asked again soon anyway
         let next = self.due.filter(|_| outgoing != Outgoing::Full);
         Activity { received, transmitted, outgoing, next }
+    }
+
+    /// Receives what is this thread's, from its port and from other threads, and sends others theirs. How many frames it saw.
+    #[inline(never)]
+    fn receive_sorted(&mut self, now: Instant, limit: usize) -> usize {
+        let Loop { port, stack, service, rx, free, due, crossing, .. } = self;
+        let Some((crossing, received)) = crossing.as_deref_mut() else { return 0 };
+        let home = |free: &mut Burst, port: &mut P| free.drain(..).for_each(|frame| port.give(frame));
+        crossing.look(now, port.waiting());
+        // neither side starves the other
+        let mut seen = crossing.receive(rx, limit.div_ceil(2), free);
+        home(free, port);
+        if !crossing.is_replaying() {
+            seen += port.receive(received, limit - rx.len());
+            crossing.sort(received, rx, free);
+            home(free, port);
+            seen += crossing.receive(rx, limit, free);
+            home(free, port);
+        }
+        while let Some(parcel) = crossing.arrival() {
+            stack.arrive(now, parcel, service);
+            *due = Some(now);
+        }
+        seen
+    }
+
+    /// Gives flow groups away that other threads asked for. Nothing of theirs is in hand, and what was sent for them is the
+    /// device's, as far as that goes: no frame of the new owner shall overtake one of ours.
+    #[cold]
+    fn depart(&mut self, now: Instant) {
+        self.port.flush();
+        let Loop { stack, service, crossing, .. } = self;
+        let Some((crossing, _)) = crossing.as_deref_mut() else { return };
+        for _ in 0..crossing.departing() {
+            let Some(departure) = crossing.departure() else { break };
+            if stack.can_depart(departure.group, service) {
+                let parcel = stack.depart(now, departure.group, service);
+                crossing.send(departure, parcel);
+            }
+        }
+        self.poll_soon();
     }
 
     fn take_in(&mut self, now: Instant, received: usize) {
@@ -254,6 +366,11 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         work(&mut self.service, &mut self.stack)
     }
 
+    /// Asks other threads for flow groups.
+    pub(crate) fn crossing(&mut self) -> Option<&mut Crossing> {
+        self.crossing.as_deref_mut().map(|(crossing, _)| crossing)
+    }
+
     /// Begins or ends copying frames.
     pub fn set_tap(&mut self, tap: Option<Tap>) {
         self.tap = tap;
@@ -278,6 +395,11 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         self.stack = stack;
         self.service = service;
+        if let Some((crossing, received)) = self.crossing.as_deref_mut() {
+            self.counters.dropped_panic.add(received.len() as u64);
+            received.drain(..).for_each(|frame| self.port.give(frame));
+            self.stack.set_groups(crossing.owners().groups());
+        }
         self.poll_soon();
     }
 
@@ -287,6 +409,10 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             for frame in burst.drain(..) {
                 self.port.give(frame);
             }
+        }
+        if let Some((mut crossing, mut received)) = self.crossing.take().map(|crossing| *crossing) {
+            crossing.clear(|frame| self.port.give(frame));
+            received.drain(..).for_each(|frame| self.port.give(frame));
         }
         self.port
     }

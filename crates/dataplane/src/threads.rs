@@ -1,14 +1,17 @@
 //! The threads: pinned, asleep when idle, woken by an eventfd, restarted after a panic.
 
+use crate::bell::Bell;
+use crate::counters::Crossings;
+use crate::crossing::{Crossing, crossings};
 use crate::idle::{Governor, Idle, Next};
 use crate::tap::Tap;
-use crate::{Counters, Floor, Loop};
+use crate::{Counters, Floor, Loop, Owners};
 use app::{Service, Waker};
+use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
 use port::{Facts, Outgoing, Port};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -40,11 +43,39 @@ pub struct Config {
     pub copies: bool,
     /// what a thread does when there is nothing to do
     pub idle: Idle,
+    /// Threads that share their work by flow group; the others serve what their ports receive.
+    pub sharing: Vec<Sharing>,
+}
+
+/// Threads that share the work of one interface by flow group.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// the first of them; as many are meant as the table has
+    pub first: usize,
+    /// who owns which group, threads counted from the first
+    pub owners: Arc<Owners>,
+    /// by what groups move from busy threads to free ones; None: they stay
+    pub balance: Option<Policy>,
+}
+
+/// Each thread's ways to the others of its interface.
+fn ways(sharing: &[Sharing], bells: &[Arc<Bell>]) -> Vec<Option<Crossing>> {
+    let mut ways: Vec<Option<Crossing>> = bells.iter().map(|_| None).collect();
+    for Sharing { first, owners, balance } in sharing {
+        let threads = *first..first + owners.threads();
+        assert!(threads.end <= bells.len(), "threads {threads:?} of {}", bells.len());
+        let made = crossings(owners, balance.as_ref(), &bells[threads.clone()]);
+        for (way, made) in ways[threads].iter_mut().zip(made) {
+            assert!(way.is_none(), "a thread of two interfaces");
+            *way = Some(made);
+        }
+    }
+    ways
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { cpus: Vec::new(), batch: BURST_FRAMES, copies: false, idle: Idle::default() }
+        Config { cpus: Vec::new(), batch: BURST_FRAMES, copies: false, idle: Idle::default(), sharing: Vec::new() }
     }
 }
 
@@ -54,6 +85,8 @@ type Command<S, N> = Box<dyn FnOnce(&mut S, &mut N) + Send>;
 enum Order<S, N> {
     Run(Command<S, N>),
     Tap(Option<Tap>),
+    /// take over this flow group
+    Want(u16),
 }
 
 /// What a thread and its handle share.
@@ -61,7 +94,7 @@ struct Shared {
     stop: AtomicBool,
     /// an order waits in the channel
     ordered: AtomicBool,
-    wake: OwnedFd,
+    bell: Arc<Bell>,
 }
 
 impl Shared {
@@ -70,13 +103,8 @@ impl Shared {
         let shared = self.clone();
         Waker::new(move || {
             shared.ordered.store(true, Ordering::Release);
-            shared.wake();
+            shared.bell.ring();
         })
-    }
-
-    fn wake(&self) {
-        // refused only when the count is full, and then the thread is about to wake
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
@@ -85,6 +113,7 @@ struct Handle<P, S, N> {
     shared: Arc<Shared>,
     orders: Mutex<Sender<Order<S, N>>>,
     counters: Arc<Counters>,
+    crossings: Option<Arc<Crossings>>,
 }
 
 /// Running threads, one a port. Dropping it stops them.
@@ -103,6 +132,9 @@ where
     ///
     /// # Errors
     /// The kernel's, when a thread cannot be made or pinned; those that were started are stopped.
+    ///
+    /// # Panics
+    /// When threads are to share that are not there, or do so twice.
     pub fn start(
         ports: Vec<P>,
         config: &Config,
@@ -112,12 +144,13 @@ where
         let make = Arc::new((make_stack, make_service));
         let clock = Clock::start();
         let mut dataplane = Dataplane { threads: Vec::with_capacity(ports.len()) };
-        for (n, port) in ports.into_iter().enumerate() {
-            let shared = Arc::new(Shared {
-                stop: AtomicBool::new(false),
-                ordered: AtomicBool::new(false),
-                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            });
+        let bells = ports.iter().map(|_| Bell::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        let mut ways = ways(&config.sharing, &bells).into_iter();
+        for ((n, port), bell) in ports.into_iter().enumerate().zip(bells) {
+            let crossing = ways.next().flatten();
+            let crossings = crossing.as_ref().map(|crossing| crossing.counters().clone());
+            let (stop, ordered) = (AtomicBool::new(false), AtomicBool::new(false));
+            let shared = Arc::new(Shared { stop, ordered, bell });
             let (orders, ordered) = channel();
             let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
             let (make, config, of_thread) = (make.clone(), config.clone(), shared.clone());
@@ -137,6 +170,7 @@ where
                 };
                 let (stack, service) = (make_stack(n, port.facts()), make_service());
                 let cycles = Loop::new(port, stack, service, config.batch).with_copies(config.copies);
+                let cycles = cycles.with_crossing(crossing);
                 // as above
                 let _ = ready.send(Ok(cycles.counters().clone()));
                 let mut thread = Thread {
@@ -153,7 +187,8 @@ where
             let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
             let counters = started
                 .map_err(|error| io::Error::new(error.kind(), format!("starting dataplane thread {n}: {error}")))?;
-            dataplane.threads.push(Handle { join: Some(join), shared, orders: Mutex::new(orders), counters });
+            let orders = Mutex::new(orders);
+            dataplane.threads.push(Handle { join: Some(join), shared, orders, counters, crossings });
         }
         Ok(dataplane)
     }
@@ -163,9 +198,19 @@ where
         self.threads.iter().map(|thread| &thread.counters)
     }
 
+    /// What each thread counts of its dealings with the others; nothing where each serves what its port receives.
+    pub fn crossings(&self) -> impl Iterator<Item = &Arc<Crossings>> {
+        self.threads.iter().filter_map(|thread| thread.crossings.as_ref())
+    }
+
+    /// Has thread `to` take a flow group over from its owner; false when there is no such thread.
+    pub fn move_group(&self, group: u16, to: usize) -> bool {
+        to < self.threads.len() && self.order(to, Order::Want(group))
+    }
+
     /// Makes every thread begin a cycle now, so that sleeping ones take what was published.
     pub fn wake(&self) {
-        self.threads.iter().for_each(|thread| thread.shared.wake());
+        self.threads.iter().for_each(|thread| thread.shared.bell.ring());
     }
 
     /// Has `command` run on every thread, between two cycles, with its service and stack; does not wait for it. The stack
@@ -187,7 +232,7 @@ where
         let thread = &self.threads[n];
         let sent = thread.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order).is_ok();
         thread.shared.ordered.store(true, Ordering::Release);
-        thread.shared.wake();
+        thread.shared.bell.ring();
         sent
     }
 
@@ -202,7 +247,7 @@ impl<P, S, N> Dataplane<P, S, N> {
     fn end(&mut self) -> Vec<P> {
         for thread in &self.threads {
             thread.shared.stop.store(true, Ordering::Release);
-            thread.shared.wake();
+            thread.shared.bell.ring();
         }
         // a thread that panicked outside its containment was shown by the panic hook; its port went with it
         self.threads.iter_mut().filter_map(|thread| thread.join.take()?.join().ok()).collect()
@@ -319,6 +364,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             match order {
                 Order::Run(command) => self.cycles.with_parts(command),
                 Order::Tap(tap) => self.cycles.set_tap(tap),
+                Order::Want(group) => self.cycles.crossing().into_iter().for_each(|crossing| crossing.want(group)),
             }
         }
         // for what a command changed, and for a service that another thread woke
@@ -327,6 +373,15 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
 
     /// Sleeps until a frame, a wake-up or `until`; the time then.
     fn sleep(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
+        let bell = self.shared.bell.clone();
+        bell.fall_asleep();
+        let left = self.cycles.crossing().is_some_and(|crossing| crossing.has_work());
+        let woken = if left { now } else { self.wait(now, until, outgoing) };
+        bell.wake_up();
+        woken
+    }
+
+    fn wait(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
         let counters = self.cycles.counters().clone();
         let port = self.cycles.port();
         // what has arrived cannot be received while nothing can be sent: to wait for it would be to ask again and again, on a
@@ -348,7 +403,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let wake = PollFd::from_borrowed_fd(self.shared.wake.as_fd(), PollFlags::IN);
+        let wake = PollFd::from_borrowed_fd(self.shared.bell.descriptor(), PollFlags::IN);
         counters.sleeps.add(1);
         let signalled = match pollable {
             Some(port) => {
@@ -365,8 +420,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             }
         };
         if signalled {
-            // the count does not matter, only that it is taken
-            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+            self.shared.bell.silence();
         }
         self.clock.now()
     }

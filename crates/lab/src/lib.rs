@@ -25,21 +25,25 @@ pub mod capture;
 pub mod compare;
 pub mod frame;
 mod namespace;
+mod napi;
+pub mod nic;
 pub mod peers;
 mod process;
 pub mod raw;
 pub mod zonegen;
 
 pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4, SERVER_V6, Side};
+pub use nic::{Nic, NicOptions};
 pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 22] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("chromium", "chromium"),
+    ("chrt", "util-linux"),
     ("curl", "curl"),
     ("dig", "dnsutils"),
     ("dnsperf", "dnsperf"),

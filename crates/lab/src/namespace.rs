@@ -6,13 +6,16 @@
 //! which veth has no NAPI and drops what XDP sends or redirects to it; and several queues really in use, since veth starts
 //! with one of them.
 
+use crate::napi;
+use crate::nic::{Nic, NicOptions};
 use crate::process::{Process, output};
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::{
     process::Pid,
     thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity},
 };
 use std::{
+    collections::HashMap,
     fs::{self, File},
     net::{Ipv4Addr, Ipv6Addr},
     os::fd::AsFd as _,
@@ -42,11 +45,13 @@ pub struct Options {
     pub mtu: u32,
     /// Checksum and segmentation offloads, as a NIC that segments in hardware has them. A kernel sender then leaves its checksums partial.
     pub offloads: bool,
+    /// Spreads what the client's kernel sends over the server's queues as a NIC does: see [`Lab::nic`].
+    pub nic: Option<NicOptions>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, mtu: 1500, offloads: true }
+        Self { queues: 1, mtu: 1500, offloads: true, nic: None }
     }
 }
 
@@ -70,6 +75,7 @@ pub struct Lab {
     server: Host,
     middle: Option<Host>,
     client: Host,
+    nic: Option<Nic>,
 }
 
 impl Lab {
@@ -96,8 +102,13 @@ impl Lab {
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // from here on Drop cleans up, also when a step fails
         let middle = if apart { Some(Host::new(&name, Side::Middle)?) } else { None };
-        let lab = Self { server: Host::new(&name, Side::Server)?, middle, client: Host::new(&name, Side::Client)? };
+        let (server, client) = (Host::new(&name, Side::Server)?, Host::new(&name, Side::Client)?);
+        let mut lab = Self { server, middle, client, nic: None };
         lab.join(options).context("cannot join the two hosts")?;
+        if let Some(nic) = &options.nic {
+            ensure!(!apart, "a program that plays the path sends past the kernel's queueing, where the NIC is");
+            lab.nic = Some(lab.put_nic(options.queues, nic).context("cannot make a NIC of the wire")?);
+        }
         lab.pin();
         Ok(lab)
     }
@@ -115,6 +126,21 @@ impl Lab {
     /// The host between the two, if they were made apart.
     pub fn middle(&self) -> Option<&Host> {
         self.middle.as_ref()
+    }
+
+    /// The server's NIC, if it was made with one ([`Options::nic`]).
+    pub fn nic(&self) -> Option<&Nic> {
+        self.nic.as_ref()
+    }
+
+    /// Without segmentation at the sender veth receives in NAPI whatever comes; with it, only what could be merged, and the rest in
+    /// the sender's own softirq. As in a NIC, what comes faster than it is taken is lost when a ring is full, here of 256 frames. No
+    /// queueing discipline helps: veth stops the transmit queue whose ring is full, but as long as no XDP program is attached to the
+    /// other end it wakes queue 0 instead (Linux 6.18), and the flow stands still.
+    fn put_nic(&self, queues: u32, options: &NicOptions) -> Result<Nic> {
+        let (sender, interface) = (&self.client, self.client.interface());
+        sender.run(&["ethtool", "-K", interface, "tso", "off"])?;
+        sender.inside(|| Nic::attach(interface, queues, options))
     }
 
     fn join(&self, options: &Options) -> Result<()> {
@@ -159,13 +185,21 @@ impl Lab {
         Ok(())
     }
 
-    /// Puts each side's receive threads on its processor: the server's on 0, the client's and the middle's on 1. Call it again after a
-    /// program was attached, since that makes the threads anew. Other laboratories' threads go to the same processors.
+    /// Puts each side's receive threads on its processor: the server's on 0, or with a NIC that of queue `n` on processor `n`, the
+    /// client's and the middle's on 1. Call it again after a program was attached, since that makes the threads anew.
     pub fn pin(&self) {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if processors < 2 {
             return;
         }
+        let hosts = [Some(&self.server), self.middle.as_ref(), Some(&self.client)];
+        let placed = hosts.into_iter().flatten().flat_map(|host| host.receive_threads());
+        let placed = placed.map(|(side, queue, name)| match side {
+            Side::Server if self.nic.is_some() => (name, queue % processors),
+            Side::Server => (name, 0),
+            Side::Client | Side::Middle => (name, 1),
+        });
+        let placed: HashMap<String, usize> = placed.collect();
         let Ok(entries) = fs::read_dir("/proc") else { return };
         for entry in entries.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
@@ -173,13 +207,9 @@ impl Lab {
                 continue;
             };
             let Ok(name) = fs::read_to_string(entry.path().join("comm")) else { continue };
-            let processor = match name.get(..8) {
-                Some("napi/vs-") => 0,
-                Some("napi/vc-" | "napi/wc-" | "napi/ws-") => 1,
-                _ => continue,
-            };
+            let Some(processor) = placed.get(name.trim_end()) else { continue };
             let mut set = CpuSet::new();
-            set.set(processor);
+            set.set(*processor);
             // the thread may be gone by now
             let _ = sched_setaffinity(Some(pid), &set);
         }
@@ -293,6 +323,24 @@ impl Host {
         }
     }
 
+    /// The names of the threads that receive here, each with its queue.
+    fn receive_threads(&self) -> Vec<(Side, usize, String)> {
+        let of = |interface: &&str| -> std::io::Result<Vec<_>> {
+            let index = rustix::net::netdevice::name_to_index(any_socket()?, interface)?;
+            let ids = napi::ids(index)?.into_iter().enumerate();
+            Ok(ids.map(|(queue, id)| (self.side, queue, format!("napi/{interface}-{id}"))).collect())
+        };
+        let found: std::io::Result<Vec<Vec<_>>> = self.inside(|| self.interfaces().iter().map(of).collect());
+        found
+            .unwrap_or_else(|error| {
+                eprintln!("lab: the receive threads of {} are not on their processors: {error}", self.name);
+                Vec::new()
+            })
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     /// Takes IPv6 from the kernel, without which it sends no frames of its own while nobody asks it to.
     fn hush(&self) -> std::io::Result<()> {
         // /proc/sys/net is that of the thread's own network namespace; `default` is for interfaces to come
@@ -338,6 +386,11 @@ impl Drop for Host {
             eprintln!("lab: {error:#}");
         }
     }
+}
+
+/// A socket to ask about interfaces by.
+fn any_socket() -> std::io::Result<std::net::UdpSocket> {
+    std::net::UdpSocket::bind("0.0.0.0:0")
 }
 
 /// Removes the namespaces of test processes that are gone (killed, or the machine's power cut), with what still runs there.

@@ -1,7 +1,8 @@
-//! The ethtool ioctls and AF_PACKET options that `device` and `packet` need.
+//! The ethtool ioctls and AF_PACKET options that `device`, `nic` and `packet` need.
 //!
-//! Soundness: each call hands the kernel a pointer to a live local value of the layout that linux/ethtool.h or
-//! linux/if_packet.h gives for that command; the kernel writes at most that value.
+//! Soundness: each call hands the kernel a pointer to a live value of the layout that linux/ethtool.h or linux/if_packet.h gives for
+//! that command; the kernel writes at most that value. Where an answer's length varies, it is what the counts at its beginning
+//! say, which `nic` sets to what it has room for.
 
 #![allow(unsafe_code)]
 
@@ -69,11 +70,12 @@ pub(crate) fn segments_tcp(interface: &str) -> io::Result<bool> {
 }
 
 /// Integers only, so whatever the kernel writes is a value.
-trait Words {}
+pub(crate) trait Words {}
 impl<const N: usize> Words for [u32; N] {}
 impl<const N: usize> Words for [u64; N] {}
+impl Words for [u32] {}
 
-fn ask<T: Words>(interface: &str, value: &mut T) -> io::Result<()> {
+pub(crate) fn ask<T: Words + ?Sized>(interface: &str, value: &mut T) -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut name = [0; libc::IFNAMSIZ];
     if interface.len() >= name.len() {

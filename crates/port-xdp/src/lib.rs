@@ -11,6 +11,7 @@
 pub mod device;
 mod ethtool;
 mod handle;
+pub mod nic;
 mod open;
 mod packet;
 mod pieces;

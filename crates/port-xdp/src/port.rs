@@ -395,6 +395,11 @@ impl Port for XdpPort {
     }
 
     #[inline]
+    fn waiting(&mut self) -> usize {
+        self.socket.as_mut().map_or(0, |socket| socket.rx.waiting(u32::MAX) as usize)
+    }
+
+    #[inline]
     fn transmit_room(&mut self) -> usize {
         let takes = self.recipe.device_takes;
         if takes.is_some_and(|takes| self.outstanding + BURST_FRAMES as u32 > takes) {

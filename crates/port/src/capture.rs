@@ -131,6 +131,10 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
         n
     }
 
+    fn waiting(&mut self) -> usize {
+        self.port.waiting()
+    }
+
     fn transmit_room(&mut self) -> usize {
         self.port.transmit_room()
     }

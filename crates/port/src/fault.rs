@@ -94,6 +94,10 @@ impl<P: Port> Port for Fault<P> {
         n
     }
 
+    fn waiting(&mut self) -> usize {
+        self.receive.ready.len() + self.port.waiting()
+    }
+
     fn transmit_room(&mut self) -> usize {
         self.port.transmit_room().saturating_sub(self.transmit.ready.len())
     }

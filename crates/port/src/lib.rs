@@ -65,6 +65,11 @@ pub trait Port {
     /// Appends up to `limit` received frames to `into` (never past its capacity) and returns how many. Does not wait.
     fn receive(&mut self, into: &mut Burst, limit: usize) -> usize;
 
+    /// Frames that [`Port::receive`] would give now, as far as the port can tell: a measure of how far behind its owner is.
+    fn waiting(&mut self) -> usize {
+        0
+    }
+
     /// Frames that [`Port::transmit`] would accept now.
     fn transmit_room(&mut self) -> usize;
 

@@ -1,6 +1,6 @@
 //! Making the sockets, all of them before anything runs.
 
-use crate::config::{BindError, Config, Endpoint, Transport};
+use crate::config::{BindError, Config, Endpoint, Spread, Transport};
 use crate::sys;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -11,16 +11,17 @@ use std::os::fd::AsFd;
 /// taught the kernel and are fragmented at the interface's MTU, as RFC 9715 section 3.1 advises servers.
 const PMTUDISC_OMIT: i32 = 5;
 
-/// Binds one socket for every thread to `endpoint`, as a reuseport group when there are several.
+/// Binds the sockets of `endpoint`: one for every thread, as a reuseport group when there are several, or one for all.
 pub(crate) fn group(config: &Config, endpoint: &Endpoint) -> Result<Vec<Socket>, BindError> {
-    if config.threads > 1 && endpoint.address.port() != 0 {
+    let count = if config.spread(endpoint.transport) == Spread::Shared { 1 } else { config.threads };
+    if count > 1 && endpoint.address.port() != 0 {
         // a reuseport group would be joined silently by another program of the same user; a plain socket is refused
         drop(one(config, endpoint, endpoint.address, false)?);
     }
-    let mut sockets = Vec::with_capacity(config.threads);
+    let mut sockets = Vec::with_capacity(count);
     let mut address = endpoint.address;
-    for _ in 0..config.threads {
-        let socket = one(config, endpoint, address, config.threads > 1)?;
+    for _ in 0..count {
+        let socket = one(config, endpoint, address, count > 1)?;
         // with port 0 the first socket chose, and the others follow
         address = local(&socket, endpoint)?;
         sockets.push(socket);
@@ -68,6 +69,10 @@ fn one(config: &Config, endpoint: &Endpoint, address: SocketAddr, shared: bool) 
         Ok(socket)
     };
     let socket = make().map_err(|error| explain(endpoint, "making the socket", error))?;
+    if config.busy_poll_us > 0 && endpoint.transport == Transport::Udp {
+        sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
+            .map_err(|source| BindError::System { doing: "busy polling, which needs CAP_NET_ADMIN", source })?;
+    }
     socket.bind(&SockAddr::from(address)).map_err(|error| explain(endpoint, "bind", error))?;
     Ok(socket)
 }

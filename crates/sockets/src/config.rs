@@ -53,6 +53,38 @@ pub enum Idle {
     Block,
 }
 
+/// How what arrives at an endpoint gets to the threads. With one thread there is nothing to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// one socket for all of them
+    Shared,
+    /// a socket for each, between which the kernel's hash chooses
+    PerCore,
+    /// a socket for each, between which a table of flow groups chooses, and threads that help each other out
+    #[default]
+    Affinity,
+}
+
+/// How threads help each other out, where endpoints are spread by [`Spread::Affinity`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// a thread with time accepts and receives from the socket of one that has none
+    pub steal: bool,
+    /// and takes over flow groups from whom it stole most; nothing without `steal`
+    pub migrate: bool,
+    /// flow groups, 1 to [`MOST_GROUPS`]
+    pub groups: usize,
+}
+
+/// The most flow groups there can be.
+pub const MOST_GROUPS: usize = 65_536;
+
+impl Default for Balance {
+    fn default() -> Self {
+        Balance { steal: true, migrate: true, groups: 4096 }
+    }
+}
+
 /// How streams are bounded, per thread.
 #[derive(Clone, Debug)]
 pub struct Streams {
@@ -94,7 +126,7 @@ impl Default for Streams {
 pub struct Config {
     /// what is served
     pub endpoints: Vec<Endpoint>,
-    /// threads, at least one; each has a socket of its own for every endpoint
+    /// threads, at least one
     pub threads: usize,
     /// processors that the threads are pinned to, in turn; empty: not pinned
     pub cpus: Vec<usize>,
@@ -108,8 +140,16 @@ pub struct Config {
     pub send_buffer_bytes: usize,
     /// whether datagrams carry their congestion bits; costs a control message each
     pub ecn: bool,
+    /// microseconds that a thread which would sleep polls the device's queue itself first (SO_BUSY_POLL); 0 is off
+    pub busy_poll_us: u32,
     /// what a thread does when there is nothing to do
     pub idle: Idle,
+    /// how connections get to the threads
+    pub accept: Spread,
+    /// how datagrams get to the threads
+    pub receive: Spread,
+    /// how threads help each other out
+    pub balance: Balance,
     /// bounds of the stream half
     pub streams: Streams,
     /// whether connections to ports that were given are refused between binding and starting, rather than held: for who will take
@@ -128,7 +168,11 @@ impl Default for Config {
             receive_buffer_bytes: 2 << 20,
             send_buffer_bytes: 2 << 20,
             ecn: false,
+            busy_poll_us: 0,
             idle: Idle::default(),
+            accept: Spread::default(),
+            receive: Spread::default(),
+            balance: Balance::default(),
             streams: Streams::default(),
             refuse_until_started: false,
         }
@@ -202,6 +246,14 @@ fn any(address: &SocketAddr) -> &'static str {
 }
 
 impl Config {
+    /// How an endpoint's work gets to the threads.
+    pub(crate) fn spread(&self, transport: Transport) -> Spread {
+        match transport {
+            Transport::Udp => self.receive,
+            Transport::Tcp => self.accept,
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), BindError> {
         let wrong = |what: String| Err(BindError::Config(what));
         if self.endpoints.is_empty() {
@@ -209,6 +261,9 @@ impl Config {
         }
         if self.threads == 0 {
             return wrong("no threads; at least one is needed".into());
+        }
+        if !(1..=MOST_GROUPS).contains(&self.balance.groups) {
+            return wrong(format!("{} flow groups; 1 to {MOST_GROUPS} are possible", self.balance.groups));
         }
         if !(1..=BATCH_DATAGRAMS).contains(&self.batch) {
             return wrong(format!("a batch of {} datagrams; 1 to {BATCH_DATAGRAMS} are possible", self.batch));

@@ -64,6 +64,66 @@ pub struct Counters {
     pub panics: Counter,
 }
 
+/// What one of several threads does of its own work and of others', apart from the other threads' figures.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    thread: String,
+    /// connections accepted from its own queue, or from the one that all threads share
+    pub accepted_own: Counter,
+    /// connections accepted from another thread's queue
+    pub accepted_stolen: Counter,
+    /// datagrams received from its own socket, or from the one that all threads share
+    pub received_own: Counter,
+    /// datagrams received from another thread's socket
+    pub received_stolen: Counter,
+    /// flow groups taken over from other threads
+    pub groups_taken: Counter,
+    /// flow groups that others got when this thread panicked
+    pub groups_left: Counter,
+    /// flow groups that it owns
+    pub groups: Counter,
+    /// what waits at it, in thousandths of what it holds at most
+    pub backlog: Counter,
+    /// 1 while it cannot keep up
+    pub busy: Counter,
+    /// 1 while flow groups that were not taken over follow their packets to the thread of the processor where they arrive
+    pub follows: Counter,
+}
+
+impl Sharing {
+    pub(crate) fn new(thread: usize) -> Sharing {
+        Sharing { thread: thread.to_string(), ..Sharing::default() }
+    }
+}
+
+impl Report for Sharing {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let thread = ("thread", self.thread.as_str());
+        let mut one = |name: &str, help, labels: &[(&str, &str)], counter: &Counter| {
+            let gauge = !name.ends_with("_total");
+            show(Figure { name, help, gauge, labels, value: counter.get() });
+        };
+        for (queue, accepted, received) in [
+            ("its own", &self.accepted_own, &self.received_own),
+            ("another's", &self.accepted_stolen, &self.received_stolen),
+        ] {
+            let labels = [thread, ("queue", queue)];
+            one("sockets_thread_accepted_total", "connections that a thread accepted", &labels, accepted);
+            one("sockets_thread_received_total", "datagrams that a thread received", &labels, received);
+        }
+        let taken = "flow groups that a thread took over from those it had helped";
+        one("sockets_thread_groups_taken_total", taken, &[thread], &self.groups_taken);
+        let left = "flow groups that others got because a thread panicked";
+        one("sockets_thread_groups_left_total", left, &[thread], &self.groups_left);
+        one("sockets_thread_groups", "flow groups that a thread owns", &[thread], &self.groups);
+        let backlog = "what waits at a thread, in thousandths of what it holds at most";
+        one("sockets_thread_backlog", backlog, &[thread], &self.backlog);
+        one("sockets_thread_busy", "1 while a thread cannot keep up", &[thread], &self.busy);
+        let follows = "1 while flow groups follow their packets to the processor where they arrive";
+        one("sockets_thread_follows", follows, &[thread], &self.follows);
+    }
+}
+
 impl Report for Counters {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
         let mut one = |name, help, labels: &[(&str, &str)], counter: &Counter| {

@@ -1,49 +1,44 @@
 //! Threads and their loop.
 
 use crate::bind;
-use crate::config::{BATCH_DATAGRAMS, BindError, Config, Endpoint, Idle, Transport};
-use crate::counters::Counters;
-use crate::idle::Governor;
-use crate::sys::Batch;
-use crate::tcp::{READ_BYTES, Table, reset_on_close};
+use crate::config::{BindError, Config, Endpoint, Spread, Transport};
+use crate::counters::{Counters, Sharing};
+use crate::help::{Helper, Theirs};
+use crate::run::Loop;
+use crate::selector::{self, Table};
+use crate::share::{self, Board, Queue};
+use crate::sys;
 use crate::udp::Udp;
-use app::{Addresses, Listener, Service};
+use app::{Listener, Service};
 use base::{Clock, Instant};
-use mio::net::{TcpListener, TcpStream};
+use bpf::SelectorError;
+use mio::net::TcpListener;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Interest, Poll, Token, Waker};
 use socket2::{SockRef, Socket};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Connections that one cycle accepts from a listener, and turns of connections in one cycle: what bounds how long datagrams
-/// wait behind streams.
-const ACCEPTS: usize = 16;
-const TURNS: usize = 64;
-/// Cycles with work in hand between two looks at what else the kernel has.
-const BUSY_CYCLES: u32 = 4;
-/// How long a listener rests when descriptors or memory ran out.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Panics that follow each other within this time make the thread rest that long before it starts again.
 const PANIC_REST: Duration = Duration::from_millis(100);
 
-const WAKE: Token = Token(usize::MAX);
+pub(crate) const WAKE: Token = Token(usize::MAX);
 
 /// What the threads are to do; it only goes on.
 #[derive(Debug, Default)]
-struct Stage(AtomicU8);
-const DRAIN: u8 = 1;
-const STOP: u8 = 2;
+pub(crate) struct Stage(AtomicU8);
+pub(crate) const DRAIN: u8 = 1;
+pub(crate) const STOP: u8 = 2;
 
 impl Stage {
     /// Exactly: a stop resets what a drain would close.
-    fn is(&self, stage: u8) -> bool {
+    pub(crate) fn is(&self, stage: u8) -> bool {
         self.0.load(Ordering::Acquire) == stage
     }
 
@@ -52,24 +47,55 @@ impl Stage {
     }
 }
 
-struct Accepting {
-    socket: TcpListener,
-    token: Token,
-    listener: Listener,
-    window_bytes: usize,
+/// A listener as one thread uses it.
+pub(crate) struct Accepting {
+    pub(crate) socket: Arc<TcpListener>,
+    pub(crate) token: Token,
+    pub(crate) listener: Listener,
+    pub(crate) window_bytes: usize,
     backlog: i32,
-    readable: bool,
+    pub(crate) readable: bool,
     /// no accept before this time
-    rest_until: Option<Instant>,
+    pub(crate) rest_until: Option<Instant>,
+    /// it was looked at since the drain began
+    pub(crate) last_look: bool,
 }
 
 /// What one thread owns, service apart.
-struct Thread {
-    udp: Vec<Udp>,
-    tcp: Vec<Accepting>,
-    poll: Poll,
-    waker: Arc<Waker>,
-    counters: Arc<Counters>,
+pub(crate) struct Thread {
+    pub(crate) udp: Vec<Udp>,
+    pub(crate) tcp: Vec<Accepting>,
+    pub(crate) poll: Poll,
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) sharing: Arc<Sharing>,
+    /// None where threads do not help each other out
+    pub(crate) helper: Option<Helper>,
+}
+
+/// A socket of an endpoint, with one handle for all who use it.
+#[derive(Clone, Debug)]
+enum Bound {
+    Udp(Arc<Socket>),
+    Tcp(Arc<TcpListener>),
+}
+
+impl AsFd for Bound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Bound::Udp(socket) => socket.as_fd(),
+            Bound::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Bound {
+    fn new(socket: Socket, transport: Transport) -> Bound {
+        match transport {
+            Transport::Udp => Bound::Udp(Arc::new(socket)),
+            Transport::Tcp => Bound::Tcp(Arc::new(TcpListener::from_std(socket.into()))),
+        }
+    }
 }
 
 /// Sockets bound and nothing started yet.
@@ -77,6 +103,11 @@ pub struct Engine {
     config: Config,
     addresses: Vec<SocketAddr>,
     threads: Vec<Thread>,
+    /// of each endpoint that is spread by affinity: its number, and its socket of each thread
+    balanced: Vec<(usize, Vec<Bound>)>,
+    /// the programs that go by flow groups, or why there are none
+    table: Option<Result<Table, SelectorError>>,
+    polls_in_epoll: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -94,17 +125,32 @@ impl Engine {
         config.check()?;
         let system = |doing: &'static str| move |source| BindError::System { doing, source };
         let mut threads = Vec::with_capacity(config.threads);
-        for _ in 0..config.threads {
+        let mut polls_in_epoll = true;
+        for n in 0..config.threads {
             let poll = Poll::new().map_err(system("epoll_create"))?;
             let waker = Arc::new(Waker::new(poll.registry(), WAKE).map_err(system("eventfd"))?);
-            threads.push(Thread { udp: Vec::new(), tcp: Vec::new(), poll, waker, counters: Arc::default() });
+            // Linux 6.9; before, whoever waits for events does not poll
+            let us = config.busy_poll_us;
+            polls_in_epoll &= us == 0 || sys::set_epoll_busy_poll(poll.registry().as_fd(), us).is_ok();
+            threads.push(Thread {
+                udp: Vec::new(),
+                tcp: Vec::new(),
+                poll,
+                waker,
+                counters: Arc::default(),
+                sharing: Arc::new(Sharing::new(n)),
+                helper: None,
+            });
         }
         let mut addresses = Vec::with_capacity(config.endpoints.len());
-        for endpoint in &config.endpoints {
+        let mut balanced = Vec::new();
+        for (n, endpoint) in config.endpoints.iter().enumerate() {
             let sockets = bind::group(&config, endpoint)?;
             let address = bind::local(&sockets[0], endpoint)?;
             addresses.push(address);
-            for (thread, socket) in threads.iter_mut().zip(sockets) {
+            let sockets: Vec<_> = sockets.into_iter().map(|socket| Bound::new(socket, endpoint.transport)).collect();
+            // one for all, or one for each
+            for (thread, socket) in threads.iter_mut().zip(sockets.iter().cycle()) {
                 thread.add(socket, endpoint, address, &config).map_err(|source| BindError::Other {
                     address,
                     transport: endpoint.transport,
@@ -112,8 +158,19 @@ impl Engine {
                     source,
                 })?;
             }
+            if share::is_balanced(&config, endpoint) {
+                balanced.push((n, sockets));
+            }
         }
-        Ok(Engine { config, addresses, threads })
+        // now, while there may be the capability for it
+        let table = (!balanced.is_empty()).then(|| Table::load(&config, balanced.len()));
+        Ok(Engine { config, addresses, threads, balanced, table, polls_in_epoll })
+    }
+
+    /// Whether threads that wait poll the device's queue as [`Config::busy_poll_us`] says; also true when that is 0. A thread that
+    /// does not wait polls all the same.
+    pub fn polls_in_epoll(&self) -> bool {
+        self.polls_in_epoll
     }
 
     /// The address of each endpoint, in the configuration's order, with the port that the kernel chose.
@@ -125,19 +182,20 @@ impl Engine {
     ///
     /// # Errors
     /// The kernel's, when a thread cannot be started or pinned; those that were are stopped.
-    pub fn start<S: Service>(self, make: impl Fn(usize) -> S + Send + Sync + 'static) -> io::Result<Running> {
+    pub fn start<S: Service>(mut self, make: impl Fn(usize) -> S + Send + Sync + 'static) -> io::Result<Running> {
         if self.config.refuse_until_started {
             for accepting in self.threads.iter().flat_map(|thread| &thread.tcp) {
-                SockRef::from(&accepting.socket).listen(accepting.backlog)?;
+                SockRef::from(&*accepting.socket).listen(accepting.backlog)?;
             }
         }
+        let notes = self.balance();
         let make = Arc::new(make);
         let stage = Arc::<Stage>::default();
         let clock = Clock::start();
-        let mut running = Running { stage: stage.clone(), threads: Vec::new(), addresses: self.addresses };
+        let mut running = Running { stage: stage.clone(), threads: Vec::new(), addresses: self.addresses, notes };
         for (n, mut thread) in self.threads.into_iter().enumerate() {
             let (make, stage, config) = (make.clone(), stage.clone(), self.config.clone());
-            let (waker, counters) = (thread.waker.clone(), thread.counters.clone());
+            let (waker, counters, sharing) = (thread.waker.clone(), thread.counters.clone(), thread.sharing.clone());
             let (pinned, pinned_result) = std::sync::mpsc::sync_channel(1);
             let cpu = (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
             let join = std::thread::Builder::new().name(format!("sockets-{n}")).spawn(move || {
@@ -149,7 +207,7 @@ impl Engine {
                     thread.supervise(&config, clock, &stage, || make(n));
                 }
             })?;
-            running.threads.push(Handle { join: Some(join), waker, counters });
+            running.threads.push(Handle { join: Some(join), waker, counters, sharing });
             match pinned_result.recv() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -166,6 +224,65 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Puts the selector in force and tells the threads of each other; what the operator should know of it.
+    fn balance(&mut self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let groups: Vec<Vec<_>> =
+            self.balanced.iter().map(|(_, sockets)| sockets.iter().map(Bound::as_fd).collect()).collect();
+        let table = self.table.take().and_then(|table| {
+            let attached = table.and_then(|mut table| table.attach(&groups).map(|()| table));
+            attached.inspect_err(|error| notes.push(without_table(error, &groups, &self.config))).ok()
+        });
+        drop(groups);
+        if self.balanced.is_empty() {
+            return notes;
+        }
+        let queue = |endpoint: &Endpoint, bound: &Bound| match bound {
+            Bound::Udp(socket) => Queue::Udp(socket.clone()),
+            Bound::Tcp(socket) => share::listening(socket, bind::backlog(&self.config, endpoint)),
+        };
+        let place = |(n, thread): (usize, &Thread)| {
+            let queues = self.balanced.iter().map(|(at, sockets)| queue(&self.config.endpoints[*at], &sockets[n]));
+            (thread.waker.clone(), thread.counters.clone(), queues.collect())
+        };
+        let board = Arc::new(Board::new(self.threads.iter().enumerate().map(place).collect(), table));
+        for me in 0..self.threads.len() {
+            let theirs = (0..self.threads.len()).map(|n| if n == me { Vec::new() } else { self.theirs(n) }).collect();
+            let thread = &mut self.threads[me];
+            thread.helper = Some(Helper::new(board.clone(), me, &self.config, theirs, thread.sharing.clone()));
+        }
+        notes
+    }
+
+    /// The queues of thread `n`, to be used by another one.
+    fn theirs(&self, n: usize) -> Vec<Theirs> {
+        let one = |(at, sockets): &(usize, Vec<Bound>)| {
+            let endpoint = &self.config.endpoints[*at];
+            match &sockets[n] {
+                Bound::Udp(socket) => {
+                    Theirs::Udp(Udp::new(socket.clone(), endpoint.listener, self.addresses[*at], self.config.ecn))
+                }
+                Bound::Tcp(socket) => Theirs::Tcp {
+                    socket: socket.clone(),
+                    listener: endpoint.listener,
+                    window_bytes: endpoint.window_bytes.unwrap_or(self.config.streams.window_bytes),
+                },
+            }
+        };
+        self.balanced.iter().map(one).collect()
+    }
+}
+
+/// Has flows dealt out without a table; a line that says why, and how.
+fn without_table(error: &SelectorError, groups: &[Vec<BorrowedFd<'_>>], config: &Config) -> String {
+    let instead = match selector::attach_classic(groups, config) {
+        Ok(()) => "flows are dealt out by the receive hash".to_owned(),
+        Err(error) => format!("flows are dealt out by the kernel's hash ({error})"),
+    };
+    format!("affinity without eBPF ({error}): {instead}, and flow groups stay where they are")
+}
+
 fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such processor"));
@@ -179,6 +296,7 @@ struct Handle {
     join: Option<JoinHandle<()>>,
     waker: Arc<Waker>,
     counters: Arc<Counters>,
+    sharing: Arc<Sharing>,
 }
 
 /// A running engine. Dropping it stops it.
@@ -186,6 +304,7 @@ pub struct Running {
     stage: Arc<Stage>,
     threads: Vec<Handle>,
     addresses: Vec<SocketAddr>,
+    notes: Vec<String>,
 }
 
 impl Running {
@@ -197,6 +316,16 @@ impl Running {
     /// Each thread's counters.
     pub fn counters(&self) -> impl Iterator<Item = &Arc<Counters>> {
         self.threads.iter().map(|thread| &thread.counters)
+    }
+
+    /// What each thread does of its own work and of others'; nothing when there is one thread.
+    pub fn sharing(&self) -> impl Iterator<Item = &Arc<Sharing>> {
+        self.threads.iter().filter(|_| self.threads.len() > 1).map(|thread| &thread.sharing)
+    }
+
+    /// What was asked for and could not be had, and what is done instead, a line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Makes every thread begin a cycle now, so that sleeping ones take what was published.
@@ -244,25 +373,30 @@ impl std::fmt::Debug for Running {
 }
 
 impl Thread {
-    fn add(&mut self, socket: Socket, endpoint: &Endpoint, local: SocketAddr, config: &Config) -> io::Result<()> {
-        let &Endpoint { listener, transport, window_bytes, .. } = endpoint;
-        let registry = self.poll.registry();
-        match transport {
-            Transport::Udp => {
-                let token = Token(self.udp.len() * 2);
-                registry.register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)?;
-                self.udp.push(Udp::new(socket, listener, local, config.ecn));
-            }
-            Transport::Tcp => {
-                let mut socket = TcpListener::from_std(socket.into());
-                let token = Token(self.tcp.len() * 2 + 1);
-                let window_bytes = window_bytes.unwrap_or(config.streams.window_bytes);
-                registry.register(&mut socket, token, Interest::READABLE)?;
-                let backlog = bind::backlog(config, endpoint);
-                let accepting =
-                    Accepting { socket, token, listener, window_bytes, backlog, readable: true, rest_until: None };
-                self.tcp.push(accepting);
-            }
+    fn add(&mut self, bound: &Bound, endpoint: &Endpoint, local: SocketAddr, config: &Config) -> io::Result<()> {
+        let &Endpoint { listener, window_bytes, .. } = endpoint;
+        let token = match bound {
+            Bound::Udp(_) => Token(self.udp.len() * 2),
+            Bound::Tcp(_) => Token(self.tcp.len() * 2 + 1),
+        };
+        if config.threads > 1 && config.spread(endpoint.transport) == Spread::Shared {
+            sys::watch_exclusively(sys::descriptor(&self.poll), bound.as_fd(), token.0 as u64)?;
+        } else {
+            let descriptor = bound.as_fd().as_raw_fd();
+            self.poll.registry().register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
+        }
+        match bound {
+            Bound::Udp(socket) => self.udp.push(Udp::new(socket.clone(), listener, local, config.ecn)),
+            Bound::Tcp(socket) => self.tcp.push(Accepting {
+                socket: socket.clone(),
+                token,
+                listener,
+                window_bytes: window_bytes.unwrap_or(config.streams.window_bytes),
+                backlog: bind::backlog(config, endpoint),
+                readable: true,
+                rest_until: None,
+                last_look: false,
+            }),
         }
         Ok(())
     }
@@ -285,6 +419,9 @@ impl Thread {
                 return;
             }
             self.counters.panics.add(1);
+            if let Some(helper) = &mut self.helper {
+                helper.go_down(&self.counters);
+            }
             for udp in &mut self.udp {
                 udp.recover(&self.counters);
             }
@@ -299,176 +436,4 @@ impl Thread {
             last_panic = Some(now);
         }
     }
-}
-
-/// One life of a thread's loop.
-struct Loop<'a> {
-    thread: &'a mut Thread,
-    config: &'a Config,
-    clock: Clock,
-    batch: Batch,
-    table: Table,
-    events: Events,
-    scratch: Vec<u8>,
-    /// there are connections, or were before the listeners were closed
-    has_streams: bool,
-    /// tokens of connections begin here
-    first_connection: usize,
-    /// a wake-up was taken in that no cycle has followed yet
-    woken: bool,
-}
-
-impl<'a> Loop<'a> {
-    fn new(thread: &'a mut Thread, config: &'a Config, clock: Clock) -> Self {
-        let slots = if thread.udp.is_empty() { 1 } else { config.batch };
-        let scratch_bytes = if thread.tcp.is_empty() { 0 } else { READ_BYTES };
-        Loop {
-            batch: Batch::new(slots, config.datagram_bytes),
-            table: Table::new(config.streams.clone(), thread.counters.clone()),
-            events: Events::with_capacity(BATCH_DATAGRAMS * 4),
-            scratch: vec![0; scratch_bytes],
-            has_streams: !thread.tcp.is_empty(),
-            first_connection: 2 * (thread.udp.len().max(thread.tcp.len()) + 1),
-            woken: false,
-            thread,
-            config,
-            clock,
-        }
-    }
-
-    fn run<S: Service>(&mut self, stage: &Stage, service: &mut S) {
-        let mut governor = Governor::new(self.config.idle);
-        let (mut busy_cycles, mut worked) = (0, false);
-        while !stage.is(STOP) {
-            if worked {
-                governor.on_work();
-            }
-            let busy = self.has_work() || (governor.asks_again() && self.ask_again());
-            busy_cycles = if busy { busy_cycles + 1 } else { 0 };
-            if !busy || busy_cycles % BUSY_CYCLES == 0 {
-                self.wait(busy);
-            }
-            let now = self.clock.now();
-            self.thread.counters.cycles.add(1);
-            self.table.set_now(now);
-            service.cycle(now);
-            self.table.release_old_content();
-            self.woken = false;
-            worked = self.table.has_work();
-            for udp in self.thread.udp.iter_mut().filter(|udp| udp.readable) {
-                worked |= udp.turn(now, self.config.batch, &mut self.batch, service, &self.thread.counters) > 0;
-            }
-            if self.has_streams {
-                service.woken(now, &mut self.table);
-                for n in 0..self.thread.tcp.len() {
-                    self.accept(n, now, service);
-                }
-                if stage.is(DRAIN) {
-                    self.table.drain();
-                    // what had come before was accepted; from here on the kernel refuses
-                    self.thread.tcp.retain(|tcp| tcp.readable);
-                }
-                self.table.turn(TURNS, service, &mut self.scratch);
-            }
-        }
-        self.table.abort_all(service);
-    }
-
-    /// Looks again without waiting; true when there is work, or when only trying can tell.
-    fn ask_again(&mut self) -> bool {
-        match &mut self.thread.udp[..] {
-            // one socket is asked itself, several through epoll
-            [udp] if !self.has_streams => udp.readable = true,
-            _ => self.wait(true),
-        }
-        self.has_work()
-    }
-
-    fn has_work(&self) -> bool {
-        self.woken
-            || self.thread.udp.iter().any(|udp| udp.readable)
-            || self.thread.tcp.iter().any(|tcp| tcp.readable && tcp.rest_until.is_none())
-            || self.table.has_work()
-    }
-
-    /// Takes in what the kernel has to say, waiting for it unless there is work.
-    fn wait(&mut self, busy: bool) {
-        let rests = self.thread.tcp.iter().filter(|tcp| tcp.readable).filter_map(|tcp| tcp.rest_until);
-        let until = rests.chain(self.table.next_deadline()).min();
-        let timeout = match until {
-            _ if busy || self.config.idle == Idle::Spin => Some(Duration::ZERO),
-            // rounded up by epoll to its millisecond, so never early
-            Some(at) => Some(at - self.clock.now()),
-            None => None,
-        };
-        if timeout != Some(Duration::ZERO) {
-            self.thread.counters.sleeps.add(1);
-        }
-        if self.thread.poll.poll(&mut self.events, timeout).is_err() {
-            return; // interrupted: the next cycle asks again
-        }
-        for event in &self.events {
-            match event.token() {
-                WAKE => self.woken = true,
-                Token(n) if n >= self.first_connection => {
-                    let hup = event.is_read_closed() || event.is_error();
-                    let index = (n - self.first_connection) as u32;
-                    self.table.on_event(index, event.is_readable(), event.is_writable(), hup);
-                }
-                Token(n) if n % 2 == 0 => self.thread.udp[n / 2].readable = true,
-                // by number, or gone since the drain began
-                Token(n) => {
-                    if let Some(tcp) = self.thread.tcp.iter_mut().find(|tcp| tcp.token == event.token()) {
-                        tcp.readable = true;
-                    }
-                    debug_assert_eq!(n % 2, 1);
-                }
-            }
-        }
-    }
-
-    fn accept<S: Service>(&mut self, n: usize, now: Instant, service: &mut S) {
-        let Loop { thread, table, first_connection, .. } = self;
-        let Thread { tcp, poll, counters, .. } = &mut **thread;
-        let accepting = &mut tcp[n];
-        if accepting.rest_until.is_some_and(|until| now >= until) {
-            accepting.rest_until = None;
-        }
-        if !accepting.readable || accepting.rest_until.is_some() {
-            return;
-        }
-        for _ in 0..ACCEPTS {
-            let (mut stream, peer) = match accepting.socket.accept() {
-                Ok(accepted) => accepted,
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {
-                        accepting.readable = false;
-                        return;
-                    }
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        counters.accept_errors.add(1);
-                        accepting.rest_until = Some(now + ACCEPT_REST);
-                        return;
-                    }
-                    // the connection failed before it was taken (accept(2)); the next one may be well
-                    _ => continue,
-                },
-            };
-            let token = Token(*first_connection + table.next_index() as usize);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let Ok(local) = stream.local_addr() else { continue };
-            if !table.admits(peer.ip()) || poll.registry().register(&mut stream, token, interest).is_err() {
-                reset_on_close(&stream);
-                continue;
-            }
-            set_up(&stream);
-            let addresses = Addresses { local, peer };
-            table.knock(stream, accepting.listener, addresses, accepting.window_bytes, service);
-        }
-    }
-}
-
-fn set_up(stream: &TcpStream) {
-    // answers are written whole, so waiting for more to join them only delays; a refusal costs that delay, nothing else
-    let _ = stream.set_nodelay(true);
 }

@@ -292,11 +292,103 @@ fn write_source(control: &mut [u8; CONTROL_BYTES], source: IpAddr) -> usize {
     length.next_multiple_of(WORD_BYTES)
 }
 
+/// Has receives on `socket` that find nothing poll the device's queue for `us` microseconds before they sleep (SO_BUSY_POLL of
+/// socket(7)); one that may not sleep polls it once. It works where the kernel knows which NAPI instance feeds the socket.
+///
+/// # Errors
+/// The kernel's: to raise the time above net.core.busy_read needs CAP_NET_ADMIN.
+pub fn set_busy_poll(socket: BorrowedFd<'_>, us: u32) -> io::Result<()> {
+    let us = i32::try_from(us).map_err(|_| io::ErrorKind::InvalidInput)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us)?;
+    // keeps the device's interrupts off between polls where napi_defer_hard_irqs is set; without the right to ask, no loss
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1);
+    Ok(())
+}
+
+/// struct epoll_params of linux/eventpoll.h, which crate libc has with a field that cannot be set.
+#[repr(C)]
+struct EpollParams {
+    busy_poll_usecs: u32,
+    busy_poll_budget: u16,
+    prefer_busy_poll: u8,
+    pad: u8,
+}
+
+/// Packets that one look at the queue takes; more would need CAP_NET_ADMIN.
+const EPOLL_BUDGET: u16 = 8;
+
+/// As [`set_busy_poll`], for waits on `epoll`.
+///
+/// # Errors
+/// The kernel's: before Linux 6.9 there is none.
+pub fn set_epoll_busy_poll(epoll: BorrowedFd<'_>, us: u32) -> io::Result<()> {
+    let params = EpollParams { busy_poll_usecs: us, busy_poll_budget: EPOLL_BUDGET, prefer_busy_poll: 0, pad: 0 };
+    let at: *const EpollParams = &params;
+    // SAFETY: the kernel reads the structure that `at` points at, which outlives the call and has the request's layout; on a
+    // descriptor that is no epoll instance the request is refused.
+    let rc = unsafe { libc::ioctl(epoll.as_raw_fd(), libc::EPIOCSPARAMS, at) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Sets an integer socket option.
 pub(crate) fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     let at: *const i32 = &value;
     // SAFETY: `at` points at `value`, which outlives the call and has the length given.
     let rc = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, at.cast(), size_of::<i32>() as u32) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads an option that is a row of 32-bit words, such as struct tcp_info and SO_MEMINFO; as many as the kernel has and `N` hold.
+fn words<const N: usize>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<[u32; N]> {
+    let mut words = [0u32; N];
+    let mut bytes = size_of::<[u32; N]>() as u32;
+    let at: *mut u32 = words.as_mut_ptr();
+    // SAFETY: `at` points at `words`, of which the kernel writes at most the `bytes` that it has.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, at.cast(), &raw mut bytes) };
+    if rc == 0 { Ok(words) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Connections that wait in a listener's accept queue: tcpi_unacked, which means that for listeners.
+pub(crate) fn accept_queue(listener: BorrowedFd<'_>) -> io::Result<u32> {
+    // eight bytes of state, four words of timeouts and sizes, then tcpi_unacked
+    words::<8>(listener, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info[6])
+}
+
+/// What waits in a socket's receive buffer and what it holds at most, in bytes of kernel memory: SK_MEMINFO_RMEM_ALLOC and
+/// SK_MEMINFO_RCVBUF.
+pub(crate) fn receive_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    words::<2>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map(|info| (info[0], info[1]))
+}
+
+/// Has the epoll instance `poll` tell of `source` under `token`, edge-triggered, and wake no more than needed of all that
+/// watch it. `mio` has no such interest.
+pub(crate) fn watch_exclusively(poll: BorrowedFd<'_>, source: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    use rustix::event::epoll::{EventData, EventFlags, add};
+    let flags = EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE;
+    Ok(add(poll, source, EventData::new_u64(token), flags)?)
+}
+
+/// The descriptor of an epoll instance.
+pub(crate) fn descriptor(poll: &mio::Poll) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is `poll`'s, which is borrowed for as long.
+    unsafe { BorrowedFd::borrow_raw(poll.as_raw_fd()) }
+}
+
+/// Has a classic BPF program choose between the sockets of the reuseport group that `socket` is of, by the index that it returns.
+pub(crate) fn attach_classic(socket: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    let at: *const libc::sock_fprog = &program;
+    // SAFETY: `at` points at `program`, whose filter has `length` instructions; the kernel copies both during the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            at.cast(),
+            size_of::<libc::sock_fprog>() as u32,
+        )
+    };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

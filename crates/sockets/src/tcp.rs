@@ -153,7 +153,7 @@ impl Table {
 
     /// Whether another connection from `source` is within the limits; counted when not.
     pub(crate) fn admits(&self, source: IpAddr) -> bool {
-        if self.len() >= self.limits.connections {
+        if self.is_full() {
             self.counters.refused_full.add(1);
             return false;
         }
@@ -162,6 +162,11 @@ impl Table {
             return false;
         }
         true
+    }
+
+    /// Whether it has its most connections.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.limits.connections
     }
 
     /// The place that the next connection will have, for its token.

@@ -9,15 +9,16 @@ use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a burst waits for room in the send queue before what is left of it is dropped.
 const SEND_WAITS: u32 = 2;
 const SEND_WAIT: Duration = Duration::from_millis(1);
 
-/// One endpoint's socket of one thread.
+/// One endpoint's socket, as one thread uses it.
 pub(crate) struct Udp {
-    socket: Socket,
+    socket: Arc<Socket>,
     listener: Listener,
     local: SocketAddr,
     /// bound to every address, so that each datagram says which one it came to and the answer leaves from there
@@ -30,7 +31,7 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub(crate) fn new(socket: Socket, listener: Listener, local: SocketAddr, ecn: bool) -> Udp {
+    pub(crate) fn new(socket: Arc<Socket>, listener: Listener, local: SocketAddr, ecn: bool) -> Udp {
         let wildcard = local.ip().is_unspecified();
         Udp { socket, listener, local, wildcard, with_control: wildcard || ecn, readable: true, in_hand: 0 }
     }

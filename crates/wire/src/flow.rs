@@ -7,8 +7,9 @@
 use crate::ethernet::{EtherType, Link};
 use crate::ipv4::Ipv4;
 use crate::ipv6::{self, Ipv6};
-use crate::{Protocol, be16};
+use crate::{Protocol, be16, toeplitz};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 /// The most groups.
 pub const MOST_GROUPS: usize = 1 << 16;
@@ -142,11 +143,6 @@ impl Flow {
             Ends::V6 { dst, .. } => (Ipv6Addr::from_bits(dst), self.dst_port).into(),
         }
     }
-
-    #[inline]
-    fn ports(&self) -> u32 {
-        u32::from(self.src_port) << 16 | u32::from(self.dst_port)
-    }
 }
 
 #[inline]
@@ -159,11 +155,45 @@ fn v6(src: Ipv6Addr, dst: Ipv6Addr) -> Ends {
     Ends::V6 { src: src.to_bits(), dst: dst.to_bits() }
 }
 
+/// Of which packets a NIC hashes the ports; of the others, addresses alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// TCP over IPv4
+    pub tcp4: bool,
+    /// UDP over IPv4, off in many NICs at first, since fragments have none
+    pub udp4: bool,
+    /// TCP over IPv6
+    pub tcp6: bool,
+    /// UDP over IPv6
+    pub udp6: bool,
+}
+
+impl Ports {
+    /// All.
+    pub const ALL: Ports = Ports { tcp4: true, udp4: true, tcp6: true, udp6: true };
+
+    #[inline]
+    fn count(self, flow: &Flow) -> bool {
+        match (flow.ends, flow.protocol) {
+            (Ends::V4 { .. }, Protocol::UDP) => self.udp4,
+            (Ends::V4 { .. }, _) => self.tcp4,
+            (Ends::V6 { .. }, Protocol::UDP) => self.udp6,
+            (Ends::V6 { .. }, _) => self.tcp6,
+        }
+    }
+}
+
 /// How flows fall into groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Groups {
-    secret: [u64; 2],
+    hash: Hash,
     mask: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Hash {
+    Keyed([u64; 2]),
+    Toeplitz(Arc<toeplitz::Table>, Ports),
 }
 
 impl Groups {
@@ -172,8 +202,21 @@ impl Groups {
     /// # Panics
     /// When `count` is not a power of two up to [`MOST_GROUPS`].
     pub fn keyed(count: usize, secret: [u64; 2]) -> Groups {
+        Groups::new(count, Hash::Keyed(secret))
+    }
+
+    /// `count` groups by the hash of a NIC: all flows of a group are of one entry of its table, if that has a power of two of
+    /// entries and no more than there are groups.
+    ///
+    /// # Panics
+    /// As [`Groups::keyed`].
+    pub fn toeplitz(count: usize, key: &toeplitz::Key, ports: Ports) -> Groups {
+        Groups::new(count, Hash::Toeplitz(Arc::new(toeplitz::Table::new(key)), ports))
+    }
+
+    fn new(count: usize, hash: Hash) -> Groups {
         assert!(count.is_power_of_two() && count <= MOST_GROUPS, "{count} flow groups");
-        Groups { secret, mask: count as u32 - 1 }
+        Groups { hash, mask: count as u32 - 1 }
     }
 
     /// How many there are.
@@ -182,28 +225,37 @@ impl Groups {
         self.mask as usize + 1
     }
 
-    /// The group of a flow.
+    /// The group of a flow: its hash modulo their number.
     #[inline]
     pub fn of(&self, flow: &Flow) -> u16 {
-        (self.hash(flow) & self.mask) as u16
-    }
-
-    /// Products of which both halves count, as in folded-multiply hashes: each input bit, under the secret, reaches every bit.
-    #[inline]
-    fn hash(&self, flow: &Flow) -> u32 {
-        let [a, b] = self.secret;
-        let ports = u64::from(flow.ports());
-        let mixed = match flow.ends {
-            Ends::V4 { src, dst } => fold(a ^ (u64::from(src) << 32 | u64::from(dst)), b ^ ports),
-            Ends::V6 { src, dst } => {
-                let from = fold(a ^ src as u64, b ^ (src >> 64) as u64);
-                let to = fold(b ^ dst as u64, a ^ (dst >> 64) as u64);
-                fold(from ^ a, to ^ b ^ ports)
+        let hash = match &self.hash {
+            Hash::Keyed(secret) => keyed(*secret, flow),
+            Hash::Toeplitz(table, ports) => {
+                let ports = ports.count(flow).then_some((flow.src_port, flow.dst_port));
+                match flow.ends {
+                    Ends::V4 { src, dst } => table.ipv4(src.to_be_bytes(), dst.to_be_bytes(), ports),
+                    Ends::V6 { src, dst } => table.ipv6(src.to_be_bytes(), dst.to_be_bytes(), ports),
+                }
             }
         };
-        // once more, so that two flows whose first products agree in the low bits do not share a group for it
-        (fold(mixed ^ b, a | 1) >> 16) as u32
+        (hash & self.mask) as u16
     }
+}
+
+/// Products of which both halves count, as in folded-multiply hashes: each input bit, under the secret, reaches every bit.
+#[inline]
+fn keyed([a, b]: [u64; 2], flow: &Flow) -> u32 {
+    let ports = u64::from(flow.src_port) << 16 | u64::from(flow.dst_port);
+    let mixed = match flow.ends {
+        Ends::V4 { src, dst } => fold(a ^ (u64::from(src) << 32 | u64::from(dst)), b ^ ports),
+        Ends::V6 { src, dst } => {
+            let from = fold(a ^ src as u64, b ^ (src >> 64) as u64);
+            let to = fold(b ^ dst as u64, a ^ (dst >> 64) as u64);
+            fold(from ^ a, to ^ b ^ ports)
+        }
+    };
+    // once more, so that two flows whose first products agree in the low bits do not share a group for it
+    (fold(mixed ^ b, a | 1) >> 16) as u32
 }
 
 #[inline]

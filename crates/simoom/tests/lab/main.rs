@@ -8,11 +8,14 @@
 mod common;
 mod demo;
 mod dns;
+mod echo;
 mod errors;
 mod hostile;
 mod life;
 mod likeness;
 mod own;
 mod peers;
+mod spread;
 mod steering;
+mod tune;
 mod web;

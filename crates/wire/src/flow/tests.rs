@@ -134,6 +134,20 @@ fn flows_spread_evenly_whatever_of_them_differs() {
     }
 }
 
+#[test]
+fn a_group_is_of_one_entry_of_the_nics_table() {
+    let key = toeplitz::Key::MICROSOFT;
+    let ports = Ports { udp4: false, ..Ports::ALL };
+    let groups = Groups::toeplitz(4096, &key, ports);
+    for (src, dst) in PAIRS.map(|(src, dst)| (socket(src), socket(dst))) {
+        for (protocol, counts) in [(Protocol::TCP, true), (Protocol::UDP, src.is_ipv6())] {
+            let hash = toeplitz::hash(&key, toeplitz::Input::of(src, dst, counts).unwrap().as_bytes());
+            let group = u32::from(groups.of(&Flow::new(protocol, src, dst).unwrap()));
+            assert_eq!((group, group % 128), (hash % 4096, hash % 128), "{src} {protocol:?}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..120), ether_type in prop_oneof![Just(0x0800u16), Just(0x86dd), any::<u16>()]) {

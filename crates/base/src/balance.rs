@@ -1,0 +1,329 @@
+//! Who is busy, who takes whose work, and which thread owns which flow group: the load balancer of Affinity-Accept (Pesterev,
+//! Strauss, Zeldovich, Morris, EuroSys 2012, section 3.3) as plain state. No clock and no system call: whoever owns a thread's loop
+//! passes in times and the lengths of queues, and does what it is told.
+//!
+//! Every thread has a [`Balancer`] of its own, with its own view of the others, so nothing here is shared or locked; the one thing
+//! that all share, the table of owners ([`Owners`]), is kept by the engine. A *backlog* is what waits at a thread and was not begun:
+//! connections of an accept queue, bytes of a socket's buffer, descriptors of a ring. Its unit is the engine's, as long as
+//! [`Policy::limit`] has the same.
+//!
+//! Where this differs from the paper, and why:
+//! - The moving average has a time constant instead of a weight for each arrival, since a thread looks at backlogs when it has time,
+//!   not at each arrival.
+//! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
+//!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
+//!   connection has lost its locality. Which covers, without waiting for a high mark, the thread that the scheduler has taken off
+//!   its processor.
+//!
+//! Left out: waking, which is the engine's ([`Balancer::nap`] says how long a thread may sleep without being woken).
+
+use crate::Instant;
+use std::time::Duration;
+
+/// What the balancer goes by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// what a thread's backlog holds at most; the marks are parts of it
+    pub limit: u32,
+    /// a thread is busy from when its backlog passes this part of the limit, in percent
+    pub high_percent: u32,
+    /// and until the moving average of its backlog falls under this part of the limit, in percent
+    pub low_percent: u32,
+    /// time constant of the moving average, at most 4 s
+    pub window: Duration,
+    /// how many of its own a free thread with work takes for each that it steals
+    pub local_per_stolen: u32,
+    /// how often a free thread takes over a flow group
+    pub migrate_every: Duration,
+    /// a thread that has not come round for so long while something waits at it counts as busy
+    pub stalled_after: Duration,
+    /// how long a thread that watches over running ones sleeps at most
+    pub watch_every: Duration,
+    /// whether work is stolen
+    pub steal: bool,
+    /// whether flow groups are taken over; only from whom was stolen, so it needs `steal`
+    pub migrate: bool,
+}
+
+impl Default for Policy {
+    /// The paper's figures.
+    fn default() -> Self {
+        Policy {
+            limit: 64,
+            high_percent: 75,
+            low_percent: 10,
+            window: Duration::from_millis(50),
+            local_per_stolen: 5,
+            migrate_every: Duration::from_millis(100),
+            stalled_after: Duration::from_millis(1),
+            watch_every: Duration::from_millis(20),
+            steal: true,
+            migrate: true,
+        }
+    }
+}
+
+/// Whether one thread is busy, by its backlog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// moving average of the backlog, times [`SCALE`]
+    average: u64,
+    sampled: Option<Instant>,
+    busy: bool,
+}
+
+const SCALE: u64 = 256;
+
+impl Load {
+    /// Takes in that `waiting` were found at `now`; whether the thread is busy.
+    pub fn sample(&mut self, policy: &Policy, now: Instant, waiting: u32) -> bool {
+        let here = u64::from(waiting) * SCALE;
+        self.average = match self.sampled {
+            None => here,
+            Some(before) => {
+                // one step of a first-order low pass, whatever the time between two looks is; 22 bits of microseconds, so that
+                // 40 bits of average times two of them stay within 64
+                let passed = u64::try_from((now - before).as_micros()).unwrap_or(u64::MAX).min(1 << 22);
+                let window = u64::try_from(policy.window.as_micros()).unwrap_or(u64::MAX).clamp(1, 1 << 22);
+                (self.average * window + here * passed) / (window + passed)
+            }
+        };
+        self.sampled = Some(now);
+        let limit = u64::from(policy.limit);
+        if u64::from(waiting) * 100 > limit * u64::from(policy.high_percent) {
+            self.busy = true;
+        } else if self.average * 100 < limit * u64::from(policy.low_percent) * SCALE {
+            self.busy = false;
+        }
+        self.busy
+    }
+
+    /// As the last sample left it.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// The moving average of the backlog.
+    pub fn average(&self) -> u32 {
+        u32::try_from(self.average / SCALE).unwrap_or(u32::MAX)
+    }
+}
+
+/// What one look at a thread found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// its backlog
+    pub waiting: u32,
+    /// how often its loop has come round
+    pub cycles: u64,
+    /// it sleeps where its own work wakes it
+    pub asleep: bool,
+    /// its loop does not run at all: it failed and was not started again yet
+    pub down: bool,
+}
+
+/// One thread as another one sees it.
+#[derive(Clone, Copy, Debug, Default)]
+struct View {
+    load: Load,
+    look: Look,
+    /// when it was last seen to come round, or to have nothing to do
+    moved: Instant,
+    stalled: bool,
+    /// taken from it since the last migration
+    stolen: u64,
+}
+
+impl View {
+    fn is_busy(&self) -> bool {
+        self.load.busy || self.stalled || self.look.down
+    }
+
+    /// Whether there is something to steal.
+    fn is_victim(&self) -> bool {
+        self.is_busy() && self.look.waiting > 0
+    }
+}
+
+/// One thread's part in balancing.
+#[derive(Clone, Debug)]
+pub struct Balancer {
+    policy: Policy,
+    me: usize,
+    views: Vec<View>,
+    /// the last victim: the round robin goes on behind it
+    last_victim: usize,
+    /// of its own, since it last stole
+    local: u32,
+    migrate_at: Option<Instant>,
+}
+
+impl Balancer {
+    /// Thread `me` of `threads`.
+    ///
+    /// # Panics
+    /// When there is no thread `me`.
+    pub fn new(me: usize, threads: usize, policy: Policy) -> Self {
+        assert!(me < threads, "thread {me} of {threads}");
+        Balancer { policy, me, views: vec![View::default(); threads], last_victim: me, local: 0, migrate_at: None }
+    }
+
+    /// What it goes by.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Takes in what a look at `thread`, this one or another, found.
+    pub fn on_look(&mut self, thread: usize, now: Instant, look: Look) {
+        let view = &mut self.views[thread];
+        view.load.sample(&self.policy, now, look.waiting);
+        let moved = look.asleep || look.waiting == 0 || view.look.waiting == 0 || look.cycles != view.look.cycles;
+        if moved {
+            view.moved = now;
+        }
+        view.stalled = !moved && now - view.moved >= self.policy.stalled_after;
+        view.look = look;
+    }
+
+    /// Whether `thread` is busy, by the last look at it.
+    pub fn is_busy(&self, thread: usize) -> bool {
+        self.views[thread].is_busy()
+    }
+
+    /// The moving average of the backlog of `thread`.
+    pub fn average(&self, thread: usize) -> u32 {
+        self.views[thread].load.average()
+    }
+
+    /// Takes in that `n` were taken from its own queue.
+    pub fn on_local(&mut self, n: u32) {
+        // more than one turn's worth is not saved up: a thread that was free for long steals no run
+        self.local = self.local.saturating_add(n).min(self.policy.local_per_stolen);
+    }
+
+    /// Whom to take from now, or None. `idle`: it would sleep otherwise.
+    pub fn victim(&self, idle: bool) -> Option<usize> {
+        if !self.policy.steal || self.is_busy(self.me) || !(idle || self.local >= self.policy.local_per_stolen) {
+            return None;
+        }
+        self.others().find(|thread| self.views[*thread].is_victim())
+    }
+
+    /// Takes in that `n` were taken from `victim`; none, when there was nothing left.
+    pub fn on_stolen(&mut self, victim: usize, n: u32) {
+        self.last_victim = victim;
+        let view = &mut self.views[victim];
+        view.stolen += u64::from(n);
+        view.look.waiting = if n == 0 { 0 } else { view.look.waiting.saturating_sub(n) };
+        if n > 0 {
+            self.local = 0;
+        }
+    }
+
+    /// From whom to take over one flow group now, or None; to be asked at least every [`Policy::migrate_every`] while there is
+    /// work.
+    pub fn poll_migration(&mut self, now: Instant) -> Option<usize> {
+        let due = *self.migrate_at.get_or_insert(now + self.policy.migrate_every);
+        if now < due {
+            return None;
+        }
+        self.migrate_at = Some(now + self.policy.migrate_every);
+        let most = self.others().max_by_key(|thread| self.views[*thread].stolen);
+        let victim = most.filter(|thread| self.views[*thread].stolen > 0);
+        for view in &mut self.views {
+            view.stolen = 0;
+        }
+        victim.filter(|_| self.policy.migrate && !self.is_busy(self.me))
+    }
+
+    /// How long the thread may sleep when only its own work wakes it, or None for as long as it likes. `watches`: it is the one
+    /// that looks after threads that run, since one that is held up cannot wake anybody.
+    pub fn nap(&self, watches: bool) -> Option<Duration> {
+        if !self.policy.steal {
+            return None;
+        }
+        let lies = |thread: usize| !self.views[thread].look.asleep && self.views[thread].look.waiting > 0;
+        if self.others().any(lies) {
+            return Some(self.policy.stalled_after);
+        }
+        watches.then_some(self.policy.watch_every)
+    }
+
+    /// The other threads, round robin behind the last victim.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (threads, me, last) = (self.views.len(), self.me, self.last_victim);
+        (1..=threads).map(move |n| (last + n) % threads).filter(move |thread| *thread != me)
+    }
+}
+
+/// Which thread owns which flow group: a bucket of the flow hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owners {
+    of: Vec<u16>,
+}
+
+/// A group that went from one thread to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// the group
+    pub group: usize,
+    /// who had it
+    pub from: usize,
+    /// who has it
+    pub to: usize,
+}
+
+impl Owners {
+    /// `groups` dealt out to `threads` in turn, as a NIC's indirection table is to its queues.
+    ///
+    /// # Panics
+    /// Without threads, or with more than 65,536.
+    pub fn new(groups: usize, threads: usize) -> Self {
+        assert!((1..=1 << 16).contains(&threads), "{threads} threads");
+        Owners { of: (0..groups).map(|group| (group % threads) as u16).collect() }
+    }
+
+    /// The owner of `group`.
+    pub fn of(&self, group: usize) -> usize {
+        usize::from(self.of[group])
+    }
+
+    /// The owner of each group.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.of.iter().map(|owner| usize::from(*owner))
+    }
+
+    /// How many groups `thread` owns.
+    pub fn count(&self, thread: usize) -> usize {
+        self.iter().filter(|owner| *owner == thread).count()
+    }
+
+    /// Gives `group` to `to`, if `from` still has it.
+    pub fn give(&mut self, group: usize, from: usize, to: usize) -> Option<Move> {
+        let owner = self.of.get_mut(group).filter(|owner| usize::from(**owner) == from)?;
+        *owner = to as u16;
+        Some(Move { group, from, to })
+    }
+
+    /// Gives every group of `thread` to those of `heirs`, in turn; without heirs nothing moves.
+    pub fn leave(&mut self, thread: usize, heirs: &[usize]) -> Vec<Move> {
+        let mut heirs = heirs.iter().copied().filter(|heir| *heir != thread).collect::<Vec<_>>().into_iter().cycle();
+        let mut moves = Vec::new();
+        for group in 0..self.of.len() {
+            if self.of(group) == thread
+                && let Some(heir) = heirs.next()
+            {
+                moves.extend(self.give(group, thread, heir));
+            }
+        }
+        moves
+    }
+
+    /// Undoes what [`Owners::leave`] did, where the groups have not gone on since.
+    pub fn come_back(&mut self, left: &[Move]) -> Vec<Move> {
+        left.iter().filter_map(|moved| self.give(moved.group, moved.to, moved.from)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+use super::*;
+use proptest::prelude::*;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn waiting(waiting: u32) -> Look {
+    Look { waiting, ..Look::default() }
+}
+
+/// A balancer of thread 0 that has just looked at the others and found `backlogs`.
+fn looked(policy: Policy, backlogs: &[u32]) -> Balancer {
+    let mut balancer = Balancer::new(0, backlogs.len() + 1, policy);
+    for (n, backlog) in backlogs.iter().enumerate() {
+        balancer.on_look(n + 1, at(0), waiting(*backlog));
+    }
+    balancer
+}
+
+#[test]
+fn busy_above_the_high_mark_until_the_average_is_under_the_low_one() {
+    let policy = Policy { limit: 100, ..Policy::default() };
+    let mut load = Load::default();
+    assert!(!load.sample(&policy, at(0), 75));
+    assert!(load.sample(&policy, at(1), 76));
+    // an empty queue alone ends nothing: the average has to fall
+    assert!(load.sample(&policy, at(2), 0));
+    assert!(load.average() > 10);
+    let freed = (3..1000).find(|ms| !load.sample(&policy, at(*ms), 0)).unwrap();
+    // 75 falls to 10 in about twice the window
+    assert!((60..200).contains(&freed), "{freed} ms");
+    assert!(load.average() <= 10);
+    // and a queue between the marks is neither
+    assert!(!load.sample(&policy, at(2000), 50));
+}
+
+#[test]
+fn the_average_does_not_depend_on_how_often_one_looks() {
+    let policy = Policy::default();
+    let fall = |step: u64| {
+        let mut load = Load::default();
+        load.sample(&policy, at(0), 1000);
+        for ms in (step..=100).step_by(step as usize) {
+            load.sample(&policy, at(ms), 0);
+        }
+        load.average()
+    };
+    // e^-2 of 1000 for looks without end; one step of 50 ms halves
+    assert!((135..=150).contains(&fall(1)), "{}", fall(1));
+    assert!((135..=260).contains(&fall(50)), "{}", fall(50));
+    // and the extremes do not overflow
+    let mut load = Load::default();
+    load.sample(&policy, at(0), u32::MAX);
+    load.sample(&policy, Instant::MAX, u32::MAX);
+    assert_eq!(load.average(), u32::MAX);
+}
+
+#[test]
+fn only_free_threads_steal_and_only_from_busy_ones() {
+    let policy = Policy { limit: 10, ..Policy::default() };
+    assert_eq!(looked(policy.clone(), &[7, 0]).victim(true), None);
+    let mut thief = looked(policy.clone(), &[0, 8]);
+    assert_eq!(thief.victim(true), Some(2));
+    thief.on_look(0, at(0), waiting(8));
+    assert_eq!(thief.victim(true), None, "busy itself");
+    let off = looked(Policy { steal: false, ..policy }, &[0, 8]);
+    assert_eq!((off.victim(true), off.nap(true)), (None, None));
+}
+
+#[test]
+fn a_thread_with_work_steals_one_for_five_of_its_own() {
+    let mut thief = looked(Policy { limit: 10, ..Policy::default() }, &[1000]);
+    let mut stolen = 0;
+    for local in 0..100 {
+        assert_eq!(thief.victim(false).is_some(), local > 0 && local % 5 == 0, "after {local}");
+        if let Some(victim) = thief.victim(false) {
+            thief.on_stolen(victim, 1);
+            stolen += 1;
+        }
+        thief.on_local(1);
+    }
+    assert_eq!(stolen, 19);
+    // who has nothing of its own may always
+    assert_eq!(thief.victim(true), Some(1));
+}
+
+#[test]
+fn victims_take_turns_and_one_that_was_found_empty_is_left_alone() {
+    let mut thief = looked(Policy { limit: 10, ..Policy::default() }, &[9, 9, 0, 9]);
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let victim = thief.victim(true).unwrap();
+        thief.on_stolen(victim, 1);
+        seen.push(victim);
+    }
+    assert_eq!(seen, [1, 2, 4, 1, 2, 4]);
+    thief.on_stolen(1, 0);
+    thief.on_stolen(2, 0);
+    assert_eq!(thief.victim(true), Some(4));
+    thief.on_stolen(4, 7);
+    assert_eq!(thief.victim(true), None);
+}
+
+#[test]
+fn what_a_thread_lets_lie_may_be_taken_and_what_it_gets_round_to_may_not() {
+    let mut thief = Balancer::new(0, 2, Policy::default());
+    let look = |cycles| Look { waiting: 1, cycles, ..Look::default() };
+    thief.on_look(1, at(0), look(5));
+    assert_eq!((thief.victim(true), thief.nap(false)), (None, Some(Duration::from_millis(1))));
+    thief.on_look(1, at(1), look(6));
+    assert_eq!(thief.victim(true), None, "it came round");
+    thief.on_look(1, at(2), look(6));
+    assert_eq!(thief.victim(true), Some(1), "it did not");
+    thief.on_look(1, at(3), look(7));
+    assert_eq!(thief.victim(true), None, "it goes on");
+    // asleep, it is about to be woken by its own work
+    thief.on_look(1, at(9), Look { asleep: true, ..look(7) });
+    assert_eq!((thief.victim(true), thief.nap(false)), (None, None));
+    assert_eq!(thief.nap(true), Some(Duration::from_millis(20)));
+    // what came after a long time with nothing was not there all that time
+    thief.on_look(1, at(20), Look { waiting: 0, ..look(7) });
+    thief.on_look(1, at(900), look(7));
+    assert_eq!(thief.victim(true), None);
+}
+
+#[test]
+fn a_thread_that_is_down_is_busy_at_once() {
+    let mut thief = Balancer::new(1, 2, Policy::default());
+    thief.on_look(0, at(0), Look { waiting: 1, down: true, ..Look::default() });
+    assert_eq!(thief.victim(true), Some(0));
+    thief.on_look(0, at(0), Look { waiting: 0, down: true, ..Look::default() });
+    assert_eq!(thief.victim(true), None);
+}
+
+#[test]
+fn a_group_moves_from_whom_most_was_stolen_and_not_more_often_than_said() {
+    let mut thief = looked(Policy { limit: 10, ..Policy::default() }, &[500, 500, 500]);
+    assert_eq!(thief.poll_migration(at(0)), None);
+    thief.on_stolen(1, 3);
+    thief.on_stolen(2, 4);
+    thief.on_stolen(3, 2);
+    assert_eq!(thief.poll_migration(at(99)), None);
+    assert_eq!(thief.poll_migration(at(100)), Some(2));
+    assert_eq!(thief.poll_migration(at(200)), None, "nothing was stolen since");
+    thief.on_stolen(1, 1);
+    thief.on_look(0, at(250), waiting(9));
+    assert_eq!(thief.poll_migration(at(300)), None, "busy itself");
+    let mut off = looked(Policy { migrate: false, ..Policy::default() }, &[500]);
+    off.poll_migration(at(0));
+    off.on_stolen(1, 3);
+    assert_eq!(off.poll_migration(at(100)), None);
+}
+
+#[test]
+fn groups_are_dealt_out_in_turn_and_move_only_from_their_owner() {
+    let mut owners = Owners::new(8, 3);
+    assert_eq!(owners.iter().collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0, 1]);
+    assert_eq!(owners.give(3, 0, 2), Some(Move { group: 3, from: 0, to: 2 }));
+    assert_eq!(owners.give(3, 0, 1), None, "somebody was faster");
+    assert_eq!(owners.give(8, 0, 1), None, "no such group");
+    assert_eq!((owners.of(3), owners.count(0), owners.count(2)), (2, 2, 3));
+}
+
+#[test]
+fn who_leaves_gets_back_what_nobody_moved_on() {
+    let mut owners = Owners::new(9, 3);
+    let left = owners.leave(0, &[0, 1, 2]);
+    assert_eq!(left.len(), 3);
+    assert_eq!((owners.count(0), owners.count(1), owners.count(2)), (0, 5, 4));
+    owners.give(3, 2, 1).unwrap();
+    assert_eq!(owners.come_back(&left).len(), 2);
+    assert_eq!((owners.count(0), owners.of(3)), (2, 1));
+    assert_eq!(Owners::new(4, 1).leave(0, &[0]), [], "nobody is left");
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Look(usize, Look),
+    Local(u32),
+    Steal(bool),
+    Migrate,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let look = (0..20u32, 0..4u64, any::<bool>(), proptest::bool::weighted(0.1));
+    let look = look.prop_map(|(waiting, cycles, asleep, down)| Look { waiting, cycles, asleep, down });
+    prop_oneof![
+        4 => (0..4usize, look).prop_map(|(thread, look)| Event::Look(thread, look)),
+        2 => (0..8u32).prop_map(Event::Local),
+        3 => any::<bool>().prop_map(Event::Steal),
+        1 => Just(Event::Migrate),
+    ]
+}
+
+proptest! {
+    /// Whatever is seen: nobody steals from itself, from who is not busy or has nothing, or while busy; with work of its own not
+    /// more than one in six; and groups come at most every 100 ms, from who was stolen from.
+    #[test]
+    fn the_rules_hold_whatever_happens(events in proptest::collection::vec((event(), 0..40u64), 1..300)) {
+        let mut balancer = Balancer::new(2, 4, Policy { limit: 10, ..Policy::default() });
+        let (mut ms, mut local, mut stolen_beside_work) = (0u64, 0u64, 0u64);
+        let mut stolen = [0u64; 4];
+        let mut migrated: Option<u64> = None;
+        for (event, pause) in events {
+            ms += pause;
+            match event {
+                Event::Look(thread, look) => balancer.on_look(thread, at(ms), look),
+                Event::Local(n) => {
+                    balancer.on_local(n);
+                    local += u64::from(n);
+                }
+                Event::Steal(idle) => if let Some(victim) = balancer.victim(idle) {
+                    prop_assert!(victim != 2 && balancer.is_busy(victim) && !balancer.is_busy(2));
+                    prop_assert!(balancer.views[victim].look.waiting > 0);
+                    balancer.on_stolen(victim, 1);
+                    stolen[victim] += 1;
+                    stolen_beside_work += u64::from(!idle);
+                    prop_assert!(stolen_beside_work * 5 <= local);
+                },
+                Event::Migrate => {
+                    let due = balancer.migrate_at.is_some_and(|due| at(ms) >= due);
+                    if let Some(victim) = balancer.poll_migration(at(ms)) {
+                        prop_assert!(stolen[victim] > 0 && stolen[victim] == *stolen.iter().max().unwrap());
+                        prop_assert!(migrated.is_none_or(|before| ms - before >= 100));
+                        migrated = Some(ms);
+                    }
+                    if due {
+                        stolen = [0; 4];
+                    }
+                }
+            }
+        }
+    }
+
+    /// However groups move, each has one owner that exists, and who left owns none.
+    #[test]
+    fn every_group_has_an_owner(
+        groups in 1..200usize,
+        threads in 2..9usize,
+        gifts in proptest::collection::vec((0..200usize, 0..9usize, 0..9usize), 0..50),
+        gone in 0..9usize,
+    ) {
+        let mut owners = Owners::new(groups, threads);
+        for (group, from, to) in gifts {
+            let (group, from, to) = (group % groups, from % threads, to % threads);
+            let had = owners.of(group);
+            let moved = owners.give(group, from, to);
+            prop_assert_eq!(moved.is_some(), had == from);
+            prop_assert_eq!(owners.of(group), if had == from { to } else { had });
+        }
+        let gone = gone % threads;
+        let before = owners.clone();
+        let heirs: Vec<_> = (0..threads).collect();
+        let left = owners.leave(gone, &heirs);
+        prop_assert_eq!((left.len(), owners.count(gone)), (before.count(gone), 0));
+        // evenly: nobody gets two more than another
+        let gained: Vec<_> =
+            (0..threads).filter(|n| *n != gone).map(|n| owners.count(n) - before.count(n)).collect();
+        prop_assert!(gained.iter().max().unwrap() - gained.iter().min().unwrap() <= 1);
+        prop_assert_eq!(owners.come_back(&left).len(), left.len());
+        prop_assert_eq!(owners, before);
+    }
+}

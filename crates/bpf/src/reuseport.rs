@@ -1,0 +1,190 @@
+//! Loading the reuseport selector, and telling it which flow group belongs to which thread.
+//!
+//! A program of the type SK_REUSEPORT with an array of sockets, rather than one of the type SOCKET_FILTER that returns an index: the
+//! place of a socket in the array stays its own when others of the group are closed or do not listen for a while, the kernel's
+//! keyed hash of the flow comes with the packet, a place without a socket falls back to the kernel's choice, and it needs
+//! CAP_BPF alone. What the program cannot see is the hash that the NIC made; so where packets arrive is told by the processor
+//! it runs on.
+//!
+//! A selector serves one reuseport group. Loading needs the capability; attaching and changing entries does not (since Linux 5.19),
+//! so a server may have dropped it by then.
+
+use crate::capability::{CAP_BPF, missing_of};
+use aya::maps::{Array, MapData, PerCpuArray, ReusePortSockArray};
+use aya::programs::SkReuseport;
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reuseport.bpf.o"));
+
+/// `TAKEN_OVER` of the program.
+const TAKEN_OVER: u32 = 1 << 31;
+
+/// Why there is no selector.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectorError {
+    /// the capability is missing
+    #[error("not permitted; it needs {0}")]
+    NotPermitted(String),
+    /// whatever else the kernel or the loader said
+    #[error("{doing}: {why}")]
+    Other {
+        /// what was tried
+        doing: &'static str,
+        /// what was said
+        why: String,
+    },
+}
+
+/// Sizes, fixed while the program is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectorConfig {
+    /// flow groups, at least one
+    pub groups: u32,
+    /// the processor that each thread is pinned to, none twice; or nothing when they are not pinned
+    pub processors: Vec<usize>,
+    /// sockets of the reuseport group, one a thread
+    pub threads: u32,
+}
+
+/// The selector of one reuseport group.
+pub struct Selector {
+    program: Ebpf,
+    owners: Array<MapData, u32>,
+    sockets: ReusePortSockArray<MapData>,
+    processors: Array<MapData, u32>,
+    recent: PerCpuArray<MapData, u32>,
+    arrivals: PerCpuArray<MapData, u64>,
+    settings: Array<MapData, u32>,
+}
+
+struct Raw<'a>(BorrowedFd<'a>);
+
+impl AsRawFd for Raw<'_> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Selector {
+    /// Loads the program. Every group belongs to thread 0 until [`Selector::set_owner`] says otherwise.
+    ///
+    /// # Errors
+    /// See [`SelectorError`].
+    pub fn load(config: &SelectorConfig) -> Result<Selector, SelectorError> {
+        let groups = config.groups.max(1);
+        let pinned = u32::from(!config.processors.is_empty());
+        let processors = config.processors.iter().max().map_or(1, |most| most + 1) as u32;
+        let mut program = EbpfLoader::new()
+            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .override_global("groups", &groups, true)
+            .override_global("pinned", &pinned, true)
+            .map_max_entries("owners", groups)
+            .map_max_entries("sockets", config.threads.max(1))
+            .map_max_entries("recent", config.threads.max(1))
+            .map_max_entries("processors", processors)
+            .load(OBJECT)
+            .map_err(|error| refused("loading", &error))?;
+        choose(&mut program)?.load().map_err(|error| refused("loading", &error))?;
+        let mut selector = Selector {
+            owners: map(&mut program, "owners")?,
+            sockets: map(&mut program, "sockets")?,
+            processors: map(&mut program, "processors")?,
+            recent: map(&mut program, "recent")?,
+            arrivals: map(&mut program, "arrivals")?,
+            settings: map(&mut program, ".data")?,
+            program,
+        };
+        for (thread, processor) in config.processors.iter().enumerate() {
+            selector.set_processor(*processor, Some(thread))?;
+        }
+        Ok(selector)
+    }
+
+    /// Puts the program and the sockets in force. The sockets form one reuseport group and, if they are of TCP, listen.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn attach(&mut self, sockets: &[BorrowedFd<'_>]) -> Result<(), SelectorError> {
+        for (thread, socket) in sockets.iter().enumerate() {
+            let set = self.sockets.set(thread as u32, &Raw(*socket), 0);
+            set.map_err(|error| refused("registering a socket", &error))?;
+        }
+        let Some(first) = sockets.first() else { return Ok(()) };
+        choose(&mut self.program)?.attach(first.as_fd()).map_err(|error| refused("attaching", &error))
+    }
+
+    /// Gives a group to a thread. `taken_over`: wherever its packets arrive.
+    ///
+    /// # Errors
+    /// The kernel's, or no such group.
+    pub fn set_owner(&mut self, group: usize, thread: usize, taken_over: bool) -> Result<(), SelectorError> {
+        let entry = thread as u32 | if taken_over { TAKEN_OVER } else { 0 };
+        self.owners.set(group as u32, entry, 0).map_err(|error| refused("giving a flow group", &error))
+    }
+
+    /// Whether groups that nobody has taken over go to the thread of the processor that the packet arrived on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_here(&mut self, here: bool) -> Result<(), SelectorError> {
+        self.settings.set(0, u32::from(here), 0).map_err(|error| refused("changing the settings", &error))
+    }
+
+    /// Says whose packets those are that arrive on a processor; None: nobody's in particular.
+    ///
+    /// # Errors
+    /// The kernel's, or a processor that the configuration did not name.
+    pub fn set_processor(&mut self, processor: usize, thread: Option<usize>) -> Result<(), SelectorError> {
+        let entry = thread.map_or(0, |thread| thread as u32 + 1);
+        self.processors.set(processor as u32, entry, 0).map_err(|error| refused("naming a processor's thread", &error))
+    }
+
+    /// Groups that were sent to `thread` of late, at most one for each processor. Which is a sample by how much each brings.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn recent(&self, thread: usize) -> Result<Vec<usize>, SelectorError> {
+        let found = self.recent.get(&(thread as u32), 0).map_err(|error| refused("reading recent groups", &error))?;
+        Ok(found.iter().filter_map(|group| group.checked_sub(1)).map(|group| group as usize).collect())
+    }
+
+    /// How much arrived on each processor; only counted when the threads are pinned.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn arrivals(&self) -> Result<Vec<u64>, SelectorError> {
+        let found = self.arrivals.get(&0, 0).map_err(|error| refused("reading arrivals", &error))?;
+        Ok(found.iter().copied().collect())
+    }
+}
+
+impl std::fmt::Debug for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Selector")
+    }
+}
+
+fn choose(program: &mut Ebpf) -> Result<&mut SkReuseport, SelectorError> {
+    let found = program.program_mut("choose").expect("the object that build.rs compiled has the program");
+    found.try_into().map_err(|error| refused("loading", &error))
+}
+
+fn map<M: TryFrom<aya::maps::Map, Error = aya::maps::MapError>>(
+    program: &mut Ebpf,
+    name: &'static str,
+) -> Result<M, SelectorError> {
+    let found = program.take_map(name).expect("the object that build.rs compiled has the map");
+    found.try_into().map_err(|error| refused(name, &error))
+}
+
+fn refused(doing: &'static str, error: &(dyn std::error::Error + 'static)) -> SelectorError {
+    use rustix::io::Errno;
+    if crate::error::is(error, Errno::PERM) || crate::error::is(error, Errno::ACCESS) {
+        return SelectorError::NotPermitted(missing_of(&[CAP_BPF]));
+    }
+    SelectorError::Other { doing, why: crate::error::chain(error) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Flow groups move from busy threads to free ones.
+//!
+//! A thread is busy by its backlog, what waits in its port when it comes to look, as Affinity-Accept judges listeners
+//! (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. So a thread
+//! whose processor has other work is busy too, though it may do little itself. Every 100 ms a free thread asks a busy one for
+//! relief, in turn where there are several, and is handed flow groups, with their connections.
+//!
+//! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
+//! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and
+//! its owner knows how many frames each group brought; so as many move as level the two threads.
+
+use base::balance::{Load, Policy};
+use base::{CacheAligned, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A busy thread gives away at least this part of what it takes, so that one that is slow and not loaded is relieved too.
+const LEAST_PART: u32 = 16;
+
+/// Intervals after which what a thread has shown no longer counts.
+const STALE: u32 = 3;
+
+/// What threads show each other.
+#[derive(Debug, Default)]
+struct Seat {
+    /// when this was written, in nanoseconds of the threads' clock; one that sleeps does not write
+    at: AtomicU64,
+    busy: AtomicBool,
+    /// frames of its groups, as the halved weights have them: those of one interval
+    frames: AtomicU32,
+}
+
+/// All threads' seats.
+#[derive(Debug)]
+pub(crate) struct Board(Box<[CacheAligned<Seat>]>);
+
+impl Board {
+    pub(crate) fn new(threads: usize) -> Arc<Board> {
+        Arc::new(Board((0..threads).map(|_| CacheAligned::default()).collect()))
+    }
+}
+
+/// What a free thread asks a busy one for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Relief {
+    /// whom
+    pub(crate) from: u16,
+    /// groups that brought so many frames in an interval
+    pub(crate) frames: u32,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// nothing, for now
+    Nothing,
+    /// ask for this
+    Ask(Relief),
+    /// we are busy: wake the others, so that they ask
+    CallForHelp,
+}
+
+/// One thread's part.
+#[derive(Debug)]
+pub(crate) struct Balance {
+    me: u16,
+    policy: Policy,
+    load: Load,
+    /// frames by group, halved at each interval
+    weights: Box<[u32]>,
+    board: Arc<Board>,
+    next_at: Option<Instant>,
+    /// whom it asked last
+    last: u16,
+}
+
+impl Balance {
+    pub(crate) fn new(me: usize, groups: usize, policy: Policy, board: Arc<Board>) -> Balance {
+        let me = me as u16;
+        Balance { me, policy, load: Load::default(), weights: vec![0; groups].into(), board, next_at: None, last: me }
+    }
+
+    /// A frame of our group was taken.
+    #[inline]
+    pub(crate) fn took(&mut self, group: u16) {
+        self.weights[usize::from(group)] += 1;
+    }
+
+    /// Takes in how many frames wait at `now`; what is to be done.
+    #[inline]
+    pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> Advice {
+        let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32);
+        if self.next_at.is_some_and(|at| now < at) {
+            return Advice::Nothing;
+        }
+        self.advise(now, busy)
+    }
+
+    #[cold]
+    fn advise(&mut self, now: Instant, busy: bool) -> Advice {
+        let first = self.next_at.is_none();
+        self.next_at = Some(now + self.policy.migrate_every);
+        self.weights.iter_mut().for_each(|weight| *weight /= 2);
+        let frames = self.weights.iter().fold(0u32, |sum, weight| sum.saturating_add(*weight));
+        let seat = &self.board.0[usize::from(self.me)];
+        seat.at.store(now.as_nanos(), Ordering::Relaxed);
+        seat.busy.store(busy, Ordering::Relaxed);
+        seat.frames.store(frames, Ordering::Relaxed);
+        if first || !self.policy.migrate {
+            Advice::Nothing
+        } else if busy {
+            Advice::CallForHelp
+        } else {
+            self.ask(now, frames)
+        }
+    }
+
+    /// The next busy one behind the last that was asked.
+    fn ask(&mut self, now: Instant, ours: u32) -> Advice {
+        let threads = self.board.0.len() as u16;
+        let others = (1..=threads).map(|n| (self.last + n) % threads).filter(|thread| *thread != self.me);
+        let is_busy = |thread: &u16| {
+            let seat = &self.board.0[usize::from(*thread)];
+            let seen = Instant::from_nanos(seat.at.load(Ordering::Relaxed));
+            seat.busy.load(Ordering::Relaxed) && now - seen <= STALE * self.policy.migrate_every
+        };
+        let Some(from) = others.into_iter().find(is_busy) else { return Advice::Nothing };
+        self.last = from;
+        let theirs = self.board.0[usize::from(from)].frames.load(Ordering::Relaxed);
+        let frames = (theirs.saturating_sub(ours) / 2).max(theirs / LEAST_PART).max(1);
+        Advice::Ask(Relief { from, frames })
+    }
+
+    /// Which of our groups to give away for `frames`, from `from` on and round the end: none that would leave the other with more
+    /// than was asked for, but one at least.
+    pub(crate) fn choose(&self, frames: u32, from: u16, is_ours: impl Fn(u16) -> bool) -> Vec<u16> {
+        let count = self.weights.len();
+        let (mut chosen, mut left) = (Vec::new(), frames);
+        let mut smallest = None;
+        for group in (0..count).map(|n| ((usize::from(from) + n) % count) as u16).filter(|group| is_ours(*group)) {
+            let weight = self.weights[usize::from(group)];
+            if weight == 0 {
+                continue;
+            }
+            if weight <= left {
+                chosen.push(group);
+                left -= weight;
+            } else if smallest.is_none_or(|(_, least)| weight < least) {
+                smallest = Some((group, weight));
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        if chosen.is_empty() { smallest.map(|(group, _)| group).into_iter().collect() } else { chosen }
+    }
+
+    /// Whether the thread is busy, and the moving average of its backlog.
+    pub(crate) fn shown(&self) -> (bool, u32) {
+        (self.load.is_busy(), self.load.average())
+    }
+}
+
+#[cfg(test)]
+mod tests;

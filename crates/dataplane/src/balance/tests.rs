@@ -1,0 +1,98 @@
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_millis(100);
+
+fn threads(n: usize, groups: usize) -> Vec<Balance> {
+    let board = Board::new(n);
+    (0..n).map(|me| Balance::new(me, groups, Policy::default(), board.clone())).collect()
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(ms)
+}
+
+/// One interval with this backlog and these frames of each group.
+fn interval(balance: &mut Balance, number: u64, waiting: usize, frames: &[(u16, u32)]) -> Advice {
+    for (group, count) in frames {
+        (0..*count).for_each(|_| balance.took(*group));
+    }
+    let start = at(number * 100);
+    for ms in 1..99 {
+        assert_eq!(balance.look(start + Duration::from_millis(ms), waiting), Advice::Nothing);
+    }
+    balance.look(start + EVERY, waiting)
+}
+
+#[test]
+fn a_free_thread_asks_a_busy_one_for_half_of_the_difference() {
+    let mut threads = threads(2, 8);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));
+    let [busy, free] = &mut threads[..] else { unreachable!() };
+    assert_eq!(interval(busy, 0, 64, &[(0, 600), (1, 300), (2, 100)]), Advice::CallForHelp);
+    assert_eq!(interval(free, 0, 3, &[(5, 200)]), Advice::Ask(Relief { from: 0, frames: 200 }));
+    // what fits: the weights were halved when the interval ended
+    assert_eq!(busy.choose(200, 0, |_| true), [1, 2]);
+    assert_eq!(busy.choose(400, 0, |_| true), [0, 2]);
+    assert_eq!(busy.choose(10, 0, |_| true), [2]);
+    assert_eq!(busy.choose(200, 0, |group| group == 0), [0]);
+    assert!(busy.choose(200, 0, |group| group > 2).is_empty());
+}
+
+#[test]
+fn two_busy_threads_and_two_free_ones_leave_each_other_alone() {
+    for waiting in [0, 64] {
+        let mut threads = threads(2, 8);
+        threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), waiting), Advice::Nothing));
+        for number in 0..5 {
+            for balance in &mut threads {
+                let expected = if waiting == 0 { Advice::Nothing } else { Advice::CallForHelp };
+                assert_eq!(interval(balance, number, waiting, &[(1, 100)]), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_that_went_to_sleep_while_it_was_busy_is_left_alone() {
+    let mut threads = threads(2, 8);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));
+    assert_eq!(interval(&mut threads[0], 0, 64, &[(0, 160)]), Advice::CallForHelp);
+    assert!(matches!(interval(&mut threads[1], 0, 0, &[]), Advice::Ask(_)));
+    assert_eq!(interval(&mut threads[1], 5, 0, &[]), Advice::Nothing);
+}
+
+#[test]
+fn a_slow_thread_is_relieved_though_it_takes_less_than_others() {
+    let mut threads = threads(3, 8);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));
+    for slow in [0, 2] {
+        assert_eq!(interval(&mut threads[slow], 0, 64, &[(0, 160)]), Advice::CallForHelp);
+    }
+    let free = &mut threads[1];
+    // in turn
+    assert_eq!(interval(free, 0, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 2, frames: 5 }));
+    assert_eq!(interval(free, 1, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 0, frames: 5 }));
+    let policy = Policy { migrate: false, ..Policy::default() };
+    let mut off = Balance::new(1, 8, policy, free.board.clone());
+    assert_eq!(off.look(at(0), 0), Advice::Nothing);
+    assert_eq!(interval(&mut off, 0, 0, &[]), Advice::Nothing);
+}
+
+proptest! {
+    #[test]
+    fn what_is_chosen_is_ours_and_no_more_than_asked_for(
+        weights in prop::collection::vec(0u32..50, 16), frames in 1u32..400, from in 0u16..16, ours in any::<u16>(),
+    ) {
+        let mut balance = Balance::new(0, 16, Policy::default(), Board::new(1));
+        balance.weights = weights.clone().into();
+        let is_ours = |group: u16| ours >> group & 1 == 1;
+        let chosen = balance.choose(frames, from, is_ours);
+        let sum: u32 = chosen.iter().map(|group| weights[usize::from(*group)]).sum();
+        prop_assert!(chosen.iter().all(|group| is_ours(*group) && weights[usize::from(*group)] > 0));
+        prop_assert!(sum <= frames || chosen.len() == 1);
+        let some = (0..16u16).any(|group| is_ours(group) && weights[usize::from(group)] > 0);
+        prop_assert_eq!(chosen.is_empty(), !some);
+    }
+}

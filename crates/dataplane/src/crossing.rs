@@ -1,0 +1,437 @@
+//! Frames and flow groups between the threads of one interface.
+//!
+//! A frame that a thread received of another's group crosses over a ring to the owner: its handle, not its bytes. From any
+//! thread to any other there is one ring, with one producer and one consumer.
+//!
+//! A group moves so that nothing is lost and no frame overtakes another (IX section 4.3 has the same three parts):
+//!
+//! 1. The owner lets go: it takes the group's connections out of its stack, names the new owner in the table, and sends a
+//!    parcel. From then on it sends what still reaches it behind the parcel (*forward*).
+//! 2. The new owner takes the parcel in and goes on with what the old one forwards. Frames of the group that reach it by any other
+//!    way are younger than what others may have sent to the old owner before the table changed, so they wait (*in transition*).
+//! 3. Every other thread is asked, and answers over the same ring that carried its frames to the old owner. With the last answer
+//!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*).
+//!
+//! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
+
+use crate::balance::{Advice, Balance, Board, Relief};
+use crate::bell::Bell;
+use crate::counters::Crossings;
+use crate::cycle::Parcel;
+use crate::owners::Owners;
+use base::balance::Policy;
+use base::ring::{Consumer, Producer, ring};
+use base::{Burst, Frame, Instant};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What waits between two threads at most.
+const RING_ITEMS: usize = 2048;
+/// Frames of a group in transition that wait at most; what comes beyond is taken at once, out of order.
+const WAITING_FRAMES: usize = 1024;
+/// Groups that leave between two bursts at most.
+const DEPARTURES: usize = 32;
+
+/// What goes from one thread to another.
+#[derive(Debug)]
+enum Item {
+    Frame(Frame),
+    Note(Box<Note>),
+}
+
+const _: () = assert!(size_of::<Item>() == 16);
+
+#[derive(Debug)]
+enum Note {
+    /// to the owner: let the receiver have the group
+    Wanted { group: u16, by: u16 },
+    /// to a busy thread: let the receiver have groups that bring so many frames
+    Relieved { frames: u32, by: u16 },
+    /// to the new owner: what belongs to the group
+    Parcel { group: u16, parcel: Parcel },
+    /// to the others: answer behind all frames of the group that you have sent here
+    Asked { group: u16 },
+    /// the answer
+    Answered { group: u16 },
+    /// to the new owner: nothing older will come
+    Settled { group: u16 },
+}
+
+/// A group on its way to this thread.
+#[derive(Debug)]
+struct Coming {
+    group: u16,
+    /// who forwards, once its parcel was taken in
+    from: Option<u16>,
+    /// younger frames
+    waiting: Vec<Frame>,
+}
+
+/// A group that has left and may still get old frames here.
+#[derive(Debug)]
+struct Leaving {
+    group: u16,
+    to: u16,
+    /// threads that have not answered
+    answers: usize,
+}
+
+/// A group that another thread wants of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Departure {
+    /// which
+    pub(crate) group: u16,
+    /// for whom
+    pub(crate) to: u16,
+}
+
+/// One thread's ends of the rings.
+#[derive(Debug)]
+pub(crate) struct Crossing {
+    me: u16,
+    owners: Arc<Owners>,
+    out: Vec<Option<Producer<Item>>>,
+    into: Vec<Option<Consumer<Item>>>,
+    /// notes that found a ring full, in their order
+    unsent: VecDeque<(u16, Box<Note>)>,
+    /// whose ring is looked at first
+    next: usize,
+    /// whether a group is this thread's and settled
+    mine: Box<[bool]>,
+    /// behind the last group that was given away for relief
+    chosen: u16,
+    coming: Vec<Coming>,
+    leaving: Vec<Leaving>,
+    /// frames that waited for their group and go first
+    replayed: VecDeque<Frame>,
+    /// groups that others want, to be given away before the next burst
+    departures: VecDeque<Departure>,
+    /// what came with groups, to be taken in before the burst that came behind it
+    arrivals: VecDeque<Parcel>,
+    balance: Option<Balance>,
+    /// threads that were sent something since the last [`Crossing::ring_bells`]
+    touched: Vec<bool>,
+    bells: Vec<Arc<Bell>>,
+    counters: Arc<Crossings>,
+}
+
+/// Every thread's ends, for threads with these bells; `balance`: groups move by themselves, by this policy.
+pub(crate) fn crossings(owners: &Arc<Owners>, balance: Option<&Policy>, bells: &[Arc<Bell>]) -> Vec<Crossing> {
+    let threads = owners.threads();
+    let board = Board::new(threads);
+    let balance = |me| balance.map(|policy| Balance::new(me, owners.groups().count(), policy.clone(), board.clone()));
+    assert_eq!(threads, bells.len(), "a bell for each thread");
+    let make = |me: usize| Crossing {
+        me: me as u16,
+        owners: owners.clone(),
+        out: Vec::with_capacity(threads),
+        into: Vec::with_capacity(threads),
+        unsent: VecDeque::new(),
+        next: 0,
+        mine: (0..owners.groups().count()).map(|group| usize::from(owners.owner(group as u16)) == me).collect(),
+        chosen: 0,
+        coming: Vec::new(),
+        leaving: Vec::new(),
+        replayed: VecDeque::new(),
+        departures: VecDeque::new(),
+        arrivals: VecDeque::new(),
+        balance: balance(me),
+        touched: vec![false; threads],
+        bells: bells.to_vec(),
+        counters: Arc::default(),
+    };
+    let mut all: Vec<Crossing> = (0..threads).map(make).collect();
+    for from in 0..threads {
+        for to in 0..threads {
+            let (out, into) = (from != to).then(|| ring(RING_ITEMS)).unzip();
+            all[from].out.push(out);
+            all[to].into.push(into);
+        }
+    }
+    all
+}
+
+impl Crossing {
+    /// The table.
+    pub(crate) fn owners(&self) -> &Arc<Owners> {
+        &self.owners
+    }
+
+    /// What it counts.
+    pub(crate) fn counters(&self) -> &Arc<Crossings> {
+        &self.counters
+    }
+
+    /// Whether something waits for this thread. A look that may be called before going to sleep.
+    pub(crate) fn has_work(&mut self) -> bool {
+        !self.replayed.is_empty()
+            || !self.departures.is_empty()
+            || !self.unsent.is_empty()
+            || self.into.iter_mut().flatten().any(|ring| ring.waiting(1) > 0)
+    }
+
+    /// Groups to be given away now, each by [`Crossing::send`].
+    pub(crate) fn departing(&self) -> usize {
+        self.departures.len().min(DEPARTURES)
+    }
+
+    /// The next of them.
+    pub(crate) fn departure(&mut self) -> Option<Departure> {
+        while let Some(departure) = self.departures.pop_front() {
+            if self.may_depart(departure.group, departure.to) {
+                return Some(departure);
+            }
+        }
+        None
+    }
+
+    /// What came with a group and is to be taken in before the frames that [`Crossing::receive`] gave.
+    pub(crate) fn arrival(&mut self) -> Option<Parcel> {
+        self.arrivals.pop_front()
+    }
+
+    /// Asks the owner of `group` to hand it over. Nothing comes of it when it is ours, or its owner has changed by then.
+    pub(crate) fn want(&mut self, group: u16) {
+        let owner = self.owners.owner(group);
+        if owner != self.me {
+            self.note(owner, Note::Wanted { group, by: self.me });
+        }
+    }
+
+    /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for.
+    #[inline]
+    pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
+        let Some(balance) = &mut self.balance else { return };
+        match balance.look(now, waiting) {
+            Advice::Nothing => {}
+            advice => self.take_advice(advice),
+        }
+    }
+
+    #[cold]
+    fn take_advice(&mut self, advice: Advice) {
+        match advice {
+            Advice::Nothing => {}
+            Advice::Ask(Relief { from, frames }) => self.note(from, Note::Relieved { frames, by: self.me }),
+            Advice::CallForHelp => {
+                let me = usize::from(self.me);
+                self.touched.iter_mut().enumerate().for_each(|(at, touched)| *touched |= at != me);
+            }
+        }
+        if let Some(balance) = &self.balance {
+            let (busy, backlog) = balance.shown();
+            self.counters.busy.set(u64::from(busy));
+            self.counters.backlog.set(u64::from(backlog));
+        }
+    }
+
+    /// Chooses groups for a thread that has time.
+    #[cold]
+    fn relieve(&mut self, by: u16, frames: u32) {
+        let Some(balance) = &self.balance else { return };
+        if !self.departures.is_empty() {
+            return; // what was asked for before is on its way
+        }
+        let chosen = balance.choose(frames, self.chosen, |group| self.may_depart(group, by));
+        self.chosen = chosen.last().map_or(self.chosen, |group| group.wrapping_add(1));
+        self.departures.extend(chosen.into_iter().map(|group| Departure { group, to: by }));
+    }
+
+    /// Whether the group is this thread's to give away.
+    fn may_depart(&self, group: u16, to: u16) -> bool {
+        // a group whose old frames may still be on their way here stays until they have come
+        let leaving = self.leaving.iter().any(|leaving| leaving.group == group);
+        self.mine[usize::from(group)] && !leaving && to != self.me && usize::from(to) < self.owners.threads()
+    }
+
+    /// Gives the group with what belonged to it away.
+    pub(crate) fn send(&mut self, Departure { group, to }: Departure, parcel: Parcel) {
+        debug_assert!(self.may_depart(group, to), "group {group} is not ours");
+        self.mine[usize::from(group)] = false;
+        self.note(to, Note::Parcel { group, parcel });
+        self.owners.hand(group, to);
+        let others: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
+        self.leaving.push(Leaving { group, to, answers: others.len() });
+        others.into_iter().for_each(|other| self.note(other, Note::Asked { group }));
+        self.counters.groups_out.add(1);
+    }
+
+    /// Sends the frames of `received` that are others' to them, keeps those that must wait, and appends the rest to `rx`, in their
+    /// order. What finds no room is appended to `lost`.
+    pub(crate) fn sort(&mut self, received: &mut Burst, rx: &mut Burst, lost: &mut Burst) {
+        for frame in received.drain(..) {
+            match self.owners.group(frame.bytes()) {
+                None => rx.push(frame),
+                Some(group) => self.place(group, frame, None, rx, lost),
+            }
+        }
+    }
+
+    /// Takes what others have sent, until `rx` has `limit` frames. How many frames and notes it saw.
+    pub(crate) fn receive(&mut self, rx: &mut Burst, limit: usize, lost: &mut Burst) -> usize {
+        self.send_notes();
+        let limit = limit.min(rx.capacity());
+        let mut seen = self.replay(rx, limit);
+        let threads = self.into.len();
+        self.next = (self.next + 1) % threads;
+        for n in 0..threads {
+            let from = (self.next + n) % threads;
+            // nothing overtakes what is replayed
+            while rx.len() < limit && !lost.is_full() && self.replayed.is_empty() {
+                let Some(item) = self.into[from].as_mut().and_then(Consumer::pop) else { break };
+                seen += 1;
+                match item {
+                    Item::Frame(frame) => {
+                        self.counters.frames_in.add(1);
+                        match self.owners.group(frame.bytes()) {
+                            None => rx.push(frame),
+                            Some(group) => self.place(group, frame, Some(from as u16), rx, lost),
+                        }
+                    }
+                    Item::Note(note) => {
+                        self.take_note(from as u16, *note);
+                        seen += self.replay(rx, limit);
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    fn replay(&mut self, rx: &mut Burst, limit: usize) -> usize {
+        let before = rx.len();
+        while rx.len() < limit
+            && let Some(frame) = self.replayed.pop_front()
+        {
+            rx.push(frame);
+        }
+        rx.len() - before
+    }
+
+    /// Whether frames of the own queue must wait for those that are replayed.
+    pub(crate) fn is_replaying(&self) -> bool {
+        !self.replayed.is_empty()
+    }
+
+    #[inline]
+    fn place(&mut self, group: u16, frame: Frame, from: Option<u16>, rx: &mut Burst, lost: &mut Burst) {
+        if self.mine[usize::from(group)] {
+            if let Some(balance) = &mut self.balance {
+                balance.took(group);
+            }
+            return rx.push(frame);
+        }
+        self.place_elsewhere(group, frame, from, rx, lost);
+    }
+
+    #[inline(never)]
+    fn place_elsewhere(&mut self, group: u16, frame: Frame, from: Option<u16>, rx: &mut Burst, lost: &mut Burst) {
+        let owner = self.owners.owner(group);
+        if owner != self.me {
+            return self.forward(owner, frame, lost);
+        }
+        let at = self.coming(group);
+        let coming = &mut self.coming[at];
+        if coming.from.is_some() && coming.from == from || coming.waiting.len() >= WAITING_FRAMES {
+            return rx.push(frame);
+        }
+        coming.waiting.push(frame);
+        self.counters.waited.add(1);
+    }
+
+    fn coming(&mut self, group: u16) -> usize {
+        self.coming.iter().position(|coming| coming.group == group).unwrap_or_else(|| {
+            self.coming.push(Coming { group, from: None, waiting: Vec::new() });
+            self.coming.len() - 1
+        })
+    }
+
+    fn forward(&mut self, to: u16, frame: Frame, lost: &mut Burst) {
+        // behind notes that wait
+        let waits = self.unsent.iter().any(|(other, _)| *other == to);
+        let ring = self.out[usize::from(to)].as_mut().expect("a way to every other thread");
+        let sent = if waits { Err(Item::Frame(frame)) } else { ring.push(Item::Frame(frame)) };
+        match sent {
+            Ok(()) => {
+                self.touched[usize::from(to)] = true;
+                self.counters.frames_out.add(1);
+            }
+            Err(item) => {
+                self.counters.lost.add(1);
+                if let Item::Frame(frame) = item {
+                    lost.push(frame);
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, to: u16, note: Note) {
+        self.unsent.push_back((to, Box::new(note)));
+        self.send_notes();
+    }
+
+    fn send_notes(&mut self) {
+        while let Some((to, note)) = self.unsent.pop_front() {
+            let ring = self.out[usize::from(to)].as_mut().expect("a way to every other thread");
+            match ring.push(Item::Note(note)) {
+                Ok(()) => self.touched[usize::from(to)] = true,
+                Err(Item::Note(note)) => return self.unsent.push_front((to, note)),
+                Err(Item::Frame(_)) => unreachable!("a note was sent"),
+            }
+        }
+    }
+
+    fn take_note(&mut self, from: u16, note: Note) {
+        match note {
+            Note::Wanted { group, by } => {
+                if self.may_depart(group, by) {
+                    self.departures.push_back(Departure { group, to: by });
+                }
+            }
+            Note::Relieved { frames, by } => self.relieve(by, frames),
+            Note::Parcel { group, parcel } => {
+                let at = self.coming(group);
+                self.coming[at].from = Some(from);
+                self.arrivals.push_back(parcel);
+                self.counters.groups_in.add(1);
+            }
+            Note::Asked { group } => self.note(from, Note::Answered { group }),
+            Note::Answered { group } => self.take_answer(group),
+            Note::Settled { group } => self.settle(group),
+        }
+    }
+
+    fn take_answer(&mut self, group: u16) {
+        let Some(at) = self.leaving.iter().position(|leaving| leaving.group == group) else { return };
+        self.leaving[at].answers -= 1;
+        if self.leaving[at].answers == 0 {
+            let Leaving { group, to, .. } = self.leaving.swap_remove(at);
+            self.note(to, Note::Settled { group });
+        }
+    }
+
+    fn settle(&mut self, group: u16) {
+        let at = self.coming(group);
+        let coming = self.coming.swap_remove(at);
+        self.mine[usize::from(group)] = true;
+        self.replayed.extend(coming.waiting);
+    }
+
+    /// Wakes those who were sent something and sleep. Called once a cycle.
+    pub(crate) fn ring_bells(&mut self) {
+        for (touched, bell) in self.touched.iter_mut().zip(&self.bells) {
+            if std::mem::take(touched) {
+                bell.wake_if_asleep();
+            }
+        }
+    }
+
+    /// Every frame that is here, at the end or after a panic.
+    pub(crate) fn clear(&mut self, mut give: impl FnMut(Frame)) {
+        self.replayed.drain(..).for_each(&mut give);
+        self.coming.iter_mut().for_each(|coming| coming.waiting.drain(..).for_each(&mut give));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+use super::*;
+use base::{Arena, Pool};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use wire::ethernet::{EtherType, Link};
+use wire::flow::{Flow, Groups};
+use wire::{Protocol, Sum, ipv4, udp};
+
+const SERVER: [u8; 4] = [192, 0, 2, 1];
+const CLIENT: [u8; 4] = [203, 0, 113, 9];
+const AT: usize = 14 + 20 + 8;
+
+/// A datagram of a flow with its number.
+fn write(frame: &mut Frame, flow: u16, number: u32) {
+    let mut bytes = vec![0; AT];
+    bytes.extend(number.to_be_bytes());
+    Link { dst: [2; 6], src: [4; 6], tag: None, ether_type: EtherType::IPV4 }.write(&mut bytes);
+    let mut head = [0; 20];
+    let (src, dst) = (CLIENT.into(), SERVER.into());
+    ipv4::Header { src, dst, protocol: Protocol::UDP, ttl: 64, payload_bytes: 12 }.write(&mut head);
+    bytes[14..34].copy_from_slice(&head);
+    udp::write(&mut bytes[34..], flow, 53, Sum::pseudo_v4(src, dst, Protocol::UDP, 12));
+    assert!(frame.fill(&bytes));
+}
+
+fn read(frame: &Frame) -> (u16, u32) {
+    let bytes = frame.bytes();
+    let number = u32::from_be_bytes(bytes[AT..AT + 4].try_into().unwrap());
+    (Flow::of_frame(bytes).unwrap().src().port(), number)
+}
+
+/// What a thread's stack would have of a group: the next number of each flow.
+type Known = BTreeMap<u16, u32>;
+
+struct Thread {
+    crossing: Crossing,
+    groups: BTreeMap<u16, Known>,
+    /// what its queue has received
+    queue: VecDeque<Frame>,
+}
+
+struct World {
+    threads: Vec<Thread>,
+    pool: Pool,
+    groups: Arc<Groups>,
+    /// the number that each flow sends next
+    sent: BTreeMap<u16, u32>,
+    taken: u32,
+    lost: u32,
+}
+
+impl World {
+    fn new(threads: usize) -> World {
+        let (arena, frames) = Arena::new(4096, 2048).unwrap();
+        let owners = Arc::new(Owners::new(Groups::keyed(8, [77, 99]), threads, |group| group % threads as u16));
+        let bells: Vec<_> = (0..threads).map(|_| Arc::new(Bell::new().unwrap())).collect();
+        let groups = owners.groups().clone();
+        let of =
+            |me: u16| (0..8).filter(|group| owners.owner(*group) == me).map(|group| (group, Known::new())).collect();
+        let threads = crossings(&owners, None, &bells).into_iter().enumerate().map(|(me, crossing)| Thread {
+            crossing,
+            groups: of(me as u16),
+            queue: VecDeque::new(),
+        });
+        let threads = threads.collect();
+        World { threads, pool: Pool::new(arena, frames), groups, sent: BTreeMap::new(), taken: 0, lost: 0 }
+    }
+
+    /// A flow's frames always come to one queue, which need not be its owner's.
+    fn send(&mut self, flow: u16) {
+        let Some(mut frame) = self.pool.take() else { return };
+        let number = self.sent.entry(flow).or_default();
+        write(&mut frame, flow, *number);
+        *number += 1;
+        let queue = usize::from(flow) % self.threads.len();
+        self.threads[queue].queue.push_back(frame);
+    }
+
+    /// One cycle of a thread, as `Loop` has it.
+    fn cycle(&mut self, at: usize, limit: usize) {
+        let thread = &mut self.threads[at];
+        while let Some(departure) = thread.crossing.departure() {
+            let known = thread.groups.remove(&departure.group).expect("a group is where the table says");
+            thread.crossing.send(departure, Box::new((departure.group, known)));
+        }
+        let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
+        thread.crossing.receive(&mut rx, limit.div_ceil(2), &mut lost);
+        if !thread.crossing.is_replaying() {
+            let n = thread.queue.len().min(limit - rx.len());
+            received.extend(thread.queue.drain(..n));
+            thread.crossing.sort(&mut received, &mut rx, &mut lost);
+            self.lost += lost.len() as u32;
+            lost.drain(..).for_each(|frame| self.pool.give(frame));
+            thread.crossing.receive(&mut rx, limit, &mut lost);
+        }
+        while let Some(parcel) = thread.crossing.arrival() {
+            let (group, known) = *parcel.downcast::<(u16, Known)>().unwrap();
+            assert!(thread.groups.insert(group, known).is_none(), "group {group} came twice");
+        }
+        for frame in rx.drain(..) {
+            let (flow, number) = read(&frame);
+            let group = self.groups.of(&Flow::of_frame(frame.bytes()).unwrap());
+            let known = thread.groups.get_mut(&group).expect("a frame comes to the thread that has its group");
+            let next = known.entry(flow).or_default();
+            assert_eq!(number, *next, "flow {flow} in its order");
+            *next += 1;
+            self.taken += 1;
+            self.pool.give(frame);
+        }
+        self.lost += lost.len() as u32;
+        lost.drain(..).for_each(|frame| self.pool.give(frame));
+        thread.crossing.ring_bells();
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            (0..self.threads.len()).for_each(|at| self.cycle(at, 64));
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u16, u8),
+    Cycle(usize, usize),
+    Want(usize, u16),
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u16..12, 1u8..40).prop_map(|(flow, times)| Step::Send(flow, times)),
+        5 => (0usize..4, 1usize..65).prop_map(|(thread, limit)| Step::Cycle(thread, limit)),
+        2 => (0usize..4, 0u16..8).prop_map(|(thread, group)| Step::Want(thread, group)),
+    ]
+}
+
+proptest! {
+    /// Threads run in any order and as often as they like, groups move at any time: every frame comes to the thread that has its
+    /// group's state, in its flow's order, and none is lost.
+    #[test]
+    fn nothing_is_lost_and_nothing_overtakes(threads in 2usize..5, steps in prop::collection::vec(a_step(), 1..400)) {
+        let mut world = World::new(threads);
+        for step in steps {
+            match step {
+                Step::Send(flow, times) => (0..times).for_each(|_| world.send(flow)),
+                Step::Cycle(thread, limit) => world.cycle(thread % threads, limit),
+                Step::Want(thread, group) => world.threads[thread % threads].crossing.want(group),
+            }
+        }
+        world.settle();
+        prop_assert_eq!(world.taken + world.lost, world.sent.values().sum::<u32>());
+        prop_assert_eq!(world.lost, 0);
+        for group in 0..8 {
+            let owner = usize::from(world.threads[0].crossing.owners().owner(group));
+            prop_assert!(world.threads[owner].groups.contains_key(&group));
+            prop_assert!(world.threads[owner].crossing.mine[usize::from(group)]);
+        }
+        prop_assert!(world.threads.iter_mut().all(|thread| !thread.crossing.has_work()));
+        prop_assert!(world.threads.iter().all(|thread| thread.crossing.coming.is_empty() && thread.crossing.leaving.is_empty()));
+        prop_assert_eq!(world.pool.len(), 4096);
+    }
+}
+
+#[test]
+fn a_full_ring_loses_frames_and_counts_them_but_no_group() {
+    let mut world = World::new(2);
+    // a flow that comes to the other thread's queue
+    let foreign = (0..100).find(|port| {
+        let flow = Flow::new(Protocol::UDP, (CLIENT, *port).into(), (SERVER, 53).into()).unwrap();
+        world.groups.of(&flow) % 2 == 1 && port % 2 == 0
+    });
+    let flow = foreign.unwrap();
+    (0..3000).for_each(|_| world.send(flow));
+    let group = world.threads[0].crossing.owners().any(0, 0).unwrap();
+    world.threads[1].crossing.want(group);
+    for _ in 0..50 {
+        // the owner never looks
+        let thread = &mut world.threads[0];
+        let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
+        let n = thread.queue.len().min(64);
+        received.extend(thread.queue.drain(..n));
+        thread.crossing.sort(&mut received, &mut rx, &mut lost);
+        world.lost += lost.len() as u32;
+        assert!(rx.is_empty());
+        lost.drain(..).for_each(|frame| world.pool.give(frame));
+    }
+    assert_eq!(world.lost, 3000 - RING_ITEMS as u32);
+    assert_eq!(world.threads[0].crossing.counters().lost.get(), u64::from(world.lost));
+    // with its ring full, the note with the group waits until there is room
+    let thread = &mut world.threads[0];
+    let (mut rx, mut lost) = (Burst::new(), Burst::new());
+    thread.crossing.receive(&mut rx, 64, &mut lost);
+    let departure = thread.crossing.departure().unwrap();
+    let known = thread.groups.remove(&departure.group).unwrap();
+    thread.crossing.send(departure, Box::new((departure.group, known)));
+    assert!(thread.crossing.has_work());
+    world.settle();
+    assert!(world.threads[1].groups.contains_key(&departure.group));
+    assert_eq!(world.taken, RING_ITEMS as u32);
+}
+
+#[test]
+fn who_sleeps_is_woken_and_who_wakes_is_left_alone() {
+    let bell = Bell::new().unwrap();
+    let rung = |bell: &Bell| rustix::io::read(bell.descriptor(), &mut [0; 8]).is_ok();
+    bell.wake_if_asleep();
+    assert!(!rung(&bell));
+    bell.fall_asleep();
+    bell.wake_if_asleep();
+    assert!(rung(&bell));
+    bell.wake_up();
+    bell.wake_if_asleep();
+    assert!(!rung(&bell));
+    bell.ring();
+    bell.silence();
+    assert!(!rung(&bell));
+}

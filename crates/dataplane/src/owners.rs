@@ -1,0 +1,99 @@
+//! Which thread owns which flow group.
+//!
+//! One table for all threads of an interface. A group's entry is written by the thread that owns it, when it lets go, and read
+//! by every thread for every frame. What belongs to a group stands in its owner's stack alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use wire::flow::{Flow, Groups};
+
+/// The most threads of one interface.
+pub const MOST_THREADS: usize = 256;
+
+/// The table.
+#[derive(Debug)]
+pub struct Owners {
+    groups: Arc<Groups>,
+    owners: Box<[AtomicU16]>,
+    threads: u16,
+}
+
+impl Owners {
+    /// A table over `groups` for so many threads, the owner of each group given by `owner`.
+    ///
+    /// # Panics
+    /// When there are no threads or more than [`MOST_THREADS`], or an owner is none of them.
+    pub fn new(groups: Groups, threads: usize, owner: impl Fn(u16) -> u16) -> Owners {
+        assert!((1..=MOST_THREADS).contains(&threads), "{threads} threads");
+        let checked = |group| {
+            let owner = owner(group);
+            assert!(usize::from(owner) < threads, "thread {owner} of {threads}");
+            AtomicU16::new(owner)
+        };
+        let owners = (0..groups.count()).map(|group| checked(group as u16)).collect();
+        Owners { groups: Arc::new(groups), owners, threads: threads as u16 }
+    }
+
+    /// The groups.
+    pub fn groups(&self) -> &Arc<Groups> {
+        &self.groups
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        usize::from(self.threads)
+    }
+
+    /// The thread that owns a group.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    #[inline]
+    pub fn owner(&self, group: u16) -> u16 {
+        // with the release of `hand`: who sees a new owner has sent everything to the old one before
+        self.owners[usize::from(group)].load(Ordering::Acquire)
+    }
+
+    /// The group of a frame; None when it has none, and any thread will do.
+    #[inline]
+    pub fn group(&self, frame: &[u8]) -> Option<u16> {
+        Flow::of_frame(frame).map(|flow| self.groups.of(&flow))
+    }
+
+    /// How many groups a thread owns.
+    pub fn count(&self, thread: u16) -> usize {
+        self.owners.iter().filter(|owner| owner.load(Ordering::Relaxed) == thread).count()
+    }
+
+    /// A group of a thread's, from `from` on and round the end; None when it owns none.
+    pub fn any(&self, thread: u16, from: u16) -> Option<u16> {
+        let (count, from) = (self.owners.len(), usize::from(from));
+        let found = (0..count).map(|n| (from + n) % count);
+        found.into_iter().find(|at| self.owners[*at].load(Ordering::Relaxed) == thread).map(|at| at as u16)
+    }
+
+    /// The owner's: `group` is another thread's from now on.
+    pub(crate) fn hand(&self, group: u16, to: u16) {
+        self.owners[usize::from(group)].store(to, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_has_one_owner() {
+        let owners = Owners::new(Groups::keyed(16, [1, 2]), 3, |group| group % 3);
+        assert_eq!([0, 1, 2].map(|thread| owners.count(thread)), [6, 5, 5]);
+        assert_eq!((owners.any(2, 3), owners.any(2, 15), owners.any(1, 14)), (Some(5), Some(2), Some(1)));
+        owners.hand(2, 0);
+        assert_eq!((owners.owner(2), owners.count(0), owners.any(7, 0)), (0, 7, None));
+    }
+
+    #[test]
+    #[should_panic(expected = "thread 3 of 3")]
+    fn an_owner_is_one_of_the_threads() {
+        let _ = Owners::new(Groups::keyed(16, [1, 2]), 3, |_| 3);
+    }
+}

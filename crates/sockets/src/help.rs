@@ -1,0 +1,239 @@
+//! Helping each other out: what a thread does about the others' backlogs, by the policy in [`base::balance`].
+//!
+//! A thread looks around when it is about to sleep and, with work of its own, once in [`LOOK_EVERY`]. What it then takes from a
+//! busy thread's socket it handles as its own: a stolen connection stays with the thief, a stolen burst is answered from the
+//! socket that it came to.
+
+use crate::config::Config;
+use crate::counters::{Counters, Sharing};
+use crate::run::{Loop, Taken};
+use crate::share::{Board, policy};
+use crate::udp::Udp;
+use app::{Listener, Service};
+use base::Instant;
+use base::balance::{Balancer, Look, Move};
+use mio::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A look costs system calls: no more often than this.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Steals of one cycle by a thread with nothing else to do.
+const STEALS: usize = 4;
+/// A thread that runs so long after a panic gets its groups back.
+const RECOVERED: Duration = Duration::from_secs(1);
+/// How often the first thread looks where packets arrive.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+
+/// How a thread uses another one's queue.
+pub(crate) enum Theirs {
+    Tcp { socket: Arc<TcpListener>, listener: Listener, window_bytes: usize },
+    Udp(Udp),
+}
+
+/// One thread's part in helping.
+pub(crate) struct Helper {
+    board: Arc<Board>,
+    me: usize,
+    balancer: Balancer,
+    /// by thread, its queues in the board's order; none of its own
+    theirs: Vec<Vec<Theirs>>,
+    /// with which queue of a victim to begin
+    begin: usize,
+    /// the last look around found a victim
+    seen: bool,
+    look_at: Instant,
+    follow_at: Instant,
+    /// what was taken away when this thread failed, and when it is given back
+    left: Vec<Move>,
+    back_at: Option<Instant>,
+    sharing: Arc<Sharing>,
+}
+
+impl Helper {
+    pub(crate) fn new(
+        board: Arc<Board>,
+        me: usize,
+        config: &Config,
+        theirs: Vec<Vec<Theirs>>,
+        sharing: Arc<Sharing>,
+    ) -> Helper {
+        let balancer = Balancer::new(me, board.threads(), policy(config));
+        let (look_at, follow_at) = (Instant::ZERO, Instant::ZERO);
+        Helper {
+            board,
+            me,
+            balancer,
+            theirs,
+            begin: 0,
+            seen: false,
+            look_at,
+            follow_at,
+            left: Vec::new(),
+            back_at: None,
+            sharing,
+        }
+    }
+
+    /// The thread's service panicked.
+    pub(crate) fn go_down(&mut self, counters: &Counters) {
+        let moved = self.board.go_down(self.me);
+        self.sharing.groups_left.add(moved.len() as u64);
+        self.left.extend(moved);
+        self.back_at = None;
+        for theirs in self.theirs.iter_mut().flatten() {
+            if let Theirs::Udp(udp) = theirs {
+                udp.recover(counters);
+            }
+        }
+    }
+
+    /// The thread's loop begins.
+    pub(crate) fn come_up(&mut self, now: Instant) {
+        self.board.come_up(self.me);
+        self.back_at = (!self.left.is_empty()).then_some(now + RECOVERED);
+    }
+
+    /// When it has something to do whatever comes.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.back_at
+    }
+
+    /// Something told the thread to look around at once.
+    pub(crate) fn look_soon(&mut self) {
+        self.look_at = Instant::ZERO;
+    }
+
+    /// Goes to sleep: how long it may at most, and whether it watches.
+    pub(crate) fn go_to_sleep(&mut self) -> (Option<Duration>, bool) {
+        if !self.balancer.policy().steal {
+            return (None, false);
+        }
+        self.sharing.busy.set(0);
+        self.sharing.backlog.set(0);
+        let watches = self.board.go_to_sleep(self.me);
+        (self.balancer.nap(watches), watches)
+    }
+
+    /// Woken, `watched` as [`Helper::go_to_sleep`] said; `to_work`: there is something of its own to do.
+    pub(crate) fn wake_up(&mut self, watched: bool, to_work: bool) {
+        if self.balancer.policy().steal {
+            self.board.wake_up(self.me, watched, to_work);
+        }
+    }
+
+    /// Looks around, if it is time to; whether there is something to steal. `idle`: the thread would sleep otherwise.
+    pub(crate) fn looks(&mut self, now: Instant, idle: bool) -> bool {
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            self.tend(now);
+            if !self.balancer.policy().steal {
+                return false;
+            }
+            self.look_around(now, idle);
+            self.seen = self.balancer.victim(true).is_some();
+        }
+        self.seen && self.balancer.victim(idle).is_some()
+    }
+
+    fn look_around(&mut self, now: Instant, idle: bool) {
+        let own = if idle { Look::default() } else { self.board.look(self.me) };
+        self.balancer.on_look(self.me, now, own);
+        for thread in (0..self.board.threads()).filter(|thread| *thread != self.me) {
+            self.balancer.on_look(thread, now, self.board.look(thread));
+        }
+        let busy = self.balancer.is_busy(self.me);
+        self.sharing.busy.set(busy.into());
+        self.sharing.backlog.set(own.waiting.into());
+        if busy {
+            self.board.wake_one(self.me);
+        }
+    }
+
+    /// What is due now and then: groups given back, taken over, made to follow their packets.
+    fn tend(&mut self, now: Instant) {
+        if self.back_at.is_some_and(|at| now >= at) {
+            self.back_at = None;
+            if let Some(mut table) = self.board.table() {
+                table.come_back(self.me, &self.left);
+            }
+            self.left.clear();
+        }
+        if let Some(victim) = self.balancer.poll_migration(now)
+            && let Some(mut table) = self.board.table()
+            && table.take_over(victim, self.me)
+        {
+            self.sharing.groups_taken.add(1);
+        }
+        if now >= self.follow_at {
+            self.follow_at = now + FOLLOW_EVERY;
+            if let Some(mut table) = self.board.table() {
+                if self.me == 0 {
+                    table.follow_arrivals();
+                }
+                self.sharing.follows.set(table.follows().into());
+                self.sharing.groups.set(table.count(self.me) as u64);
+            }
+        }
+    }
+}
+
+impl Loop<'_> {
+    /// Whether a busy thread has something for this one, which would sleep otherwise.
+    pub(crate) fn sees_a_victim(&mut self) -> bool {
+        let now = self.clock.now();
+        self.thread.helper.as_mut().is_some_and(|helper| helper.looks(now, true))
+    }
+
+    /// Takes `n` of its own into account, and steals what the policy says.
+    pub(crate) fn help<S: Service>(&mut self, now: Instant, own: u32, idle: bool, service: &mut S) -> bool {
+        let Some(helper) = &mut self.thread.helper else { return false };
+        helper.balancer.on_local(own);
+        // idle, it has just looked
+        if !idle && !helper.looks(now, false) {
+            return false;
+        }
+        let mut worked = false;
+        for _ in 0..if idle { STEALS } else { 1 } {
+            let Some(helper) = &self.thread.helper else { break };
+            let Some(victim) = helper.balancer.victim(idle) else { break };
+            let stolen = self.steal(victim, now, service);
+            if let Some(helper) = &mut self.thread.helper {
+                helper.balancer.on_stolen(victim, stolen);
+            }
+            worked |= stolen > 0;
+        }
+        worked
+    }
+
+    /// Takes one connection or one burst from a queue of `victim`; 0 when there was none.
+    fn steal<S: Service>(&mut self, victim: usize, now: Instant, service: &mut S) -> u32 {
+        let Some(helper) = &mut self.thread.helper else { return 0 };
+        let count = helper.theirs[victim].len();
+        helper.begin = helper.begin.wrapping_add(1);
+        let begin = helper.begin;
+        for n in 0..count {
+            let Some(helper) = &mut self.thread.helper else { break };
+            match &mut helper.theirs[victim][begin.wrapping_add(n) % count] {
+                Theirs::Udp(udp) => {
+                    let (batch, counters) = (&mut self.batch, &self.thread.counters);
+                    let received = udp.turn(now, self.config.batch, batch, service, counters);
+                    if received > 0 {
+                        self.thread.sharing.received_stolen.add(received as u64);
+                        return 1;
+                    }
+                }
+                // it would turn away what its owner may have room for
+                Theirs::Tcp { .. } if self.table.is_full() => {}
+                Theirs::Tcp { socket, listener, window_bytes } => {
+                    let (socket, listener, window_bytes) = (socket.clone(), *listener, *window_bytes);
+                    if self.take(&socket, listener, window_bytes, service) == Taken::One {
+                        self.thread.sharing.accepted_stolen.add(1);
+                        return 1;
+                    }
+                }
+            }
+        }
+        0
+    }
+}

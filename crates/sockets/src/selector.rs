@@ -1,0 +1,232 @@
+//! Which thread a flow group belongs to: the table of owners, and the programs in the kernel that go by it, one for each
+//! reuseport group.
+//!
+//! All reuseport groups of an engine follow one table. Where eBPF cannot be had, a classic program deals flows out by the
+//! NIC's hash, and the table does not exist: nothing can be moved then.
+//!
+//! The table is locked to be changed: a few times a second, by threads that have time. No packet waits for it.
+
+use crate::config::Config;
+use crate::sys;
+use base::balance::{Move, Owners};
+use bpf::{Selector, SelectorConfig, SelectorError};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// SKF_AD_OFF + SKF_AD_RXHASH: where a classic program finds the hash that the NIC, or the kernel in its place, has made.
+const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
+
+/// Who owns which group, and the programs that were told.
+#[derive(Debug)]
+pub(crate) struct Table {
+    owners: Owners,
+    /// by group: it was taken over, so it is its owner's wherever its packets arrive
+    taken_over: Vec<bool>,
+    selectors: Vec<Selector>,
+    /// the processor of each thread, when they are pinned
+    processors: Vec<usize>,
+    arrivals: Arrivals,
+}
+
+impl Table {
+    /// Loads a program for each of `reuseport_groups`.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    pub(crate) fn load(config: &Config, reuseport_groups: usize) -> Result<Table, SelectorError> {
+        let processors = pinned(config);
+        let sizes = SelectorConfig {
+            groups: config.balance.groups as u32,
+            processors: processors.clone(),
+            threads: config.threads as u32,
+        };
+        let selectors = (0..reuseport_groups).map(|_| Selector::load(&sizes)).collect::<Result<_, _>>()?;
+        let owners = Owners::new(config.balance.groups, config.threads);
+        let taken_over = vec![false; config.balance.groups];
+        Ok(Table { owners, taken_over, selectors, processors, arrivals: Arrivals::default() })
+    }
+
+    /// Puts the programs in force on their sockets, by group and thread.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn attach(&mut self, groups: &[Vec<BorrowedFd<'_>>]) -> Result<(), SelectorError> {
+        for (selector, sockets) in self.selectors.iter_mut().zip(groups) {
+            for (group, owner) in self.owners.iter().enumerate() {
+                selector.set_owner(group, owner, false)?;
+            }
+            selector.attach(sockets)?;
+        }
+        Ok(())
+    }
+
+    /// How many groups `thread` owns.
+    pub(crate) fn count(&self, thread: usize) -> usize {
+        self.owners.count(thread)
+    }
+
+    /// Makes one group that lately brought something to `victim` that of `thief`; whether there was one.
+    pub(crate) fn take_over(&mut self, victim: usize, thief: usize) -> bool {
+        let mut found: Vec<usize> = Vec::new();
+        for selector in &self.selectors {
+            found.extend(selector.recent(victim).unwrap_or_default());
+        }
+        let group = found.into_iter().find(|group| {
+            // unless its packets are followed to where they arrive, the table tells whose it still is
+            let owner = self.owners.of(*group);
+            if self.arrivals.spread && !self.taken_over[*group] { owner != thief } else { owner == victim }
+        });
+        let Some(group) = group else { return false };
+        let owner = self.owners.of(group);
+        self.owners.give(group, owner, thief);
+        self.taken_over[group] = true;
+        self.tell(group);
+        true
+    }
+
+    /// Gives all groups of a thread that does not run to `heirs`; what moved.
+    pub(crate) fn leave(&mut self, thread: usize, heirs: &[usize]) -> Vec<Move> {
+        let moves = self.owners.leave(thread, heirs);
+        moves.iter().for_each(|moved| self.tell(moved.group));
+        self.set_processor(thread, None);
+        moves
+    }
+
+    /// Gives back what [`Table::leave`] took away.
+    pub(crate) fn come_back(&mut self, thread: usize, left: &[Move]) {
+        for moved in self.owners.come_back(left) {
+            self.tell(moved.group);
+        }
+        self.set_processor(thread, Some(thread));
+    }
+
+    /// Looks where packets arrive: once they do on the processors of all threads, groups follow them there.
+    pub(crate) fn follow_arrivals(&mut self) {
+        if self.processors.is_empty() {
+            return;
+        }
+        let mut by_thread = vec![0u64; self.processors.len()];
+        for selector in &self.selectors {
+            let found = selector.arrivals().unwrap_or_default();
+            for (count, processor) in by_thread.iter_mut().zip(&self.processors) {
+                *count += found.get(*processor).copied().unwrap_or(0);
+            }
+        }
+        let before = self.arrivals.spread;
+        let here = self.arrivals.judge(&by_thread);
+        if here != before {
+            for selector in &mut self.selectors {
+                // refused, groups stay with their owners: slower, never wrong
+                let _ = selector.set_here(here);
+            }
+        }
+    }
+
+    /// Whether groups follow their packets.
+    pub(crate) fn follows(&self) -> bool {
+        self.arrivals.spread
+    }
+
+    fn set_processor(&mut self, thread: usize, to: Option<usize>) {
+        if let Some(processor) = self.processors.get(thread) {
+            for selector in &mut self.selectors {
+                // refused, packets there go on to a thread that others help
+                let _ = selector.set_processor(*processor, to);
+            }
+        }
+    }
+
+    fn tell(&mut self, group: usize) {
+        let (owner, taken_over) = (self.owners.of(group), self.taken_over[group]);
+        for selector in &mut self.selectors {
+            // refused, the group stays where it was until it moves again: connections are served there as well
+            let _ = selector.set_owner(group, owner, taken_over);
+        }
+    }
+}
+
+/// The processors of the threads, if each has one of its own.
+fn pinned(config: &Config) -> Vec<usize> {
+    let first = config.cpus.iter().copied().take(config.threads).collect::<Vec<_>>();
+    if first.len() == config.threads { first } else { Vec::new() }
+}
+
+/// Whether packets arrive on the processors of all threads, or on a few: on a NIC with a queue for each they do, on loopback and
+/// on virtual links they arrive where they were sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Arrivals {
+    last: Vec<u64>,
+    spread: bool,
+}
+
+/// Fewer arrivals tell nothing.
+const ARRIVALS_TELL: u64 = 200;
+
+impl Arrivals {
+    /// By the count of each thread's processor so far. Spread from when each has at least half of its fair share, until one has less
+    /// than a quarter.
+    fn judge(&mut self, counts: &[u64]) -> bool {
+        self.last.resize(counts.len(), 0);
+        let new: Vec<u64> = counts.iter().zip(&self.last).map(|(now, before)| now.saturating_sub(*before)).collect();
+        let (sum, least) = (new.iter().sum::<u64>(), new.iter().copied().min().unwrap_or(0));
+        if sum < ARRIVALS_TELL * counts.len() as u64 {
+            return self.spread;
+        }
+        self.last.copy_from_slice(counts);
+        let fair = sum / counts.len() as u64;
+        self.spread = if self.spread { least >= fair / 4 } else { least >= fair / 2 };
+        self.spread
+    }
+}
+
+/// Has a classic program deal flows out to the `threads` sockets of each group, as a NIC's table of as many queues would:
+/// bucket of the receive hash, modulo threads. A flow without such a hash goes by the kernel's own.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn attach_classic(groups: &[Vec<BorrowedFd<'_>>], config: &Config) -> io::Result<()> {
+    for sockets in groups {
+        let Some(first) = sockets.first() else { continue };
+        sys::attach_classic(*first, &mut classic(config.balance.groups as u32, config.threads as u32))?;
+    }
+    Ok(())
+}
+
+/// The classic program; a result past the last socket leaves the choice to the kernel.
+fn classic(groups: u32, threads: u32) -> [libc::sock_filter; 6] {
+    let op = |code, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, RECEIVE_HASH, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, 0),
+        op(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, groups, 0, 0),
+        op(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, threads, 0, 0),
+        op(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+        op(libc::BPF_RET | libc::BPF_K, u32::MAX, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_followed_when_they_arrive_everywhere() {
+        let mut arrivals = Arrivals::default();
+        assert!(!arrivals.judge(&[1000, 0]), "all on one");
+        assert!(!arrivals.judge(&[1010, 10]), "too few to tell");
+        assert!(!arrivals.judge(&[1810, 210]), "a fifth of the fair share more than nothing");
+        assert!(arrivals.judge(&[2800, 1200]));
+        assert!(arrivals.judge(&[3500, 1500]), "half of the fair share and a bit");
+        assert!(arrivals.judge(&[3600, 1500]), "too few to tell");
+        assert!(!arrivals.judge(&[5000, 1510]));
+    }
+
+    #[test]
+    fn processors_count_only_when_each_thread_has_one() {
+        let with = |threads, cpus: &[usize]| pinned(&Config { threads, cpus: cpus.to_vec(), ..Config::default() });
+        assert_eq!(with(2, &[4, 6]), [4, 6]);
+        assert_eq!(with(2, &[4, 6, 8]), [4, 6]);
+        assert_eq!(with(2, &[4]), [0; 0]);
+        assert_eq!(with(2, &[]), [0; 0]);
+    }
+}

@@ -1,0 +1,277 @@
+//! What threads know of each other when they help each other out: who sleeps, what waits where, who failed.
+//!
+//! A thread's own work wakes it, so a sleeping thread has nothing that waits. One that runs may be held up, by its service or by
+//! whoever else the processor runs, and can then tell nobody; so as long as a thread runs and another sleeps, one of the sleepers
+//! *watches*: it sleeps with a time limit. When all sleep, nobody has a timer.
+//!
+//! Nothing here is touched for a datagram or a connection, but when a thread goes to sleep and when it looks around.
+
+use crate::config::{Config, Endpoint, Spread};
+use crate::counters::Counters;
+use crate::selector::Table;
+use crate::sys;
+use base::CacheAligned;
+use base::balance::{Look, Move, Policy};
+use mio::Waker;
+use mio::net::TcpListener;
+use socket2::Socket;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The balancer's unit: thousandths of what a queue holds before its thread is wholly behind.
+pub(crate) const FULL: u32 = 1000;
+/// Connections that wait at a thread that is wholly behind, where its backlog is not shorter anyway.
+const CONNECTIONS_BEHIND: u32 = 64;
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    Awake = 0,
+    /// in the kernel until its own work or somebody wakes it
+    Asleep = 1,
+    /// the same, and no longer than it watches
+    Watching = 2,
+    /// after a panic, not yet started again
+    Down = 3,
+}
+
+/// A socket of a thread as the others see it.
+#[derive(Debug)]
+pub(crate) enum Queue {
+    /// a listener, and the connections that fill it
+    Tcp(Arc<TcpListener>, u32),
+    Udp(Arc<Socket>),
+}
+
+impl Queue {
+    /// What waits, of [`FULL`].
+    fn waiting(&self) -> u32 {
+        let (waiting, most) = match self {
+            Queue::Tcp(socket, most) => (sys::accept_queue(socket.as_fd()).unwrap_or(0), *most),
+            Queue::Udp(socket) => sys::receive_queue(socket.as_fd()).unwrap_or((0, 1)),
+        };
+        if waiting == 0 {
+            return 0;
+        }
+        (u64::from(waiting) * u64::from(FULL) / u64::from(most.max(1))).clamp(1, FULL.into()) as u32
+    }
+}
+
+/// A thread as the others see it.
+#[derive(Debug)]
+struct Place {
+    state: CacheAligned<AtomicU8>,
+    waker: Arc<Waker>,
+    counters: Arc<Counters>,
+    /// of the endpoints that are spread by affinity, in the configuration's order
+    queues: Vec<Queue>,
+}
+
+/// What the threads of an engine share.
+#[derive(Debug)]
+pub(crate) struct Board {
+    places: Vec<Place>,
+    /// how many sleep, watchers among them
+    asleep: AtomicUsize,
+    watching: AtomicUsize,
+    /// None where the kernel has no table
+    table: Option<Mutex<Table>>,
+}
+
+impl Board {
+    /// By thread: how to wake it, what it counts, its queues.
+    pub(crate) fn new(threads: Vec<(Arc<Waker>, Arc<Counters>, Vec<Queue>)>, table: Option<Table>) -> Board {
+        let place = |(waker, counters, queues)| Place {
+            state: CacheAligned(AtomicU8::new(State::Awake as u8)),
+            waker,
+            counters,
+            queues,
+        };
+        Board {
+            places: threads.into_iter().map(place).collect(),
+            asleep: AtomicUsize::new(0),
+            watching: AtomicUsize::new(0),
+            table: table.map(Mutex::new),
+        }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn table(&self) -> Option<MutexGuard<'_, Table>> {
+        Some(self.table.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is(&self, thread: usize, state: State) -> bool {
+        self.places[thread].state.load(Ordering::SeqCst) == state as u8
+    }
+
+    fn set(&self, thread: usize, state: State) {
+        self.places[thread].state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// Looks at a thread.
+    pub(crate) fn look(&self, thread: usize) -> Look {
+        let place = &self.places[thread];
+        let (cycles, down) = (place.counters.cycles.get(), self.is(thread, State::Down));
+        if self.is(thread, State::Asleep) || self.is(thread, State::Watching) {
+            return Look { waiting: 0, cycles, asleep: true, down };
+        }
+        let waiting = place.queues.iter().map(Queue::waiting).max().unwrap_or(0);
+        Look { waiting, cycles, asleep: false, down }
+    }
+
+    /// `me` is going to sleep; whether it is to watch.
+    pub(crate) fn go_to_sleep(&self, me: usize) -> bool {
+        self.set(me, State::Asleep);
+        // in this order, and the other one in `wake_up`: of two threads at the same time, either this one sees the other run or
+        // the other one sees this one sleep
+        let asleep = self.asleep.fetch_add(1, Ordering::SeqCst) + 1;
+        let watches = asleep < self.places.len()
+            && self.watching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if watches {
+            self.set(me, State::Watching);
+        }
+        watches
+    }
+
+    /// `me` is awake. `to_work`: there is something to do, so that who sleeps should have somebody who watches.
+    pub(crate) fn wake_up(&self, me: usize, watched: bool, to_work: bool) {
+        self.set(me, State::Awake);
+        if watched {
+            self.watching.fetch_sub(1, Ordering::SeqCst);
+        }
+        let asleep = self.asleep.fetch_sub(1, Ordering::SeqCst) - 1;
+        if to_work && asleep > 0 && self.watching.load(Ordering::SeqCst) == 0 {
+            self.wake_one(me);
+        }
+    }
+
+    /// Wakes a thread that sleeps, if there is one.
+    pub(crate) fn wake_one(&self, me: usize) {
+        if self.asleep.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut others = (1..self.places.len()).map(|n| (me + n) % self.places.len());
+        if let Some(sleeper) = others.find(|n| self.is(*n, State::Asleep) || self.is(*n, State::Watching)) {
+            // refused only when the eventfd's count is full, and then the thread is about to wake
+            let _ = self.places[sleeper].waker.wake();
+        }
+    }
+
+    /// `me` does not run any more: its groups go to those that do, and they are woken to see what it left. What was moved.
+    pub(crate) fn go_down(&self, me: usize) -> Vec<Move> {
+        self.set(me, State::Down);
+        let heirs: Vec<usize> = (0..self.places.len()).filter(|n| *n != me && !self.is(*n, State::Down)).collect();
+        let moves = self.table().map(|mut table| table.leave(me, &heirs)).unwrap_or_default();
+        for heir in heirs {
+            // as above
+            let _ = self.places[heir].waker.wake();
+        }
+        moves
+    }
+
+    /// `me` runs again.
+    pub(crate) fn come_up(&self, me: usize) {
+        self.set(me, State::Awake);
+    }
+}
+
+/// One queue of a thread, for the board.
+pub(crate) fn listening(socket: &Arc<TcpListener>, backlog: i32) -> Queue {
+    let most = u32::try_from(backlog).unwrap_or(0).clamp(1, CONNECTIONS_BEHIND);
+    Queue::Tcp(socket.clone(), most)
+}
+
+/// The policy of an engine's threads.
+pub(crate) fn policy(config: &Config) -> Policy {
+    let balance = config.balance;
+    Policy { limit: FULL, steal: balance.steal, migrate: balance.steal && balance.migrate, ..Policy::default() }
+}
+
+/// Whether an endpoint's queues are taken from by threads that do not own them.
+pub(crate) fn is_balanced(config: &Config, endpoint: &Endpoint) -> bool {
+    config.threads > 1 && config.spread(endpoint.transport) == Spread::Affinity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::{Events, Poll, Token};
+    use std::time::Duration;
+
+    /// A board of threads without queues, and what each one is woken by.
+    fn board(threads: usize) -> (Board, Vec<Poll>) {
+        let polls: Vec<_> = (0..threads).map(|_| Poll::new().unwrap()).collect();
+        let waker = |poll: &Poll| Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+        let places = polls.iter().map(|poll| (waker(poll), Arc::default(), Vec::new())).collect();
+        (Board::new(places, None), polls)
+    }
+
+    fn woken(poll: &mut Poll) -> bool {
+        let mut events = Events::with_capacity(4);
+        poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        !events.is_empty()
+    }
+
+    #[test]
+    fn one_sleeper_watches_as_long_as_somebody_runs() {
+        let (board, mut polls) = board(3);
+        assert!(board.go_to_sleep(1), "0 and 2 run");
+        assert!(!board.go_to_sleep(2), "1 watches already");
+        assert!(board.look(1).asleep && board.look(2).asleep && !board.look(0).asleep);
+        assert!(!board.go_to_sleep(0));
+        // the watcher's time is over: nobody runs, so nobody need watch
+        board.wake_up(1, true, false);
+        assert!(!board.go_to_sleep(1));
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        // somebody runs, and one of the others is to watch
+        board.wake_up(0, false, true);
+        assert!(woken(&mut polls[1]) && !woken(&mut polls[2]));
+        board.wake_up(1, false, false);
+        assert!(board.go_to_sleep(1));
+        // with a watcher nobody else is woken
+        board.wake_up(2, false, true);
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        // and the watcher that has something to do has nobody to wake
+        board.wake_up(1, true, true);
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        assert!((0..3).all(|thread| !board.look(thread).asleep));
+    }
+
+    #[test]
+    fn a_thread_that_goes_down_is_seen_by_all_and_wakes_them() {
+        let (board, mut polls) = board(3);
+        board.go_to_sleep(1);
+        assert_eq!(board.go_down(0), [], "there is no table");
+        assert!(board.look(0).down && !woken(&mut polls[0]));
+        assert!(woken(&mut polls[1]) && woken(&mut polls[2]));
+        board.come_up(0);
+        assert!(!board.look(0).down);
+    }
+
+    #[test]
+    fn backlogs_are_parts_of_what_a_queue_holds() {
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let queue = listening(&Arc::new(listener), 8);
+        assert_eq!(queue.waiting(), 0);
+        let streams: Vec<_> = (0..4).map(|_| std::net::TcpStream::connect(to).unwrap()).collect();
+        assert_eq!(queue.waiting(), FULL / 2);
+        drop(streams);
+        let socket: Socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
+        socket.set_nonblocking(true).unwrap();
+        let to = socket.local_addr().unwrap();
+        let queue = Queue::Udp(Arc::new(socket));
+        assert_eq!(queue.waiting(), 0);
+        let from = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+        from.send_to(b"one", &to).unwrap();
+        let one = queue.waiting();
+        assert!((1..=FULL / 10).contains(&one), "{one}");
+        (0..10_000).for_each(|_| drop(from.send_to(&[0; 1000], &to)));
+        assert!(queue.waiting() > FULL * 3 / 4, "{}", queue.waiting());
+    }
+}
