@@ -179,6 +179,16 @@ pub enum CtlCommand {
         #[arg(long, value_name = "S", default_value = "60")]
         seconds: Within<1, 86_400>,
     },
+    /// Have one thread of an AF_XDP interface take flow groups over from another, with their connections
+    MoveGroups {
+        /// The thread that has them
+        from: Within<0, 4095>,
+        /// The thread that shall
+        to: Within<0, 4095>,
+        /// At most so many; default: all
+        #[arg(long, value_name = "N")]
+        count: Option<Within<1, 65_536>>,
+    },
     /// Read the zone files and the content again
     Reload,
     /// Stop the server

@@ -38,6 +38,16 @@ pub enum Request {
         #[serde(default = "default_connections")]
         most: u32,
     },
+    /// flow groups from one thread to another
+    MoveGroups {
+        /// whose
+        from: usize,
+        /// who takes them
+        to: usize,
+        /// most of them
+        #[serde(default = "default_groups")]
+        count: u32,
+    },
     /// read the zones again
     Reload {},
     /// end
@@ -46,6 +56,10 @@ pub enum Request {
 
 fn default_connections() -> u32 {
     1000
+}
+
+fn default_groups() -> u32 {
+    u32::MAX
 }
 
 fn default_seconds() -> u32 {

@@ -334,6 +334,14 @@ impl Running {
         sockets.chain(stacks).sum()
     }
 
+    /// Has thread `to` take at most `count` flow groups over from thread `from`; how many were asked for, or why none can be.
+    pub(crate) fn move_groups(&self, from: usize, to: usize, count: usize) -> Result<usize, String> {
+        match &self.engines().xdp {
+            Some(xdp) => xdp.move_groups(from, to, count),
+            None => Err("the server is on kernel sockets, where threads take groups over by themselves".into()),
+        }
+    }
+
     /// Connections of our own stack as they stand, `most` at most, and whether there are more; None without AF_XDP.
     pub(crate) fn views(&self, most: usize) -> Option<(Vec<stack::tcp::View>, bool)> {
         // held over the walk, so that the engines do not go meanwhile

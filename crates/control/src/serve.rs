@@ -59,6 +59,12 @@ impl World {
             Request::Status {} => self.status(),
             Request::Stats {} => json!({ "ok": true, "metrics": metrics::as_json(&self.registry.collect()) }),
             Request::Connections { most } => ctl::connections::answer(&self.running, *most),
+            Request::MoveGroups { from, to, count } => match self.running.move_groups(*from, *to, *count as usize) {
+                Ok(asked) => {
+                    json!({ "ok": true, "message": format!("{asked} flow groups go from thread {from} to thread {to}") })
+                }
+                Err(why) => failed(&why),
+            },
             Request::Reload {} => self.reload(),
             Request::Capture { .. } | Request::Stop {} => failed("not here"),
         }

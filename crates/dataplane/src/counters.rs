@@ -1,7 +1,9 @@
 //! What a thread counts.
 
+use crate::Owners;
 use base::Counter;
 use base::counter::{Figure, Report};
+use std::sync::Arc;
 
 /// Bursts are counted in classes of 1, 2, 3-4, 5-8, 9-16, 17-32 and 33-64 frames.
 pub const BURST_CLASSES: usize = 7;
@@ -86,8 +88,13 @@ impl Report for Counters {
 }
 
 /// What a thread counts of its dealings with the other threads of its interface.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Crossings {
+    owners: Arc<Owners>,
+    /// among those of the interface
+    me: u16,
+    /// among all
+    thread: String,
     /// frames of other threads' groups that were sent to them
     pub frames_out: Counter,
     /// frames that others sent
@@ -106,24 +113,46 @@ pub struct Crossings {
     pub backlog: Counter,
 }
 
+impl Crossings {
+    /// Of the thread `me` of those that `owners` has; it is thread `thread` of all.
+    pub(crate) fn new(owners: Arc<Owners>, me: u16, thread: usize) -> Crossings {
+        Crossings {
+            owners,
+            me,
+            thread: thread.to_string(),
+            frames_out: Counter::default(),
+            frames_in: Counter::default(),
+            lost: Counter::default(),
+            waited: Counter::default(),
+            groups_out: Counter::default(),
+            groups_in: Counter::default(),
+            busy: Counter::default(),
+            backlog: Counter::default(),
+        }
+    }
+}
+
 impl Report for Crossings {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
-        let mut one = |name, help, labels: &[(&str, &str)], counter: &Counter| {
+        let thread = ("thread", self.thread.as_str());
+        let mut one = |name, help, direction: Option<&str>, counter: &Counter| {
+            let labels = [thread, ("direction", direction.unwrap_or_default())];
+            let labels = if direction.is_some() { &labels[..] } else { &labels[..1] };
             show(Figure { name, help, gauge: false, labels, value: counter.get() });
         };
         let frames = "frames of other threads' flow groups";
-        one("dataplane_crossed_frames_total", frames, &[("direction", "out")], &self.frames_out);
-        one("dataplane_crossed_frames_total", frames, &[("direction", "in")], &self.frames_in);
-        one("dataplane_crossing_lost_total", "frames that found the ring to their owner full", &[], &self.lost);
-        one("dataplane_crossing_waited_total", "frames that waited for their flow group", &[], &self.waited);
+        one("dataplane_crossed_frames_total", frames, Some("out"), &self.frames_out);
+        one("dataplane_crossed_frames_total", frames, Some("in"), &self.frames_in);
+        one("dataplane_crossing_lost_total", "frames that found the ring to their owner full", None, &self.lost);
+        one("dataplane_crossing_waited_total", "frames that waited for their flow group", None, &self.waited);
         let groups = "flow groups that changed their thread";
-        one("dataplane_moved_groups_total", groups, &[("direction", "out")], &self.groups_out);
-        one("dataplane_moved_groups_total", groups, &[("direction", "in")], &self.groups_in);
-        let mut gauge = |name, help, counter: &Counter| {
-            show(Figure { name, help, gauge: true, labels: &[], value: counter.get() });
-        };
-        gauge("dataplane_busy", "1 while the balancer sees the thread as busy", &self.busy);
-        gauge("dataplane_backlog_frames", "moving average of the frames that wait in the thread's port", &self.backlog);
+        one("dataplane_moved_groups_total", groups, Some("out"), &self.groups_out);
+        one("dataplane_moved_groups_total", groups, Some("in"), &self.groups_in);
+        let mut gauge = |name, help, value: u64| show(Figure { name, help, gauge: true, labels: &[thread], value });
+        gauge("dataplane_flow_groups", "flow groups that the thread owns", self.owners.count(self.me) as u64);
+        gauge("dataplane_busy", "1 while the balancer sees the thread as busy", self.busy.get());
+        let backlog = "moving average of the frames that wait in the thread's port";
+        gauge("dataplane_backlog_frames", backlog, self.backlog.get());
     }
 }
 

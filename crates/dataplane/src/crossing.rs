@@ -115,8 +115,14 @@ pub(crate) struct Crossing {
     counters: Arc<Crossings>,
 }
 
-/// Every thread's ends, for threads with these bells; `balance`: groups move by themselves, by this policy.
-pub(crate) fn crossings(owners: &Arc<Owners>, balance: Option<&Policy>, bells: &[Arc<Bell>]) -> Vec<Crossing> {
+/// Every thread's ends, for threads with these bells, the first of which is thread `first` of all; `balance`: groups move by
+/// themselves, by this policy.
+pub(crate) fn crossings(
+    owners: &Arc<Owners>,
+    balance: Option<&Policy>,
+    first: usize,
+    bells: &[Arc<Bell>],
+) -> Vec<Crossing> {
     let threads = owners.threads();
     let board = Board::new(threads);
     let balance = |me| balance.map(|policy| Balance::new(me, owners.groups().count(), policy.clone(), board.clone()));
@@ -138,7 +144,7 @@ pub(crate) fn crossings(owners: &Arc<Owners>, balance: Option<&Policy>, bells: &
         balance: balance(me),
         touched: vec![false; threads],
         bells: bells.to_vec(),
-        counters: Arc::default(),
+        counters: Arc::new(Crossings::new(owners.clone(), me as u16, first + me)),
     };
     let mut all: Vec<Crossing> = (0..threads).map(make).collect();
     for from in 0..threads {

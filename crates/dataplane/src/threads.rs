@@ -64,7 +64,7 @@ fn ways(sharing: &[Sharing], bells: &[Arc<Bell>]) -> Vec<Option<Crossing>> {
     for Sharing { first, owners, balance } in sharing {
         let threads = *first..first + owners.threads();
         assert!(threads.end <= bells.len(), "threads {threads:?} of {}", bells.len());
-        let made = crossings(owners, balance.as_ref(), &bells[threads.clone()]);
+        let made = crossings(owners, balance.as_ref(), *first, &bells[threads.clone()]);
         for (way, made) in ways[threads].iter_mut().zip(made) {
             assert!(way.is_none(), "a thread of two interfaces");
             *way = Some(made);

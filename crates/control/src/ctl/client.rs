@@ -34,6 +34,12 @@ pub fn run(control: Option<&Path>, command: &CtlCommand) -> Result<String, Error
                 Request::Capture { filter: filter.clone(), count: count.map(|n| n.0.into()), seconds: seconds.0 };
             connection.capture(&request, file)
         }
+        CtlCommand::MoveGroups { from, to, count } => {
+            let count = count.map_or(u32::MAX, |count| count.0);
+            let request = Request::MoveGroups { from: from.0 as usize, to: to.0 as usize, count };
+            let answer = connection.ask(&request)?;
+            Ok(format!("{}\n", answer["message"].as_str().unwrap_or("asked")))
+        }
         CtlCommand::Reload => {
             let answer = connection.ask(&Request::Reload {})?;
             Ok(format!("{}\n", answer["message"].as_str().unwrap_or("reloaded")))

@@ -7,7 +7,7 @@ use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
 use crate::service::{Composed, Maker};
 use crate::words::{Idle, Mode, Prefix, Transmit, WebTransmit};
-use dataplane::Dataplane;
+use dataplane::{Dataplane, Sharing};
 use port_xdp::device::Link;
 use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -154,7 +154,7 @@ impl Opened {
             shared.extend(sharing);
         }
         let configured = dataplane::Config {
-            sharing: shared,
+            sharing: shared.clone(),
             cpus: settings.cpus.clone().unwrap_or_default(),
             batch: settings.batch,
             copies: settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy),
@@ -203,7 +203,7 @@ impl Opened {
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { followers, dataplane, tcp, described: self.described, origin_unix_ns })
+        Ok(Running { followers, dataplane, sharing: shared, tcp, described: self.described, origin_unix_ns })
     }
 }
 
@@ -371,6 +371,8 @@ pub(crate) struct Running {
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
     pub(crate) dataplane: Arc<Dataplane<XdpPort, Composed>>,
+    /// threads that share flows
+    sharing: Vec<Sharing>,
     /// the counters of each thread's TCP, if there is TCP
     tcp: Arc<Mutex<Vec<Arc<stack::tcp::Counters>>>>,
     pub(crate) described: Vec<String>,
@@ -383,6 +385,23 @@ impl Running {
     pub(crate) fn connections(&self) -> Vec<u64> {
         let tcp = self.tcp.lock().unwrap_or_else(PoisonError::into_inner);
         tcp.iter().map(|counters| counters.connections.get()).collect()
+    }
+
+    /// Has thread `to` take at most `count` flow groups over from thread `from`.
+    pub(crate) fn move_groups(&self, from: usize, to: usize, count: usize) -> Result<usize, String> {
+        let among = |sharing: &&Sharing, thread: usize| {
+            (sharing.first..sharing.first + sharing.owners.threads()).contains(&thread)
+        };
+        let Some(sharing) = self.sharing.iter().find(|sharing| among(sharing, from)) else {
+            return Err(format!("thread {from} shares no flow groups: see --balance and --rss-key"));
+        };
+        if !among(&sharing, to) || to == from {
+            return Err(format!("thread {to} is no other one of the same interface as thread {from}"));
+        }
+        let groups = 0..sharing.owners.groups().count();
+        let groups = groups.map(|group| group as u16);
+        let theirs = groups.filter(|group| usize::from(sharing.owners.owner(*group)) == from - sharing.first);
+        Ok(theirs.take(count).filter(|group| self.dataplane.move_group(*group, to)).count())
     }
 
     /// Connections as they stand, thread after thread, and whether there are more than `most`. The threads are asked for a piece

@@ -57,7 +57,7 @@ impl World {
         let groups = owners.groups().clone();
         let of =
             |me: u16| (0..8).filter(|group| owners.owner(*group) == me).map(|group| (group, Known::new())).collect();
-        let threads = crossings(&owners, None, &bells).into_iter().enumerate().map(|(me, crossing)| Thread {
+        let threads = crossings(&owners, None, 0, &bells).into_iter().enumerate().map(|(me, crossing)| Thread {
             crossing,
             groups: of(me as u16),
             queue: VecDeque::new(),
