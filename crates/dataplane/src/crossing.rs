@@ -29,8 +29,10 @@ use std::sync::Arc;
 const RING_ITEMS: usize = 2048;
 /// Frames of a group in transition that wait at most; what comes beyond is taken at once, out of order.
 const WAITING_FRAMES: usize = 1024;
-/// Groups that leave between two bursts at most.
+/// Groups that leave between two bursts at most, and that are asked for.
 const DEPARTURES: usize = 32;
+/// Groups leave while there is so much room to every thread: a burst of notes shall not crowd frames out.
+const DEPARTURE_ROOM: usize = RING_ITEMS / 2;
 
 /// What goes from one thread to another.
 #[derive(Debug)]
@@ -48,7 +50,7 @@ enum Note {
     /// to a busy thread: let the receiver have groups that bring so many frames
     Relieved { frames: u32, by: u16 },
     /// to the new owner: what belongs to the group
-    Parcel { group: u16, parcel: Parcel },
+    Parcel { group: u16, at: Instant, parcel: Parcel },
     /// to the others: answer behind all frames of the group that you have sent here
     Asked { group: u16 },
     /// the answer
@@ -94,6 +96,8 @@ pub(crate) struct Crossing {
     into: Vec<Option<Consumer<Item>>>,
     /// notes that found a ring full, in their order
     unsent: VecDeque<(u16, Box<Note>)>,
+    /// groups to be asked for
+    wishes: VecDeque<u16>,
     /// whose ring is looked at first
     next: usize,
     /// whether a group is this thread's and settled
@@ -107,7 +111,7 @@ pub(crate) struct Crossing {
     /// groups that others want, to be given away before the next burst
     departures: VecDeque<Departure>,
     /// what came with groups, to be taken in before the burst that came behind it
-    arrivals: VecDeque<Parcel>,
+    arrivals: VecDeque<(Instant, Parcel)>,
     balance: Option<Balance>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
@@ -133,6 +137,7 @@ pub(crate) fn crossings(
         out: Vec::with_capacity(threads),
         into: Vec::with_capacity(threads),
         unsent: VecDeque::new(),
+        wishes: VecDeque::new(),
         next: 0,
         mine: (0..owners.groups().count()).map(|group| usize::from(owners.owner(group as u16)) == me).collect(),
         chosen: 0,
@@ -172,13 +177,19 @@ impl Crossing {
     pub(crate) fn has_work(&mut self) -> bool {
         !self.replayed.is_empty()
             || !self.departures.is_empty()
+            || !self.wishes.is_empty()
             || !self.unsent.is_empty()
             || self.into.iter_mut().flatten().any(|ring| ring.waiting(1) > 0)
     }
 
     /// Groups to be given away now, each by [`Crossing::send`].
-    pub(crate) fn departing(&self) -> usize {
-        self.departures.len().min(DEPARTURES)
+    pub(crate) fn departing(&mut self) -> usize {
+        let waiting = self.departures.len().min(DEPARTURES);
+        if waiting > 0 && self.has_room() { waiting } else { 0 }
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.unsent.is_empty() && self.out.iter_mut().flatten().all(|ring| ring.room(DEPARTURE_ROOM) >= DEPARTURE_ROOM)
     }
 
     /// The next of them.
@@ -191,16 +202,28 @@ impl Crossing {
         None
     }
 
-    /// What came with a group and is to be taken in before the frames that [`Crossing::receive`] gave.
-    pub(crate) fn arrival(&mut self) -> Option<Parcel> {
+    /// What came with a group and is to be taken in before the frames that [`Crossing::receive`] gave, and when it was sent: what
+    /// is done with it is done no earlier, though this thread's cycle may have begun before.
+    pub(crate) fn arrival(&mut self) -> Option<(Instant, Parcel)> {
         self.arrivals.pop_front()
     }
 
-    /// Asks the owner of `group` to hand it over. Nothing comes of it when it is ours, or its owner has changed by then.
+    /// Asks the owner of `group` to hand it over, soon. Nothing comes of it when it is ours, or its owner has changed by then.
     pub(crate) fn want(&mut self, group: u16) {
-        let owner = self.owners.owner(group);
-        if owner != self.me {
-            self.note(owner, Note::Wanted { group, by: self.me });
+        self.wishes.push_back(group);
+    }
+
+    #[cold]
+    fn ask(&mut self) {
+        if !self.has_room() {
+            return;
+        }
+        for _ in 0..DEPARTURES.min(self.wishes.len()) {
+            let Some(group) = self.wishes.pop_front() else { return };
+            let owner = self.owners.owner(group);
+            if owner != self.me {
+                self.note(owner, Note::Wanted { group, by: self.me });
+            }
         }
     }
 
@@ -251,10 +274,10 @@ impl Crossing {
     }
 
     /// Gives the group with what belonged to it away.
-    pub(crate) fn send(&mut self, Departure { group, to }: Departure, parcel: Parcel) {
+    pub(crate) fn send(&mut self, at: Instant, Departure { group, to }: Departure, parcel: Parcel) {
         debug_assert!(self.may_depart(group, to), "group {group} is not ours");
         self.mine[usize::from(group)] = false;
-        self.note(to, Note::Parcel { group, parcel });
+        self.note(to, Note::Parcel { group, at, parcel });
         self.owners.hand(group, to);
         let others: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
         self.leaving.push(Leaving { group, to, answers: others.len() });
@@ -276,6 +299,9 @@ impl Crossing {
     /// Takes what others have sent, until `rx` has `limit` frames. How many frames and notes it saw.
     pub(crate) fn receive(&mut self, rx: &mut Burst, limit: usize, lost: &mut Burst) -> usize {
         self.send_notes();
+        if !self.wishes.is_empty() {
+            self.ask();
+        }
         let limit = limit.min(rx.capacity());
         let mut seen = self.replay(rx, limit);
         let threads = self.into.len();
@@ -395,10 +421,10 @@ impl Crossing {
                 }
             }
             Note::Relieved { frames, by } => self.relieve(by, frames),
-            Note::Parcel { group, parcel } => {
-                let at = self.coming(group);
-                self.coming[at].from = Some(from);
-                self.arrivals.push_back(parcel);
+            Note::Parcel { group, at, parcel } => {
+                let coming = self.coming(group);
+                self.coming[coming].from = Some(from);
+                self.arrivals.push_back((at, parcel));
                 self.counters.groups_in.add(1);
             }
             Note::Asked { group } => self.note(from, Note::Answered { group }),

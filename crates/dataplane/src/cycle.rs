@@ -214,11 +214,11 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     /// The transmit ring is the only output queue. When it is full the loop receives no more than what could be answered,
     /// so the device's receive ring fills and drops there, before work was put into a packet. While the stack waits for room it
     /// receives a burst more, whose answers wait: acknowledgements that were lost would have the stack send again.
-    pub fn cycle(&mut self, now: Instant) -> Activity {
+    pub fn cycle(&mut self, mut now: Instant) -> Activity {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
         let kept = !self.tx.is_empty();
-        if !kept && self.crossing.as_ref().is_some_and(|crossing| crossing.0.departing() > 0) {
+        if !kept && self.crossing.as_mut().is_some_and(|crossing| crossing.0.departing() > 0) {
             self.depart(now);
         }
         let spare = self.tx.remaining_capacity();
@@ -232,7 +232,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         let limit = self.batch.min(if waits { spare } else { room });
         let received = match limit {
             0 => 0,
-            limit if self.crossing.is_some() => self.receive_sorted(now, limit),
+            limit if self.crossing.is_some() => self.receive_sorted(&mut now, limit),
             limit => self.port.receive(&mut self.rx, limit),
         };
         if !self.rx.is_empty() {
@@ -263,12 +263,15 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     }
 
     /// Receives what is this thread's, from its port and from other threads, and sends others theirs. How many frames it saw.
+    ///
+    /// A flow group may come from a thread whose cycle began later than this one, and nothing of a connection may happen before
+    /// what has happened: the cycle's time goes on to when the group was sent.
     #[inline(never)]
-    fn receive_sorted(&mut self, now: Instant, limit: usize) -> usize {
+    fn receive_sorted(&mut self, now: &mut Instant, limit: usize) -> usize {
         let Loop { port, stack, service, rx, free, due, crossing, .. } = self;
         let Some((crossing, received)) = crossing.as_deref_mut() else { return 0 };
         let home = |free: &mut Burst, port: &mut P| free.drain(..).for_each(|frame| port.give(frame));
-        crossing.look(now, port.waiting());
+        crossing.look(*now, port.waiting());
         // neither side starves the other
         let mut seen = crossing.receive(rx, limit.div_ceil(2), free);
         home(free, port);
@@ -279,9 +282,10 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             seen += crossing.receive(rx, limit, free);
             home(free, port);
         }
-        while let Some(parcel) = crossing.arrival() {
-            stack.arrive(now, parcel, service);
-            *due = Some(now);
+        while let Some((at, parcel)) = crossing.arrival() {
+            *now = at.max(*now);
+            stack.arrive(*now, parcel, service);
+            *due = Some(*now);
         }
         seen
     }
@@ -297,7 +301,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             let Some(departure) = crossing.departure() else { break };
             if stack.can_depart(departure.group, service) {
                 let parcel = stack.depart(now, departure.group, service);
-                crossing.send(departure, parcel);
+                crossing.send(now, departure, parcel);
             }
         }
         self.poll_soon();

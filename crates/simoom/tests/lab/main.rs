@@ -10,6 +10,7 @@ mod demo;
 mod dns;
 mod echo;
 mod errors;
+mod flows;
 mod hostile;
 mod life;
 mod likeness;

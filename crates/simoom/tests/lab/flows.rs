@@ -1,0 +1,145 @@
+//! Several threads on one interface: flows stay with the thread of their queue, groups move with their connections, and threads
+//! that are busy are relieved of some.
+
+use crate::common::{PATIENCE, Server};
+use crate::web::{Web, contents, curl};
+use lab::capture::Capture;
+use lab::{Lab, NicOptions, Options, Process};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const INTERFACE: [&str; 6] = ["--interface", "vs", "--listen", "198.18.0.1:80", "--cpus", "0,1"];
+const SERVERS: [&str; 2] = ["198.18.0.1", "[2001:db8:18::1]"];
+
+/// Two hosts, the server's with a NIC of two queues, and a web server with a thread for each that knows its key.
+fn two_threads(more: &[&str]) -> (Lab, Web) {
+    let nic = NicOptions::default();
+    let key: Vec<String> = nic.key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let lab = Lab::with(&Options { queues: 2, offloads: false, nic: Some(nic), ..Options::default() }).unwrap();
+    let key = key.join(":");
+    let args = [&INTERFACE[..], &["--listen", "[2001:db8:18::1]:80", "--rss-key", &key], more].concat();
+    let web = Web::start(lab.server(), &args);
+    assert!(web.server.process.log().contains("4096 flow groups by the NIC's hash"), "{}", web.server.process.log());
+    (lab, web)
+}
+
+fn by_thread(server: &Server, name: &str, labels: &[(&str, &str)]) -> [u64; 2] {
+    let stats = server.stats();
+    ["0", "1"].map(|thread| stats.sum(name, &[&[("thread", thread)], labels].concat()))
+}
+
+#[test]
+fn nothing_crosses_while_groups_stay_where_their_packets_arrive() {
+    let (lab, web) = two_threads(&["--balance", "steal"]);
+    for at in SERVERS {
+        for _ in 0..40 {
+            assert_eq!(curl(&lab, &[&format!("http://{at}/65536.bin")]), contents(65_536));
+        }
+    }
+    let stats = web.tcp();
+    for queue in ["0", "1"] {
+        let frames = stats.sum("xdp_frames_received_total", &[("queue", queue)]);
+        assert!(frames > 200, "queue {queue}: {frames}");
+    }
+    assert_eq!(by_thread(&web.server, "dataplane_flow_groups", &[]), [2048, 2048]);
+    assert_eq!(by_thread(&web.server, "dataplane_crossed_frames_total", &[("direction", "out")]), [0, 0]);
+}
+
+#[test]
+fn connections_go_from_thread_to_thread_and_lose_and_reorder_nothing() {
+    let (lab, web) = two_threads(&["--balance", "steal"]);
+    lab.client().run(&["ethtool", "-K", "vc", "gro", "off"]).unwrap();
+    let capture = Capture::start(&lab).unwrap();
+    let done = AtomicBool::new(false);
+    let mut moves = 0;
+    std::thread::scope(|scope| {
+        let downloads: Vec<_> = (0..3)
+            .map(|n| {
+                let lab = &lab;
+                scope.spawn(move || {
+                    let url = format!("http://{}/5000000.bin", SERVERS[n % 2]);
+                    curl(lab, &[&url, &url, &url])
+                })
+            })
+            .collect();
+        let mover = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for direction in [["0", "1"], ["1", "0"]] {
+                    let asked = web.server.ctl(&["move-groups", direction[0], direction[1]]);
+                    assert!(asked.status.success(), "{asked:?}");
+                    moves += 1;
+                }
+            }
+        });
+        let bodies: Vec<_> = downloads.into_iter().map(|download| download.join()).collect();
+        // the mover ends whatever became of them
+        done.store(true, Ordering::Relaxed);
+        mover.join().unwrap();
+        let log = web.server.process.log();
+        assert_eq!(web.server.stats().sum("dataplane_panics_total", &[]), 0, "{log}");
+        for body in bodies {
+            assert!(body.unwrap() == contents(5_000_000).repeat(3));
+        }
+    });
+    capture.finish().unwrap().check();
+    let stats = web.tcp();
+    assert!(moves >= 4 && stats.sum("tcp_moved_total", &[("direction", "in")]) > 0, "{moves} moves: {stats:?}");
+    assert_eq!(stats.sum("tcp_moves_refused_total", &[]), 0);
+    assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
+    assert_eq!(by_thread(&web.server, "dataplane_flow_groups", &[]).iter().sum::<u64>(), 4096);
+}
+
+#[test]
+fn a_nic_that_sends_flows_elsewhere_costs_a_crossing_and_nothing_else() {
+    let (lab, web) = two_threads(&["--balance", "steal"]);
+    let nic = lab.nic().unwrap();
+    for round in 0..6 {
+        // all to one queue, in the middle of the next download
+        let url = format!("http://{}/5000000.bin", SERVERS[round % 2]);
+        let body = std::thread::scope(|scope| {
+            let download = scope.spawn(|| curl(&lab, &[&url, &url]));
+            nic.set_all(round as u32 % 2).unwrap();
+            download.join().unwrap()
+        });
+        assert!(body == contents(5_000_000).repeat(2));
+    }
+    let crossed = by_thread(&web.server, "dataplane_crossed_frames_total", &[("direction", "out")]);
+    assert!(crossed.iter().sum::<u64>() > 0, "{crossed:?}");
+    assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
+}
+
+#[test]
+fn a_thread_without_its_processor_is_relieved_of_groups() {
+    let (lab, web) = two_threads(&[]);
+    let hogs: Vec<Process> = (0..4)
+        .map(|_| {
+            let mut command = lab.client().command("taskset");
+            command.args(["-c", "0", "nice", "-n", "-10", "sh", "-c", "while :; do :; done"]);
+            Process::spawn(command).unwrap()
+        })
+        .collect();
+    let relieved = || {
+        let urls: Vec<String> = (0..20).map(|_| "http://198.18.0.1/5000000.bin".into()).collect();
+        std::thread::scope(|scope| {
+            let downloads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| curl(&lab, &urls.iter().map(String::as_str).collect::<Vec<_>>()).len()))
+                .collect();
+            downloads.into_iter().for_each(|download| assert_eq!(download.join().unwrap(), 100_000_000));
+        });
+        by_thread(&web.server, "dataplane_moved_groups_total", &[("direction", "out")])[0] > 0
+    };
+    assert!(lab::wait_until(relieved, PATIENCE), "{}", web.server.process.log());
+    drop(hogs);
+}
+
+#[test]
+fn what_cannot_be_moved_is_said() {
+    let (_lab, web) = two_threads(&["--balance", "steal"]);
+    for (args, words) in [
+        (&["move-groups", "0", "7"], "thread 7 is no other one"),
+        (&["move-groups", "1", "1"], "thread 1 is no other one"),
+        (&["move-groups", "7", "1"], "thread 7 shares no flow groups"),
+    ] {
+        let refused = web.server.ctl(args);
+        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(words), "{refused:?}");
+    }
+}
