@@ -5,7 +5,7 @@ use crate::config::{Dns, Echo, Settings, Web};
 use crate::metrics::Registry;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams, Waker};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Range, Service, Streams, Waker};
 use base::Instant;
 use base::counter::Report;
 use base::publish::Publisher;
@@ -194,6 +194,42 @@ impl Service for Composed {
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
         pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
     }
+
+    fn can_move(&self) -> bool {
+        self.dns.as_ref().is_none_or(Service::can_move) && self.web.as_ref().is_none_or(Service::can_move)
+    }
+
+    fn depart(&mut self, now: Instant, connection: Connection, cookie: u64) -> Luggage {
+        match (cookie & WEB != 0, &mut self.dns, &mut self.web) {
+            (true, _, Some(web)) => Box::new(Labelled::Web(web.depart(now, connection, cookie & !WEB))),
+            (false, Some(dns), _) => Box::new(Labelled::Dns(dns.depart(now, connection, cookie))),
+            _ => Box::new(()),
+        }
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        match (*luggage.downcast::<Labelled>().ok()?, &mut self.dns, &mut self.web) {
+            (Labelled::Web(luggage), _, Some(web)) => {
+                web.arrive(now, &mut Marked { calls, mark: WEB }, connection, luggage).map(|cookie| cookie | WEB)
+            }
+            (Labelled::Dns(luggage), Some(dns), _) => {
+                dns.arrive(now, &mut Marked { calls, mark: 0 }, connection, luggage)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a service has packed, and which it was.
+enum Labelled {
+    Dns(Luggage),
+    Web(Luggage),
 }
 
 /// What changes while threads go on.
@@ -377,8 +413,66 @@ mod tests {
     use super::*;
     use app::Ecn;
 
+    /// An engine that takes everything and remembers the cookie.
+    struct Taker(Option<u64>);
+
+    impl Streams for Taker {
+        fn accept(&mut self, _: Connection, cookie: u64) -> Result<(), CallError> {
+            self.0 = Some(cookie);
+            Ok(())
+        }
+        fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+            panic!("rejected")
+        }
+        fn sendv(&mut self, _: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+            Ok(ranges.iter().map(Range::bytes).sum())
+        }
+        fn room(&self, _: Connection) -> usize {
+            usize::MAX
+        }
+        fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn close(&mut self, _: Connection) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+            panic!("aborted")
+        }
+        fn timer_set(&mut self, _: Connection, _: Option<Instant>) -> Result<(), CallError> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+    fn a_connection_moves_to_the_service_of_its_kind() {
+        let (_, maker) = maker();
+        let (mut from, mut to) = (maker.make(0), maker.make(1));
+        assert!(from.can_move());
+        let socket = "192.0.2.1:80".parse().unwrap();
+        let connection = |index| Connection { index, generation: 0 };
+        for (n, listener) in [(0, Listener(0)), (1, Listener(1))] {
+            let mut calls = Taker(None);
+            let addresses = Addresses { local: socket, peer: socket };
+            from.knock(Instant::ZERO, &mut calls, listener, connection(n), addresses);
+            let cookie = calls.0.expect("accepted");
+            assert_eq!(cookie & WEB != 0, listener == Listener(1));
+            // half of a head, half of a question
+            from.recv(Instant::ZERO, &mut calls, connection(n), cookie, b"\0");
+            let luggage = from.depart(Instant::ZERO, connection(n), cookie);
+            let cookie = to.arrive(Instant::ZERO, &mut calls, connection(n), luggage).expect("room for it");
+            assert_eq!(cookie & WEB != 0, listener == Listener(1));
+            to.recv(Instant::ZERO, &mut calls, connection(n), cookie, b"\x01");
+            to.dead(Instant::ZERO, connection(n), cookie, DeadReason::Closed);
+        }
+        assert_eq!(to.arrive(Instant::ZERO, &mut Taker(None), connection(0), Box::new("a stranger's")), None);
+    }
+
+    /// Two threads of DNS, whose listener is the first, and web, with all the plan's counters.
+    fn maker() -> (Arc<Registry>, Maker) {
         let settings = crate::config::from_text("s.toml", "[web]\nroot = \"/nowhere\"\n[[dns.zone]]\nfile = \"z\"\n");
         let settings = settings.unwrap();
         let registry = Arc::new(Registry::default());
@@ -390,7 +484,12 @@ mod tests {
         let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None };
         let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
         plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
-        let maker = plan.maker(2, true);
+        (registry, plan.maker(2, true))
+    }
+
+    #[test]
+    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+        let (registry, maker) = maker();
         let figure = |name: &str| -> u64 { registry.collect()[name].samples.values().sum() };
         let (mut services, other) = (maker.make(0), maker.make(1));
         let memory = figure("dns_retained_bytes");

@@ -1,6 +1,7 @@
 //! Measurements of whole servers in the laboratory: in turn, subject by subject, round by round, so that a comparison pairs
 //! what was measured under the same conditions.
 
+mod accept;
 mod bed;
 mod compare;
 mod compare_web;
@@ -66,6 +67,8 @@ enum Experiment {
     Overload(stress::Options),
     /// What one connection gets by round-trip time, against nginx
     Rtt(rtt::Options),
+    /// How connections get to the threads on kernel sockets: one listener, a listener each, affinity
+    Accept(accept::Options),
     /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
     UdpReaders(udp_readers::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
@@ -84,6 +87,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Flood(options) => stress::run(stress::Kind::Flood, options),
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
         Experiment::Rtt(options) => rtt::run(options),
+        Experiment::Accept(options) => accept::run(options),
         Experiment::UdpReaders(options) => udp_readers::run(options),
         Experiment::Ladder(options) => ladder::run(options),
     }

@@ -454,7 +454,8 @@ fn report(options: &Options, lines: &[Line]) -> Report {
         options.rounds
     );
     let chart = |batch: u16| {
-        let ways = How::ALL.into_iter().map(|how| series(lines, how, batch)).filter(|series| !series.is_empty());
+        let measured = |how: &How| lines.iter().any(|line| line.how == *how && line.batch == batch);
+        let ways = How::ALL.into_iter().filter(measured).map(|how| series(lines, how, batch));
         Chart {
             title: format!("Pre-filled queues, {batch} a receive"),
             x: Axis::linear("readers"),

@@ -52,11 +52,6 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Whether it has no point.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.points.is_empty()
-    }
-
     /// A line through `points`, which stand in the order of x.
     pub(crate) fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), points, spread: Vec::new() }
