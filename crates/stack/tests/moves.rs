@@ -71,7 +71,7 @@ fn a_handshake_goes_on_and_its_answer_is_repeated_in_time() {
             assert_eq!(hand.pass(seconds(70)).len(), 4);
             hand.from += 1;
             hand.send(syn(hand), b"");
-            hand.seq = hand.seq + 1;
+            hand.seq += 1;
             assert!(hand.send(hand.head(Flags::RST), b"").is_empty());
             assert!(hand.pass(seconds(70)).is_empty());
         },
@@ -236,7 +236,7 @@ fn the_ends_of_both_streams_and_time_wait_go_along() {
             hand.send(hand.head(Flags::ACK), b"");
             hand.pass(seconds(3));
             let fin = hand.head(Flags::FIN | Flags::ACK);
-            assert_eq!(hand.send(fin.clone(), &bytes(0, 10)).len(), 1);
+            assert_eq!(hand.send(fin, &bytes(0, 10)).len(), 1);
             assert_eq!(hand.end().dead, Some(DeadReason::Closed));
             // late ones: the FIN again, an old segment, an old SYN, a reset
             hand.pass(seconds(30));
@@ -430,7 +430,7 @@ fn ten_thousand_connections_of_one_group_move_and_nobody_else_does() {
         for (n, (seq, ack)) in ends.iter_mut().enumerate() {
             (hand.from, hand.seq, hand.ack) = (1000 + n as u16, *seq, *ack);
             hand.send(hand.head(Flags::ACK), &bytes(round * 10, round * 10 + 10));
-            *seq = *seq + 10;
+            *seq += 10;
         }
         assert!(hand.peer.ends.values().all(|end| end.received == 10 * (round + 1)));
     }
