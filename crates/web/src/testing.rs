@@ -105,6 +105,8 @@ pub(crate) struct Talk {
     pub(crate) spare: Option<Server>,
     pub(crate) engine: Engine,
     pub(crate) now: Instant,
+    /// when the last cycle began
+    cycle_at: Instant,
 }
 
 impl Talk {
@@ -117,7 +119,7 @@ impl Talk {
         let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: peer.parse().unwrap() };
         server.cycle(Instant::ZERO);
         server.knock(Instant::ZERO, &mut engine, Listener(0), CONNECTION, addresses);
-        Talk { server, spare: None, engine, now: Instant::ZERO }
+        Talk { server, spare: None, engine, now: Instant::ZERO, cycle_at: Instant::ZERO }
     }
 
     /// The connection goes to the other server, if there is one; whether there was room for it.
@@ -126,7 +128,7 @@ impl Talk {
         let cookie = self.engine.cookie.expect("accepted");
         let luggage = self.server.depart(self.now, CONNECTION, cookie);
         std::mem::swap(&mut self.server, spare);
-        self.server.cycle(self.now);
+        self.server.cycle(self.cycle_at);
         let cookie = self.server.arrive(self.now, &mut self.engine, CONNECTION, luggage);
         self.engine.cookie = self.engine.cookie.and(cookie);
         cookie.is_some()
@@ -187,7 +189,7 @@ impl Talk {
             let cookie = self.cookie();
             self.server.timer(self.now, &mut self.engine, CONNECTION, cookie);
         }
-        self.now = end;
+        (self.now, self.cycle_at) = (end, end);
         self.server.cycle(end);
     }
 

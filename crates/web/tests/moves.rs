@@ -53,7 +53,7 @@ impl Client {
 
 /// The service of either host.
 enum Either {
-    Web(Server),
+    Web(Box<Server>),
     Client(Client),
 }
 
@@ -156,8 +156,10 @@ impl Service for Either {
     }
 }
 
-/// Frames on the wire, by time and host; what the client got; how often its connection moved.
-type Story = (Vec<(Instant, usize, Vec<u8>)>, Vec<u8>, u64);
+/// Frames on the wire, by time and host.
+type Frames = Vec<(Instant, usize, Vec<u8>)>;
+/// Those; what the client got; how often its connection moved.
+type Story = (Frames, Vec<u8>, u64);
 
 fn story(seed: u64, rates: Rates, moves: Option<Duration>) -> Story {
     let config = Config { hosts: vec![Host { names: vec!["h".to_owned()], ..Host::default() }], ..Config::default() };
@@ -168,20 +170,21 @@ fn story(seed: u64, rates: Rates, moves: Option<Duration>) -> Story {
         builder.add(0, &file, &bytes).unwrap();
     }
     let site = Publisher::new(Arc::new(builder.finish().unwrap()));
-    let server = || Server::new(site.reader(), Options { connections: 4, ..Options::default() }, None);
+    let options = || Options { connections: 4, ..Options::default() };
+    let web = || Either::Web(Box::new(Server::new(site.reader(), options(), None)));
     let client = Client { requests: requests(), began_at: Instant::ZERO, answers: Vec::new(), dead: None };
     let tcp = || world::tcp(web::WINDOW_BYTES as u32);
-    let mut world = World::new([Either::Web(server()), Either::Client(client)], [tcp(), tcp()], [1500, 1500], seed);
+    let mut world = World::new([web(), Either::Client(client)], [tcp(), tcp()], [1500, 1500], seed);
     for host in &mut world.hosts {
         host.out.delay = Duration::from_millis(4);
         host.out.byte_ns = 100;
         host.port.set_rates(rates, rates);
     }
     if let Some(below) = moves {
-        world.split(Either::Web(server()), tcp(), 2);
+        world.split(web(), tcp(), 2);
         world.shuffle_groups(seed, below);
     }
-    let frames: Rc<RefCell<Vec<(Instant, usize, Vec<u8>)>>> = Rc::default();
+    let frames: Rc<RefCell<Frames>> = Rc::default();
     let seen = frames.clone();
     world.tap = Some(Box::new(move |now, host, frame| seen.borrow_mut().push((now, host, frame.to_vec()))));
     world.connect(false, 1, 50_000);
