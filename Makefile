@@ -35,10 +35,12 @@ lint:
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p base --lib loom
 
-# TCP in a simulated world, against itself and against smoltcp; a seed that fails is told with the command that runs it again
+# TCP in a simulated world, against itself, with connections that move between threads too, and against smoltcp; a seed that fails is
+# told with the command that runs it again
 SEEDS ?= 10000
 simulate:
 	$(CARGO) run --release --locked -p sim -- --against self --seeds 0..$(SEEDS)
+	$(CARGO) run --release --locked -p sim -- --against self --seeds 0..$(SEEDS) --moves
 	$(CARGO) run --release --locked -p sim -- --against smoltcp --seeds 0..$(SEEDS)
 
 # each fuzz target for FUZZ_SECONDS, from the corpus; what it finds goes to fuzz/artifacts

@@ -1,8 +1,8 @@
 //! What every floor of simoom stands on: time, frames and their pool, rings between threads, counters, published
-//! tables, tables on huge pages, sequence numbers, prefetch, the machine's clock, the timer wheel
-//! and the policy that balances load between threads.
+//! tables, tables on huge pages, sequence numbers, prefetch, the machine's clock, the timer wheel,
+//! the heap and the policy that balances load between threads.
 //!
-//! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `huge`, `ring` and `prefetch` only; each of
+//! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `heap`, `huge`, `ring` and `prefetch` only; each of
 //! those files opens with the argument for its soundness.
 
 #![deny(unsafe_code)]
@@ -11,6 +11,7 @@ pub mod arena;
 pub mod balance;
 pub mod counter;
 pub mod frame;
+pub mod heap;
 pub mod huge;
 pub mod pool;
 pub mod prefetch;

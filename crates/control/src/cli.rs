@@ -1,13 +1,14 @@
 //! The command line.
 
-use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, WebOptions};
+use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, WebOptions};
 use crate::error::Error;
+use crate::ping::Options as PingOptions;
 use crate::tune::{Flow, Service};
 use crate::words::{Cpus, Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// DNS and static web content served from a network stack of its own, over AF_XDP or kernel sockets.
+/// DNS, static web content and echo served from a network stack of its own, over AF_XDP or kernel sockets.
 #[derive(Debug, Parser)]
 #[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -24,6 +25,10 @@ pub enum Command {
     Dns(DnsCommand),
     /// Static web content
     Web(WebCommand),
+    /// UDP echo (RFC 862): what comes goes back
+    Echo(EchoCommand),
+    /// Measure round trips to an echo server
+    Ping(PingOptions),
     /// Serve what a configuration file says
     Serve {
         /// The configuration file
@@ -119,6 +124,20 @@ pub struct TuneCommand {
     /// What the reserved queue is for, such as tcp:22,tcp:179
     #[arg(long = "for", value_name = "PROTO:PORT", value_delimiter = ',', requires = "reserve_queue")]
     pub reserved_for: Vec<Service>,
+}
+
+/// `simoom echo`.
+#[derive(Debug, clap::Args)]
+pub struct EchoCommand {
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// echo
+    #[command(flatten, next_help_heading = "Echo")]
+    pub echo: EchoOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
 }
 
 /// Whether an argument of `simoom check` is a directory of web content.
@@ -244,6 +263,15 @@ mod tests {
             (
                 "simoom web --flow-groups 0 x",
                 "invalid value '0' for '--flow-groups <N>': `0` is not a whole number from 1 to 65536; see --help",
+            ),
+            (
+                "simoom dns --rss-key 6d:5 x",
+                "invalid value '6d:5' for '--rss-key <KEY>': `6d:5` is not a key; write its bytes in hexadecimal with \
+                 colons, as `ethtool -x` shows them; see --help",
+            ),
+            (
+                "simoom dns --rss-key 6d:5a x",
+                "invalid value '6d:5a' for '--rss-key <KEY>': an RSS key has 40 to 52 bytes, not 2; see --help",
             ),
             (
                 "simoom check --config a b",

@@ -4,16 +4,18 @@
 //! in both. [`Settings`] is the outcome: defaults filled in, contradictions refused. Nothing is opened here but the
 //! configuration file itself.
 
+mod echo;
 mod web;
 
+pub use echo::{Echo, EchoOptions};
 pub use web::{
     AccessLog, CacheRule, ErrorPage, HeaderRule, HostEntry, HostSpec, OnlyHost, RedirectRule, Web, WebOptions,
 };
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, Spread, Switch, Transmit,
-    Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, Spread, Switch,
+    Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -27,7 +29,7 @@ pub struct DataplaneOptions {
     /// Serve on this interface through AF_XDP (again for more)
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
-    /// Listen here (again for more); default: port 53 (web: port 80) of every address
+    /// Listen here (again for more); default: port 53 (web: 80, echo: 7) of every address
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<Placed<Listen>>,
     /// An address that simoom answers ARP, NDP and ping for, with the prefix length of the link (again for more)
@@ -58,13 +60,16 @@ pub struct DataplaneOptions {
     /// On kernel sockets, how datagrams get to the threads: shared, per-core or affinity; default: affinity
     #[arg(long, value_name = "WORD")]
     pub receive: Option<Spread>,
-    /// With affinity, whether a thread that has time takes from one that has none (steal), and then takes over flow groups
-    /// as well (on); or off; default: on
+    /// Whether a thread that has time takes from one that has none (steal, on kernel sockets with affinity), and takes over
+    /// flow groups as well (on); or off; default: on, over AF_XDP where the NIC says how it spreads flows
     #[arg(long, value_name = "WORD")]
     pub balance: Option<Balance>,
-    /// Flow groups that affinity deals out to the threads
+    /// Flow groups that are dealt out to the threads: a power of two; default: 4096
     #[arg(long, value_name = "N")]
     pub flow_groups: Option<Within<1, 65_536>>,
+    /// The key by which the NIC spreads flows over its queues (as `ethtool -x` shows it), where its driver does not tell
+    #[arg(long, value_name = "KEY")]
+    pub rss_key: Option<RssKey>,
     /// Take frames only from this prefix (again for more)
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
@@ -174,6 +179,7 @@ struct File {
     dataplane: DataplaneOptions,
     dns: Option<DnsOptions>,
     web: Option<WebOptions>,
+    echo: Option<EchoOptions>,
     control: ControlOptions,
 }
 
@@ -202,10 +208,12 @@ pub struct Settings {
     pub accept: Spread,
     /// how datagrams do
     pub receive: Spread,
-    /// how those threads help each other out
-    pub balance: Balance,
-    /// flow groups of affinity
+    /// how threads help each other out, if that was said
+    pub balance: Option<Balance>,
+    /// flow groups of an interface's threads, or of affinity
     pub flow_groups: usize,
+    /// by which the NIC spreads flows
+    pub rss_key: Option<RssKey>,
     /// allowed sources; empty means all
     pub allow: Vec<Prefix>,
     /// denied sources
@@ -214,6 +222,8 @@ pub struct Settings {
     pub dns: Option<Dns>,
     /// the web service
     pub web: Option<Web>,
+    /// the echo service
+    pub echo: Option<Echo>,
     /// the control socket as given
     pub control: Option<PathBuf>,
     /// the metrics listener
@@ -310,7 +320,8 @@ pub fn from_command_line(
     let places = Places { file: None };
     let mut errors = Vec::new();
     let dns = settle_dns(&places, zone_specs(zones), &dataplane.listen, dns, &mut errors);
-    settle(&places, dataplane, Some(dns), None, control, errors)
+    let services = Services { dns: Some(dns), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
 }
 
 /// The settings of `simoom web`.
@@ -327,7 +338,24 @@ pub fn from_web_command_line(
     let mut errors = Vec::new();
     let hosts = vec![root_spec(root, &web.only)];
     let web = web::settle(&places, hosts, &dataplane.listen, web, &mut errors);
-    settle(&places, dataplane, None, Some(web), control, errors)
+    let services = Services { web: Some(web), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
+}
+
+/// The settings of `simoom echo`.
+///
+/// # Errors
+/// What contradicts itself, all of it.
+pub fn from_echo_command_line(
+    dataplane: &DataplaneOptions,
+    echo: &EchoOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    let places = Places { file: None };
+    let mut errors = Vec::new();
+    let echo = echo::settle(&places, &dataplane.listen, echo, &mut errors);
+    let services = Services { echo: Some(echo), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
 }
 
 /// What `simoom check` is to read as web content; None without directories.
@@ -385,16 +413,17 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         Error::input(format!("{at}: {}", plain(error.message())))
     })?;
     let places = Places { file: Some((name, text)) };
-    if file.dns.is_none() && file.web.is_none() {
+    if file.dns.is_none() && file.web.is_none() && file.echo.is_none() {
         return Err(Error::input(format!(
-            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root"
+            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root, or [echo]"
         )));
     }
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let mut errors = Vec::new();
     if let (None, Some(listen)) = (&file.dns, file.dataplane.listen.first()) {
         let at = places.at(listen, "");
-        errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [web]"));
+        let of = if file.web.is_some() { "web" } else { "echo" };
+        errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [{of}]"));
     }
     let dns = file.dns.map(|dns| {
         let spec = |zone: &Placed<ZoneEntry>| ZoneSpec {
@@ -412,7 +441,8 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         web.access_log = web.access_log.map(|path| if path == Path::new("-") { path } else { folder.join(path) });
         web::settle(&places, hosts, &web.listen, &web, &mut errors)
     });
-    let mut settings = settle(&places, &file.dataplane, dns, web, &file.control, errors)?;
+    let echo = file.echo.map(|echo| echo::settle(&places, &echo.listen, &echo, &mut errors));
+    let mut settings = settle(&places, &file.dataplane, Services { dns, web, echo }, &file.control, errors)?;
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -479,6 +509,13 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
             errors.push(format!("{}: {prefix} is allowed too; remove one", word(places, "--deny", "dataplane.deny")));
         }
     }
+    if let Some(groups) = dataplane.flow_groups
+        && !groups.0.is_power_of_two()
+    {
+        let option = word(places, "--flow-groups", "dataplane.flow-groups");
+        let next = groups.0.next_power_of_two();
+        errors.push(format!("{option}: {} is not a power of two; give {next}", groups.0));
+    }
     let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();
     if filtered && backend == Backend::Sockets {
         let option = word(places, "--allow/--deny", "dataplane.allow/deny");
@@ -486,11 +523,18 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
     }
 }
 
+/// What is served.
+#[derive(Default)]
+struct Services {
+    dns: Option<Dns>,
+    web: Option<Web>,
+    echo: Option<Echo>,
+}
+
 fn settle(
     places: &Places<'_>,
     dataplane: &DataplaneOptions,
-    dns: Option<Dns>,
-    web: Option<Web>,
+    Services { dns, web, echo }: Services,
     control: &ControlOptions,
     mut errors: Vec<String>,
 ) -> Result<Settings, Error> {
@@ -514,12 +558,14 @@ fn settle(
         busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
         accept: dataplane.accept.unwrap_or(Spread::Affinity),
         receive: dataplane.receive.unwrap_or(Spread::Affinity),
-        balance: dataplane.balance.unwrap_or(Balance::On),
+        balance: dataplane.balance,
         flow_groups: dataplane.flow_groups.map_or(4096, |n| n.0 as usize),
+        rss_key: dataplane.rss_key,
         allow: dataplane.allow.clone(),
         deny: dataplane.deny.clone(),
         dns,
         web,
+        echo,
         control: control.path.clone(),
         metrics: control.metrics.as_ref().map(|placed| placed.value.0),
         user: control.user.as_ref().map(|placed| placed.value.clone()),

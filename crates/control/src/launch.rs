@@ -6,6 +6,7 @@
 
 mod limits;
 mod listeners;
+mod sharing;
 mod xdp;
 
 use crate::config::Settings;
@@ -176,6 +177,7 @@ fn open_sockets(
         return Ok(None);
     }
     warn_short_backlog(settings);
+    let default = sockets::Config::default();
     let config = sockets::Config {
         endpoints,
         threads,
@@ -190,22 +192,33 @@ fn open_sockets(
         accept: spread(settings.accept),
         receive: spread(settings.receive),
         balance: sockets::Balance {
-            steal: settings.balance != Balance::Off,
-            migrate: settings.balance == Balance::On,
+            steal: settings.balance != Some(Balance::Off),
+            migrate: settings.balance.is_none_or(|balance| balance == Balance::On),
             groups: settings.flow_groups,
         },
         streams: limits::on_sockets(settings, threads),
+        // echo gives back whatever comes
+        datagram_bytes: if settings.echo.is_some() { 65_535 } else { default.datagram_bytes },
+        busy_poll_us: if alone { settings.busy_poll_us } else { 0 },
         // what the program will take would find no connection that the kernel has held
         refuse_until_started: !alone,
-        ..sockets::Config::default()
+        ..default
     };
-    Engine::bind(config).map(Some).map_err(|error| match error {
+    let bound = Engine::bind(config).map(Some).map_err(|error| match error {
         BindError::System { .. } => Error::environment(error.to_string()),
         BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
             Error::input(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
         }
         _ => Error::input(error.to_string()),
-    })
+    });
+    if let Ok(Some(engine)) = &bound
+        && !engine.polls_in_epoll()
+    {
+        tracing::warn!(
+            "--busy-poll: this kernel does not poll while a thread waits for events (Linux 6.9 does); add --idle spin"
+        );
+    }
+    bound
 }
 
 fn spread(word: Spread) -> sockets::Spread {
@@ -253,7 +266,9 @@ impl Opened {
             let tcp = limits::on_stack(settings, &self.listeners, threads, plan.secret());
             let services = plan.maker(threads, tcp.is_some());
             let stack = xdp::stack_config(settings, &self.listeners, tcp, plan.seed());
-            let xdp = xdp.start(settings, stack, services, registry).map_err(|error| cannot("AF_XDP", error))?;
+            let xdp = xdp
+                .start(settings, stack, services, plan.secret(), registry)
+                .map_err(|error| cannot("AF_XDP", error))?;
             running.threads += threads;
             running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
             engines.xdp = Some(xdp);

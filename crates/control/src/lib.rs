@@ -17,6 +17,7 @@ mod launch;
 mod logs;
 mod metrics;
 mod notify;
+pub mod ping;
 mod print;
 mod privileges;
 mod reload;
@@ -71,6 +72,12 @@ fn run(cli: Cli) -> Result<String, Error> {
             logs::start();
             serve::run(&settings).map(|()| String::new())
         }
+        Command::Echo(echo) => {
+            let settings = config::from_echo_command_line(&echo.dataplane, &echo.echo, &echo.control)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
+        Command::Ping(options) => ping::run(&options),
         Command::Serve { config } => {
             let settings = config::from_file(&config)?;
             logs::start();

@@ -283,6 +283,8 @@ impl Loader {
         zones.publisher.publish(Arc::new(tables));
         zones.prints = prints;
         self.wait_until_released(&old);
+        drop(old);
+        base::heap::give_back();
     }
 
     fn replace_content(&mut self, loaded: sites::Loaded) {
@@ -305,6 +307,7 @@ impl Loader {
         let Some(Draining { site, until }) = &self.draining else { return };
         if Arc::strong_count(site.content()) == 1 {
             self.draining = None;
+            base::heap::give_back();
             return;
         }
         let now = Instant::now();

@@ -1,11 +1,11 @@
 //! The services of each thread, made from the settings and composed into one by listener.
 
 use crate::access_log::AccessLog;
-use crate::config::{Dns, Settings, Web};
+use crate::config::{Dns, Echo, Settings, Web};
 use crate::metrics::Registry;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Range, Service, Streams, Waker};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Range, Service, Streams, Waker};
 use base::Instant;
 use base::counter::Report;
 use base::publish::Publisher;
@@ -22,15 +22,31 @@ const RETAINED_BYTES: usize = 16 << 20;
 /// What the web service's cookies have that those of DNS have not.
 const WEB: u64 = 1 << 63;
 
-/// What is served, by listener: the listeners below `web_from` are those of DNS.
+/// A service, for what differs between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Dns,
+    Web,
+    Echo,
+}
+
+/// What is served, by listener: those of DNS come first, then those of the web, then those of echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     pub(crate) web_from: u16,
+    pub(crate) echo_from: u16,
 }
 
 impl Division {
-    fn is_web(self, listener: Listener) -> bool {
-        listener.0 >= self.web_from
+    #[inline]
+    fn of(self, listener: Listener) -> Kind {
+        if listener.0 < self.web_from {
+            Kind::Dns
+        } else if listener.0 < self.echo_from {
+            Kind::Web
+        } else {
+            Kind::Echo
+        }
     }
 }
 
@@ -39,6 +55,7 @@ pub(crate) struct Composed {
     division: Division,
     dns: Option<dns::Server>,
     web: Option<web::Server>,
+    echo: Option<echo::Server>,
 }
 
 /// Calls of one service, whose connections are told from the others' by a bit of the cookie.
@@ -123,8 +140,9 @@ impl Service for Composed {
 
     #[inline]
     fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
-        match &mut self.dns {
-            Some(dns) if !self.division.is_web(listener) => dns.datagrams(now, listener, burst),
+        match (self.division.of(listener), &mut self.dns, &mut self.echo) {
+            (Kind::Dns, Some(dns), _) => dns.datagrams(now, listener, burst),
+            (Kind::Echo, _, Some(echo)) => echo.datagrams(now, listener, burst),
             _ => {}
         }
     }
@@ -137,9 +155,13 @@ impl Service for Composed {
         connection: Connection,
         addresses: Addresses,
     ) {
-        match (self.division.is_web(listener), &mut self.dns, &mut self.web) {
-            (true, _, Some(web)) => web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses),
-            (false, Some(dns), _) => dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses),
+        match (self.division.of(listener), &mut self.dns, &mut self.web) {
+            (Kind::Web, _, Some(web)) => {
+                web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses)
+            }
+            (Kind::Dns, Some(dns), _) => {
+                dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses)
+            }
             // an unanswered knock is a rejection
             _ => {}
         }
@@ -172,6 +194,42 @@ impl Service for Composed {
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
         pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
     }
+
+    fn can_move(&self) -> bool {
+        self.dns.as_ref().is_none_or(Service::can_move) && self.web.as_ref().is_none_or(Service::can_move)
+    }
+
+    fn depart(&mut self, now: Instant, connection: Connection, cookie: u64) -> Luggage {
+        match (cookie & WEB != 0, &mut self.dns, &mut self.web) {
+            (true, _, Some(web)) => Box::new(Labelled::Web(web.depart(now, connection, cookie & !WEB))),
+            (false, Some(dns), _) => Box::new(Labelled::Dns(dns.depart(now, connection, cookie))),
+            _ => Box::new(()),
+        }
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        match (*luggage.downcast::<Labelled>().ok()?, &mut self.dns, &mut self.web) {
+            (Labelled::Web(luggage), _, Some(web)) => {
+                web.arrive(now, &mut Marked { calls, mark: WEB }, connection, luggage).map(|cookie| cookie | WEB)
+            }
+            (Labelled::Dns(luggage), Some(dns), _) => {
+                dns.arrive(now, &mut Marked { calls, mark: 0 }, connection, luggage)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a service has packed, and which it was.
+enum Labelled {
+    Dns(Luggage),
+    Web(Luggage),
 }
 
 /// What changes while threads go on.
@@ -192,6 +250,7 @@ pub(crate) struct Plan {
     published: Published,
     dns: Option<dns::Options>,
     web: Option<web::Options>,
+    echo: Option<echo::Options>,
     access_log: Option<Arc<AccessLog>>,
     registry: Arc<Registry>,
     seed: u64,
@@ -205,6 +264,7 @@ pub(crate) struct Maker {
     /// a block a thread for each service, which outlasts the thread's servers
     dns_stats: Arc<[Arc<dns::Stats>]>,
     web_stats: Arc<[Arc<web::Stats>]>,
+    echo_stats: Arc<[Arc<echo::Stats>]>,
 }
 
 impl Plan {
@@ -225,6 +285,7 @@ impl Plan {
             dns: dns.transpose()?,
             published,
             web: settings.web.as_ref().map(|web| web_options(web, wall, cache)).transpose()?,
+            echo: settings.echo.as_ref().map(echo_options),
             access_log,
             registry,
             seed: u64::from_ne_bytes(random()?),
@@ -257,7 +318,8 @@ impl Plan {
         }
         let dns_stats = self.counted(if plan.dns.is_some() { threads } else { 0 });
         let web_stats = self.counted(if plan.web.is_some() { threads } else { 0 });
-        Maker { plan, dns_stats, web_stats }
+        let echo_stats = self.counted(if plan.echo.is_some() { threads } else { 0 });
+        Maker { plan, dns_stats, web_stats, echo_stats }
     }
 
     /// New blocks of counters, in the registry.
@@ -323,10 +385,16 @@ fn web_options(web: &Web, wall: &Arc<WallClock>, cache: Option<Cache>) -> io::Re
     })
 }
 
+/// What the echo service is told.
+fn echo_options(echo: &Echo) -> echo::Options {
+    let ports = echo.listen.iter().map(|at| at.port()).collect();
+    echo::Options { ports, any_source_port: echo.any_source_port }
+}
+
 impl Maker {
     /// One thread's services, which go on with the counters of those before them.
     pub(crate) fn make(&self, thread: usize) -> Composed {
-        let Plan { division, published, dns, web, access_log, .. } = &self.plan;
+        let Plan { division, published, dns, web, echo, access_log, .. } = &self.plan;
         let dns = published.tables.as_ref().zip(dns.as_ref()).map(|(tables, options)| {
             dns::Server::with_stats(tables.reader(), options.clone(), self.dns_stats[thread].clone())
         });
@@ -334,7 +402,9 @@ impl Maker {
             let records = access_log.as_ref().map(|log| log.records());
             web::Server::with_stats(site.reader(), options.clone(), records, self.web_stats[thread].clone())
         });
-        Composed { division: *division, dns, web }
+        let echo =
+            echo.as_ref().map(|options| echo::Server::with_stats(options.clone(), self.echo_stats[thread].clone()));
+        Composed { division: *division, dns, web, echo }
     }
 }
 
@@ -343,20 +413,83 @@ mod tests {
     use super::*;
     use app::Ecn;
 
+    /// An engine that takes everything and remembers the cookie.
+    struct Taker(Option<u64>);
+
+    impl Streams for Taker {
+        fn accept(&mut self, _: Connection, cookie: u64) -> Result<(), CallError> {
+            self.0 = Some(cookie);
+            Ok(())
+        }
+        fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+            panic!("rejected")
+        }
+        fn sendv(&mut self, _: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+            Ok(ranges.iter().map(Range::bytes).sum())
+        }
+        fn room(&self, _: Connection) -> usize {
+            usize::MAX
+        }
+        fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn close(&mut self, _: Connection) -> Result<(), CallError> {
+            Ok(())
+        }
+        fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+            panic!("aborted")
+        }
+        fn timer_set(&mut self, _: Connection, _: Option<Instant>) -> Result<(), CallError> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+    fn a_connection_moves_to_the_service_of_its_kind() {
+        let (_, maker) = maker();
+        let (mut from, mut to) = (maker.make(0), maker.make(1));
+        assert!(from.can_move());
+        let socket = "192.0.2.1:80".parse().unwrap();
+        let connection = |index| Connection { index, generation: 0 };
+        for (n, listener) in [(0, Listener(0)), (1, Listener(1))] {
+            let mut calls = Taker(None);
+            let addresses = Addresses { local: socket, peer: socket };
+            from.knock(Instant::ZERO, &mut calls, listener, connection(n), addresses);
+            let cookie = calls.0.expect("accepted");
+            assert_eq!(cookie & WEB != 0, listener == Listener(1));
+            // half of a head, half of a question
+            from.recv(Instant::ZERO, &mut calls, connection(n), cookie, b"\0");
+            let luggage = from.depart(Instant::ZERO, connection(n), cookie);
+            let cookie = to.arrive(Instant::ZERO, &mut calls, connection(n), luggage).expect("room for it");
+            assert_eq!(cookie & WEB != 0, listener == Listener(1));
+            to.recv(Instant::ZERO, &mut calls, connection(n), cookie, b"\x01");
+            to.dead(Instant::ZERO, connection(n), cookie, DeadReason::Closed);
+        }
+        assert_eq!(to.arrive(Instant::ZERO, &mut Taker(None), connection(0), Box::new("a stranger's")), None);
+    }
+
+    /// Two threads of DNS, whose listener is the first, and web, with all the plan's counters.
+    fn maker() -> (Arc<Registry>, Maker) {
         let settings = crate::config::from_text("s.toml", "[web]\nroot = \"/nowhere\"\n[[dns.zone]]\nfile = \"z\"\n");
         let settings = settings.unwrap();
         let registry = Arc::new(Registry::default());
         let tables = Arc::new(Publisher::new(Arc::new(Tables::build(Vec::new(), 1).unwrap())));
-        let (wall, division) = (Arc::new(WallClock::new(0)), Division { web_from: 1 });
+        let (wall, division) = (Arc::new(WallClock::new(0)), Division { web_from: 1, echo_from: 2 });
         let config = web::Config { hosts: vec![web::Host::default()], ..web::Config::default() };
         let site = web::SiteBuilder::new(config, 1, 0, None).unwrap();
         let site = Arc::new(Publisher::new(Arc::new(site.finish().unwrap())));
         let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None };
         let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
         plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
-        let maker = plan.maker(2, true);
+        (registry, plan.maker(2, true))
+    }
+
+    #[test]
+    fn services_made_anew_go_on_with_the_counters_of_their_thread() {
+        let (registry, maker) = maker();
         let figure = |name: &str| -> u64 { registry.collect()[name].samples.values().sum() };
         let (mut services, other) = (maker.make(0), maker.make(1));
         let memory = figure("dns_retained_bytes");

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use wire::toeplitz::Key;
 
 /// An address with a prefix length, such as `192.0.2.0/24`; an address alone means all its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +89,32 @@ impl FromStr for Own {
 impl fmt::Display for Own {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// The key of a NIC's receive-side scaling, in hexadecimal bytes with colons, as `ethtool -x` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RssKey(pub Key);
+
+impl FromStr for RssKey {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let byte = |pair: &str| {
+            let whole = pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+            whole.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
+        };
+        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+        let bytes = bytes.ok_or_else(|| {
+            format!("`{text}` is not a key; write its bytes in hexadecimal with colons, as `ethtool -x` shows them")
+        })?;
+        Key::new(&bytes).map(RssKey).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Display for RssKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes: Vec<String> = self.0.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        f.write_str(&bytes.join(":"))
     }
 }
 
@@ -211,7 +238,7 @@ macro_rules! from_text {
     };
 }
 
-from_text!(Prefix, Own, Listen);
+from_text!(Prefix, Own, Listen, RssKey);
 
 impl<'de> serde::Deserialize<'de> for Cpus {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -297,6 +324,16 @@ word! {
         Steal = "steal",
         /// each for itself
         Off = "off",
+    }
+}
+
+word! {
+    /// How `simoom ping` sleeps on a kernel socket.
+    Sleep {
+        /// in recv(2)
+        Recv = "recv",
+        /// in epoll_wait(2)
+        Epoll = "epoll",
     }
 }
 

@@ -22,7 +22,7 @@ use crate::rrl::{self, Judgement, Limiter};
 use crate::stats::{Stats, Transport};
 use crate::stream::{self, Connections};
 use crate::table::{Key, Tables};
-use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams};
+use app::{Addresses, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
 use base::publish::Reader;
 use base::{BURST_FRAMES, Instant};
 use zone::{NameRef, Rtype};
@@ -333,6 +333,28 @@ impl Service for Server {
 
     fn timer<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, _cookie: u64) {
         stream::timer(self, calls, connection);
+    }
+
+    fn can_move(&self) -> bool {
+        true
+    }
+
+    fn depart(&mut self, _now: Instant, _connection: Connection, cookie: u64) -> Luggage {
+        match stream::pack(self, cookie) {
+            Some(packed) => Box::new(packed),
+            None => Box::new(()),
+        }
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        _now: Instant,
+        _calls: &mut C,
+        _connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        let packed = luggage.downcast::<stream::Packed>().ok()?;
+        stream::unpack(self, &packed)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Bounds: a number of connections, one question's buffer each, one answer in the making for all, and a few buffers for
 //! answers that the engine could take only in part. A connection that has nothing to say for the idle time is closed; one that
-//! sends on without reading its answers is aborted. All memory is allocated with the server.
+//! sends on without reading its answers is aborted. All memory is allocated with the server. Connections may move between the
+//! servers of threads.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -179,6 +180,50 @@ pub(crate) fn dead(server: &mut Server, cookie: u64) {
 pub(crate) fn timer<C: Streams>(server: &mut Server, calls: &mut C, connection: Connection) {
     server.core.shared.stats.connections_timed_out.add(1);
     let _ = calls.close(connection);
+}
+
+/// A connection on its way to the server of another thread.
+pub(crate) struct Packed {
+    peer: IpAddr,
+    input: Box<[u8]>,
+    /// what is left of the answer that waits for room
+    rest: Option<Box<[u8]>>,
+    finished: bool,
+}
+
+/// Takes a connection out; None when there is none of that cookie.
+pub(crate) fn pack(server: &mut Server, cookie: u64) -> Option<Packed> {
+    let Client { peer, input_bytes, backlog, finished } = *server.connections.client(cookie)?;
+    let input = server.connections.input(cookie)[..input_bytes].into();
+    let rest = backlog.map(|place| {
+        let backlog = &server.connections.backlogs[usize::from(place)];
+        backlog.bytes[backlog.done..].into()
+    });
+    dead(server, cookie);
+    Some(Packed { peer, input, rest, finished })
+}
+
+/// Puts a connection in that came from another thread; its cookie, or None when there is no room.
+pub(crate) fn unpack(server: &mut Server, packed: &Packed) -> Option<u64> {
+    let Connections { clients, free, free_backlogs, backlogs, .. } = &mut server.connections;
+    if free.is_empty() || packed.rest.is_some() && free_backlogs.is_empty() {
+        server.core.shared.stats.connections_refused.add(1);
+        return None;
+    }
+    let place = free.pop()?;
+    let backlog = packed.rest.as_ref().and_then(|rest| {
+        let place = free_backlogs.pop()?;
+        let backlog = &mut backlogs[usize::from(place)];
+        backlog.bytes.clear();
+        backlog.bytes.extend_from_slice(rest);
+        backlog.done = 0;
+        Some(place)
+    });
+    let Packed { peer, finished, ref input, .. } = *packed;
+    clients[place as usize] = Some(Client { peer, input_bytes: input.len(), backlog, finished });
+    let cookie = u64::from(place);
+    server.connections.input(cookie)[..input.len()].copy_from_slice(input);
+    Some(cookie)
 }
 
 /// Sends more of the answer that waits.

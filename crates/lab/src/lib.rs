@@ -39,10 +39,11 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 22] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("chromium", "chromium"),
+    ("chrt", "util-linux"),
     ("curl", "curl"),
     ("dig", "dnsutils"),
     ("dnsperf", "dnsperf"),

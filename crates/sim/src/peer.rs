@@ -68,6 +68,8 @@ pub struct Peer {
     knocked: u64,
     /// takes no connection that comes from another thread
     pub full: bool,
+    /// lets none go to another thread
+    pub fixed: bool,
     /// connections that did not come to be
     pub refused: Vec<DeadReason>,
     /// of connections that knocked
@@ -88,6 +90,7 @@ impl Peer {
             template,
             knocked: 1 << 32,
             full: false,
+            fixed: false,
             refused: Vec::new(),
             addresses: Vec::new(),
         }
@@ -228,7 +231,7 @@ impl Service for Peer {
     }
 
     fn can_move(&self) -> bool {
-        true
+        !self.fixed
     }
 
     fn depart(&mut self, _now: Instant, connection: Connection, cookie: u64) -> Luggage {

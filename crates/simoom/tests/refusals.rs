@@ -120,6 +120,43 @@ fn options() {
 }
 
 #[test]
+fn echo_and_ping() {
+    let place = Place::new();
+    let at = format!("127.0.0.1:{}", free_port());
+    let held = UdpSocket::bind(&at).unwrap();
+    let port = held.local_addr().unwrap().port();
+    let taken =
+        format!("UDP {at}: in use by another program; stop it (ss -lpn 'sport = :{port}') or choose another port");
+    refused(&place, &["echo", "--listen", &at, "--control", "DIR/control"], &[&taken]);
+    refused(
+        &place,
+        &["ping", &at, "--source-port", &port.to_string()],
+        &[&format!("--source-port {port}: in use by another program; choose another (ss -lunp shows who has it)")],
+    );
+    refused(
+        &place,
+        &["ping", "localhost"],
+        &["invalid value 'localhost' for '[ADDR[:PORT]]': `localhost` is not an address; write it as 192.0.2.1, \
+           192.0.2.1:7, 2001:db8::1 or [2001:db8::1]:7; see --help"],
+    );
+    refused(
+        &place,
+        &["ping", &at, "--cpus", "4095"],
+        &["--cpus: there is no processor 4095; see /sys/devices/system/cpu/online"],
+    );
+    refused(
+        &place,
+        &["ping", "--ladder", "--interface", "lo"],
+        &["--interface lo: ping's own server answers over loopback; give the address of another, or leave it out"],
+    );
+    refused(
+        &place,
+        &["ping", &at, "--size", "65508"],
+        &["invalid value '65508' for '--size <BYTES>': `65508` is not a whole number from 16 to 65507; see --help"],
+    );
+}
+
+#[test]
 fn configuration_files() {
     let place = Place::new();
     let config = &["serve", "--config", "DIR/s.toml"];

@@ -69,6 +69,10 @@ fn one(config: &Config, endpoint: &Endpoint, address: SocketAddr, shared: bool) 
         Ok(socket)
     };
     let socket = make().map_err(|error| explain(endpoint, "making the socket", error))?;
+    if config.busy_poll_us > 0 && endpoint.transport == Transport::Udp {
+        sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
+            .map_err(|source| BindError::System { doing: "busy polling, which needs CAP_NET_ADMIN", source })?;
+    }
     socket.bind(&SockAddr::from(address)).map_err(|error| explain(endpoint, "bind", error))?;
     Ok(socket)
 }

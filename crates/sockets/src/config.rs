@@ -140,6 +140,8 @@ pub struct Config {
     pub send_buffer_bytes: usize,
     /// whether datagrams carry their congestion bits; costs a control message each
     pub ecn: bool,
+    /// microseconds that a thread which would sleep polls the device's queue itself first (SO_BUSY_POLL); 0 is off
+    pub busy_poll_us: u32,
     /// what a thread does when there is nothing to do
     pub idle: Idle,
     /// how connections get to the threads
@@ -166,6 +168,7 @@ impl Default for Config {
             receive_buffer_bytes: 2 << 20,
             send_buffer_bytes: 2 << 20,
             ecn: false,
+            busy_poll_us: 0,
             idle: Idle::default(),
             accept: Spread::default(),
             receive: Spread::default(),

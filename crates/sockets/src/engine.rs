@@ -107,6 +107,7 @@ pub struct Engine {
     balanced: Vec<(usize, Vec<Bound>)>,
     /// the programs that go by flow groups, or why there are none
     table: Option<Result<Table, SelectorError>>,
+    polls_in_epoll: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -124,9 +125,13 @@ impl Engine {
         config.check()?;
         let system = |doing: &'static str| move |source| BindError::System { doing, source };
         let mut threads = Vec::with_capacity(config.threads);
+        let mut polls_in_epoll = true;
         for n in 0..config.threads {
             let poll = Poll::new().map_err(system("epoll_create"))?;
             let waker = Arc::new(Waker::new(poll.registry(), WAKE).map_err(system("eventfd"))?);
+            // Linux 6.9; before, whoever waits for events does not poll
+            let us = config.busy_poll_us;
+            polls_in_epoll &= us == 0 || sys::set_epoll_busy_poll(poll.registry().as_fd(), us).is_ok();
             threads.push(Thread {
                 udp: Vec::new(),
                 tcp: Vec::new(),
@@ -159,7 +164,13 @@ impl Engine {
         }
         // now, while there may be the capability for it
         let table = (!balanced.is_empty()).then(|| Table::load(&config, balanced.len()));
-        Ok(Engine { config, addresses, threads, balanced, table })
+        Ok(Engine { config, addresses, threads, balanced, table, polls_in_epoll })
+    }
+
+    /// Whether threads that wait poll the device's queue as [`Config::busy_poll_us`] says; also true when that is 0. A thread that
+    /// does not wait polls all the same.
+    pub fn polls_in_epoll(&self) -> bool {
+        self.polls_in_epoll
     }
 
     /// The address of each endpoint, in the configuration's order, with the port that the kernel chose.

@@ -29,3 +29,4 @@ pub use config::{
 };
 pub use counters::{Counters, Sharing};
 pub use engine::{Engine, Running};
+pub use sys::{set_busy_poll, set_epoll_busy_poll};

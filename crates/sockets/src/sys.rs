@@ -292,6 +292,44 @@ fn write_source(control: &mut [u8; CONTROL_BYTES], source: IpAddr) -> usize {
     length.next_multiple_of(WORD_BYTES)
 }
 
+/// Has receives on `socket` that find nothing poll the device's queue for `us` microseconds before they sleep (SO_BUSY_POLL of
+/// socket(7)); one that may not sleep polls it once. It works where the kernel knows which NAPI instance feeds the socket.
+///
+/// # Errors
+/// The kernel's: to raise the time above net.core.busy_read needs CAP_NET_ADMIN.
+pub fn set_busy_poll(socket: BorrowedFd<'_>, us: u32) -> io::Result<()> {
+    let us = i32::try_from(us).map_err(|_| io::ErrorKind::InvalidInput)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us)?;
+    // keeps the device's interrupts off between polls where napi_defer_hard_irqs is set; without the right to ask, no loss
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1);
+    Ok(())
+}
+
+/// struct epoll_params of linux/eventpoll.h, which crate libc has with a field that cannot be set.
+#[repr(C)]
+struct EpollParams {
+    busy_poll_usecs: u32,
+    busy_poll_budget: u16,
+    prefer_busy_poll: u8,
+    pad: u8,
+}
+
+/// Packets that one look at the queue takes; more would need CAP_NET_ADMIN.
+const EPOLL_BUDGET: u16 = 8;
+
+/// As [`set_busy_poll`], for waits on `epoll`.
+///
+/// # Errors
+/// The kernel's: before Linux 6.9 there is none.
+pub fn set_epoll_busy_poll(epoll: BorrowedFd<'_>, us: u32) -> io::Result<()> {
+    let params = EpollParams { busy_poll_usecs: us, busy_poll_budget: EPOLL_BUDGET, prefer_busy_poll: 0, pad: 0 };
+    let at: *const EpollParams = &params;
+    // SAFETY: the kernel reads the structure that `at` points at, which outlives the call and has the request's layout; on a
+    // descriptor that is no epoll instance the request is refused.
+    let rc = unsafe { libc::ioctl(epoll.as_raw_fd(), libc::EPIOCSPARAMS, at) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Sets an integer socket option.
 pub(crate) fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     let at: *const i32 = &value;

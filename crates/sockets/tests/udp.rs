@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PATIENCE, Reverse, config, endpoint, start, total, until};
-use sockets::{BindError, Config, Engine, Transport};
+use sockets::{BindError, Config, Engine, Idle, Transport};
 use std::net::{SocketAddr, UdpSocket};
 
 fn client(bind: &str, to: SocketAddr) -> UdpSocket {
@@ -104,6 +104,28 @@ fn congestion_bits_are_delivered() {
             assert_eq!(ask(&client, b"ecn"), [b'0' + bits as u8]);
         }
     }
+}
+
+#[test]
+fn busy_polling_is_had_or_its_capability_is_named() {
+    for idle in [Idle::Block, Idle::Spin] {
+        let config = Config { busy_poll_us: 50, idle, threads: 2, ..config("127.0.0.1:0", Transport::Udp) };
+        match Engine::bind(config) {
+            Ok(engine) => {
+                let address = engine.addresses()[0];
+                let _running = engine.start(|_| Reverse).unwrap();
+                for _ in 0..100 {
+                    assert_eq!(ask(&client("127.0.0.1:0", address), b"stressed"), b"desserts");
+                }
+            }
+            Err(error) => {
+                assert!(!rustix::process::geteuid().is_root(), "{error}");
+                assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+            }
+        }
+    }
+    // what is off is no reason to complain
+    assert!(Engine::bind(config("127.0.0.1:0", Transport::Udp)).unwrap().polls_in_epoll());
 }
 
 #[test]

@@ -272,6 +272,12 @@ impl Cache {
         }))
     }
 
+    /// Connections that are served from it.
+    #[cfg(test)]
+    pub(crate) fn streams(&self) -> usize {
+        self.0.streams.load(Ordering::Relaxed)
+    }
+
     /// Reads what is asked for, until [`Cache::stop`]. For threads made for this, as many as shall wait for disks at a time.
     pub fn work(&self) {
         while !self.0.stopped.load(Ordering::Acquire) {

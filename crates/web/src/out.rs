@@ -56,7 +56,8 @@ pub(crate) fn send<C: Streams>(
 }
 
 /// The rest of an answer.
-struct Pending {
+#[derive(Clone)]
+pub(crate) struct Pending {
     owned: Vec<u8>,
     pieces: ArrayVec<Piece, PIECES_MAX>,
     content: Option<Arc<Content>>,
@@ -139,6 +140,31 @@ impl Pendings {
         if let Some(pending) = self.all.get_mut(place as usize) {
             pending.done_bytes += bytes;
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a client's place back, and what stands in it out, for another thread. The place keeps its memory.
+    pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Pending> {
+        let pending = self.all.get(client.pending as usize)?.clone();
+        self.give(client);
+        Some(pending)
+    }
+
+    /// Gives a client a place for what came from another thread; false when there is none.
+    pub(crate) fn put_in(&mut self, client: &mut Client, from: Pending) -> bool {
+        let Some(place) = self.free.pop() else { return false };
+        let pending = &mut self.all[place as usize];
+        pending.owned.clear();
+        pending.owned.extend_from_slice(&from.owned);
+        let Pending { pieces, content, origin, done_bytes, bytes, .. } = from;
+        (pending.pieces, pending.content, pending.origin) = (pieces, content, origin);
+        (pending.done_bytes, pending.bytes) = (done_bytes, bytes);
+        client.pending = place;
+        true
     }
 
     /// Takes a client's place back, if it has one.

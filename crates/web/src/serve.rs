@@ -3,14 +3,15 @@
 //! Most requests come whole and are parsed in the received bytes; one in pieces, or one that waits for answers before it, is
 //! kept in a buffer of a bounded pool. Answers go out in the order of requests; a client that sends on without reading finds
 //! its receive window closed. All memory is allocated with the server; the site is shared and held until the next cycle's
-//! start, except by an answer that the engine took in part, which holds its version until it is whole.
+//! start, except by an answer that the engine took in part, which holds its version until it is whole. Connections may move
+//! between the servers of one site ([`moves`]).
 
 use std::hash::Hasher;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use app::{Addresses, CallError, Connection, DeadReason, Listener, Service, Streams, Waker};
+use app::{Addresses, CallError, Connection, DeadReason, Listener, Luggage, Service, Streams, Waker};
 use base::Instant;
 use base::publish::Reader;
 use base::ring::Producer;
@@ -180,6 +181,18 @@ impl Server {
     /// The site that the next request is answered from.
     pub fn site(&self) -> &Site {
         &self.core.site
+    }
+
+    /// Frees the place of a connection that is gone, with all that it has.
+    fn vacate(&mut self, place: u32) {
+        let client = &mut self.clients[place as usize];
+        self.core.pendings.give(client);
+        self.core.streams.give(client);
+        self.buffers.give(client);
+        client.used = false;
+        self.free.push(place);
+        let open = &self.core.stats.open;
+        open.set(open.get() - 1);
     }
 
     /// Works on the bytes that are kept for a connection.
@@ -644,13 +657,8 @@ impl Service for Server {
 
     fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, _reason: DeadReason) {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
-        self.core.pendings.give(client);
-        self.core.streams.give(client);
-        self.buffers.give(client);
-        client.used = false;
-        self.free.push(cookie as u32);
-        let open = &self.core.stats.open;
-        open.set(open.get() - 1);
+        let place = client.number;
+        self.vacate(place);
     }
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
@@ -680,8 +688,31 @@ impl Service for Server {
         }
         self.core.settle(now, calls, connection, client);
     }
+
+    fn can_move(&self) -> bool {
+        true
+    }
+
+    fn depart(&mut self, _now: Instant, _connection: Connection, cookie: u64) -> Luggage {
+        match self.pack(cookie) {
+            Some(packed) => Box::new(packed),
+            None => Box::new(()),
+        }
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        let packed = luggage.downcast::<moves::Packed>().ok()?;
+        self.unpack(now, calls, connection, *packed)
+    }
 }
 
+mod moves;
 mod rest;
 #[cfg(test)]
 mod tests;

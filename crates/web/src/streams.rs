@@ -29,6 +29,16 @@ struct Stream {
     used: bool,
 }
 
+/// A stream on its way to another thread. What it waited for there it asks for anew.
+pub(crate) struct Packed {
+    origin: Option<Arc<Origin>>,
+    left: Range<u64>,
+    chunk: Option<(u32, Arc<Content>)>,
+    ahead: u32,
+    /// it waited for a chunk
+    pub(crate) asked: bool,
+}
+
 /// What a stream came to.
 pub(crate) enum Fed {
     /// all of it is queued
@@ -104,6 +114,31 @@ impl Streams {
             desk.leave();
         }
         client.stream = NO_STREAM;
+    }
+
+    /// Takes a client's place back, and the stream out, for another thread. An answer that is still to come finds nobody.
+    pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Packed> {
+        let stream = self.all.get_mut(client.stream as usize)?;
+        let packed = Packed {
+            origin: stream.origin.take(),
+            left: stream.left.clone(),
+            chunk: stream.chunk.take(),
+            ahead: stream.ahead,
+            asked: stream.asked,
+        };
+        self.give(client);
+        Some(packed)
+    }
+
+    /// Gives a client a place for a stream that came from another thread; false when there is none.
+    pub(crate) fn put_in(&mut self, client: &mut Client, connection: Connection, packed: Packed) -> bool {
+        if !self.take(client, connection) {
+            return false;
+        }
+        let stream = &mut self.all[client.stream as usize];
+        let Packed { origin, left, chunk, ahead, .. } = packed;
+        (stream.origin, stream.left, stream.chunk, stream.ahead) = (origin, left, chunk, ahead);
+        true
     }
 
     /// Queues what there is room for; how many bytes, and whether that was all.

@@ -99,9 +99,10 @@ pub(crate) fn server(options: Options) -> Server {
     Server::new(Publisher::new(Arc::new(site())).reader(), options, None)
 }
 
-/// One connection to a server.
+/// One connection to a server, or, when there is a spare one, to two in turn: it goes over before every event.
 pub(crate) struct Talk {
     pub(crate) server: Server,
+    pub(crate) spare: Option<Server>,
     pub(crate) engine: Engine,
     pub(crate) now: Instant,
 }
@@ -116,7 +117,19 @@ impl Talk {
         let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: peer.parse().unwrap() };
         server.cycle(Instant::ZERO);
         server.knock(Instant::ZERO, &mut engine, Listener(0), CONNECTION, addresses);
-        Talk { server, engine, now: Instant::ZERO }
+        Talk { server, spare: None, engine, now: Instant::ZERO }
+    }
+
+    /// The connection goes to the other server, if there is one; whether there was room for it.
+    pub(crate) fn go_over(&mut self) -> bool {
+        let Some(spare) = &mut self.spare else { return true };
+        let cookie = self.engine.cookie.expect("accepted");
+        let luggage = self.server.depart(self.now, CONNECTION, cookie);
+        std::mem::swap(&mut self.server, spare);
+        self.server.cycle(self.now);
+        let cookie = self.server.arrive(self.now, &mut self.engine, CONNECTION, luggage);
+        self.engine.cookie = self.engine.cookie.and(cookie);
+        cookie.is_some()
     }
 
     fn cookie(&self) -> u64 {
@@ -125,6 +138,7 @@ impl Talk {
 
     /// Bytes arrive; nothing of the answers is taken by the client yet.
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        assert!(self.go_over());
         self.engine.delivered += bytes.len();
         let cookie = self.cookie();
         self.server.recv(self.now, &mut self.engine, CONNECTION, cookie, bytes);
@@ -133,6 +147,7 @@ impl Talk {
     /// The client takes what is on its way.
     pub(crate) fn drain(&mut self) {
         while self.engine.unsent > 0 && !self.engine.aborted {
+            assert!(self.go_over());
             let bytes = self.engine.drain();
             let (cookie, room) = (self.cookie(), self.engine.quota_bytes);
             self.server.sent(self.now, &mut self.engine, CONNECTION, cookie, bytes, room);
@@ -140,11 +155,13 @@ impl Talk {
     }
 
     pub(crate) fn eof(&mut self) {
+        assert!(self.go_over());
         let cookie = self.cookie();
         self.server.eof(self.now, &mut self.engine, CONNECTION, cookie);
     }
 
     pub(crate) fn dead(&mut self) {
+        assert!(self.go_over());
         let cookie = self.cookie();
         self.server.dead(self.now, CONNECTION, cookie, DeadReason::Closed);
     }
@@ -152,7 +169,12 @@ impl Talk {
     /// Chunks that were asked for are read, and the server is told.
     pub(crate) fn read_chunks(&mut self, cache: &Cache) {
         while cache.turn() {}
+        assert!(self.go_over());
         self.server.woken(self.now, &mut self.engine);
+        if let Some(spare) = &mut self.spare {
+            // what comes too late finds nobody
+            spare.woken(self.now, &mut self.engine);
+        }
     }
 
     /// Time passes up to `to_s`; timers come when they are due.
@@ -161,6 +183,7 @@ impl Talk {
         while let Some(at) = self.engine.timer.filter(|at| *at <= end && !self.engine.aborted && !self.engine.closed) {
             self.engine.timer = None;
             self.now = self.now.max(at);
+            assert!(self.go_over());
             let cookie = self.cookie();
             self.server.timer(self.now, &mut self.engine, CONNECTION, cookie);
         }

@@ -8,6 +8,7 @@ mod compare_web;
 mod downloads;
 mod figures;
 mod idle;
+mod ladder;
 mod loss;
 mod rtt;
 mod soak;
@@ -70,6 +71,8 @@ enum Experiment {
     Accept(accept::Options),
     /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
     UdpReaders(udp_readers::Options),
+    /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
+    Ladder(ladder::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -86,6 +89,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Rtt(options) => rtt::run(options),
         Experiment::Accept(options) => accept::run(options),
         Experiment::UdpReaders(options) => udp_readers::run(options),
+        Experiment::Ladder(options) => ladder::run(options),
     }
 }
 

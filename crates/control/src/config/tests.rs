@@ -30,6 +30,30 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
 }
 
 #[test]
+fn echo_listens_on_port_7_of_every_address_and_is_careful() {
+    let settings_of = |text: &str| settings(text).echo.unwrap();
+    let echo = settings_of("[echo]\n");
+    assert_eq!(echo.listen, ["[::]:7".parse().unwrap(), "0.0.0.0:7".parse().unwrap()]);
+    assert!(echo.listen_by_default && !echo.any_source_port);
+    let echo = settings_of("[echo]\nlisten = [\"192.0.2.1:7007\"]\nany-source-port = true\n");
+    assert_eq!(echo.listen, ["192.0.2.1:7007".parse().unwrap()]);
+    assert!(!echo.listen_by_default && echo.any_source_port);
+    for (text, line) in [
+        (
+            "[dataplane]\nlisten = [\"192.0.2.1:7\"]\n[echo]\n",
+            "s.toml:2:11: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [echo]",
+        ),
+        (
+            "[echo]\nlisten = [\"192.0.2.1:7\", \"192.0.2.1:7\"]\n",
+            "s.toml:2:26: 192.0.2.1:7 is given twice; it stands at s.toml:2:11 already; remove one",
+        ),
+        ("[echo]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `listen` or `any-source-port`"),
+    ] {
+        assert_eq!(refused(text), line);
+    }
+}
+
+#[test]
 fn an_interface_means_af_xdp() {
     assert_eq!(settings(&format!("[dataplane]\ninterface = [\"e0\"]\n{ZONE}")).backend, Backend::Xdp);
     let asked = settings(&format!("[dataplane]\ninterface = [\"e0\"]\nbackend = \"auto\"\n{ZONE}"));
@@ -61,6 +85,7 @@ accept = "shared"
 receive = "per-core"
 balance = "steal"
 flow-groups = 512
+rss-key = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa"
 allow = ["192.0.2.0/24"]
 deny = ["198.51.100.0/24"]
 [dns]
@@ -91,7 +116,8 @@ group = "nogroup"
     assert_eq!(settings.cpus, Some(vec![0, 2]));
     assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
     assert_eq!((settings.accept, settings.receive), (Spread::Shared, Spread::PerCore));
-    assert_eq!((settings.balance, settings.flow_groups), (Balance::Steal, 512));
+    assert_eq!((settings.balance, settings.flow_groups), (Some(Balance::Steal), 512));
+    assert_eq!(settings.rss_key.map(|key| key.to_string().len()), Some(40 * 3 - 1));
     assert_eq!((settings.mode, settings.own.len()), (Mode::Copy, 1));
     let dns = &settings.dns.unwrap();
     assert_eq!((settings.allow.len(), settings.deny.len(), dns.listen.len()), (1, 1, 2));
@@ -112,10 +138,10 @@ group = "nogroup"
 #[test]
 fn errors_name_their_place_and_the_mend() {
     let cases: &[(&str, &str)] = &[
-        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root"),
+        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root, or [echo]"),
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
         ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
-        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `control`"),
+        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `echo`, `control`"),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
         ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),

@@ -24,9 +24,10 @@ fn budget_bytes(settings: &Settings) -> usize {
 pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
     let default = Streams::default();
     Streams {
-        connections: connections(settings).div_ceil(threads),
+        // 0 would be refused; without a listener for streams there is none
+        connections: connections(settings).div_ceil(threads).max(1),
         per_source: settings.web.as_ref().map_or(default.per_source, |web| web.per_source),
-        budget_bytes: budget_bytes(settings).div_ceil(threads),
+        budget_bytes: budget_bytes(settings).div_ceil(threads).max(1),
         ..default
     }
 }

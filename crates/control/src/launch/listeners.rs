@@ -1,7 +1,7 @@
 //! Who listens where: which engine takes what.
 
 use crate::config::Settings;
-use crate::service::Division;
+use crate::service::{Division, Kind};
 use app::Listener;
 use bpf::steering::{TCP, UDP};
 use sockets::{Endpoint, Transport};
@@ -9,27 +9,30 @@ use stack::{TcpListener, UdpListener};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// A listener's number, its address and whether it is the web service's.
+/// A listener's number, its address and whose it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listening {
     pub(super) listener: Listener,
     pub(super) address: SocketAddr,
-    pub(super) web: bool,
+    pub(super) kind: Kind,
 }
 
 /// The listeners that can be had, those of DNS first: those that nobody asked for may be left out.
 pub(super) fn listeners(settings: &Settings) -> Vec<Listening> {
     let has_ipv6 = Path::new("/proc/net/if_inet6").exists();
     let wanted = |address: &SocketAddr, by_default: bool| has_ipv6 || address.is_ipv4() || !by_default;
-    let dns = settings.dns.iter().flat_map(|dns| dns.listen.iter().map(|at| (*at, dns.listen_by_default, false)));
-    let web = settings.web.iter().flat_map(|web| web.listen.iter().map(|at| (*at, web.listen_by_default, true)));
-    let numbered = dns.chain(web).enumerate();
+    let dns = settings.dns.iter().flat_map(|dns| dns.listen.iter().map(|at| (*at, dns.listen_by_default, Kind::Dns)));
+    let web = settings.web.iter().flat_map(|web| web.listen.iter().map(|at| (*at, web.listen_by_default, Kind::Web)));
+    let echo =
+        settings.echo.iter().flat_map(|echo| echo.listen.iter().map(|at| (*at, echo.listen_by_default, Kind::Echo)));
+    let numbered = dns.chain(web).chain(echo).enumerate();
     let possible = numbered.filter(|(_, (address, by_default, _))| wanted(address, *by_default));
-    possible.map(|(n, (address, _, web))| Listening { listener: Listener(n as u16), address, web }).collect()
+    possible.map(|(n, (address, _, kind))| Listening { listener: Listener(n as u16), address, kind }).collect()
 }
 
 pub(super) fn division(settings: &Settings) -> Division {
-    Division { web_from: settings.dns.as_ref().map_or(0, |dns| dns.listen.len() as u16) }
+    let web_from = settings.dns.as_ref().map_or(0, |dns| dns.listen.len() as u16);
+    Division { web_from, echo_from: web_from + settings.web.as_ref().map_or(0, |web| web.listen.len() as u16) }
 }
 
 impl Listening {
@@ -38,36 +41,44 @@ impl Listening {
         self.address.ip() == own || (self.address.ip().is_unspecified() && self.address.is_ipv4() == own.is_ipv4())
     }
 
-    /// What the steering program takes for it: datagrams of DNS, connections of the web. The connections of DNS at an address
+    /// What the steering program takes for it: datagrams of DNS and of echo, connections of the web. The connections of DNS at an address
     /// that the kernel has stay with the kernel.
     pub(super) fn taken(&self) -> port_xdp::Listener {
-        let protocol = if self.web { TCP } else { UDP };
+        let protocol = if self.kind == Kind::Web { TCP } else { UDP };
         port_xdp::Listener { address: self.address.ip(), protocol, port: self.address.port() }
     }
 
     /// Where our own stack takes datagrams.
     pub(super) fn datagrams(&self) -> Option<UdpListener> {
-        (!self.web).then_some(UdpListener { listener: self.listener, local: self.address })
+        (self.kind != Kind::Web).then_some(UdpListener { listener: self.listener, local: self.address })
     }
 
     /// Where our own stack takes connections: the web's anywhere, those of DNS at own addresses.
     pub(super) fn streams(&self, settings: &Settings) -> Option<TcpListener> {
-        let ours = self.web || settings.own.iter().any(|own| self.is_at(own.0.address));
+        let ours = match self.kind {
+            Kind::Web => true,
+            Kind::Dns => settings.own.iter().any(|own| self.is_at(own.0.address)),
+            Kind::Echo => false,
+        };
         let window_bytes = self.window_bytes() as u32;
         ours.then_some(TcpListener { listener: self.listener, local: self.address, window_bytes })
     }
 
     fn window_bytes(&self) -> usize {
-        if self.web { ::web::WINDOW_BYTES } else { dns::stream::WINDOW_BYTES }
+        if self.kind == Kind::Web { ::web::WINDOW_BYTES } else { dns::stream::WINDOW_BYTES }
     }
 
-    /// Its kernel sockets: DNS over both transports, the web over TCP.
+    /// Its kernel sockets: DNS over both transports, the web over TCP, echo over UDP.
     pub(super) fn endpoints(&self, settings: &Settings) -> impl Iterator<Item = Endpoint> + use<> {
-        let Listening { listener, address, web } = *self;
+        let Listening { listener, address, kind } = *self;
         let window_bytes = Some(self.window_bytes());
-        let backlog = settings.dns.as_ref().filter(|_| !web).map(|dns| dns.tcp_backlog as i32);
-        let transports = [Transport::Udp, Transport::Tcp].into_iter().skip(usize::from(web));
-        transports.map(move |transport| Endpoint { listener, address, transport, window_bytes, backlog })
+        let backlog = settings.dns.as_ref().filter(|_| kind == Kind::Dns).map(|dns| dns.tcp_backlog as i32);
+        let transports: &[Transport] = match kind {
+            Kind::Dns => &[Transport::Udp, Transport::Tcp],
+            Kind::Web => &[Transport::Tcp],
+            Kind::Echo => &[Transport::Udp],
+        };
+        transports.iter().map(move |&transport| Endpoint { listener, address, transport, window_bytes, backlog })
     }
 }
 
@@ -78,8 +89,9 @@ mod tests {
 
     #[test]
     fn listeners_are_divided_and_have_their_services_transports_and_backlogs() {
-        let settings =
-            settings(&format!("[dataplane]\nlisten = [\"127.0.0.1:53\"]\n{DNS}{WEB}listen = [\"127.0.0.1:80\"]\n"));
+        let settings = settings(&format!(
+            "[dataplane]\nlisten = [\"127.0.0.1:53\"]\n{DNS}{WEB}listen = [\"127.0.0.1:80\"]\n[echo]\nlisten = [\"127.0.0.1:7\"]\n"
+        ));
         let listeners = listeners(&settings);
         let found: Vec<_> = listeners
             .iter()
@@ -87,10 +99,11 @@ mod tests {
             .map(|it| (it.listener.0, it.address.port(), it.transport, it.backlog))
             .collect();
         let dns = |transport| (0, 53, transport, Some(9));
-        assert_eq!(found, [dns(Transport::Udp), dns(Transport::Tcp), (1, 80, Transport::Tcp, None)]);
-        assert_eq!(division(&settings), Division { web_from: 1 });
+        let others = [(1, 80, Transport::Tcp, None), (2, 7, Transport::Udp, None)];
+        assert_eq!(found, [&[dns(Transport::Udp), dns(Transport::Tcp)], &others[..]].concat());
+        assert_eq!(division(&settings), Division { web_from: 1, echo_from: 2 });
         let taken: Vec<_> = listeners.iter().map(|at| (at.taken().port, at.taken().protocol)).collect();
-        assert_eq!(taken, [(53, UDP), (80, TCP)]);
+        assert_eq!(taken, [(53, UDP), (80, TCP), (7, UDP)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! AF_XDP: interfaces opened, their queues served by the dataplane, their addresses followed.
 
 use super::listeners::Listening;
+use super::sharing::sharing;
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
@@ -136,6 +137,7 @@ impl Opened {
         settings: &Settings,
         stack: stack::Config,
         services: Maker,
+        secret: [u64; 2],
         registry: &Arc<Registry>,
     ) -> io::Result<Running> {
         for port in &self.ports {
@@ -145,7 +147,14 @@ impl Opened {
             let counters = interface.handle.counts();
             registry.add(Arc::new(OfInterface { interface: interface.name.clone(), counters }));
         }
+        let mut shared = Vec::new();
+        for interface in &self.handles {
+            let (sharing, said) = sharing(settings, &interface.name, interface.ports.clone(), secret);
+            said.iter().for_each(|said| tracing::info!("{said}"));
+            shared.extend(sharing);
+        }
         let configured = dataplane::Config {
+            sharing: shared,
             cpus: settings.cpus.clone().unwrap_or_default(),
             batch: settings.batch,
             copies: settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy),
@@ -182,6 +191,9 @@ impl Opened {
         let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |thread| services.make(thread))?;
         let dataplane = Arc::new(dataplane);
         for counters in dataplane.counters() {
+            registry.add(counters.clone());
+        }
+        for counters in dataplane.crossings() {
             registry.add(counters.clone());
         }
         // several interfaces have no own addresses

@@ -142,8 +142,10 @@ fn queues(facts: &Facts) -> Finding {
     }
     let what = if now < wanted {
         format!("{}; the device has up to {most}", spread(now, threads))
-    } else {
+    } else if now > threads {
         format!("{}: each queue wants a thread of its own", spread(now, threads))
+    } else {
+        format!("{}: with an XDP program the device has only {most}", spread(now, threads))
     };
     let set = |channels: [u32; 3]| {
         let [rx, tx, combined] = channels;

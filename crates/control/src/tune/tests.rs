@@ -113,6 +113,7 @@ fn i40e() -> Facts {
         rings: Ok(Some(Rings { rx: bounded(512, 4096), tx: bounded(512, 4096) })),
         coalescing: Ok(Some(Coalescing { rx_us: 50, ..Coalescing::default() })),
         pause: Ok(Some(Pause { autonegotiated: true, rx: true, tx: true })),
+        features: Ok(features(&["rx-gro", "tx-tcp-segmentation", "rx-ntuple-filter"], &[])),
         ..plain("i40e")
     }
 }
@@ -420,8 +421,6 @@ fn a_queue_is_reserved_by_rules_and_the_table() {
     assert_eq!(
         commands,
         [
-            // rx-ntuple-filter of this fixture is off
-            "ethtool -K e0 ntuple on",
             "ethtool -N e0 flow-type tcp4 dst-port 22 action 3",
             "ethtool -N e0 flow-type tcp6 dst-port 22 action 3",
             "ethtool -N e0 flow-type tcp4 src-port 22 action 3",
@@ -472,7 +471,8 @@ fn both_forms_of_the_report_hold_the_same() {
     assert_eq!(json["interface"], "e0");
     assert_eq!(json["findings"].as_array().unwrap().len(), findings.len());
     let queues = &json["findings"][1];
-    assert_eq!((&queues["item"], &queues["state"]), (&"queues".into(), &"note".into()));
+    assert_eq!(queues["item"], "queues");
+    assert_eq!(queues["state"], "note");
     assert_eq!(queues["commands"][0], "ethtool -L e0 combined 4");
     assert_eq!(queues["undo"][0], "ethtool -L e0 combined 64");
     // nothing to run, nothing to apply

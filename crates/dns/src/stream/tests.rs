@@ -131,6 +131,75 @@ fn an_answer_that_does_not_fit_waits_and_holds_the_next_ones_back() {
     assert!(peer.closed && !peer.aborted);
 }
 
+/// A connection between two servers, which goes to the other one before every event.
+struct Restless {
+    servers: [Server; 2],
+    peer: Peer,
+    cookie: u64,
+}
+
+impl Restless {
+    fn new(room: usize) -> Restless {
+        let mut servers = [server(Limits::default()), server(Limits::default())];
+        let mut peer = Peer { room, ..Peer::default() };
+        let cookie = knock(&mut servers[0], &mut peer);
+        Restless { servers, peer, cookie }
+    }
+
+    fn go_over(&mut self) {
+        assert!(self.servers[0].can_move());
+        let luggage = self.servers[0].depart(Instant::ZERO, HANDLE, self.cookie);
+        self.servers.swap(0, 1);
+        self.cookie = self.servers[0].arrive(Instant::ZERO, &mut self.peer, HANDLE, luggage).expect("room for it");
+    }
+}
+
+#[test]
+fn questions_and_answers_go_along_to_another_thread() {
+    for piece in [1, 7, 31] {
+        let mut pair = Restless::new(100);
+        let stream = [framed("big.example"), framed("nope.example"), framed("ns.example")].concat();
+        for bytes in stream.chunks(piece) {
+            pair.go_over();
+            pair.servers[0].recv(Instant::ZERO, &mut pair.peer, HANDLE, pair.cookie, bytes);
+        }
+        pair.go_over();
+        pair.servers[0].eof(Instant::ZERO, &mut pair.peer, HANDLE, pair.cookie);
+        for _ in 0..200 {
+            if !pair.peer.closed {
+                pair.peer.room = 77;
+                pair.go_over();
+                pair.servers[0].sent(Instant::ZERO, &mut pair.peer, HANDLE, pair.cookie, 77, 77);
+            }
+        }
+        let expected = ["500 records", "NXDOMAIN aa | | example./SOA |", "NOERROR aa | ns.example./A | |"];
+        assert_eq!(answers(&pair.peer), expected, "pieces of {piece}");
+        assert!(pair.peer.closed && !pair.peer.aborted);
+        assert_eq!(pair.peer.given_back, stream.len());
+        pair.servers[0].dead(Instant::ZERO, HANDLE, pair.cookie, DeadReason::Closed);
+        for server in &pair.servers {
+            let Connections { clients, free, backlogs, free_backlogs, .. } = &server.connections;
+            assert_eq!((free.len(), free_backlogs.len()), (clients.len(), backlogs.len()));
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_finds_no_room_on_another_thread_is_refused() {
+    for (limits, question) in [
+        (Limits { connections: 0, ..Limits::default() }, "ns.example"),
+        (Limits { backlogs: 0, ..Limits::default() }, "big.example"),
+    ] {
+        let mut pair = Restless::new(100);
+        pair.servers[0].recv(Instant::ZERO, &mut pair.peer, HANDLE, pair.cookie, &framed(question));
+        let luggage = pair.servers[0].depart(Instant::ZERO, HANDLE, pair.cookie);
+        let mut other = server(limits);
+        assert_eq!(other.arrive(Instant::ZERO, &mut pair.peer, HANDLE, luggage), None);
+        assert_eq!(other.core.shared.stats.connections_refused.get(), 1);
+        assert_eq!(other.connections.free.len(), other.connections.clients.len());
+    }
+}
+
 #[test]
 fn a_peer_that_sends_on_without_reading_is_aborted() {
     let mut server = server(Limits::default());

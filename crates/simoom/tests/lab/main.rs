@@ -8,6 +8,7 @@
 mod common;
 mod demo;
 mod dns;
+mod echo;
 mod errors;
 mod hostile;
 mod life;

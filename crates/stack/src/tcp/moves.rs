@@ -48,6 +48,9 @@ pub struct Departure {
     cookies_at: Option<Instant>,
 }
 
+const fn crosses_threads<T: Send>() {}
+const _: () = crosses_threads::<Departure>();
+
 /// What became of a flow group that arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {

@@ -1,4 +1,5 @@
-//! One connection of ours at the other end of segments that a test writes by hand, under a clock that it moves.
+//! One connection of ours at the other end of segments that a test writes by hand, under a clock that it moves. The connection may
+//! go back and forth between two stacks.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this module")]
 
 use app::Service as _;
@@ -7,10 +8,12 @@ use port::Port;
 use port::pipe::{self, Pipe};
 use sim::{Peer, Script, world};
 use stack::tcp::{Event, Ignored};
-use stack::{Stack, TcpConfig};
+use stack::{Arrived, Stack, TcpConfig};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
+use wire::flow::Groups;
 use wire::ipv4::{self, Ipv4};
 use wire::tcp::{Flags, Header, PayloadSum, SackBlock, Tcp};
 use wire::{Protocol, Sum};
@@ -47,9 +50,51 @@ pub struct Hand {
     /// what we send next, and expect next
     pub seq: Seq,
     pub ack: Seq,
+    /// every frame of ours, and when it came
+    pub log: Vec<(Instant, Vec<u8>)>,
+    /// another thread's stack and service; those that have the connection are always `stack` and `peer`
+    pub twin: Option<(Stack, Peer)>,
+    /// flow groups
+    pub groups: u16,
+    /// it goes to the other stack before every turn
+    pub restless: bool,
 }
 
 impl Hand {
+    /// The same, with a second stack to which the connection can go.
+    pub fn split(script: Script, groups: usize, change: impl Fn(&mut TcpConfig)) -> Hand {
+        Hand::split_from(Hand::new(script, &change), groups, change)
+    }
+
+    /// Gives a hand a second stack, whose configuration may be another.
+    pub fn split_from(mut hand: Hand, groups: usize, change: impl Fn(&mut TcpConfig)) -> Hand {
+        let mut tcp = world::tcp(10_000);
+        change(&mut tcp);
+        let mut twin = Stack::new(world::config(0, tcp), hand.port.facts());
+        let groups = Arc::new(Groups::keyed(groups, [5, 6]));
+        twin.set_groups(groups.clone());
+        hand.stack.set_groups(groups.clone());
+        let peer = Peer::new(hand.peer.template.clone());
+        (hand.twin, hand.groups) = (Some((twin, peer)), groups.count() as u16);
+        hand
+    }
+
+    /// Everything goes to the other stack.
+    pub fn go_over(&mut self) -> Arrived {
+        let mut all = Arrived::default();
+        let (stack, peer) = self.twin.as_mut().unwrap();
+        std::mem::swap(stack, &mut self.stack);
+        std::mem::swap(peer, &mut self.peer);
+        for group in 0..self.groups {
+            let departure = stack.depart(self.now, group, peer);
+            let arrived = self.stack.arrive(self.now, departure, &mut self.peer);
+            all.connections += arrived.connections;
+            all.half_open += arrived.half_open;
+            all.refused += arrived.refused;
+        }
+        all
+    }
+
     pub fn new(script: Script, change: impl FnOnce(&mut TcpConfig)) -> Hand {
         let (mut ours, mut theirs) =
             pipe::pair(&pipe::Config { macs: [OURS, THEIRS], ..pipe::Config::default() }).unwrap();
@@ -58,7 +103,21 @@ impl Hand {
         change(&mut tcp);
         let stack = Stack::new(world::config(0, tcp), port.facts());
         let (peer, seq) = (Peer::new(Some(script)), Seq::new(0xffff_ff00));
-        Hand { stack, port, far, peer, now: Instant::ZERO, from: 4000, to: 80, seq, ack: Seq::new(0) }
+        Hand {
+            stack,
+            port,
+            far,
+            peer,
+            now: Instant::ZERO,
+            from: 4000,
+            to: 80,
+            seq,
+            ack: Seq::new(0),
+            log: Vec::new(),
+            twin: None,
+            groups: 0,
+            restless: false,
+        }
     }
 
     pub fn head(&self, flags: Flags) -> Header<'static> {
@@ -94,6 +153,9 @@ impl Hand {
     }
 
     pub fn turn(&mut self) -> Vec<Out> {
+        if self.restless {
+            self.go_over();
+        }
         let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
         self.port.receive(&mut rx, 64);
         self.peer.cycle(self.now);
@@ -112,6 +174,7 @@ impl Hand {
         let mut out = Vec::new();
         while self.far.receive(&mut burst, 64) > 0 {
             for frame in burst.drain(..) {
+                self.log.push((self.now, frame.bytes().to_vec()));
                 let ip = Ipv4::parse(&frame.bytes()[14..]).expect("a sound packet");
                 assert_eq!((ip.src(), ip.dst()), (A, B));
                 let pseudo = Sum::pseudo_v4(A, B, Protocol::TCP, ip.payload().len() as u16);

@@ -632,6 +632,66 @@ mod chunked {
         assert_eq!(world.places(), 4);
     }
 
+    /// A world whose connection goes to a second server before every event.
+    fn restless() -> World {
+        let mut world = World::new(options());
+        let more = Options { cache: Some(world.cache.clone()), ..options() };
+        world.talk.spare = Some(Server::new(world.site.reader(), more, None));
+        world
+    }
+
+    #[test]
+    fn a_download_that_moves_between_threads_comes_whole() {
+        for (quota_bytes, quota_ranges) in [(usize::MAX, usize::MAX), (100, usize::MAX), (usize::MAX, 1), (70, 2)] {
+            for fields in ["", "Range: bytes=2999990-,0-9,65000-200000|"] {
+                let (mut still, mut moving) = (World::new(options()), restless());
+                for world in [&mut still, &mut moving] {
+                    (world.talk.engine.quota_bytes, world.talk.engine.quota_ranges) = (quota_bytes, quota_ranges);
+                    world.ask(fields);
+                    world.talk.receive(GET.as_bytes());
+                    world.run();
+                    assert_eq!((world.talk.engine.delivered, world.talk.engine.aborted), (0, false));
+                }
+                assert!(still.talk.engine.out == moving.talk.engine.out, "{quota_bytes} {quota_ranges} {fields}");
+                let spare = moving.talk.spare.as_ref().unwrap();
+                assert_eq!((moving.places(), spare.core.streams.free_count()), (4, 4));
+                assert!(spare.stats().cache_hits.get() > 0, "both have sent some");
+                moving.talk.dead();
+                // one stream fewer shares the cache
+                assert_eq!(moving.cache.streams(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_for_a_chunk_is_dropped_here_and_begun_there() {
+        let mut world = restless();
+        world.ask("");
+        let misses = |server: &Server| server.stats().cache_misses.get();
+        assert_eq!(misses(&world.talk.server), 1);
+        assert!(world.talk.go_over());
+        assert_eq!((misses(&world.talk.server), world.places()), (1, 3));
+        // the place there is free when the answer has come that nobody waits for
+        assert_eq!(world.talk.spare.as_ref().unwrap().core.streams.free_count(), 3);
+        world.talk.read_chunks(&world.cache);
+        assert!(world.talk.engine.unsent > 0);
+        world.talk.read_chunks(&world.cache);
+        let spare = world.talk.spare.as_ref().unwrap();
+        assert_eq!(world.places() + spare.core.streams.free_count(), 7);
+        world.run();
+        assert_eq!(world.answer().1.len(), BYTES);
+    }
+
+    #[test]
+    fn a_server_that_has_no_cache_takes_no_download() {
+        let mut world = World::new(options());
+        world.ask("");
+        world.talk.spare = Some(Server::new(world.site.reader(), options(), None));
+        assert!(!world.talk.go_over());
+        assert_eq!(world.talk.server.stats().drops(DropReason::NoPending), 1);
+        assert_eq!((world.talk.server.stats().open.get(), world.cache.streams()), (0, 0));
+    }
+
     #[test]
     fn a_reload_leaves_it_going_and_holds_nothing_of_the_old_version() {
         for fields in ["", "Range: bytes=0-9,100000-2500000|"] {

@@ -24,7 +24,8 @@ const SHARE_OF_PEAK: f64 = 0.7;
 #[command(after_help = "\
 The zone's records tell its version; a new version is put in place and reloaded every second. Questions sent must equal answers
 plus what is counted as dropped: by the server (its sockets, stack and service), and by the two ends of the wire. Exit status 1
-when they differ, when a checked answer mixes versions or is of an old one, or when resident memory from reload 100 on leaves 2%.
+when they differ, when a checked answer mixes versions or is of an old one, or when resident memory from reload 100 on,
+by medians of a hundred reloads, leaves 2%.
 Needs root.")]
 pub(crate) struct Options {
     /// How long

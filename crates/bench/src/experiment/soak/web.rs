@@ -35,7 +35,7 @@ sixth of its pages change with every version, and a new version is put in place 
 `simoom-bench http` clients of the kernel's sockets ask for parts, with conditions, in codings, go away in the middle or read slowly.
 Every octet is compared, and at the end the server's counters must tell what the clients saw. Exit status 1 when anything differs,
 when the server reset a connection, when a body is of two versions or of one replaced before, or when resident memory from reload
-100 on leaves 2%. Needs root.")]
+100 on, by medians of a hundred reloads, leaves 2%. Needs root.")]
 pub(crate) struct Options {
     /// How long
     #[arg(long, value_name = "S", default_value = "3600", value_parser = seconds)]
