@@ -418,12 +418,16 @@ impl Thread {
             if run.is_ok() || stage.is(STOP) {
                 return;
             }
-            self.counters.panics.add(1);
-            if let Some(helper) = &mut self.helper {
-                helper.go_down(&self.counters);
-            }
+            // what was in hand is counted first: others serve at once what comes after
             for udp in &mut self.udp {
                 udp.recover(&self.counters);
+            }
+            if let Some(helper) = &mut self.helper {
+                helper.recover(&self.counters);
+            }
+            self.counters.panics.add(1);
+            if let Some(helper) = &mut self.helper {
+                helper.go_down();
             }
             for tcp in &mut self.tcp {
                 tcp.readable = true;

@@ -75,17 +75,21 @@ impl Helper {
         }
     }
 
-    /// The thread's service panicked.
-    pub(crate) fn go_down(&mut self, counters: &Counters) {
-        let moved = self.board.go_down(self.me);
-        self.sharing.groups_left.add(moved.len() as u64);
-        self.left.extend(moved);
-        self.back_at = None;
+    /// The thread's service panicked: a burst of another's that was in hand is lost.
+    pub(crate) fn recover(&mut self, counters: &Counters) {
         for theirs in self.theirs.iter_mut().flatten() {
             if let Theirs::Udp(udp) = theirs {
                 udp.recover(counters);
             }
         }
+    }
+
+    /// The thread does not run until it is started again.
+    pub(crate) fn go_down(&mut self) {
+        let moved = self.board.go_down(self.me);
+        self.sharing.groups_left.add(moved.len() as u64);
+        self.left.extend(moved);
+        self.back_at = None;
     }
 
     /// The thread's loop begins.

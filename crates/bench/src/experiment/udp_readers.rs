@@ -340,14 +340,26 @@ impl Spent {
     }
 }
 
+const PAGE_BYTES: usize = 4096;
+
+/// Makes a pipe hold `bytes` and a part of a page for each, or as much as one may that has not CAP_SYS_RESOURCE.
+fn pipe_room(writer: &std::io::PipeWriter, bytes: usize) -> Result<usize> {
+    let wanted = (bytes + bytes / 64 + PAGE_BYTES).next_power_of_two();
+    if fcntl_setpipe_size(writer, wanted).is_ok() {
+        return Ok(wanted);
+    }
+    let most = fs::read_to_string("/proc/sys/fs/pipe-max-size").ok().and_then(|text| text.trim().parse().ok());
+    let most = most.unwrap_or(64 << 10).min(wanted);
+    fcntl_setpipe_size(writer, most).with_context(|| format!("a pipe of {most} bytes"))?;
+    Ok(most)
+}
+
 /// A pipe with all records in it, and threads that read record by record.
 fn fifo(options: &Options, readers: u16) -> Result<Figures> {
     let (reader, mut writer) = std::io::pipe().context("a pipe")?;
-    let all = options.datagrams as usize;
-    // a page holds whole records and a part; a few pages more than the bytes are
-    let bytes = (all * BYTES + (64 << 10)).next_power_of_two();
-    fcntl_setpipe_size(&writer, bytes)
-        .with_context(|| format!("a pipe of {bytes} bytes; it needs CAP_SYS_RESOURCE"))?;
+    let room = pipe_room(&writer, options.datagrams as usize * BYTES)?;
+    // a page is filled by whole writes
+    let all = (room / PAGE_BYTES * (PAGE_BYTES / BYTES)).min(options.datagrams as usize);
     for _ in 0..all {
         writer.write_all(&[b'x'; BYTES]).context("filling the pipe")?;
     }
@@ -443,7 +455,7 @@ fn report(options: &Options, lines: &[Line]) -> Report {
         "Datagrams of {BYTES} bytes from {} source ports over loopback, read by threads with a processor each (more readers than \
          processors share them). Pre-filled: {} datagrams wait when the readers start, and the time to the last one counts. Live: {} \
          sending for {} s as fast as they can, from the last processor on, into queues that hold a tenth of that; what was read by then counts, and \
-         the rest is lost. *FIFO* is a pipe read record by record. A batch is what one receive takes at most. {} rounds in turn, \
+         the rest is lost. *FIFO* is a pipe read record by record, with as many in it as it may hold. A batch is what one receive takes at most. {} rounds in turn, \
          medians; ratios are medians of ratios within a round. *Reader ns a datagram* is the readers' processor time: what grows with \
          the number of readers is waiting for each other, since the queue's lock spins. *Empty receives* found nothing; *sleeps* and *put \
          off* are the readers' voluntary and involuntary context switches.",
