@@ -11,7 +11,9 @@ use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -174,6 +176,7 @@ where
                 // as above
                 let _ = ready.send(Ok(cycles.counters().clone()));
                 let mut thread = Thread {
+                    scheduled: Scheduled::of_this_thread(),
                     cycles,
                     shared: of_thread,
                     ordered,
@@ -276,7 +279,26 @@ fn pin(cpu: usize) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("pinning to processor {cpu}: {error}")))
 }
 
+/// What the scheduler counts of a thread.
+struct Scheduled(Option<File>);
+
+impl Scheduled {
+    /// Of the calling thread; nothing where the kernel counts nothing.
+    fn of_this_thread() -> Scheduled {
+        Scheduled(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// Nanoseconds for which it could have run and did not (proc(5): the second figure).
+    fn waited_ns(&self) -> u64 {
+        let mut text = [0; 64];
+        let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let figure = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+        figure.unwrap_or(0)
+    }
+}
+
 struct Thread<P, S, N> {
+    scheduled: Scheduled,
     cycles: Loop<P, S, N>,
     shared: Arc<Shared>,
     ordered: Receiver<Order<S, N>>,
@@ -324,6 +346,11 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         while !self.shared.stop.load(Ordering::Acquire) {
             if self.shared.ordered.load(Ordering::Acquire) {
                 self.carry_out();
+            }
+            if let Some(crossing) = self.cycles.crossing()
+                && crossing.wants_delay(now)
+            {
+                crossing.on_delay(now, self.scheduled.waited_ns());
             }
             let activity = self.cycles.cycle(now);
             let (began, busy) = (now, activity.is_busy());
