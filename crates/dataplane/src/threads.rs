@@ -4,6 +4,7 @@ use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::crossing::{Crossing, crossings};
 use crate::idle::{Governor, Idle, Next};
+use crate::pulse::{Pulse, Scheduled};
 use crate::tap::Tap;
 use crate::{Counters, Floor, Loop, Owners};
 use app::{Service, Waker};
@@ -11,9 +12,7 @@ use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -116,6 +115,7 @@ struct Handle<P, S, N> {
     orders: Mutex<Sender<Order<S, N>>>,
     counters: Arc<Counters>,
     crossings: Option<Arc<Crossings>>,
+    scheduled: Arc<Scheduled>,
 }
 
 /// Running threads, one a port. Dropping it stops them.
@@ -174,9 +174,10 @@ where
                 let cycles = Loop::new(port, stack, service, config.batch).with_copies(config.copies);
                 let cycles = cycles.with_crossing(crossing);
                 // as above
-                let _ = ready.send(Ok(cycles.counters().clone()));
+                let scheduled = Arc::new(Scheduled::of_this_thread());
+                let _ = ready.send(Ok((cycles.counters().clone(), scheduled.clone())));
                 let mut thread = Thread {
-                    scheduled: Scheduled::of_this_thread(),
+                    scheduled,
                     cycles,
                     shared: of_thread,
                     ordered,
@@ -188,10 +189,10 @@ where
                 thread.cycles.into_port()
             })?;
             let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
-            let counters = started
+            let (counters, scheduled) = started
                 .map_err(|error| io::Error::new(error.kind(), format!("starting dataplane thread {n}: {error}")))?;
             let orders = Mutex::new(orders);
-            dataplane.threads.push(Handle { join: Some(join), shared, orders, counters, crossings });
+            dataplane.threads.push(Handle { join: Some(join), shared, orders, counters, crossings, scheduled });
         }
         Ok(dataplane)
     }
@@ -204,6 +205,15 @@ where
     /// What each thread counts of its dealings with the others; nothing where each serves what its port receives.
     pub fn crossings(&self) -> impl Iterator<Item = &Arc<Crossings>> {
         self.threads.iter().filter_map(|thread| thread.crossings.as_ref())
+    }
+
+    /// Each thread's pulse.
+    pub fn pulses(&self) -> impl Iterator<Item = Pulse> {
+        self.threads.iter().map(|thread| Pulse {
+            cycles: thread.counters.cycles.get(),
+            asleep: thread.shared.bell.is_asleep(),
+            waited_ns: thread.scheduled.waited_ns(),
+        })
     }
 
     /// Has thread `to` take a flow group over from its owner; false when there is no such thread.
@@ -279,26 +289,8 @@ fn pin(cpu: usize) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("pinning to processor {cpu}: {error}")))
 }
 
-/// What the scheduler counts of a thread.
-struct Scheduled(Option<File>);
-
-impl Scheduled {
-    /// Of the calling thread; nothing where the kernel counts nothing.
-    fn of_this_thread() -> Scheduled {
-        Scheduled(File::open("/proc/thread-self/schedstat").ok())
-    }
-
-    /// Nanoseconds for which it could have run and did not (proc(5): the second figure).
-    fn waited_ns(&self) -> u64 {
-        let mut text = [0; 64];
-        let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let figure = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
-        figure.unwrap_or(0)
-    }
-}
-
 struct Thread<P, S, N> {
-    scheduled: Scheduled,
+    scheduled: Arc<Scheduled>,
     cycles: Loop<P, S, N>,
     shared: Arc<Shared>,
     ordered: Receiver<Order<S, N>>,
@@ -335,7 +327,9 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             let now = self.clock.now();
             if last_panic.is_some_and(|last| now - last < PANIC_REST) {
                 // a service that cannot run must not burn the processor
+                self.shared.bell.fall_asleep();
                 std::thread::sleep(PANIC_REST);
+                self.shared.bell.wake_up();
             }
             last_panic = Some(now);
         }
