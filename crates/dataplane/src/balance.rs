@@ -1,6 +1,7 @@
 //! Flow groups move from busy threads to free ones.
 //!
-//! A thread is busy by its backlog, what waits in its port when it comes to look, as Affinity-Accept judges listeners
+//! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
+//! Affinity-Accept judges listeners
 //! (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. So a thread
 //! whose processor has other work is busy too, though it may do little itself. Every 100 ms a free thread asks a busy one for
 //! relief, in turn where there are several, and is handed flow groups, with their connections.

@@ -227,11 +227,13 @@ impl Crossing {
         }
     }
 
-    /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for.
+    /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for. What other threads have
+    /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
         let Some(balance) = &mut self.balance else { return };
-        match balance.look(now, waiting) {
+        let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
+        match balance.look(now, waiting + sent + self.replayed.len()) {
             Advice::Nothing => {}
             advice => self.take_advice(advice),
         }

@@ -1,6 +1,7 @@
 //! One run: a dataplane on the in-memory NIC, with the clients in its ports.
 
 use super::half::{Arrival, Plan, Played, Tally, played};
+use super::loops::Count;
 use super::talk::{Dns, Flows, SERVER, Talk, Web};
 use super::{Mode, Protocol};
 use crate::pipe;
@@ -10,6 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use app::{Listener, Service};
 use base::balance::Policy;
 use base::publish::Publisher;
+use dataplane::counters::Crossings;
 use dataplane::{Config, Dataplane, Idle, Owners, Sharing};
 use dns::Tables;
 use port::pipe::{self as nic, Pipe};
@@ -58,12 +60,23 @@ pub(super) struct Setup {
     pub(super) seconds: f64,
 }
 
+/// What had been done by the end of a window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Window {
+    /// seconds since the start
+    pub(super) at: f64,
+    /// what each thread's clients had been answered
+    pub(super) answered: Vec<u64>,
+    /// steps of the loops, and the time that all of them together had taken in seconds
+    pub(super) steps: u64,
+    pub(super) loops_s: f64,
+}
+
 /// What a run found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Figures {
-    /// when the answers were counted, and how many each thread's clients had had by then
-    pub(super) windows: Vec<(f64, Vec<u64>)>,
-    /// of the threads' time, the clients'
+    pub(super) windows: Vec<Window>,
+    /// of the threads' time without the loops, the clients'
     pub(super) clients_share: f64,
     /// of the answered questions, those that went to another thread than the one that received them
     pub(super) crossed_share: f64,
@@ -72,25 +85,38 @@ pub(super) struct Figures {
     pub(super) checked: u64,
 }
 
+/// What was done between two windows' ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rates {
+    /// answers in a second of serving, over all threads
+    pub(super) answers: f64,
+    /// steps in a second of counting, over all threads
+    pub(super) steps: f64,
+}
+
+impl Rates {
+    fn between(before: &Window, after: &Window) -> Rates {
+        let (threads, spent) = (after.answered.len() as f64, after.at - before.at);
+        // of a thread
+        let counting = (after.loops_s - before.loops_s) / threads;
+        let answered = after.answered.iter().sum::<u64>() - before.answered.iter().sum::<u64>();
+        let rate = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        Rates { answers: rate(answered, spent - counting), steps: rate(after.steps - before.steps, counting) }
+    }
+}
+
 impl Figures {
-    /// Answers a second over all threads from `from` on, in seconds.
-    pub(super) fn rate_since(&self, from: f64) -> f64 {
-        let first = self.windows.iter().find(|(at, _)| *at >= from);
-        match (first, self.windows.last()) {
-            (Some((begin, before)), Some((end, after))) if end > begin => {
-                (after.iter().sum::<u64>() - before.iter().sum::<u64>()) as f64 / (end - begin)
-            }
-            _ => 0.0,
+    /// From `from` on, in seconds.
+    pub(super) fn since(&self, from: f64) -> Rates {
+        match (self.windows.iter().find(|window| window.at >= from), self.windows.last()) {
+            (Some(begin), Some(end)) if end.at > begin.at => Rates::between(begin, end),
+            _ => Rates { answers: 0.0, steps: 0.0 },
         }
     }
 
     /// Answers a second in each window, with its end.
     pub(super) fn rates(&self) -> impl Iterator<Item = (f64, f64)> {
-        let rate = |two: &[(f64, Vec<u64>)]| {
-            let ((begin, before), (end, after)) = (&two[0], &two[1]);
-            (*end, (after.iter().sum::<u64>() - before.iter().sum::<u64>()) as f64 / (end - begin).max(1e-9))
-        };
-        self.windows.windows(2).map(rate)
+        self.windows.windows(2).map(|two| (two[1].at, Rates::between(&two[0], &two[1]).answers))
     }
 }
 
@@ -158,56 +184,96 @@ fn serve<T: Talk, S: Service + 'static>(
         sharing: if mode == Mode::Apart { Vec::new() } else { sharing },
         ..Config::default()
     };
-    let flows = talk.flows().count() as u64;
     let plan = Arc::new(Plan::new(talk, owners, arrival, mode.is_skewed()));
-    let ports = played(clients, servers, &plan);
+    let ports = played(clients, servers, &plan, !mode.is_skewed());
     let tallies: Vec<Arc<Tally>> = ports.iter().map(|port| port.tally().clone()).collect();
-    let sum = |count: fn(&Tally) -> u64| tallies.iter().map(|tally| count(tally)).sum::<u64>();
+    let loops: Vec<Arc<Count>> = ports.iter().filter_map(|port| port.count_of_loop().cloned()).collect();
     let make_stack = move |_, facts: &port::Facts| -> Stack { pipe::stack(stack_config.clone(), SERVER.into(), facts) };
     let dataplane: Dataplane<Played<T>, S> =
         Dataplane::start(ports, &config_of_threads, make_stack, make_service).context("the dataplane's threads")?;
-    let begun = Instant::now();
-    let mut figures = watch(setup, &plan, &tallies, begun)?;
-    let (spent, crossed) =
-        (begun.elapsed(), dataplane.crossings().map(|crossed| crossed.frames_out.get()).sum::<u64>());
-    figures.clients_share = sum(|tally| tally.clients_ns.get()) as f64 / (spent.as_nanos() as f64 * threads as f64);
-    figures.crossed_share = crossed as f64 / sum(|tally| tally.answered.get()).max(1) as f64;
-    plan.stop.store(true, Ordering::Relaxed);
-    let stopped = Instant::now();
-    while sum(|tally| tally.ended.get()) < flows {
-        let fault = plan.fault().or_else(|| (stopped.elapsed() > PATIENCE).then(|| "answers were lost".into()));
-        if let Some(fault) = fault {
-            bail!("{mode:?}, {threads} threads: {fault}: {} of {flows} flows ended", sum(|tally| tally.ended.get()));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    figures.moved = dataplane.crossings().map(|crossed| crossed.groups_in.get()).sum();
-    figures.checked = sum(|tally| tally.checked.get());
-    let lost: u64 = dataplane.crossings().map(|crossed| crossed.lost.get()).sum();
+    let run = Run { setup, plan: &plan, tallies: &tallies, loops: &loops };
+    let mut figures = run.watch()?;
+    let count = |of: fn(&Crossings) -> u64| dataplane.crossings().map(|crossings| of(crossings)).sum::<u64>();
+    let crossed = count(|crossings| crossings.frames_out.get());
+    figures.crossed_share = crossed as f64 / run.sum(|tally| tally.answered.get()).max(1) as f64;
+    run.stop()?;
+    figures.moved = count(|crossings| crossings.groups_in.get());
+    figures.checked = run.sum(|tally| tally.checked.get());
+    let lost = count(|crossings| crossings.lost.get());
     let mut ports = dataplane.stop();
     let dropped: u64 = ports.iter().map(Played::dropped).sum();
     ensure!(lost + dropped == 0, "{mode:?}: {lost} frames were lost between threads, {dropped} at the NIC");
-    let (asked, answered) = (sum(|tally| tally.asked.get()), sum(|tally| tally.answered.get()));
+    let (asked, answered) = (run.sum(|tally| tally.asked.get()), run.sum(|tally| tally.answered.get()));
     ensure!(asked == answered && answered > 0, "{mode:?}: {answered} of {asked} questions were answered");
     let (home, of) = (ports.iter_mut().map(Played::count).sum::<usize>(), 2 * threads * config.frames as usize);
     ensure!(home == of, "{mode:?}: {home} of {of} frames came home");
-    match plan.fault() {
-        Some(fault) => bail!("{mode:?}, {threads} threads: {fault}"),
-        None => Ok(figures),
-    }
+    Ok(figures)
 }
 
-/// Counts the answers at the end of each window until the time is over.
-fn watch<T: Talk>(setup: &Setup, plan: &Plan<T>, tallies: &[Arc<Tally>], begun: Instant) -> Result<Figures> {
-    let mut figures = Figures::default();
-    let windows = (setup.seconds / WINDOW.as_secs_f64()).round().max(1.0) as u32;
-    for window in 0..=windows {
-        std::thread::sleep((WINDOW * window).saturating_sub(begun.elapsed()));
-        let counts = tallies.iter().map(|tally| tally.answered.get()).collect();
-        figures.windows.push((begun.elapsed().as_secs_f64(), counts));
-        if let Some(fault) = plan.fault() {
-            bail!("{:?}, {} threads: {fault}", setup.mode, setup.threads);
+/// The clients of a run that is under way.
+struct Run<'a, T> {
+    setup: &'a Setup,
+    plan: &'a Plan<T>,
+    tallies: &'a [Arc<Tally>],
+    loops: &'a [Arc<Count>],
+}
+
+impl<T: Talk> Run<'_, T> {
+    fn sum(&self, count: fn(&Tally) -> u64) -> u64 {
+        self.tallies.iter().map(|tally| count(tally)).sum()
+    }
+
+    fn judge(&self) -> Result<()> {
+        match self.plan.fault() {
+            Some(fault) => bail!("{:?}, {} threads: {fault}", self.setup.mode, self.setup.threads),
+            None => Ok(()),
         }
     }
-    Ok(figures)
+
+    /// Has the clients begin, and counts the answers at the end of each window until the time is over.
+    fn watch(&self) -> Result<Figures> {
+        let mut figures = Figures::default();
+        let windows = (self.setup.seconds / WINDOW.as_secs_f64()).round().max(1.0) as u32;
+        let before = self.window(0.0);
+        let begun = Instant::now();
+        self.plan.go.store(true, Ordering::Release);
+        figures.windows.push(before);
+        for window in 1..=windows {
+            std::thread::sleep((WINDOW * window).saturating_sub(begun.elapsed()));
+            figures.windows.push(self.window(begun.elapsed().as_secs_f64()));
+            self.judge()?;
+        }
+        if let [first, .., last] = &figures.windows[..] {
+            let served_s = last.at * self.setup.threads as f64 - (last.loops_s - first.loops_s);
+            figures.clients_share = self.sum(|tally| tally.clients_ns.get()) as f64 / 1e9 / served_s;
+        }
+        Ok(figures)
+    }
+
+    fn window(&self, at: f64) -> Window {
+        let answered = self.tallies.iter().map(|tally| tally.answered.get()).collect();
+        let steps = self.loops.iter().map(|count| count.steps.get()).sum();
+        let loops_s = self.loops.iter().map(|count| count.ns.get()).sum::<u64>() as f64 / 1e9;
+        Window { at, answered, steps, loops_s }
+    }
+
+    /// Has the clients ask no more, and waits for the last answers.
+    fn stop(&self) -> Result<()> {
+        self.plan.stop.store(true, Ordering::Relaxed);
+        let (stopped, flows) = (Instant::now(), self.plan.talk.flows().count() as u64);
+        loop {
+            self.judge()?;
+            let ended = self.sum(|tally| tally.ended.get());
+            if ended == flows {
+                return Ok(());
+            }
+            ensure!(
+                stopped.elapsed() < PATIENCE,
+                "{:?}: answers were lost in {} flows",
+                self.setup.mode,
+                flows - ended
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! over a ring where that is another thread's. So a processor has all the work of what it serves, clients and server, and one more
 //! processor brings all of it once more.
 
+use super::loops::{Count, Loop};
 use super::talk::{Came, Talk};
 use base::counter::Counter;
 use base::ring::{Consumer, Producer, ring};
@@ -74,6 +75,8 @@ pub(super) struct Plan<T> {
     pub(super) owners: Arc<Owners>,
     pub(super) arrival: Arrival,
     pub(super) pace: Option<Pace>,
+    /// all threads are there: the first questions
+    pub(super) go: AtomicBool,
     /// no more questions
     pub(super) stop: AtomicBool,
     fault: Mutex<Option<String>>,
@@ -82,7 +85,8 @@ pub(super) struct Plan<T> {
 impl<T: Talk> Plan<T> {
     pub(super) fn new(talk: T, owners: Arc<Owners>, arrival: Arrival, paced: bool) -> Plan<T> {
         let pace = paced.then(|| Pace::new(talk.flows().count()));
-        Plan { talk, owners, arrival, pace, stop: AtomicBool::new(false), fault: Mutex::new(None) }
+        let (go, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        Plan { talk, owners, arrival, pace, go, stop, fault: Mutex::new(None) }
     }
 
     /// What was wrong first.
@@ -122,6 +126,8 @@ pub(super) struct Tally {
 pub(super) struct Played<T> {
     server: Pipe,
     half: Half<T>,
+    /// the yardstick, where there is one
+    counting: Option<Loop>,
 }
 
 struct Half<T> {
@@ -141,9 +147,14 @@ struct Half<T> {
     tally: Arc<Tally>,
 }
 
-/// A port for each queue.
-pub(super) fn played<T: Talk>(clients: Vec<Pipe>, servers: Vec<Pipe>, plan: &Arc<Plan<T>>) -> Vec<Played<T>> {
-    let (queues, flows) = (clients.len(), plan.talk.flows().count());
+/// A port for each queue, with the yardstick in its thread or without.
+pub(super) fn played<T: Talk>(
+    clients: Vec<Pipe>,
+    servers: Vec<Pipe>,
+    plan: &Arc<Plan<T>>,
+    yardstick: bool,
+) -> Vec<Played<T>> {
+    let (queues, flows, origin) = (clients.len(), plan.talk.flows().count(), Instant::now());
     let mut ends: Vec<_> = (0..queues).map(|_| (Vec::new(), Vec::new())).collect();
     for from in 0..queues {
         for to in 0..queues {
@@ -156,7 +167,7 @@ pub(super) fn played<T: Talk>(clients: Vec<Pipe>, servers: Vec<Pipe>, plan: &Arc
         let (parked, tally) = (VecDeque::with_capacity(flows), Arc::default());
         let (rx, tx) = (Burst::new(), Burst::new());
         let half = Half { me, plan: plan.clone(), client, out, into, parked, epoch: 0, rx, tx, begun: false, tally };
-        Played { server, half }
+        Played { server, half, counting: yardstick.then(|| Loop::new(origin)) }
     };
     ends.into_iter().zip(clients).zip(servers).enumerate().map(one).collect()
 }
@@ -164,6 +175,10 @@ pub(super) fn played<T: Talk>(clients: Vec<Pipe>, servers: Vec<Pipe>, plan: &Arc
 impl<T: Talk> Played<T> {
     pub(super) fn tally(&self) -> &Arc<Tally> {
         &self.half.tally
+    }
+
+    pub(super) fn count_of_loop(&self) -> Option<&Arc<Count>> {
+        self.counting.as_ref().map(Loop::count)
     }
 
     /// Frames that found a ring full, at either end.
@@ -185,12 +200,13 @@ impl<T: Talk> Played<T> {
 impl<T: Talk> Half<T> {
     fn play(&mut self) {
         let pending = |into: &mut Option<Consumer<Frame>>| into.as_mut().is_some_and(|into| into.waiting(1) > 0);
-        let work = !self.begun || self.client.waiting() > 0 || !self.parked.is_empty();
+        let begins = !self.begun && self.plan.go.load(Ordering::Acquire);
+        let work = begins || self.client.waiting() > 0 || !self.parked.is_empty();
         if !work && !self.into.iter_mut().any(pending) {
             return;
         }
         let start = Instant::now();
-        if !self.begun {
+        if begins {
             self.begin();
         }
         self.unpark();
@@ -307,6 +323,9 @@ impl<T: Talk> Port for Played<T> {
 
     fn flush(&mut self) -> Outgoing {
         self.half.play();
+        if let Some(counting) = &mut self.counting {
+            counting.turn();
+        }
         self.server.flush()
     }
 

@@ -10,7 +10,7 @@ mod tests;
 
 use crate::commands::{seconds, stop_flag};
 use anyhow::{Result, bail, ensure};
-use bed::{Content, Figures, Setup};
+use bed::{Content, Figures, Rates, Setup};
 use clap::ValueEnum as _;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -61,8 +61,8 @@ in 64 is checked to the last octet. So a processor has clients and server of wha
 each flow one question is on its way. In the skewed and balanced modes flows keep step with each other (else a closed loop asks more
 where it is answered sooner, and hides an uneven load), which makes those figures smaller, if anything, beside the even ones.
 
-Beside each number of threads, in the same round, as many threads that count in registers on the same processors: what the machine
-gives. The ratio of the gains is what the dataplane makes of it.
+In the other modes the threads serve for 5 ms and count in registers for 5 ms, in turn. What the count gains with more threads is what the
+machine gives; the ratio of the gains is what the dataplane makes of it.
 
 After each run every question must have been answered and every frame have come home; else the program ends with status 1.
 
@@ -114,8 +114,6 @@ const WARM_UP_S: f64 = 0.2;
 struct Line {
     service: Protocol,
     threads: usize,
-    /// steps a second of the loops in registers, by round
-    loops: Vec<f64>,
     modes: Vec<(Mode, Vec<Figures>)>,
 }
 
@@ -126,12 +124,21 @@ impl Line {
 
     /// Answers a second, by round.
     fn rates(&self, mode: Mode) -> Vec<f64> {
-        // what a balancer does takes time: the last second says what it comes to
+        self.each(mode, |rates| rates.answers)
+    }
+
+    /// Steps a second of the loops, by round.
+    fn steps(&self, mode: Mode) -> Vec<f64> {
+        self.each(mode, |rates| rates.steps)
+    }
+
+    fn each(&self, mode: Mode, of: fn(Rates) -> f64) -> Vec<f64> {
         let rate = |run: &Figures| match (mode.is_skewed(), run.windows.last()) {
-            (true, Some((end, _))) => run.rate_since((end - 1.0 - bed::WINDOW.as_secs_f64() / 2.0).max(0.0)),
-            _ => run.rate_since(WARM_UP_S),
+            // what a balancer does takes time: the last second says what it comes to
+            (true, Some(last)) => run.since((last.at - 1.0 - bed::WINDOW.as_secs_f64() / 2.0).max(0.0)),
+            _ => run.since(WARM_UP_S),
         };
-        self.of(mode).unwrap_or_default().iter().map(rate).collect()
+        self.of(mode).unwrap_or_default().iter().map(|run| of(rate(run))).collect()
     }
 }
 
@@ -149,7 +156,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             // between one thread and itself there is nothing to cross or to balance
             let modes = options.modes.iter().filter(|mode| threads > 1 || matches!(mode, Mode::Apart | Mode::Even));
             let modes = modes.map(|mode| (*mode, Vec::new())).collect();
-            Line { service, threads, loops: Vec::new(), modes }
+            Line { service, threads, modes }
         }));
         for round in 1..=options.rounds {
             for line in &mut lines[first..] {
@@ -191,7 +198,6 @@ fn measure(
     stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
     let cpus: Vec<usize> = cpus.iter().copied().cycle().take(line.threads).collect();
-    line.loops.push(loops::rate(&cpus, options.seconds)?);
     for (mode, runs) in &mut line.modes {
         if stopped() {
             bail!("stopped; nothing is written");
@@ -206,12 +212,7 @@ fn measure(
 
 /// The last round in a line.
 fn said(line: &Line) -> String {
-    let head = format!(
-        "{:?}, {} threads: loop {:.0} M/s",
-        line.service,
-        line.threads,
-        line.loops.last().unwrap_or(&0.0) / 1e6
-    );
+    let head = format!("{:?}, {} threads", line.service, line.threads);
     line.modes.iter().fold(head, |said, (mode, _)| {
         said + &format!(", {} {:.0}/s", mode.name(), line.rates(*mode).last().unwrap_or(&0.0))
     })

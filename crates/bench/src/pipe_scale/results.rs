@@ -41,14 +41,16 @@ fn word(service: Protocol) -> &'static str {
     }
 }
 
-/// What this mode gains over the same with one thread, the loop's gain, and the ratio of the two, each by round.
+/// What this mode gains over one thread, the loop's gain in the same runs, and the ratio of the two, each by round.
 fn gains(lines: &[Line], line: &Line, mode: Mode) -> Option<[Vec<f64>; 3]> {
     let one = lines.iter().find(|one| one.service == line.service && one.threads == 1)?;
+    // with one thread there is nothing to cross
+    let base = if one.of(mode).is_some() { mode } else { Mode::Even };
     let by = |rates: &[f64], ones: &[f64]| rates.iter().zip(ones).map(|(rate, one)| rate / one).collect::<Vec<_>>();
-    let ours = by(&line.rates(mode), &one.rates(mode));
-    let loops = by(&line.loops, &one.loops);
+    let ours = by(&line.rates(mode), &one.rates(base));
+    let loops = by(&line.steps(mode), &one.steps(base));
     let ratio = by(&ours, &loops);
-    (!ours.is_empty() && line.threads > 1).then_some([ours, loops, ratio])
+    (!ours.is_empty() && line.threads > 1 && !mode.is_skewed()).then_some([ours, loops, ratio])
 }
 
 fn scale(options: &Options, lines: &[Line]) -> Report {
@@ -91,21 +93,16 @@ fn method(options: &Options) -> String {
     format!(
         "Answers a second over all threads of `dataplane::Dataplane` on the in-memory NIC, a pinned thread and a queue for each processor, \
          IPv4, MTU 1500, {} flows a thread with one question on its way in each; DNS: {} names; web: a file of 1 KiB on connections that stay. \
-         The clients run in the same threads, between cycles; *clients* is their share of the threads' time. *Gain* is over one thread in the \
-         same mode, *loop's gain* that of threads that count in registers on the same processors in the same round, *ratio* the one \
-         divided by the other. *Of even* compares with the even load on as many threads. *Crossed* is the share of the questions that went \
-         to another thread than the one that received them. Skewed and balanced modes: the last second of {}. {} rounds in turn, {} s each, \
-         medians; ratios are medians of ratios within a round.",
+         The clients run in the same threads, between cycles; *clients* is their share of the threads' time. Threads serve for 5 ms and count in \
+         registers for 5 ms in turn, and the figures are for a second of serving. *Gain* is over one thread, *loop's gain* that of the count, \
+         *ratio* the one divided by the other. *Of even* compares with the even load on as many threads. *Crossed* is the share of the questions that went \
+         to another thread than the one that received them. Skewed and balanced modes do not count; theirs is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
         options.flows,
         options.names,
-        span(options.watch),
+        format_args!("{} s", options.watch),
         options.rounds,
         options.seconds
     )
-}
-
-fn span(seconds: f64) -> String {
-    format!("{seconds} s")
 }
 
 fn chart(lines: &[Line], service: Protocol) -> Option<Chart> {
@@ -123,10 +120,12 @@ fn chart(lines: &[Line], service: Protocol) -> Option<Chart> {
     // what the loop's gain makes of one thread's even load
     let one = lines.iter().find(|line| line.threads == 1);
     if let Some(one) = one
-        && let (Some(rate), Some(steps)) = (stats::median(&one.rates(Mode::Even)), stats::median(&one.loops))
+        && let (Some(rate), Some(steps)) =
+            (stats::median(&one.rates(Mode::Even)), stats::median(&one.steps(Mode::Even)))
     {
-        let points =
-            lines.iter().filter_map(|line| Some((line.threads as f64, rate * stats::median(&line.loops)? / steps)));
+        let points = lines
+            .iter()
+            .filter_map(|line| Some((line.threads as f64, rate * stats::median(&line.steps(Mode::Even))? / steps)));
         all.push(Series::new("loop, scaled", points.collect()));
     }
     let title = format!("{} by threads", if service == Protocol::Dns { "DNS" } else { "Web" });
@@ -210,11 +209,12 @@ fn balance(options: &Options, lines: &[Line]) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipe_scale::bed::Figures;
+    use crate::pipe_scale::bed::{Figures, Window};
 
     fn run(counts: &[u64]) -> Figures {
-        let windows = counts.iter().enumerate().map(|(n, count)| (n as f64 * 0.1, vec![*count])).collect();
-        Figures { windows, ..Figures::default() }
+        let window =
+            |(n, count): (usize, &u64)| Window { at: n as f64 * 0.1, answered: vec![*count], ..Window::default() };
+        Figures { windows: counts.iter().enumerate().map(window).collect(), ..Figures::default() }
     }
 
     #[test]
@@ -226,13 +226,21 @@ mod tests {
 
     #[test]
     fn gains_are_paired_within_a_round() {
-        let line = |threads, loops: [f64; 2], ends: [u64; 2]| Line {
+        let round = |answers: u64, steps: u64| {
+            let window = |at, answers, steps, loops_s| Window { at, answered: vec![answers], steps, loops_s };
+            // half of a second
+            Figures { windows: vec![window(0.5, 0, 0, 0.25), window(1.0, answers, steps, 0.5)], ..Figures::default() }
+        };
+        let line = |threads, rounds: [(u64, u64); 2]| Line {
             service: Protocol::Dns,
             threads,
-            loops: loops.to_vec(),
-            modes: vec![(Mode::Even, ends.iter().map(|end| run(&[0, 0, 0, *end])).collect())],
+            modes: vec![(Mode::Even, rounds.iter().map(|(answers, steps)| round(*answers, *steps)).collect())],
         };
-        let lines = [line(1, [10.0, 5.0], [100, 50]), line(2, [20.0, 5.0], [190, 50])];
+        let lines = [line(1, [(100, 1000), (50, 500)]), line(2, [(190, 2000), (50, 500)])];
+        assert_eq!(
+            (lines[0].rates(Mode::Even), lines[0].steps(Mode::Even)),
+            (vec![400.0, 200.0], vec![4000.0, 2000.0])
+        );
         let [ours, loops, ratio] = gains(&lines, &lines[1], Mode::Even).unwrap();
         let near = |values: &[f64], expected: [f64; 2]| {
             values.iter().zip(expected).all(|(value, expected)| (value - expected).abs() < 1e-6)
