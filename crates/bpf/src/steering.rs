@@ -454,6 +454,17 @@ impl Sockets {
     }
 }
 
+impl Sockets {
+    /// Leaves what is ours on `queue` to the kernel, until another socket is set.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn clear(&self, queue: u32) -> Result<(), SteeringError> {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        map.unset(queue).map_err(|e| other("taking a socket out", &e))
+    }
+}
+
 /// What the program has counted.
 pub struct Counts(PerCpuArray<MapData, u64>);
 

@@ -7,6 +7,7 @@
 mod limits;
 mod listeners;
 mod sharing;
+mod watchdog;
 mod xdp;
 
 use crate::config::Settings;

@@ -1,10 +1,10 @@
 //! Flow groups move from busy threads to free ones.
 //!
 //! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
-//! Affinity-Accept judges listeners
-//! (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. So a thread
-//! whose processor has other work is busy too, though it may do little itself. Every 100 ms a free thread asks a busy one for
-//! relief, in turn where there are several, and is handed flow groups, with their connections.
+//! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. It is busy, too,
+//! when its processor has other work: when for a quarter of an interval it could have run and did not, by the scheduler's own
+//! count. Peers that wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
+//! thread asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections.
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
 //! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and
@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// A busy thread gives away at least this part of what it takes, so that one that is slow and not loaded is relieved too.
 const LEAST_PART: u32 = 16;
 
+/// A thread is busy that waited for its processor for this part of an interval.
+const LATE_PART: u64 = 4;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 
@@ -69,6 +71,9 @@ pub(crate) struct Balance {
     me: u16,
     policy: Policy,
     load: Load,
+    /// nanoseconds that the thread has waited for its processor, and when that was asked
+    delay: Option<(Instant, u64)>,
+    late: bool,
     /// frames by group, halved at each interval
     weights: Box<[u32]>,
     board: Arc<Board>,
@@ -80,7 +85,9 @@ pub(crate) struct Balance {
 impl Balance {
     pub(crate) fn new(me: usize, groups: usize, policy: Policy, board: Arc<Board>) -> Balance {
         let me = me as u16;
-        Balance { me, policy, load: Load::default(), weights: vec![0; groups].into(), board, next_at: None, last: me }
+        let weights = vec![0; groups].into();
+        let load = Load::default();
+        Balance { me, policy, load, delay: None, late: false, weights, board, next_at: None, last: me }
     }
 
     /// A frame of our group was taken.
@@ -104,10 +111,25 @@ impl Balance {
         self.weights.iter().fold(0, |sum, weight| sum.saturating_add(*weight))
     }
 
+    /// Whether [`Balance::on_delay`] is to be told.
+    #[inline]
+    pub(crate) fn wants_delay(&self, now: Instant) -> bool {
+        self.delay.is_none_or(|(at, _)| now - at >= self.policy.migrate_every)
+    }
+
+    /// Takes in for how long the thread has waited for its processor since it began, by the scheduler.
+    pub(crate) fn on_delay(&mut self, now: Instant, waited_ns: u64) {
+        if let Some((at, before)) = self.delay {
+            let passed = (now - at).as_nanos() as u64;
+            self.late = waited_ns.saturating_sub(before) >= passed / LATE_PART;
+        }
+        self.delay = Some((now, waited_ns));
+    }
+
     /// Takes in how many frames wait at `now`; what is to be done.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> Advice {
-        let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32);
+        let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32) || self.late;
         if self.next_at.is_some_and(|at| now < at) {
             return Advice::Nothing;
         }
@@ -177,7 +199,7 @@ impl Balance {
 
     /// Whether the thread is busy, and the moving average of its backlog.
     pub(crate) fn shown(&self) -> (bool, u32) {
-        (self.load.is_busy(), self.load.average())
+        (self.load.is_busy() || self.late, self.load.average())
     }
 }
 

@@ -44,6 +44,11 @@ impl Bell {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
+    /// Whether the thread sleeps, or is about to.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
     /// Takes what was rung.
     pub(crate) fn silence(&self) {
         // the count does not matter, only that it is taken

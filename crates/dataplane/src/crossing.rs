@@ -227,6 +227,19 @@ impl Crossing {
         }
     }
 
+    /// Whether the balance is to be told for how long the thread has waited for its processor, by [`Crossing::on_delay`].
+    #[inline]
+    pub(crate) fn wants_delay(&self, now: Instant) -> bool {
+        self.balance.as_ref().is_some_and(|balance| balance.wants_delay(now))
+    }
+
+    /// So long, in all.
+    pub(crate) fn on_delay(&mut self, now: Instant, waited_ns: u64) {
+        if let Some(balance) = &mut self.balance {
+            balance.on_delay(now, waited_ns);
+        }
+    }
+
     /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for. What other threads have
     /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
     #[inline]

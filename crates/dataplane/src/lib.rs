@@ -21,6 +21,7 @@ mod crossing;
 mod cycle;
 pub mod idle;
 mod owners;
+mod pulse;
 pub mod tap;
 mod threads;
 
@@ -28,4 +29,5 @@ pub use counters::Counters;
 pub use cycle::{Activity, Floor, Loop, Parcel};
 pub use idle::Idle;
 pub use owners::{MOST_THREADS, Owners};
+pub use pulse::{Finding, Pulse, Watched};
 pub use threads::{Config, Dataplane, Sharing};

@@ -4,6 +4,7 @@ use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::crossing::{Crossing, crossings};
 use crate::idle::{Governor, Idle, Next};
+use crate::pulse::{Pulse, Scheduled};
 use crate::tap::Tap;
 use crate::{Counters, Floor, Loop, Owners};
 use app::{Service, Waker};
@@ -114,6 +115,7 @@ struct Handle<P, S, N> {
     orders: Mutex<Sender<Order<S, N>>>,
     counters: Arc<Counters>,
     crossings: Option<Arc<Crossings>>,
+    scheduled: Arc<Scheduled>,
 }
 
 /// Running threads, one a port. Dropping it stops them.
@@ -172,8 +174,10 @@ where
                 let cycles = Loop::new(port, stack, service, config.batch).with_copies(config.copies);
                 let cycles = cycles.with_crossing(crossing);
                 // as above
-                let _ = ready.send(Ok(cycles.counters().clone()));
+                let scheduled = Arc::new(Scheduled::of_this_thread());
+                let _ = ready.send(Ok((cycles.counters().clone(), scheduled.clone())));
                 let mut thread = Thread {
+                    scheduled,
                     cycles,
                     shared: of_thread,
                     ordered,
@@ -185,10 +189,10 @@ where
                 thread.cycles.into_port()
             })?;
             let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
-            let counters = started
+            let (counters, scheduled) = started
                 .map_err(|error| io::Error::new(error.kind(), format!("starting dataplane thread {n}: {error}")))?;
             let orders = Mutex::new(orders);
-            dataplane.threads.push(Handle { join: Some(join), shared, orders, counters, crossings });
+            dataplane.threads.push(Handle { join: Some(join), shared, orders, counters, crossings, scheduled });
         }
         Ok(dataplane)
     }
@@ -201,6 +205,15 @@ where
     /// What each thread counts of its dealings with the others; nothing where each serves what its port receives.
     pub fn crossings(&self) -> impl Iterator<Item = &Arc<Crossings>> {
         self.threads.iter().filter_map(|thread| thread.crossings.as_ref())
+    }
+
+    /// Each thread's pulse.
+    pub fn pulses(&self) -> impl Iterator<Item = Pulse> {
+        self.threads.iter().map(|thread| Pulse {
+            cycles: thread.counters.cycles.get(),
+            asleep: thread.shared.bell.is_asleep(),
+            waited_ns: thread.scheduled.waited_ns(),
+        })
     }
 
     /// Has thread `to` take a flow group over from its owner; false when there is no such thread.
@@ -277,6 +290,7 @@ fn pin(cpu: usize) -> io::Result<()> {
 }
 
 struct Thread<P, S, N> {
+    scheduled: Arc<Scheduled>,
     cycles: Loop<P, S, N>,
     shared: Arc<Shared>,
     ordered: Receiver<Order<S, N>>,
@@ -313,7 +327,9 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             let now = self.clock.now();
             if last_panic.is_some_and(|last| now - last < PANIC_REST) {
                 // a service that cannot run must not burn the processor
+                self.shared.bell.fall_asleep();
                 std::thread::sleep(PANIC_REST);
+                self.shared.bell.wake_up();
             }
             last_panic = Some(now);
         }
@@ -324,6 +340,11 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         while !self.shared.stop.load(Ordering::Acquire) {
             if self.shared.ordered.load(Ordering::Acquire) {
                 self.carry_out();
+            }
+            if let Some(crossing) = self.cycles.crossing()
+                && crossing.wants_delay(now)
+            {
+                crossing.on_delay(now, self.scheduled.waited_ns());
             }
             let activity = self.cycles.cycle(now);
             let (began, busy) = (now, activity.is_busy());

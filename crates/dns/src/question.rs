@@ -162,7 +162,8 @@ fn expand(message: &[u8], buffer: &mut [u8; 256]) -> Option<(usize, usize)> {
         match len {
             0xc0..=0xff => {
                 let to = (len & 0x3f) << 8 | usize::from(*message.get(at + 1)?);
-                sent.get_or_insert(at + 2 - NAME_AT);
+                // only the first stands behind the header; a later one may stand in it
+                sent.get_or_insert_with(|| at + 2 - NAME_AT);
                 if to >= at {
                     return None;
                 }

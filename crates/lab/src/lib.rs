@@ -39,7 +39,7 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 23] = [
+const PACKAGES: [(&str, &str); 24] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("chromium", "chromium"),
@@ -59,6 +59,7 @@ const PACKAGES: [(&str, &str); 23] = [
     ("nsd", "nsd"),
     ("perf", "linux-perf"),
     ("ping", "iputils-ping"),
+    ("strace", "strace"),
     ("taskset", "util-linux"),
     ("tshark", "tshark"),
     ("wget", "wget"),

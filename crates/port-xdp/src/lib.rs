@@ -17,10 +17,12 @@ mod packet;
 mod pieces;
 mod port;
 mod ring;
+mod slot;
 mod socket;
 mod stats;
 
 pub use handle::{Followed, Handle};
 pub use open::{BusyPolling, Got, LargeSends, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;
+pub use slot::Slot;
 pub use stats::Stats;

@@ -8,6 +8,7 @@ use crate::device::{self, Device};
 use crate::handle::Handle;
 use crate::packet::Packet;
 use crate::port::{Recipe, XdpPort};
+use crate::slot::Slot;
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
 use base::{Arena, Frame, Pool};
 use bpf::capability::{CAP_NET_RAW, missing_of};
@@ -596,9 +597,9 @@ fn finish(
         steering.sockets().set(queue, socket.fd()).map_err(OpenError::Entry)?;
         let binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy, pieces };
         let completion_timeout = config.completion_timeout;
-        let slots = steering.sockets();
+        let slot = Arc::new(Slot::new(steering.sockets(), queue));
         let (sizes, device_takes) = (config.sizes(), device.takes_frames());
-        let recipe = Recipe { binding, sizes, busy_poll, device_takes, completion_timeout, slots };
+        let recipe = Recipe { binding, sizes, busy_poll, device_takes, completion_timeout, slot };
         let mut port = XdpPort::new(&device.name, facts.clone(), pool, socket, recipe);
         if large_sends {
             let packet = Packet::open(&device.name, device.index, device.gso_max_bytes, port.stats().clone());

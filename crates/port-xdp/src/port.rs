@@ -13,10 +13,10 @@
 use crate::packet::Packet;
 use crate::pieces::Pieces;
 use crate::ring::{Address, Descriptor, Drains, Ring};
+use crate::slot::Slot;
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, Unbound, is_transient};
 use crate::stats::Stats;
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
-use bpf::steering::Sockets;
 use port::{Facts, Large, Outgoing, Port};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -85,7 +85,7 @@ pub(crate) struct Recipe {
     pub(crate) device_takes: Option<u32>,
     /// after this long without any completion the device is taken to have lost the frames
     pub(crate) completion_timeout: Duration,
-    pub(crate) slots: Sockets,
+    pub(crate) slot: Arc<Slot>,
 }
 
 /// One receive queue and one transmit queue of an interface, on an AF_XDP socket. For one thread.
@@ -196,14 +196,29 @@ impl XdpPort {
         }
         let room = socket.fill.room(u32::MAX);
         fill_up(&mut socket, &self.arena, &mut self.ledger, &mut self.pool, room);
-        let registered = self.recipe.slots.set(self.recipe.binding.queue, socket.fd());
+        let registered = self.recipe.slot.fill(socket.fd().as_fd());
         self.stats.watch(socket.fd());
         self.socket = Some(socket);
         self.quiet_since = None;
         if self.spares.len() < SPARES {
             self.spares.extend(socket::open());
         }
-        registered.map_err(|e| io::Error::other(e.to_string()))
+        registered
+    }
+
+    /// The place of its socket in the steering program's map.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.recipe.slot
+    }
+
+    /// Fills the place again that somebody emptied.
+    #[cold]
+    fn come_back(&mut self) {
+        if let Some(socket) = &self.socket
+            && self.recipe.slot.fill(socket.fd().as_fd()).is_err()
+        {
+            self.stats.kick_errors.add(1);
+        }
     }
 
     /// A new socket on the old queue. The kernel frees a queue a moment after its socket is closed, so it is asked again
@@ -440,6 +455,9 @@ impl Port for XdpPort {
         self.reap();
         self.pool.bring_home();
         self.refill(REFILL_FRAMES);
+        if self.recipe.slot.is_empty() {
+            self.come_back();
+        }
         if self.outstanding == 0 && self.socket.is_some() {
             return Outgoing::Nothing;
         }

@@ -320,6 +320,36 @@ fn a_rebuilt_socket_works_and_loses_no_frame() {
 }
 
 #[test]
+fn an_emptied_place_leaves_the_queue_to_the_kernel_until_its_thread_comes_round() {
+    let lab = Lab::new("slot", 1);
+    let mut opened = open(&config(&[dns()])).unwrap();
+    let port = &mut opened.ports[0];
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
+    let slot = port.slot().clone();
+    slot.empty().unwrap();
+    let kernel = UdpSocket::bind("198.18.0.1:53").unwrap();
+    kernel.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    let client = lab.client(|| {
+        let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+        socket.send_to(b"to the kernel", "198.18.0.1:53").unwrap();
+    });
+    client.join().unwrap();
+    let mut got = [0; 64];
+    let bytes = kernel.recv(&mut got).unwrap();
+    assert_eq!(&got[..bytes], b"to the kernel");
+    assert_eq!(opened.handle.counts().get("steering_taken_total", ""), Some(20));
+    // the thread comes round
+    let port = &mut opened.ports[0];
+    port.flush();
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
+    assert_eq!(slot.queue(), 0);
+}
+
+#[test]
 fn a_socket_is_rebuilt_again_and_again_without_privileges() {
     let lab = Lab::new("unprivileged", 1);
     let mut opened = open(&config(&[dns()])).unwrap();

@@ -191,7 +191,9 @@ mod tests {
                 };
                 prop_assert_eq!(tcp_at + segment.len(), piece.len());
                 let tcp = Tcp::parse(segment).unwrap();
-                prop_assert_eq!(tcp.verdict(pseudo(shape.v6, segment.len())), Verdict::Partial);
+                // one sum in 65,535 left to a device is the right one
+                let verdict = tcp.verdict(pseudo(shape.v6, segment.len()));
+                prop_assert!(matches!(verdict, Verdict::Partial | Verdict::Good), "{verdict:?}");
                 prop_assert_eq!(tcp.seq(), base::Seq::new(shape.seq.wrapping_add(got.len() as u32)));
                 let ending = Flags::PSH | Flags::FIN;
                 let expected = index == pieces.len() - 1 && shape.flags.intersects(ending);

@@ -36,8 +36,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long answers are waited for when the span is over.
-const STRAGGLERS: Duration = Duration::from_millis(500);
+/// How long answers are waited for when the span is over: several retransmission timeouts, for whoever lost the last segment.
+const STRAGGLERS: Duration = Duration::from_secs(2);
 /// Ports tried for a connection before none counts as free.
 const PORTS_TRIED: usize = 64;
 /// Connections asked for between two cycles at most.

@@ -2,6 +2,7 @@
 
 use super::listeners::Listening;
 use super::sharing::sharing;
+use super::watchdog::Watchdog;
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
@@ -185,6 +186,7 @@ impl Opened {
             }
             stack
         };
+        let slots = self.ports.iter().map(|port| port.slot().clone()).collect();
         // within microseconds of the dataplane's own zero
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
@@ -196,6 +198,9 @@ impl Opened {
         for counters in dataplane.crossings() {
             registry.add(counters.clone());
         }
+        let watched = dataplane.clone();
+        let watchdog = Watchdog::start(slots, move || watched.pulses().collect())?;
+        registry.add(watchdog.stalls().clone());
         // several interfaces have no own addresses
         let mut claims = (!settings.own.is_empty()).then_some(claims);
         let followers = self.handles.into_iter().map(|Interface { name, handle, ports: threads, link }| {
@@ -203,7 +208,7 @@ impl Opened {
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { followers, dataplane, sharing: shared, tcp, described: self.described, origin_unix_ns })
+        Ok(Running { watchdog, followers, dataplane, sharing: shared, tcp, described: self.described, origin_unix_ns })
     }
 }
 
@@ -368,6 +373,8 @@ impl Drop for Follower {
 /// The dataplane at work.
 #[derive(Debug)]
 pub(crate) struct Running {
+    /// looks after the threads while they run
+    watchdog: Watchdog,
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
     pub(crate) dataplane: Arc<Dataplane<XdpPort, Composed>>,
@@ -449,6 +456,7 @@ impl Running {
         }
         self.followers.clear();
         // the followers had the others, and have ended
+        drop(self.watchdog);
         drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
     }
 }

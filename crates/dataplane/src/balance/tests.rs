@@ -64,6 +64,22 @@ fn one_that_went_to_sleep_while_it_was_busy_is_left_alone() {
 }
 
 #[test]
+fn one_that_waits_for_its_processor_is_busy_without_a_backlog() {
+    let mut threads = threads(2, 8);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));
+    let [late, free] = &mut threads[..] else { unreachable!() };
+    assert!(late.wants_delay(at(0)));
+    late.on_delay(at(0), 5_000_000);
+    assert!(!late.wants_delay(at(99)) && late.wants_delay(at(100)));
+    // 25 ms of 100
+    late.on_delay(at(100), 30_000_000);
+    assert_eq!(interval(late, 0, 1, &[(0, 160)]), Advice::CallForHelp);
+    assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80 }));
+    late.on_delay(at(200), 54_000_000);
+    assert_eq!(interval(late, 1, 1, &[(0, 160)]), Advice::Nothing);
+}
+
+#[test]
 fn a_slow_thread_is_relieved_though_it_takes_less_than_others() {
     let mut threads = threads(3, 8);
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));

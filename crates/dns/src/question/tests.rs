@@ -130,6 +130,9 @@ fn a_pointer_into_the_header_reads_what_stands_there() {
     let message = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 1, 0, 1];
     let Verdict::Ask(ask) = read(&message, Some(&mut [0; 256])) else { panic!("the root's address is asked for") };
     assert_eq!((ask.name_bytes, ask.sent_bytes), (1, 2));
+    // octets 0 and 1 of this one, the identifier, are a pointer themselves, before which nothing can stand
+    let message = [0xc0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 1, 0, 1];
+    assert_eq!(read(&message, Some(&mut [0; 256])), Verdict::Header(1));
 }
 
 proptest! {
