@@ -61,7 +61,9 @@ in 64 is checked to the last octet. So a processor has clients and server of wha
 each flow one question is on its way. In the skewed and balanced modes flows keep step with each other (else a closed loop asks more
 where it is answered sooner, and hides an uneven load), which makes those figures smaller, if anything, beside the even ones.
 
-In the other modes the threads serve for 5 ms and count in registers for 5 ms, in turn. What the count gains with more threads is what the
+An uneven load has its processor do both for everything while the other has nothing of either, as if the clients stood outside.
+
+In the modes apart, even and crossed the threads serve for 5 ms and count in registers for 5 ms, in turn. What the count gains with more threads is what the
 machine gives; the ratio of the gains is what the dataplane makes of it.
 
 After each run every question must have been answered and every frame have come home; else the program ends with status 1.
@@ -95,9 +97,9 @@ pub(crate) struct Options {
     /// How often
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Flows of each thread, with a question on its way in each
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    flows: u16,
+    /// Flows of each thread, with a question on its way in each; default: 256, or what the most threads leave of 1536
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    flows: Option<u16>,
     /// Names in the zone
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     names: u64,
@@ -114,6 +116,8 @@ const WARM_UP_S: f64 = 0.2;
 struct Line {
     service: Protocol,
     threads: usize,
+    /// of each thread
+    flows: usize,
     modes: Vec<(Mode, Vec<Figures>)>,
 }
 
@@ -146,7 +150,7 @@ impl Line {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let cpus = if options.cpus.is_empty() { (0..processors).collect() } else { options.cpus.clone() };
-    let threads = numbers(options, cpus.len())?;
+    let (threads, flows) = numbers(options, cpus.len())?;
     let stop = stop_flag()?;
     let mut lines = Vec::new();
     for &service in &options.service {
@@ -156,7 +160,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             // between one thread and itself there is nothing to cross or to balance
             let modes = options.modes.iter().filter(|mode| threads > 1 || matches!(mode, Mode::Apart | Mode::Even));
             let modes = modes.map(|mode| (*mode, Vec::new())).collect();
-            Line { service, threads, modes }
+            Line { service, threads, flows, modes }
         }));
         for round in 1..=options.rounds {
             for line in &mut lines[first..] {
@@ -177,17 +181,23 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn numbers(options: &Options, processors: usize) -> Result<Vec<usize>> {
+/// What may wait between two threads, with room to spare for what they tell each other.
+const MOST_FLOWS: usize = 1536;
+const FLOWS: usize = 256;
+
+/// Numbers of threads, and the flows of each.
+fn numbers(options: &Options, processors: usize) -> Result<(Vec<usize>, usize)> {
     let mut threads: Vec<usize> = options.threads.iter().map(|threads| usize::from(*threads)).collect();
     if threads.is_empty() {
         threads = (0..7).map(|power| 1 << power).filter(|threads| *threads <= processors).collect();
     }
     threads.sort_unstable();
     threads.dedup();
-    let flows = threads.last().copied().unwrap_or_default() * usize::from(options.flows);
-    // what may wait between two threads, with room to spare for what they tell each other
-    ensure!(flows <= 1536, "{flows} flows of all threads: at most 1536; give fewer --flows");
-    Ok(threads)
+    let most = threads.last().copied().unwrap_or(1);
+    let flows = options.flows.map_or(FLOWS.min(MOST_FLOWS / most), usize::from);
+    let all = flows * most;
+    ensure!(all <= MOST_FLOWS, "{all} flows of all threads: at most {MOST_FLOWS}; give fewer --flows");
+    Ok((threads, flows))
 }
 
 fn measure(
@@ -203,8 +213,8 @@ fn measure(
             bail!("stopped; nothing is written");
         }
         let seconds = if mode.is_skewed() { options.watch } else { options.seconds + WARM_UP_S };
-        let flows = usize::from(options.flows);
-        let setup = Setup { mode: *mode, threads: line.threads, cpus: cpus.clone(), flows, seconds };
+        let (mode, threads, flows) = (*mode, line.threads, line.flows);
+        let setup = Setup { mode, threads, cpus: cpus.clone(), flows, seconds };
         runs.push(bed::run(&setup, content)?);
     }
     Ok(())

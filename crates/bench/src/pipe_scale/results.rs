@@ -84,20 +84,19 @@ fn scale(options: &Options, lines: &[Line]) -> Report {
         }
     }
     let charts = options.service.iter().filter_map(|service| chart(lines, *service)).collect();
-    let method = method(options);
+    let method = method(options, lines.first().map_or(0, |line| line.flows));
     let title = "The dataplane by threads, on the in-memory NIC".to_owned();
     Report { name: "pipe-scale".into(), title, method, table, charts, machine: Machine::here(Peers::None) }
 }
 
-fn method(options: &Options) -> String {
+fn method(options: &Options, flows: usize) -> String {
     format!(
         "Answers a second over all threads of `dataplane::Dataplane` on the in-memory NIC, a pinned thread and a queue for each processor, \
-         IPv4, MTU 1500, {} flows a thread with one question on its way in each; DNS: {} names; web: a file of 1 KiB on connections that stay. \
+         IPv4, MTU 1500, {flows} flows a thread with one question on its way in each; DNS: {} names; web: a file of 1 KiB on connections that stay. \
          The clients run in the same threads, between cycles; *clients* is their share of the threads' time. Threads serve for 5 ms and count in \
          registers for 5 ms in turn, and the figures are for a second of serving. *Gain* is over one thread, *loop's gain* that of the count, \
          *ratio* the one divided by the other. *Of even* compares with the even load on as many threads. *Crossed* is the share of the questions that went \
          to another thread than the one that received them. Skewed and balanced modes do not count; theirs is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
-        options.flows,
         options.names,
         format_args!("{} s", options.watch),
         options.rounds,
@@ -234,6 +233,7 @@ mod tests {
         let line = |threads, rounds: [(u64, u64); 2]| Line {
             service: Protocol::Dns,
             threads,
+            flows: 1,
             modes: vec![(Mode::Even, rounds.iter().map(|(answers, steps)| round(*answers, *steps)).collect())],
         };
         let lines = [line(1, [(100, 1000), (50, 500)]), line(2, [(190, 2000), (50, 500)])];

@@ -274,3 +274,19 @@ impl Talk for Web {
         self.links[flow].answered.load(Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_as_many_flows() {
+        let groups = Groups::keyed(64, [3, 5]);
+        let flows = Flows::new(&groups, 3, 20, Protocol::UDP, 53).unwrap();
+        let of = |thread| (0..flows.count()).filter(|flow| usize::from(flows.group(*flow)) % 3 == thread).count();
+        assert_eq!([of(0), of(1), of(2)], [20, 20, 20]);
+        assert_eq!(flows.of_port(flows.ports[7]).unwrap(), 7);
+        assert!(flows.of_port(1).unwrap_err().to_string().contains("port 1, which is nobody's"));
+        assert!(Flows::new(&groups, 2, 40_000, Protocol::UDP, 53).is_err());
+    }
+}

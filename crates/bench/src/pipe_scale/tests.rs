@@ -65,7 +65,8 @@ fn numbers_of_threads() {
     let numbers_of = |line: &str, processors| {
         numbers(&Cli::parse_from(line.split(' ')).options, processors).map_err(|error| error.to_string())
     };
-    assert_eq!(numbers_of("pipe-scale", 6), Ok(vec![1, 2, 4]));
-    assert_eq!(numbers_of("pipe-scale --threads 2,1,2", 1), Ok(vec![1, 2]));
-    assert!(numbers_of("pipe-scale --threads 8", 1).unwrap_err().contains("2048 flows"));
+    assert_eq!(numbers_of("pipe-scale", 6), Ok((vec![1, 2, 4], 256)));
+    assert_eq!(numbers_of("pipe-scale --threads 2,1,2", 1), Ok((vec![1, 2], 256)));
+    assert_eq!(numbers_of("pipe-scale --threads 1,16", 1), Ok((vec![1, 16], 96)));
+    assert!(numbers_of("pipe-scale --threads 8 --flows 256", 1).unwrap_err().contains("2048 flows"));
 }
