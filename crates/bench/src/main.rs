@@ -19,6 +19,7 @@ mod pages;
 mod pipe;
 mod pipe_dns;
 mod pipe_http;
+mod pipe_scale;
 mod pipe_tcp;
 mod procs;
 mod queries;
@@ -56,6 +57,8 @@ enum Command {
     PipeTcp(pipe_tcp::Options),
     /// Nanoseconds or instructions a request in our stack and web service, with no kernel in it
     PipeHttp(pipe_http::Options),
+    /// What another thread brings, with no kernel in it, and what becomes of an uneven load
+    PipeScale(pipe_scale::Options),
     /// Write a synthetic zone
     Zone(commands::zone::Options),
     /// Servers back to back in the laboratory: medians of paired ratios
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::PipeTcp(options) => pipe_tcp::run(&options),
         Command::PipeHttp(options) => pipe_http::run(&options),
+        Command::PipeScale(options) => pipe_scale::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),
         Command::CompareWeb(options) => experiment::compare_web(&options),

@@ -1,7 +1,7 @@
 //! Flow groups move from busy threads to free ones.
 //!
-//! A thread is busy by its backlog, what waits in its port when it comes to look, as Affinity-Accept judges listeners
-//! (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. It is busy, too,
+//! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
+//! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. It is busy, too,
 //! when its processor has other work: when for a quarter of an interval it could have run and did not, by the scheduler's own
 //! count. Peers that wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
 //! thread asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections.
@@ -50,6 +50,8 @@ pub(crate) struct Relief {
     pub(crate) from: u16,
     /// groups that brought so many frames in an interval
     pub(crate) frames: u32,
+    /// of so many that it had; by the time that it chooses it has counted more
+    pub(crate) of: u32,
 }
 
 /// What is to be done.
@@ -94,6 +96,21 @@ impl Balance {
         self.weights[usize::from(group)] += 1;
     }
 
+    /// A group of ours goes to another thread, with its weight: what is gone must not seem to be here still, nor new there.
+    pub(crate) fn departed(&mut self, group: u16) -> u32 {
+        std::mem::take(&mut self.weights[usize::from(group)])
+    }
+
+    /// A group comes with its weight.
+    pub(crate) fn arrived(&mut self, group: u16, weight: u32) {
+        self.weights[usize::from(group)] = weight;
+    }
+
+    /// What our groups weigh together.
+    fn frames(&self) -> u32 {
+        self.weights.iter().fold(0, |sum, weight| sum.saturating_add(*weight))
+    }
+
     /// Whether [`Balance::on_delay`] is to be told.
     #[inline]
     pub(crate) fn wants_delay(&self, now: Instant) -> bool {
@@ -124,7 +141,7 @@ impl Balance {
         let first = self.next_at.is_none();
         self.next_at = Some(now + self.policy.migrate_every);
         self.weights.iter_mut().for_each(|weight| *weight /= 2);
-        let frames = self.weights.iter().fold(0u32, |sum, weight| sum.saturating_add(*weight));
+        let frames = self.frames();
         let seat = &self.board.0[usize::from(self.me)];
         seat.at.store(now.as_nanos(), Ordering::Relaxed);
         seat.busy.store(busy, Ordering::Relaxed);
@@ -151,14 +168,16 @@ impl Balance {
         self.last = from;
         let theirs = self.board.0[usize::from(from)].frames.load(Ordering::Relaxed);
         let frames = (theirs.saturating_sub(ours) / 2).max(theirs / LEAST_PART).max(1);
-        Advice::Ask(Relief { from, frames })
+        Advice::Ask(Relief { from, frames, of: theirs })
     }
 
-    /// Which of our groups to give away for `frames`, from `from` on and round the end: none that would leave the other with more
-    /// than was asked for, but one at least.
-    pub(crate) fn choose(&self, frames: u32, from: u16, is_ours: impl Fn(u16) -> bool) -> Vec<u16> {
+    /// Which of our groups to give away for `frames` of the `of` that we had shown, from `from` on and round the end: none that would
+    /// leave the other with more than was asked for, but one at least.
+    pub(crate) fn choose(&self, [frames, of]: [u32; 2], from: u16, is_ours: impl Fn(u16) -> bool) -> Vec<u16> {
         let count = self.weights.len();
-        let (mut chosen, mut left) = (Vec::new(), frames);
+        // weights grow until they are halved, so it is a part that was asked for
+        let part = u64::from(frames) * u64::from(self.frames()) / u64::from(of.max(1));
+        let (mut chosen, mut left) = (Vec::new(), u32::try_from(part).unwrap_or(u32::MAX));
         let mut smallest = None;
         for group in (0..count).map(|n| ((usize::from(from) + n) % count) as u16).filter(|group| is_ours(*group)) {
             let weight = self.weights[usize::from(group)];

@@ -109,7 +109,7 @@ pub struct Crossings {
     pub groups_in: Counter,
     /// 1 while the thread is busy, as the balancer sees it
     pub busy: Counter,
-    /// moving average of the frames that wait in its port
+    /// moving average of the frames that wait in its port and in the rings from other threads
     pub backlog: Counter,
 }
 
@@ -151,7 +151,7 @@ impl Report for Crossings {
         let mut gauge = |name, help, value: u64| show(Figure { name, help, gauge: true, labels: &[thread], value });
         gauge("dataplane_flow_groups", "flow groups that the thread owns", self.owners.count(self.me) as u64);
         gauge("dataplane_busy", "1 while the balancer sees the thread as busy", self.busy.get());
-        let backlog = "moving average of the frames that wait in the thread's port";
+        let backlog = "moving average of the frames that wait in the thread's port and in rings from others";
         gauge("dataplane_backlog_frames", backlog, self.backlog.get());
     }
 }

@@ -47,10 +47,10 @@ const _: () = assert!(size_of::<Item>() == 16);
 enum Note {
     /// to the owner: let the receiver have the group
     Wanted { group: u16, by: u16 },
-    /// to a busy thread: let the receiver have groups that bring so many frames
-    Relieved { frames: u32, by: u16 },
-    /// to the new owner: what belongs to the group
-    Parcel { group: u16, at: Instant, parcel: Parcel },
+    /// to a busy thread: let the receiver have groups that bring so many frames of those that it has shown
+    Relieved { frames: u32, of: u32, by: u16 },
+    /// to the new owner: what belongs to the group, and what it weighs in the balance
+    Parcel { group: u16, at: Instant, parcel: Parcel, weight: u32 },
     /// to the others: answer behind all frames of the group that you have sent here
     Asked { group: u16 },
     /// the answer
@@ -240,11 +240,13 @@ impl Crossing {
         }
     }
 
-    /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for.
+    /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for. What other threads have
+    /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
         let Some(balance) = &mut self.balance else { return };
-        match balance.look(now, waiting) {
+        let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
+        match balance.look(now, waiting + sent + self.replayed.len()) {
             Advice::Nothing => {}
             advice => self.take_advice(advice),
         }
@@ -254,7 +256,7 @@ impl Crossing {
     fn take_advice(&mut self, advice: Advice) {
         match advice {
             Advice::Nothing => {}
-            Advice::Ask(Relief { from, frames }) => self.note(from, Note::Relieved { frames, by: self.me }),
+            Advice::Ask(Relief { from, frames, of }) => self.note(from, Note::Relieved { frames, of, by: self.me }),
             Advice::CallForHelp => {
                 let me = usize::from(self.me);
                 self.touched.iter_mut().enumerate().for_each(|(at, touched)| *touched |= at != me);
@@ -269,7 +271,7 @@ impl Crossing {
 
     /// Chooses groups for a thread that has time.
     #[cold]
-    fn relieve(&mut self, by: u16, frames: u32) {
+    fn relieve(&mut self, by: u16, frames: [u32; 2]) {
         let Some(balance) = &self.balance else { return };
         if !self.departures.is_empty() {
             return; // what was asked for before is on its way
@@ -290,7 +292,8 @@ impl Crossing {
     pub(crate) fn send(&mut self, at: Instant, Departure { group, to }: Departure, parcel: Parcel) {
         debug_assert!(self.may_depart(group, to), "group {group} is not ours");
         self.mine[usize::from(group)] = false;
-        self.note(to, Note::Parcel { group, at, parcel });
+        let weight = self.balance.as_mut().map_or(0, |balance| balance.departed(group));
+        self.note(to, Note::Parcel { group, at, parcel, weight });
         self.owners.hand(group, to);
         let others: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
         self.leaving.push(Leaving { group, to, answers: others.len() });
@@ -433,8 +436,11 @@ impl Crossing {
                     self.departures.push_back(Departure { group, to: by });
                 }
             }
-            Note::Relieved { frames, by } => self.relieve(by, frames),
-            Note::Parcel { group, at, parcel } => {
+            Note::Relieved { frames, of, by } => self.relieve(by, [frames, of]),
+            Note::Parcel { group, at, parcel, weight } => {
+                if let Some(balance) = &mut self.balance {
+                    balance.arrived(group, weight);
+                }
                 let coming = self.coming(group);
                 self.coming[coming].from = Some(from);
                 self.arrivals.push_back((at, parcel));

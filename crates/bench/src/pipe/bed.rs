@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use app::{Listener, Service};
 use base::{Burst, Frame};
 use dataplane::{Activity, Loop};
+use port::Port as _;
 use port::pipe::{self, Pipe};
 use stack::tcp::Usage;
 use stack::{TcpConfig, TcpListener};
@@ -63,7 +64,7 @@ impl<S: Service> Bed<S> {
         let listener = TcpListener { listener: Listener(0), local: SERVER.into(), window_bytes: setup.receive_bytes };
         let tcp = TcpConfig { listeners: vec![listener], secret: [7, 9], ..setup.tcp.clone() };
         let stack_config = stack::Config { tcp: Some(tcp), ..stack::Config::default() };
-        let stack = stack(stack_config, (*SERVER.ip()).into(), &server);
+        let stack = stack(stack_config, (*SERVER.ip()).into(), server.facts());
         let server = Loop::new(server, stack, service, setup.batch);
         let mut bed = Bed { peer, server, now: base::Instant::ZERO, counted: 0 };
         // the own address comes into use

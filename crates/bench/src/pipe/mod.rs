@@ -6,6 +6,7 @@ mod callgrind;
 mod options;
 mod pattern;
 mod peer;
+mod segment;
 #[cfg(test)]
 mod tests;
 
@@ -13,25 +14,28 @@ pub(crate) use bed::{Bed, Meter, RoundFigures, Setup};
 pub(crate) use callgrind::instructions;
 pub(crate) use options::{Common, Figure, callgrind, measure, write};
 pub(crate) use pattern::{Repeated, fill};
-pub(crate) use peer::{FIN, PSH, Peer, SEGMENT_BYTES};
+pub(crate) use peer::Peer;
+pub(crate) use segment::{
+    ACK, FIN, Fields, Maker, PSH, RST, SEGMENT_BYTES, SYN, WINDOW_SCALE, checksums_are_good, parse,
+};
 
 use app::Service;
 use base::Instant;
 use dataplane::Loop;
-use port::Port as _;
+use port::Facts;
 use port::pipe::Pipe;
 use stack::{OwnAddress, Stack};
 use std::net::IpAddr;
 
 /// The server's stack over its end of the pipe: one own address, in use at once.
-pub(crate) fn stack(config: stack::Config, address: IpAddr, port: &Pipe) -> Stack {
+pub(crate) fn stack(config: stack::Config, address: IpAddr, facts: &Facts) -> Stack {
     let config = stack::Config {
         own: vec![OwnAddress { addr: address, prefix_len: 24 }],
         claim: stack::Claim { mode: stack::ClaimMode::Silent, ..stack::Claim::default() },
         ..config
     };
     // a server that accepts unfinished checksums would skip verifying them
-    let facts = port::Facts { virtual_link: false, ..port.facts().clone() };
+    let facts = Facts { virtual_link: false, ..facts.clone() };
     Stack::new(config, &facts)
 }
 

@@ -6,30 +6,12 @@
 //! Left out: everything that a lossless peer does not need (retransmission, congestion control, reassembly, timers). SACK and
 //! timestamps are offered, and every segment carries timestamps, as those of common clients do.
 
-use crate::queries::sum16;
+use super::segment::{ACK, FIN, Fields, Maker, RST, SYN, Segment, WINDOW_SCALE, checksums_are_good, parse};
 use anyhow::{Result, anyhow, ensure};
 use base::{Burst, Instant};
 use port::pipe::Pipe;
 use port::{Mac, Port as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
-
-pub(crate) const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-pub(crate) const PSH: u8 = 8;
-const ACK: u8 = 16;
-
-const ETHERNET_BYTES: usize = 14;
-const TCP_AT: usize = ETHERNET_BYTES + 20;
-const OPTIONS_AT: usize = TCP_AT + 20;
-/// Ethernet, IPv4, TCP with timestamps
-const HEADER_BYTES: usize = OPTIONS_AT + 12;
-const SYN_BYTES: usize = OPTIONS_AT + 20;
-const TCP: u8 = 6;
-/// Data bytes of a full segment at an MTU of 1500, timestamps counted.
-pub(crate) const SEGMENT_BYTES: usize = 1448;
-const MSS: u16 = 1460;
-const WINDOW_SCALE: u8 = 8;
 
 /// Connections come from the addresses of 198.19.0.0/16, so many from each.
 const PORTS: u64 = 8192;
@@ -84,7 +66,7 @@ pub(crate) struct Peer {
     /// the number of the connection in the first place; it says from which address and port
     first: u64,
     server: SocketAddrV4,
-    header: [u8; HEADER_BYTES],
+    maker: Maker,
     clock_ms: u32,
     window: u16,
     out: Burst,
@@ -95,20 +77,12 @@ pub(crate) struct Peer {
 impl Peer {
     /// A peer with so many places for connections, which the server may send `window_bytes` before it hears from them.
     pub(crate) fn new(port: Pipe, macs: [Mac; 2], server: SocketAddrV4, slots: usize, window_bytes: usize) -> Peer {
-        let mut header = [0; HEADER_BYTES];
-        header[..6].copy_from_slice(&macs[1]);
-        header[6..12].copy_from_slice(&macs[0]);
-        // version and length, DF, TTL, protocol
-        header[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, TCP]);
-        header[30..34].copy_from_slice(&server.ip().octets());
-        header[36..38].copy_from_slice(&server.port().to_be_bytes());
-        header[OPTIONS_AT..OPTIONS_AT + 4].copy_from_slice(&[1, 1, 8, 10]);
         Peer {
             port,
             links: vec![Link::default(); slots].into(),
             first: 0,
             server,
-            header,
+            maker: Maker::new(macs, server),
             clock_ms: 0,
             window: (window_bytes >> WINDOW_SCALE).clamp(1, usize::from(u16::MAX)) as u16,
             out: Burst::new(),
@@ -157,14 +131,7 @@ impl Peer {
         let iss = (self.first as u32).wrapping_add(slot as u32).wrapping_mul(0x9e37_79b9);
         self.links[slot] = Link { snd_nxt: iss.wrapping_add(1), rcv_nxt: 0, ts_recent: 0, asking: true };
         let mut frame = self.port.take().ok_or_else(|| anyhow!("frames were lost"))?;
-        frame.set_len(SYN_BYTES);
-        let bytes = frame.bytes_mut();
-        bytes[..OPTIONS_AT].copy_from_slice(&self.header[..OPTIONS_AT]);
-        let [mss_high, mss_low] = MSS.to_be_bytes();
-        bytes[OPTIONS_AT..OPTIONS_AT + 8].copy_from_slice(&[2, 4, mss_high, mss_low, 4, 2, 8, 10]);
-        bytes[OPTIONS_AT + 8..OPTIONS_AT + 12].copy_from_slice(&self.clock_ms.to_be_bytes());
-        bytes[OPTIONS_AT + 12..].copy_from_slice(&[0, 0, 0, 0, 1, 3, 3, WINDOW_SCALE]);
-        self.finish(bytes, slot, Fields { seq: iss, ack: 0, flags: SYN, window: u16::MAX }, &[]);
+        self.maker.syn(&mut frame, self.source(slot), iss, self.clock_ms);
         self.out.push(frame);
         self.push_if_full();
         Ok(())
@@ -176,35 +143,11 @@ impl Peer {
         let link = &mut self.links[slot];
         let (seq, ack, echo) = (link.snd_nxt, link.rcv_nxt, link.ts_recent);
         link.snd_nxt = seq.wrapping_add(payload.len() as u32 + u32::from(flags & FIN));
-        frame.set_len(HEADER_BYTES + payload.len());
-        let bytes = frame.bytes_mut();
-        bytes[..HEADER_BYTES].copy_from_slice(&self.header);
-        bytes[OPTIONS_AT + 4..OPTIONS_AT + 8].copy_from_slice(&self.clock_ms.to_be_bytes());
-        bytes[OPTIONS_AT + 8..HEADER_BYTES].copy_from_slice(&echo.to_be_bytes());
-        bytes[HEADER_BYTES..].copy_from_slice(payload);
-        self.finish(bytes, slot, Fields { seq, ack, flags: flags | ACK, window: self.window }, payload);
+        let fields = Fields { seq, ack, flags: flags | ACK, window: self.window };
+        self.maker.segment(&mut frame, self.source(slot), fields, [self.clock_ms, echo], payload);
         self.out.push(frame);
         self.push_if_full();
         Ok(())
-    }
-
-    /// What every segment needs, checksums last.
-    fn finish(&self, bytes: &mut [u8], slot: usize, fields: Fields, payload: &[u8]) {
-        let Fields { seq, ack, flags, window } = fields;
-        let (source, tcp_bytes) = (self.source(slot), bytes.len() - TCP_AT);
-        let header_bytes = tcp_bytes - payload.len();
-        let ip_bytes = (bytes.len() - ETHERNET_BYTES) as u16;
-        bytes[16..18].copy_from_slice(&ip_bytes.to_be_bytes());
-        bytes[26..30].copy_from_slice(&source.ip().octets());
-        let checksum = folded(sum16(&bytes[ETHERNET_BYTES..TCP_AT]));
-        bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
-        bytes[34..36].copy_from_slice(&source.port().to_be_bytes());
-        bytes[38..42].copy_from_slice(&seq.to_be_bytes());
-        bytes[42..46].copy_from_slice(&ack.to_be_bytes());
-        bytes[46..48].copy_from_slice(&[(header_bytes as u8 / 4) << 4, flags]);
-        bytes[48..50].copy_from_slice(&window.to_be_bytes());
-        let sum = sum16(&bytes[26..TCP_AT + header_bytes]) + sum16(payload) + u32::from(TCP) + tcp_bytes as u32;
-        bytes[50..52].copy_from_slice(&folded(sum).to_be_bytes());
     }
 
     fn push_if_full(&mut self) {
@@ -263,81 +206,6 @@ impl Peer {
         }
         Ok(Arrival { slot, flags, payload })
     }
-}
-
-/// What differs from one header of ours to the next.
-struct Fields {
-    seq: u32,
-    ack: u32,
-    flags: u8,
-    window: u16,
-}
-
-/// A segment of the server's.
-struct Segment<'f> {
-    client: Ipv4Addr,
-    port: u16,
-    flags: u8,
-    seq: u32,
-    ack: u32,
-    clock: Option<u32>,
-    payload: &'f [u8],
-}
-
-fn number(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn short(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn parse(frame: &[u8], server: SocketAddrV4) -> Option<Segment<'_>> {
-    let header = frame.get(..OPTIONS_AT)?;
-    let from_server = header[26..30] == server.ip().octets() && short(header, 34) == server.port();
-    if header[12..15] != [8, 0, 0x45] || header[23] != TCP || !from_server {
-        return None;
-    }
-    let payload_at = TCP_AT + usize::from(header[46] >> 4) * 4;
-    let end = ETHERNET_BYTES + usize::from(short(header, 16));
-    let options = frame.get(OPTIONS_AT..payload_at)?;
-    Some(Segment {
-        client: Ipv4Addr::from_bits(number(header, 30)),
-        port: short(header, 36),
-        flags: header[47],
-        seq: number(header, 38),
-        ack: number(header, 42),
-        clock: clock(options),
-        payload: frame.get(payload_at..end)?,
-    })
-}
-
-/// TSval of a segment's options.
-fn clock(options: &[u8]) -> Option<u32> {
-    let mut at = 0;
-    while at < options.len() {
-        match options[at] {
-            0 => return None,
-            1 => at += 1,
-            8 if options.len() >= at + 10 && options[at + 1] == 10 => return Some(number(options, at + 2)),
-            _ => at += usize::from(*options.get(at + 1)?).max(2),
-        }
-    }
-    None
-}
-
-/// Whether both checksums of a frame that was parsed are right.
-fn checksums_are_good(frame: &[u8]) -> bool {
-    let end = ETHERNET_BYTES + usize::from(short(frame, 16));
-    let tcp_bytes = (end - TCP_AT) as u32;
-    let segment = sum16(&frame[26..end]) + u32::from(TCP) + tcp_bytes;
-    folded(sum16(&frame[ETHERNET_BYTES..TCP_AT])) == 0 && folded(segment) == 0
-}
-
-/// The ones' complement of the folded sum.
-fn folded(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Harness {
             listeners: vec![UdpListener { listener: Listener(0), local: listen }],
             ..stack::Config::default()
         };
-        let stack = crate::pipe::stack(stack_config, listen.ip(), &server);
+        let stack = crate::pipe::stack(stack_config, listen.ip(), server.facts());
         let server = Loop::new(server, stack, service, setup.batch).with_copies(setup.transmit == Transmit::Copy);
         let zone = Synthetic { origin: "example.com".into(), names: setup.names, content: Content::Plain };
         let queries = Queries::synthetic(&zone, None, 7)?;

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
 use dns::Tables;
 use harness::Harness;
+pub(crate) use harness::tables;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@ use base::publish::Publisher;
 use base::rng::Rng;
 use stack::{TcpConfig, TcpLimits};
 use std::sync::Arc;
-use web::{Config, Encoding, File, Identity, Server, SiteBuilder};
+use web::{Config, Encoding, File, Identity, Server, Site, SiteBuilder};
 
 /// One answer's content in so many segments is compared whole.
 const CHECK_EVERY: u64 = 64;
@@ -37,6 +37,11 @@ impl Plan {
     }
 
     fn server(&self) -> Result<Server> {
+        let options = web::Options { connections: self.connections, ..web::Options::default() };
+        Ok(Server::new(Publisher::new(self.site()?).reader(), options, None))
+    }
+
+    fn site(&self) -> Result<Arc<Site>> {
         let mut builder = SiteBuilder::new(Config::default(), 1, MODIFIED_UNIX_S, None)?;
         for file in 0..self.files {
             let (path, start) = (Plan::path(file), self.content(file).start);
@@ -52,10 +57,18 @@ impl Plan {
             });
             let Ok(()) = filled?;
         }
-        let site = Arc::new(builder.finish()?);
-        let options = web::Options { connections: self.connections, ..web::Options::default() };
-        Ok(Server::new(Publisher::new(site).reader(), options, None))
+        Ok(Arc::new(builder.finish()?))
     }
+}
+
+/// A site of one file of so many bytes: the site, a request for the file, and where its content stands in the pattern.
+pub(crate) fn one_file(bytes: u64) -> Result<(Arc<Site>, Vec<u8>, Repeated)> {
+    let plan = Plan { bytes, files: 1, connections: 1, in_flight: 1, batch: 1 };
+    Ok((plan.site()?, request(0), plan.content(0)))
+}
+
+fn request(file: u32) -> Vec<u8> {
+    format!("GET {} HTTP/1.1\r\nHost: 198.18.0.1\r\n\r\n", Plan::path(file)).into_bytes()
 }
 
 /// A connection's answer under way.
@@ -89,7 +102,6 @@ impl Clients {
         };
         let mut bed = Bed::new(&setup, plan.server()?, || {})?;
         bed.establish()?;
-        let request = |file| format!("GET {} HTTP/1.1\r\nHost: 198.18.0.1\r\n\r\n", Plan::path(file)).into_bytes();
         Ok(Clients {
             bed,
             plan,
@@ -167,7 +179,7 @@ impl Clients {
 }
 
 /// What of an answer's first segment is content, and what Content-Length says; None unless the status is 200.
-fn head(segment: &[u8]) -> Option<(&[u8], u64)> {
+pub(crate) fn head(segment: &[u8]) -> Option<(&[u8], u64)> {
     let end = segment.windows(4).position(|four| four == b"\r\n\r\n")?;
     let text = std::str::from_utf8(&segment[..end]).ok()?;
     let mut lines = text.split("\r\n");

@@ -7,6 +7,7 @@ mod tests;
 use crate::pipe::{Common, Figure, callgrind, measure, write};
 use anyhow::{Result, ensure};
 use clients::{Clients, Plan};
+pub(crate) use clients::{head, one_file};
 use std::path::PathBuf;
 
 /// Options of `simoom-bench pipe-http`.

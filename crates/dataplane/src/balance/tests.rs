@@ -31,13 +31,13 @@ fn a_free_thread_asks_a_busy_one_for_half_of_the_difference() {
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));
     let [busy, free] = &mut threads[..] else { unreachable!() };
     assert_eq!(interval(busy, 0, 64, &[(0, 600), (1, 300), (2, 100)]), Advice::CallForHelp);
-    assert_eq!(interval(free, 0, 3, &[(5, 200)]), Advice::Ask(Relief { from: 0, frames: 200 }));
+    assert_eq!(interval(free, 0, 3, &[(5, 200)]), Advice::Ask(Relief { from: 0, frames: 200, of: 500 }));
     // what fits: the weights were halved when the interval ended
-    assert_eq!(busy.choose(200, 0, |_| true), [1, 2]);
-    assert_eq!(busy.choose(400, 0, |_| true), [0, 2]);
-    assert_eq!(busy.choose(10, 0, |_| true), [2]);
-    assert_eq!(busy.choose(200, 0, |group| group == 0), [0]);
-    assert!(busy.choose(200, 0, |group| group > 2).is_empty());
+    assert_eq!(busy.choose([200, 500], 0, |_| true), [1, 2]);
+    assert_eq!(busy.choose([400, 500], 0, |_| true), [0, 2]);
+    assert_eq!(busy.choose([10, 500], 0, |_| true), [2]);
+    assert_eq!(busy.choose([200, 500], 0, |group| group == 0), [0]);
+    assert!(busy.choose([200, 500], 0, |group| group > 2).is_empty());
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn one_that_waits_for_its_processor_is_busy_without_a_backlog() {
     // 25 ms of 100
     late.on_delay(at(100), 30_000_000);
     assert_eq!(interval(late, 0, 1, &[(0, 160)]), Advice::CallForHelp);
-    assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 5 }));
+    assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80 }));
     late.on_delay(at(200), 54_000_000);
     assert_eq!(interval(late, 1, 1, &[(0, 160)]), Advice::Nothing);
 }
@@ -88,12 +88,36 @@ fn a_slow_thread_is_relieved_though_it_takes_less_than_others() {
     }
     let free = &mut threads[1];
     // in turn
-    assert_eq!(interval(free, 0, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 2, frames: 5 }));
-    assert_eq!(interval(free, 1, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 0, frames: 5 }));
+    assert_eq!(interval(free, 0, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 2, frames: 5, of: 80 }));
+    assert_eq!(interval(free, 1, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80 }));
     let policy = Policy { migrate: false, ..Policy::default() };
     let mut off = Balance::new(1, 8, policy, free.board.clone());
     assert_eq!(off.look(at(0), 0), Advice::Nothing);
     assert_eq!(interval(&mut off, 0, 0, &[]), Advice::Nothing);
+}
+
+#[test]
+fn a_group_that_moves_is_counted_where_it_is() {
+    let mut threads = threads(2, 8);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Advice::Nothing));
+    let [busy, free] = &mut threads[..] else { unreachable!() };
+    let frames: Vec<(u16, u32)> = (0..8).map(|group| (group, 100)).collect();
+    assert_eq!(interval(busy, 0, 64, &frames), Advice::CallForHelp);
+    assert_eq!(interval(free, 0, 0, &[]), Advice::Ask(Relief { from: 0, frames: 200, of: 400 }));
+    // half an interval later each group has brought as much again as it weighed: it is still half of them that go
+    frames.iter().for_each(|(group, count)| (0..count / 2).for_each(|_| busy.took(*group)));
+    let chosen = busy.choose([200, 400], 0, |_| true);
+    assert_eq!(chosen, [0, 1, 2, 3]);
+    for group in chosen {
+        let weight = busy.departed(group);
+        assert_eq!(weight, 100);
+        free.arrived(group, weight);
+    }
+    assert_eq!((busy.frames(), free.frames()), (400, 400));
+    // so nothing is asked for but the least part, though one is still busy
+    assert_eq!(interval(busy, 1, 64, &frames[4..]), Advice::CallForHelp);
+    let asked = interval(free, 1, 0, &frames[..4]);
+    assert!(matches!(asked, Advice::Ask(Relief { from: 0, frames, of }) if frames == of / LEAST_PART), "{asked:?}");
 }
 
 proptest! {
@@ -104,7 +128,8 @@ proptest! {
         let mut balance = Balance::new(0, 16, Policy::default(), Board::new(1));
         balance.weights = weights.clone().into();
         let is_ours = |group: u16| ours >> group & 1 == 1;
-        let chosen = balance.choose(frames, from, is_ours);
+        let of = weights.iter().sum();
+        let chosen = balance.choose([frames, of], from, is_ours);
         let sum: u32 = chosen.iter().map(|group| weights[usize::from(*group)]).sum();
         prop_assert!(chosen.iter().all(|group| is_ours(*group) && weights[usize::from(*group)] > 0));
         prop_assert!(sum <= frames || chosen.len() == 1);

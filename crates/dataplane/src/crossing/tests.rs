@@ -217,3 +217,30 @@ fn who_sleeps_is_woken_and_who_wakes_is_left_alone() {
     bell.silence();
     assert!(!rung(&bell));
 }
+
+#[test]
+fn what_other_threads_have_sent_counts_as_backlog() {
+    let owners = Arc::new(Owners::new(Groups::keyed(8, [77, 99]), 2, |_| 1));
+    let bells: Vec<_> = (0..2).map(|_| Arc::new(Bell::new().unwrap())).collect();
+    let mut threads = crossings(&owners, Some(&Policy::default()), 0, &bells);
+    let (arena, frames) = Arena::new(64, 2048).unwrap();
+    let mut pool = Pool::new(arena, frames);
+    let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
+    for flow in 0..64 {
+        let mut frame = pool.take().unwrap();
+        write(&mut frame, flow, 0);
+        received.push(frame);
+    }
+    // all of it came to the first thread's queue, and is the second's
+    threads[0].sort(&mut received, &mut rx, &mut lost);
+    assert_eq!((rx.len(), lost.len()), (0, 0));
+    for ms in [0, 100] {
+        let now = Instant::ZERO + std::time::Duration::from_millis(ms);
+        threads.iter_mut().for_each(|crossing| crossing.look(now, 0));
+    }
+    let busy = threads.iter().map(|crossing| crossing.counters().busy.get());
+    assert_eq!(busy.collect::<Vec<_>>(), [0, 1]);
+    while threads[1].receive(&mut rx, 64, &mut lost) > 0 {}
+    assert_eq!(rx.len(), 64);
+    rx.drain(..).for_each(|frame| pool.give(frame));
+}

@@ -1,0 +1,229 @@
+//! `simoom-bench pipe-scale`: what another thread on another processor brings, with no kernel in it, and what becomes of an uneven load.
+
+mod bed;
+mod half;
+mod loops;
+mod results;
+mod talk;
+#[cfg(test)]
+mod tests;
+
+use crate::commands::{seconds, stop_flag};
+use anyhow::{Result, bail, ensure};
+use bed::{Content, Figures, Rates, Setup};
+use clap::ValueEnum as _;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Protocol {
+    /// questions for random names of a synthetic zone
+    Dns,
+    /// requests for a file of 1 KiB, on connections that stay
+    Web,
+}
+
+/// Which thread has which flow group, and where frames arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Mode {
+    /// no flow groups: each thread serves what arrives at its queue
+    Apart,
+    /// groups dealt out, frames arrive at the queue of the thread that has their group
+    Even,
+    /// groups dealt out, frames arrive at the next thread's queue
+    Crossed,
+    /// all groups on the first thread, all frames at the first queue, no balancer
+    Skewed,
+    /// as skewed at the beginning, with the balancer; frames arrive where their group is, as with a NIC whose table is rewritten
+    Balanced,
+    /// the same; all frames arrive at the first queue for ever
+    BalancedFixed,
+}
+
+impl Mode {
+    /// Whether everything is the first thread's at the beginning.
+    fn is_skewed(self) -> bool {
+        matches!(self, Mode::Skewed | Mode::Balanced | Mode::BalancedFixed)
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Options of `simoom-bench pipe-scale`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The dataplane runs on the in-memory NIC, a thread and a queue for each processor. The clients run in the same threads: whenever a
+thread's port is flushed, the clients whose answers came out of its queue make the next question of the answer's frame, and one answer
+in 64 is checked to the last octet. So a processor has clients and server of what it serves, and the share of the clients is told. In
+each flow one question is on its way. In the skewed and balanced modes flows keep step with each other (else a closed loop asks more
+where it is answered sooner, and hides an uneven load), which makes those figures smaller, if anything, beside the even ones.
+
+An uneven load has its processor do both for everything while the other has nothing of either, as if the clients stood outside.
+
+In the modes apart, even and crossed the threads serve for 5 ms and count in registers for 5 ms, in turn. What the count gains with more threads is what the
+machine gives; the ratio of the gains is what the dataplane makes of it.
+
+After each run every question must have been answered and every frame have come home; else the program ends with status 1.
+
+  simoom-bench pipe-scale --threads 1,2 --out docs/results
+  simoom-bench pipe-scale --service dns --modes even --rounds 3 --seconds 0.5")]
+pub(crate) struct Options {
+    /// Numbers of threads; default: 1, 2, 4, ... as far as there are processors
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Vec<u16>,
+    /// The threads' processors in turn; default: all from 0 on
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// What is served
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "dns,web")]
+    service: Vec<Protocol>,
+    /// How groups and frames are dealt out
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "apart,even,crossed,skewed,balanced,balanced-fixed"
+    )]
+    modes: Vec<Mode>,
+    /// How long each is measured
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    seconds: f64,
+    /// How long the skewed and balanced modes are watched
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    watch: f64,
+    /// How often
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Flows of each thread, with a question on its way in each; default: 256, or what the most threads leave of 1536
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    flows: Option<u16>,
+    /// Names in the zone
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    names: u64,
+    /// Write pipe-scale.* and pipe-scale-balance.* there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// The start of a run that does not count.
+const WARM_UP_S: f64 = 0.2;
+
+/// Everything that was measured with one service and one number of threads.
+#[derive(Debug)]
+struct Line {
+    service: Protocol,
+    threads: usize,
+    /// of each thread
+    flows: usize,
+    modes: Vec<(Mode, Vec<Figures>)>,
+}
+
+impl Line {
+    fn of(&self, mode: Mode) -> Option<&[Figures]> {
+        self.modes.iter().find(|(it, _)| *it == mode).map(|(_, runs)| runs.as_slice())
+    }
+
+    /// Answers a second, by round.
+    fn rates(&self, mode: Mode) -> Vec<f64> {
+        self.each(mode, |rates| rates.answers)
+    }
+
+    /// Steps a second of the loops, by round.
+    fn steps(&self, mode: Mode) -> Vec<f64> {
+        self.each(mode, |rates| rates.steps)
+    }
+
+    fn each(&self, mode: Mode, of: fn(Rates) -> f64) -> Vec<f64> {
+        let rate = |run: &Figures| match (mode.is_skewed(), run.windows.last()) {
+            // what a balancer does takes time: the last second says what it comes to
+            (true, Some(last)) => run.since((last.at - 1.0 - bed::WINDOW.as_secs_f64() / 2.0).max(0.0)),
+            _ => run.since(WARM_UP_S),
+        };
+        self.of(mode).unwrap_or_default().iter().map(|run| of(rate(run))).collect()
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = if options.cpus.is_empty() { (0..processors).collect() } else { options.cpus.clone() };
+    let (threads, flows) = numbers(options, cpus.len())?;
+    let stop = stop_flag()?;
+    let mut lines = Vec::new();
+    for &service in &options.service {
+        let content = Content::new(service, options.names)?;
+        let first = lines.len();
+        lines.extend(threads.iter().map(|&threads| {
+            // between one thread and itself there is nothing to cross or to balance
+            let modes = options.modes.iter().filter(|mode| threads > 1 || matches!(mode, Mode::Apart | Mode::Even));
+            let modes = modes.map(|mode| (*mode, Vec::new())).collect();
+            Line { service, threads, flows, modes }
+        }));
+        for round in 1..=options.rounds {
+            for line in &mut lines[first..] {
+                measure(options, &cpus, &content, line, &|| stop.load(Ordering::Relaxed))?;
+                eprintln!("{round} {}", said(line));
+            }
+        }
+    }
+    let reports = results::reports(options, &lines);
+    for report in &reports {
+        println!("{}", report.table.markdown());
+    }
+    if let Some(out) = &options.out {
+        for path in reports.iter().map(|report| report.write(out)).collect::<Result<Vec<_>>>()?.concat() {
+            eprintln!("wrote {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// What may wait between two threads, with room to spare for what they tell each other.
+const MOST_FLOWS: usize = 1536;
+const FLOWS: usize = 256;
+
+/// Numbers of threads, and the flows of each.
+fn numbers(options: &Options, processors: usize) -> Result<(Vec<usize>, usize)> {
+    let mut threads: Vec<usize> = options.threads.iter().map(|threads| usize::from(*threads)).collect();
+    if threads.is_empty() {
+        threads = (0..7).map(|power| 1 << power).filter(|threads| *threads <= processors).collect();
+    }
+    threads.sort_unstable();
+    threads.dedup();
+    let most = threads.last().copied().unwrap_or(1);
+    let flows = options.flows.map_or(FLOWS.min(MOST_FLOWS / most), usize::from);
+    let all = flows * most;
+    ensure!(all <= MOST_FLOWS, "{all} flows of all threads: at most {MOST_FLOWS}; give fewer --flows");
+    Ok((threads, flows))
+}
+
+fn measure(
+    options: &Options,
+    cpus: &[usize],
+    content: &Content,
+    line: &mut Line,
+    stopped: &dyn Fn() -> bool,
+) -> Result<()> {
+    let cpus: Vec<usize> = cpus.iter().copied().cycle().take(line.threads).collect();
+    for (mode, runs) in &mut line.modes {
+        if stopped() {
+            bail!("stopped; nothing is written");
+        }
+        let seconds = if mode.is_skewed() { options.watch } else { options.seconds + WARM_UP_S };
+        let (mode, threads, flows) = (*mode, line.threads, line.flows);
+        let setup = Setup { mode, threads, cpus: cpus.clone(), flows, seconds };
+        runs.push(bed::run(&setup, content)?);
+    }
+    Ok(())
+}
+
+/// The last round in a line.
+fn said(line: &Line) -> String {
+    let head = format!("{:?}, {} threads", line.service, line.threads);
+    line.modes.iter().fold(head, |said, (mode, _)| {
+        said + &format!(", {} {:.0}/s", mode.name(), line.rates(*mode).last().unwrap_or(&0.0))
+    })
+}

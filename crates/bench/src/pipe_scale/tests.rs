@@ -1,0 +1,72 @@
+use super::*;
+
+fn setup(mode: Mode, threads: usize, seconds: f64) -> Setup {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = (0..threads).map(|thread| thread % processors).collect();
+    Setup { mode, threads, cpus, flows: 64, seconds }
+}
+
+/// That every answer is right, none is lost and all frames come home is judged by the run itself.
+fn every_mode(protocol: Protocol) {
+    let content = Content::new(protocol, 100).unwrap();
+    for threads in [1, 2, 3] {
+        for &mode in Mode::value_variants() {
+            let seconds = if mode.is_skewed() { 1.0 } else { 0.3 };
+            let figures = bed::run(&setup(mode, threads, seconds), &content).unwrap();
+            let rates = figures.since(0.0);
+            assert!(rates.answers > 0.0 && figures.checked > 0, "{mode:?} {threads}: {figures:?}");
+            assert!(figures.clients_share > 0.0 && figures.clients_share < 1.0, "{figures:?}");
+            assert_eq!(rates.steps > 1e6, !mode.is_skewed(), "{mode:?} {threads}: {rates:?}");
+            let crossed = figures.crossed_share;
+            match mode {
+                Mode::Crossed if threads > 1 => assert!(crossed > 0.9, "{figures:?}"),
+                Mode::Apart | Mode::Even | Mode::Skewed => assert_eq!((crossed, figures.moved), (0.0, 0)),
+                _ => {}
+            }
+            if mode == Mode::Skewed {
+                let counts = &figures.windows.last().unwrap().answered;
+                assert!(counts[1..].iter().all(|count| *count == 0), "{figures:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_question_is_answered_rightly_in_every_mode() {
+    every_mode(Protocol::Dns);
+}
+
+#[test]
+fn every_request_is_answered_rightly_in_every_mode() {
+    every_mode(Protocol::Web);
+}
+
+#[test]
+fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
+    for mode in [Mode::Balanced, Mode::BalancedFixed] {
+        let content = Content::new(Protocol::Dns, 100).unwrap();
+        let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();
+        assert!(figures.moved > 0, "{mode:?} {figures:?}");
+        let [before, after] =
+            [figures.windows.len() / 2, figures.windows.len() - 1].map(|at| &figures.windows[at].answered);
+        let last: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        assert!(last.iter().all(|count| *count > 0), "{mode:?} {last:?}");
+    }
+}
+
+#[test]
+fn numbers_of_threads() {
+    use clap::Parser as _;
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+    let numbers_of = |line: &str, processors| {
+        numbers(&Cli::parse_from(line.split(' ')).options, processors).map_err(|error| error.to_string())
+    };
+    assert_eq!(numbers_of("pipe-scale", 6), Ok((vec![1, 2, 4], 256)));
+    assert_eq!(numbers_of("pipe-scale --threads 2,1,2", 1), Ok((vec![1, 2], 256)));
+    assert_eq!(numbers_of("pipe-scale --threads 1,16", 1), Ok((vec![1, 16], 96)));
+    assert!(numbers_of("pipe-scale --threads 8 --flows 256", 1).unwrap_err().contains("2048 flows"));
+}
