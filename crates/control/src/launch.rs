@@ -267,9 +267,7 @@ impl Opened {
             let tcp = limits::on_stack(settings, &self.listeners, threads, plan.secret());
             let services = plan.maker(threads, tcp.is_some());
             let stack = xdp::stack_config(settings, &self.listeners, tcp, plan.seed());
-            let xdp = xdp
-                .start(settings, stack, services, plan.secret(), registry)
-                .map_err(|error| cannot("AF_XDP", error))?;
+            let xdp = xdp.start(settings, stack, services, registry).map_err(|error| cannot("AF_XDP", error))?;
             running.threads += threads;
             running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
             engines.xdp = Some(xdp);

@@ -316,11 +316,11 @@ word! {
 }
 
 word! {
-    /// How threads on kernel sockets help each other out.
+    /// How threads help each other out.
     Balance {
-        /// who has time takes from who has none, and then takes over flow groups
+        /// who has time takes over flow groups of who has none; on kernel sockets it first takes from its queue
         On = "on",
-        /// who has time takes from who has none; flow groups stay
+        /// on kernel sockets, who has time takes from who has none; flow groups stay, everywhere
         Steal = "steal",
         /// each for itself
         Off = "off",

@@ -1,9 +1,9 @@
 //! Flow groups move from busy threads to free ones.
 //!
 //! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
-//! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average falls under a low one. It is busy, too,
-//! when its processor has other work: when for a quarter of an interval it could have run and did not, by the scheduler's own
-//! count. Peers that wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
+//! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average
+//! falls under a low one. It is busy, too, when its processor has other work: when for a quarter of an interval it could have run
+//! and did not, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
 //! thread asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections.
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
@@ -57,7 +57,7 @@ pub(crate) struct Relief {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// nothing, for now
+    /// nothing
     Nothing,
     /// ask for this
     Ask(Relief),
@@ -126,14 +126,14 @@ impl Balance {
         self.delay = Some((now, waited_ns));
     }
 
-    /// Takes in how many frames wait at `now`; what is to be done.
+    /// Takes in how many frames wait at `now`; at the end of each interval, what is to be done.
     #[inline]
-    pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> Advice {
+    pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> Option<Advice> {
         let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32) || self.late;
         if self.next_at.is_some_and(|at| now < at) {
-            return Advice::Nothing;
+            return None;
         }
-        self.advise(now, busy)
+        Some(self.advise(now, busy))
     }
 
     #[cold]

@@ -173,8 +173,14 @@ impl Crossing {
         &self.counters
     }
 
-    /// Whether something waits for this thread. A look that may be called before going to sleep.
-    pub(crate) fn has_work(&mut self) -> bool {
+    /// The thread is about to sleep unless something waits for it, which is told. One that sleeps is not busy.
+    pub(crate) fn may_rest(&mut self) -> bool {
+        self.counters.busy.set(0);
+        self.counters.backlog.set(0);
+        !self.has_work()
+    }
+
+    fn has_work(&mut self) -> bool {
         !self.replayed.is_empty()
             || !self.departures.is_empty()
             || !self.wishes.is_empty()
@@ -246,9 +252,8 @@ impl Crossing {
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
         let Some(balance) = &mut self.balance else { return };
         let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
-        match balance.look(now, waiting + sent + self.replayed.len()) {
-            Advice::Nothing => {}
-            advice => self.take_advice(advice),
+        if let Some(advice) = balance.look(now, waiting + sent + self.replayed.len()) {
+            self.take_advice(advice);
         }
     }
 
@@ -477,8 +482,15 @@ impl Crossing {
         }
     }
 
-    /// Every frame that is here, at the end or after a panic.
+    /// Every frame that is here or on its way here, at the end.
     pub(crate) fn clear(&mut self, mut give: impl FnMut(Frame)) {
+        for ring in self.into.iter_mut().flatten() {
+            while let Some(item) = ring.pop() {
+                if let Item::Frame(frame) = item {
+                    give(frame);
+                }
+            }
+        }
         self.replayed.drain(..).for_each(&mut give);
         self.coming.iter_mut().for_each(|coming| coming.waiting.drain(..).for_each(&mut give));
     }

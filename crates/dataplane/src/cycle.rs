@@ -67,7 +67,8 @@ pub trait Floor {
         let _ = (now, parcel, service);
     }
 
-    /// The stack that takes this one's place after a panic, with what must outlast it; None has one made as at the start.
+    /// The stack that takes this one's place after a panic, with what must outlast it, flow groups among that; None has one made
+    /// as at the start.
     fn successor(&self) -> Option<Self>
     where
         Self: Sized,
@@ -385,6 +386,13 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.due = Some(Instant::ZERO);
     }
 
+    /// Tells a stack that was made anew what the first one was told.
+    pub(crate) fn introduce(&self, stack: &mut N) {
+        if let Some((crossing, _)) = self.crossing.as_deref() {
+            stack.set_groups(crossing.owners().groups());
+        }
+    }
+
     /// After a panic: the frames in hand go home unsent, and a new stack and service take over.
     pub(crate) fn recover(&mut self, stack: N, service: S) {
         for burst in [&mut self.rx, &mut self.tx, &mut self.free] {
@@ -399,10 +407,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         self.stack = stack;
         self.service = service;
-        if let Some((crossing, received)) = self.crossing.as_deref_mut() {
+        if let Some((_, received)) = self.crossing.as_deref_mut() {
             self.counters.dropped_panic.add(received.len() as u64);
             received.drain(..).for_each(|frame| self.port.give(frame));
-            self.stack.set_groups(crossing.owners().groups());
         }
         self.poll_soon();
     }

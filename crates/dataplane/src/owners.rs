@@ -65,13 +65,6 @@ impl Owners {
         self.owners.iter().filter(|owner| owner.load(Ordering::Relaxed) == thread).count()
     }
 
-    /// A group of a thread's, from `from` on and round the end; None when it owns none.
-    pub fn any(&self, thread: u16, from: u16) -> Option<u16> {
-        let (count, from) = (self.owners.len(), usize::from(from));
-        let found = (0..count).map(|n| (from + n) % count);
-        found.into_iter().find(|at| self.owners[*at].load(Ordering::Relaxed) == thread).map(|at| at as u16)
-    }
-
     /// The owner's: `group` is another thread's from now on.
     pub(crate) fn hand(&self, group: u16, to: u16) {
         self.owners[usize::from(group)].store(to, Ordering::Release);
@@ -86,9 +79,8 @@ mod tests {
     fn every_group_has_one_owner() {
         let owners = Owners::new(Groups::keyed(16, [1, 2]), 3, |group| group % 3);
         assert_eq!([0, 1, 2].map(|thread| owners.count(thread)), [6, 5, 5]);
-        assert_eq!((owners.any(2, 3), owners.any(2, 15), owners.any(1, 14)), (Some(5), Some(2), Some(1)));
         owners.hand(2, 0);
-        assert_eq!((owners.owner(2), owners.count(0), owners.any(7, 0)), (0, 7, None));
+        assert_eq!((owners.owner(2), owners.count(0), owners.count(7)), (0, 7, 0));
     }
 
     #[test]

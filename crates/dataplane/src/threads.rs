@@ -310,7 +310,11 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
                 if broken {
                     let stack = match self.cycles.stack().successor() {
                         Some(stack) => stack,
-                        None => make_stack(self.cycles.port().facts()),
+                        None => {
+                            let mut stack = make_stack(self.cycles.port().facts());
+                            self.cycles.introduce(&mut stack);
+                            stack
+                        }
                     };
                     self.cycles.recover(stack, make_service());
                     broken = false;
@@ -396,8 +400,8 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
     fn sleep(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
         let bell = self.shared.bell.clone();
         bell.fall_asleep();
-        let left = self.cycles.crossing().is_some_and(|crossing| crossing.has_work());
-        let woken = if left { now } else { self.wait(now, until, outgoing) };
+        let rests = self.cycles.crossing().is_none_or(|crossing| crossing.may_rest());
+        let woken = if rests { self.wait(now, until, outgoing) } else { now };
         bell.wake_up();
         woken
     }

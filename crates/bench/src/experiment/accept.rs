@@ -255,8 +255,7 @@ fn series(lines: &[Line], policy: &str, requests: u32) -> Series {
         let Summary { median, least, greatest, .. } = Summary::of(&rates(line))?;
         Some(((f64::from(line.threads), median), (least, greatest)))
     });
-    let (points, spread): (Vec<_>, Vec<_>) = of.unzip();
-    Series::new(policy, points).with_spread(spread)
+    Series::ranged(policy, of)
 }
 
 #[cfg(test)]

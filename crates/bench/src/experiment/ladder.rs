@@ -260,8 +260,7 @@ fn series(name: &str, figures: &[Vec<Figures>], field: fn(&Figures) -> f64) -> S
         let Summary { median, least, greatest, .. } = Summary::of(&rounds.iter().map(field).collect::<Vec<_>>())?;
         Some((((at + 1) as f64, median), (least, greatest)))
     });
-    let (points, spread): (Vec<_>, Vec<_>) = of.unzip();
-    Series::new(name, points).with_spread(spread)
+    Series::ranged(name, of)
 }
 
 fn method(options: &Options, figures: &[Vec<Figures>]) -> String {

@@ -300,8 +300,7 @@ fn series(options: &Options, servers: &[Server], points: &[Point]) -> Vec<Series
                 let ratio = stats::paired_ratio(&point.goodputs[at], &point.goodputs[0])?;
                 Some(((point.delay_ms, ratio.median), (ratio.least, ratio.greatest)))
             });
-            let (line, spread): (Vec<_>, Vec<_>) = ratios.unzip();
-            all.push(Series::new(format!("{}, {loss}%", server.name), line).with_spread(spread));
+            all.push(Series::ranged(format!("{}, {loss}%", server.name), ratios));
         }
     }
     all

@@ -150,8 +150,7 @@ fn series(options: &Options, server: &Server, at: usize, figures: &[Vec<Figures>
         let Summary { median, least, greatest, .. } = Summary::of(&figures[at].goodputs)?;
         Some(((*rtt_ms, median / 1e6), (least / 1e6, greatest / 1e6)))
     });
-    let (points, spread): (Vec<_>, Vec<_>) = of.unzip();
-    Series::new(&server.name, points).with_spread(spread)
+    Series::ranged(&server.name, of)
 }
 
 #[cfg(test)]

@@ -486,8 +486,7 @@ fn series(lines: &[Line], how: How, batch: u16) -> Series {
         let Summary { median, least, greatest, .. } = Summary::of(&rates)?;
         Some(((f64::from(line.readers), median), (least, greatest)))
     });
-    let (points, spread): (Vec<_>, Vec<_>) = of.unzip();
-    Series::new(how.name(), points).with_spread(spread)
+    Series::ranged(how.name(), of)
 }
 
 #[cfg(test)]

@@ -57,6 +57,12 @@ impl Series {
         Series { name: name.into(), points, spread: Vec::new() }
     }
 
+    /// A line through points that each have the least and greatest of their rounds.
+    pub(crate) fn ranged(name: impl Into<String>, points: impl Iterator<Item = ((f64, f64), (f64, f64))>) -> Series {
+        let (points, spread): (Vec<_>, Vec<_>) = points.unzip();
+        Series::new(name, points).with_spread(spread)
+    }
+
     /// With the least and greatest of each point's rounds.
     ///
     /// # Panics

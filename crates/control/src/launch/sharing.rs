@@ -6,6 +6,7 @@
 //! they arrive, unless that is asked for.
 
 use crate::config::Settings;
+use crate::secrets::random;
 use crate::words::Balance;
 use base::balance::Policy;
 use dataplane::{Owners, Sharing};
@@ -28,14 +29,16 @@ struct Spreading {
 }
 
 /// How the threads of `interface` share its flows, in a word for the log with it; None: each serves what its queue receives.
+///
+/// # Errors
+/// The kernel's, when it has no randomness to give.
 pub(crate) fn sharing(
     settings: &Settings,
     interface: &str,
     threads: Range<usize>,
-    secret: [u64; 2],
-) -> (Option<Sharing>, Option<String>) {
+) -> io::Result<(Option<Sharing>, Option<String>)> {
     if threads.len() < 2 || settings.balance == Some(Balance::Off) {
-        return (None, None);
+        return Ok((None, None));
     }
     let asked = settings.balance == Some(Balance::On);
     let spreading = match &settings.rss_key {
@@ -52,18 +55,18 @@ pub(crate) fn sharing(
         }
         Err(why) if asked => {
             let count = threads.len() as u16;
+            // not TCP's: who learned something of this hash, which is a weak one, would have learned it of that
+            let secret = [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)];
             let owners = Owners::new(Groups::keyed(groups, secret), threads.len(), |group| group % count);
             (owners, format!("{interface}: {groups} flow groups by our own hash, handed over between threads ({why})"))
         }
         Err(why) => {
-            return (
-                None,
-                Some(format!("{interface}: flows stay with the thread of the queue where they arrive ({why})")),
-            );
+            let said = format!("{interface}: flows stay with the thread of the queue where they arrive ({why})");
+            return Ok((None, Some(said)));
         }
     };
     let balance = (settings.balance != Some(Balance::Steal)).then(Policy::default);
-    (Some(Sharing { first: threads.start, owners: Arc::new(owners), balance }), Some(said))
+    Ok((Some(Sharing { first: threads.start, owners: Arc::new(owners), balance }), Some(said)))
 }
 
 /// A NIC that is known by its key alone, as drivers start: the table deals entries out in turn, ports count.

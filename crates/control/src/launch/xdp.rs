@@ -138,7 +138,6 @@ impl Opened {
         settings: &Settings,
         stack: stack::Config,
         services: Maker,
-        secret: [u64; 2],
         registry: &Arc<Registry>,
     ) -> io::Result<Running> {
         for port in &self.ports {
@@ -150,7 +149,7 @@ impl Opened {
         }
         let mut shared = Vec::new();
         for interface in &self.handles {
-            let (sharing, said) = sharing(settings, &interface.name, interface.ports.clone(), secret);
+            let (sharing, said) = sharing(settings, &interface.name, interface.ports.clone())?;
             said.iter().for_each(|said| tracing::info!("{said}"));
             shared.extend(sharing);
         }

@@ -320,8 +320,7 @@ fn series(plan: &Plan, line: &Measured, value: &Value) -> Series {
         let summary = Summary::of(&values(samples, value.of))?;
         Some(((point.x, summary.median), (summary.least, summary.greatest)))
     });
-    let (points, spread): (Vec<_>, Vec<_>) = of.unzip();
-    Series::new(shown(&line.line), points).with_spread(spread)
+    Series::ranged(shown(&line.line), of)
 }
 
 #[cfg(test)]
