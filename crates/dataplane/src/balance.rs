@@ -2,24 +2,31 @@
 //!
 //! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
 //! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average
-//! falls under a low one. It is busy, too, when its processor has other work: when for a quarter of an interval it could have run
-//! and did not, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
+//! falls under a low one. It is busy, too, when it is *held up*, since its processor has other work: when for a quarter of an
+//! interval it could have run and did not, or had to wait long whenever it was to run, by the scheduler's own count. Peers that
+//! wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
 //! thread asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections.
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
 //! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and
 //! its owner knows how many frames each group brought; so as many move as level the two threads.
 
+use crate::pulse::Waits;
 use base::balance::{Load, Policy};
 use base::{CacheAligned, Instant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A busy thread gives away at least this part of what it takes, so that one that is slow and not loaded is relieved too.
 const LEAST_PART: u32 = 16;
 
-/// A thread is busy that waited for its processor for this part of an interval.
+/// A thread is held up that waited for its processor for this part of an interval.
 const LATE_PART: u64 = 4;
+/// Or that waited so long each time on average, a slice of the scheduler's rather than a wake-up or an interrupt, and for so long in
+/// all. Groups and frames that others take leave it with few times.
+const LONG_WAIT: Duration = Duration::from_micros(500);
+const LONG_WAITS: Duration = Duration::from_millis(2);
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 
@@ -29,6 +36,7 @@ struct Seat {
     /// when this was written, in nanoseconds of the threads' clock; one that sleeps does not write
     at: AtomicU64,
     busy: AtomicBool,
+    held_up: AtomicBool,
     /// frames of its groups, as the halved weights have them: those of one interval
     frames: AtomicU32,
 }
@@ -52,6 +60,8 @@ pub(crate) struct Relief {
     pub(crate) frames: u32,
     /// of so many that it had; by the time that it chooses it has counted more
     pub(crate) of: u32,
+    /// it does not get its processor
+    pub(crate) held_up: bool,
 }
 
 /// What is to be done.
@@ -71,9 +81,9 @@ pub(crate) struct Balance {
     me: u16,
     policy: Policy,
     load: Load,
-    /// nanoseconds that the thread has waited for its processor, and when that was asked
-    delay: Option<(Instant, u64)>,
-    late: bool,
+    /// how the thread has waited for its processor, and when that was asked
+    waits: Option<(Instant, Waits)>,
+    held_up: bool,
     /// frames by group, halved at each interval
     weights: Box<[u32]>,
     board: Arc<Board>,
@@ -87,7 +97,7 @@ impl Balance {
         let me = me as u16;
         let weights = vec![0; groups].into();
         let load = Load::default();
-        Balance { me, policy, load, delay: None, late: false, weights, board, next_at: None, last: me }
+        Balance { me, policy, load, waits: None, held_up: false, weights, board, next_at: None, last: me }
     }
 
     /// A frame of our group was taken.
@@ -114,22 +124,31 @@ impl Balance {
     /// Whether [`Balance::on_delay`] is to be told.
     #[inline]
     pub(crate) fn wants_delay(&self, now: Instant) -> bool {
-        self.delay.is_none_or(|(at, _)| now - at >= self.policy.migrate_every)
+        self.waits.is_none_or(|(at, _)| now - at >= self.policy.migrate_every)
     }
 
-    /// Takes in for how long the thread has waited for its processor since it began, by the scheduler.
-    pub(crate) fn on_delay(&mut self, now: Instant, waited_ns: u64) {
-        if let Some((at, before)) = self.delay {
+    /// Takes in how the thread has waited for its processor since it began, by the scheduler.
+    pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits) {
+        if let Some((at, before)) = self.waits {
             let passed = (now - at).as_nanos() as u64;
-            self.late = waited_ns.saturating_sub(before) >= passed / LATE_PART;
+            let waited = waits.ns.saturating_sub(before.ns);
+            let times = waits.times.saturating_sub(before.times).max(1);
+            let long = waited / times >= LONG_WAIT.as_nanos() as u64;
+            let enough = self.held_up || waited >= LONG_WAITS.as_nanos() as u64;
+            self.held_up = waited >= passed / LATE_PART || long && enough;
         }
-        self.delay = Some((now, waited_ns));
+        self.waits = Some((now, waits));
+    }
+
+    /// Whether it does not get its processor.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     /// Takes in how many frames wait at `now`; at the end of each interval, what is to be done.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> Option<Advice> {
-        let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32) || self.late;
+        let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32) || self.held_up;
         if self.next_at.is_some_and(|at| now < at) {
             return None;
         }
@@ -145,6 +164,7 @@ impl Balance {
         let seat = &self.board.0[usize::from(self.me)];
         seat.at.store(now.as_nanos(), Ordering::Relaxed);
         seat.busy.store(busy, Ordering::Relaxed);
+        seat.held_up.store(self.held_up, Ordering::Relaxed);
         seat.frames.store(frames, Ordering::Relaxed);
         if first || !self.policy.migrate {
             Advice::Nothing
@@ -166,9 +186,11 @@ impl Balance {
         };
         let Some(from) = others.into_iter().find(is_busy) else { return Advice::Nothing };
         self.last = from;
-        let theirs = self.board.0[usize::from(from)].frames.load(Ordering::Relaxed);
+        let seat = &self.board.0[usize::from(from)];
+        let theirs = seat.frames.load(Ordering::Relaxed);
+        let held_up = seat.held_up.load(Ordering::Relaxed);
         let frames = (theirs.saturating_sub(ours) / 2).max(theirs / LEAST_PART).max(1);
-        Advice::Ask(Relief { from, frames, of: theirs })
+        Advice::Ask(Relief { from, frames, of: theirs, held_up })
     }
 
     /// Which of our groups to give away for `frames` of the `of` that we had shown, from `from` on and round the end: none that would
@@ -199,7 +221,7 @@ impl Balance {
 
     /// Whether the thread is busy, and the moving average of its backlog.
     pub(crate) fn shown(&self) -> (bool, u32) {
-        (self.load.is_busy() || self.late, self.load.average())
+        (self.load.is_busy() || self.held_up, self.load.average())
     }
 }
 

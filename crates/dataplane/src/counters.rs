@@ -103,6 +103,10 @@ pub struct Crossings {
     pub lost: Counter,
     /// frames that waited for their group to arrive
     pub waited: Counter,
+    /// frames of ours that we took from the port of a thread that was held up
+    pub helped: Counter,
+    /// frames that we took there and passed on to it
+    pub passed: Counter,
     /// flow groups that were given away
     pub groups_out: Counter,
     /// flow groups that were taken over
@@ -124,6 +128,8 @@ impl Crossings {
             frames_in: Counter::default(),
             lost: Counter::default(),
             waited: Counter::default(),
+            helped: Counter::default(),
+            passed: Counter::default(),
             groups_out: Counter::default(),
             groups_in: Counter::default(),
             busy: Counter::default(),
@@ -135,10 +141,16 @@ impl Crossings {
 impl Report for Crossings {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
         let thread = ("thread", self.thread.as_str());
-        let mut one = |name, help, direction: Option<&str>, counter: &Counter| {
-            let labels = [thread, ("direction", direction.unwrap_or_default())];
-            let labels = if direction.is_some() { &labels[..] } else { &labels[..1] };
+        let mut labelled = |name, help, label: Option<(&str, &str)>, counter: &Counter| {
+            let labels = [thread, label.unwrap_or_default()];
+            let labels = if label.is_some() { &labels[..] } else { &labels[..1] };
             show(Figure { name, help, gauge: false, labels, value: counter.get() });
+        };
+        let taken = "frames that a thread took from the port of one that was held up";
+        labelled("dataplane_helped_frames_total", taken, Some(("to", "itself")), &self.helped);
+        labelled("dataplane_helped_frames_total", taken, Some(("to", "owner")), &self.passed);
+        let mut one = |name, help, direction: Option<&str>, counter: &Counter| {
+            labelled(name, help, direction.map(|direction| ("direction", direction)), counter);
         };
         let frames = "frames of other threads' flow groups";
         one("dataplane_crossed_frames_total", frames, Some("out"), &self.frames_out);

@@ -12,6 +12,8 @@
 //! 3. Every other thread is asked, and answers over the same ring that carried its frames to the old owner. With the last answer
 //!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*).
 //!
+//! What arrives for a thread that is held up others take for it: see [`help`].
+//!
 //! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
 
 use crate::balance::{Advice, Balance, Board, Relief};
@@ -19,11 +21,17 @@ use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::cycle::Parcel;
 use crate::owners::Owners;
+use crate::pulse::Waits;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+mod help;
+
+pub(crate) use help::Helpers;
+use help::Helping;
 
 /// What waits between two threads at most.
 const RING_ITEMS: usize = 2048;
@@ -113,6 +121,7 @@ pub(crate) struct Crossing {
     /// what came with groups, to be taken in before the burst that came behind it
     arrivals: VecDeque<(Instant, Parcel)>,
     balance: Option<Balance>,
+    helping: Helping,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
     bells: Vec<Arc<Bell>>,
@@ -120,12 +129,13 @@ pub(crate) struct Crossing {
 }
 
 /// Every thread's ends, for threads with these bells, the first of which is thread `first` of all; `balance`: groups move by
-/// themselves, by this policy.
+/// themselves, by this policy, and threads help each other.
 pub(crate) fn crossings(
     owners: &Arc<Owners>,
     balance: Option<&Policy>,
     first: usize,
     bells: &[Arc<Bell>],
+    helpers: &Arc<Helpers>,
 ) -> Vec<Crossing> {
     let threads = owners.threads();
     let board = Board::new(threads);
@@ -147,6 +157,7 @@ pub(crate) fn crossings(
         departures: VecDeque::new(),
         arrivals: VecDeque::new(),
         balance: balance(me),
+        helping: Helping::new(helpers.clone()),
         touched: vec![false; threads],
         bells: bells.to_vec(),
         counters: Arc::new(Crossings::new(owners.clone(), me as u16, first + me)),
@@ -185,6 +196,7 @@ impl Crossing {
             || !self.departures.is_empty()
             || !self.wishes.is_empty()
             || !self.unsent.is_empty()
+            || self.put_aside() > 0
             || self.into.iter_mut().flatten().any(|ring| ring.waiting(1) > 0)
     }
 
@@ -240,9 +252,9 @@ impl Crossing {
     }
 
     /// So long, in all.
-    pub(crate) fn on_delay(&mut self, now: Instant, waited_ns: u64) {
+    pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits) {
         if let Some(balance) = &mut self.balance {
-            balance.on_delay(now, waited_ns);
+            balance.on_delay(now, waits);
         }
     }
 
@@ -250,9 +262,10 @@ impl Crossing {
     /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
+        let aside = self.put_aside() + self.replayed.len();
         let Some(balance) = &mut self.balance else { return };
-        let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
-        if let Some(advice) = balance.look(now, waiting + sent + self.replayed.len()) {
+        let sent: usize = aside + self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum::<usize>();
+        if let Some(advice) = balance.look(now, waiting + sent) {
             self.take_advice(advice);
         }
     }
@@ -261,16 +274,23 @@ impl Crossing {
     fn take_advice(&mut self, advice: Advice) {
         match advice {
             Advice::Nothing => {}
-            Advice::Ask(Relief { from, frames, of }) => self.note(from, Note::Relieved { frames, of, by: self.me }),
+            Advice::Ask(Relief { from, frames, of, held_up }) => {
+                self.note(from, Note::Relieved { frames, of, by: self.me });
+                if held_up {
+                    self.offer(from);
+                }
+            }
             Advice::CallForHelp => {
                 let me = usize::from(self.me);
                 self.touched.iter_mut().enumerate().for_each(|(at, touched)| *touched |= at != me);
             }
         }
         if let Some(balance) = &self.balance {
+            let held_up = balance.is_held_up();
             let (busy, backlog) = balance.shown();
             self.counters.busy.set(u64::from(busy));
             self.counters.backlog.set(u64::from(backlog));
+            self.review_help(held_up);
         }
     }
 
@@ -491,6 +511,7 @@ impl Crossing {
                 }
             }
         }
+        self.clear_aside(&mut give);
         self.replayed.drain(..).for_each(&mut give);
         self.coming.iter_mut().for_each(|coming| coming.waiting.drain(..).for_each(&mut give));
     }

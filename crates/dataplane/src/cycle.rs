@@ -5,7 +5,7 @@ use crate::crossing::Crossing;
 use crate::tap::{Direction, Tap};
 use app::Service;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
-use port::{Gather, Large, Outgoing, Piece, Port, Segmentation, Supply};
+use port::{Gather, Inlet, Large, Outgoing, Piece, Port, Segmentation, Supply};
 use std::any::Any;
 use std::sync::Arc;
 use wire::flow::Groups;
@@ -168,9 +168,40 @@ pub struct Loop<P, S, N = stack::Stack> {
     /// when the stack is to be polled
     due: Option<Instant>,
     tap: Option<Tap>,
-    /// the way to other threads of the interface, and what the port received before it is known whose it is
-    crossing: Option<Box<(Crossing, Burst)>>,
+    /// where it is one of several of an interface
+    joint: Option<Box<Joint>>,
     counters: Arc<Counters>,
+}
+
+/// What a loop that is one of several has.
+#[derive(Debug)]
+struct Joint {
+    /// the way to other threads of the interface
+    crossing: Crossing,
+    /// what the port received, before it is known whose it is
+    received: Burst,
+    /// the port's receive side, where others may take from it
+    inlet: Option<Arc<dyn Inlet>>,
+}
+
+impl Joint {
+    /// Receives from the port what is there for this thread and sends others theirs, before anybody else takes something there.
+    fn receive<P: Port>(&mut self, port: &mut P, rx: &mut Burst, limit: usize, lost: &mut Burst) -> usize {
+        let Joint { crossing, received, inlet } = self;
+        let Some(inlet) = inlet else {
+            let seen = port.receive(received, limit);
+            crossing.sort(received, rx, lost);
+            return seen;
+        };
+        let mut seen = 0;
+        // a helper that has the lease has what there is, too
+        inlet.lease(&mut |waiting| {
+            seen = crossing.take_aside(received, limit);
+            seen += waiting.receive(received, limit - seen, &mut |frame| port.give(frame));
+            crossing.sort(received, rx, lost);
+        });
+        seen
+    }
 }
 
 impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
@@ -188,7 +219,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             copies: false,
             due: Some(Instant::ZERO),
             tap: None,
-            crossing: None,
+            joint: None,
             counters: Arc::default(),
         }
     }
@@ -199,7 +230,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if let Some(crossing) = &crossing {
             self.stack.set_groups(crossing.owners().groups());
         }
-        self.crossing = crossing.map(|crossing| Box::new((crossing, Burst::new())));
+        let joint = |crossing: Crossing| Joint { inlet: crossing.inlet(), crossing, received: Burst::new() };
+        self.joint = crossing.map(|crossing| Box::new(joint(crossing)));
         self
     }
 
@@ -219,7 +251,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
         let kept = !self.tx.is_empty();
-        if !kept && self.crossing.as_mut().is_some_and(|crossing| crossing.0.departing() > 0) {
+        if !kept && self.joint.as_mut().is_some_and(|joint| joint.crossing.departing() > 0) {
             self.depart(now);
         }
         let spare = self.tx.remaining_capacity();
@@ -233,7 +265,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         let limit = self.batch.min(if waits { spare } else { room });
         let received = match limit {
             0 => 0,
-            limit if self.crossing.is_some() => self.receive_sorted(&mut now, limit),
+            limit if self.joint.is_some() => self.receive_sorted(&mut now, limit),
             limit => self.port.receive(&mut self.rx, limit),
         };
         if !self.rx.is_empty() {
@@ -251,8 +283,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         let kept = if self.tx.is_empty() { Outgoing::Nothing } else { Outgoing::Waiting };
         let outgoing = self.port.flush().max(kept);
-        if let Some(crossing) = &mut self.crossing {
-            crossing.0.ring_bells();
+        if let Some(joint) = &mut self.joint {
+            joint.crossing.ring_bells();
         }
         self.counters.cycles.add(1);
         if received + transmitted == 0 {
@@ -269,20 +301,21 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     /// what has happened: the cycle's time goes on to when the group was sent.
     #[inline(never)]
     fn receive_sorted(&mut self, now: &mut Instant, limit: usize) -> usize {
-        let Loop { port, stack, service, rx, free, due, crossing, .. } = self;
-        let Some((crossing, received)) = crossing.as_deref_mut() else { return 0 };
+        let Loop { port, stack, service, rx, free, due, joint, .. } = self;
+        let Some(joint) = joint.as_deref_mut() else { return 0 };
         let home = |free: &mut Burst, port: &mut P| free.drain(..).for_each(|frame| port.give(frame));
-        crossing.look(*now, port.waiting());
+        joint.crossing.look(*now, port.waiting());
         // neither side starves the other
-        let mut seen = crossing.receive(rx, limit.div_ceil(2), free);
+        let mut seen = joint.crossing.receive(rx, limit.div_ceil(2), free);
         home(free, port);
-        if !crossing.is_replaying() {
-            seen += port.receive(received, limit - rx.len());
-            crossing.sort(received, rx, free);
+        if !joint.crossing.is_replaying() {
+            seen += joint.receive(port, rx, limit - rx.len(), free);
             home(free, port);
-            seen += crossing.receive(rx, limit, free);
+            seen += joint.crossing.receive(rx, limit, free);
             home(free, port);
         }
+        let Joint { crossing, received, .. } = joint;
+        seen += crossing.help(rx, received, limit, port);
         while let Some((at, parcel)) = crossing.arrival() {
             *now = at.max(*now);
             stack.arrive(*now, parcel, service);
@@ -296,8 +329,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     #[cold]
     fn depart(&mut self, now: Instant) {
         self.port.flush();
-        let Loop { stack, service, crossing, .. } = self;
-        let Some((crossing, _)) = crossing.as_deref_mut() else { return };
+        let Loop { stack, service, joint, .. } = self;
+        let Some(Joint { crossing, .. }) = joint.as_deref_mut() else { return };
         for _ in 0..crossing.departing() {
             let Some(departure) = crossing.departure() else { break };
             if stack.can_depart(departure.group, service) {
@@ -373,7 +406,12 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
 
     /// Asks other threads for flow groups.
     pub(crate) fn crossing(&mut self) -> Option<&mut Crossing> {
-        self.crossing.as_deref_mut().map(|(crossing, _)| crossing)
+        self.joint.as_deref_mut().map(|joint| &mut joint.crossing)
+    }
+
+    /// The port, and the way to other threads.
+    pub(crate) fn port_and_crossing(&self) -> (&P, Option<&Crossing>) {
+        (&self.port, self.joint.as_deref().map(|joint| &joint.crossing))
     }
 
     /// Begins or ends copying frames.
@@ -388,8 +426,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
 
     /// Tells a stack that was made anew what the first one was told.
     pub(crate) fn introduce(&self, stack: &mut N) {
-        if let Some((crossing, _)) = self.crossing.as_deref() {
-            stack.set_groups(crossing.owners().groups());
+        if let Some(joint) = self.joint.as_deref() {
+            stack.set_groups(joint.crossing.owners().groups());
         }
     }
 
@@ -407,7 +445,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         self.stack = stack;
         self.service = service;
-        if let Some((_, received)) = self.crossing.as_deref_mut() {
+        if let Some(Joint { received, .. }) = self.joint.as_deref_mut() {
             self.counters.dropped_panic.add(received.len() as u64);
             received.drain(..).for_each(|frame| self.port.give(frame));
         }
@@ -421,7 +459,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
                 self.port.give(frame);
             }
         }
-        if let Some((mut crossing, mut received)) = self.crossing.take().map(|crossing| *crossing) {
+        if let Some(Joint { mut crossing, mut received, .. }) = self.joint.take().map(|joint| *joint) {
             crossing.clear(|frame| self.port.give(frame));
             received.drain(..).for_each(|frame| self.port.give(frame));
         }

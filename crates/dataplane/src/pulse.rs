@@ -18,6 +18,14 @@ pub struct Pulse {
     pub waited_ns: u64,
 }
 
+/// How often a thread has waited for its processor since it began, and how long in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waits {
+    pub(crate) ns: u64,
+    /// times that it was let run
+    pub(crate) times: u64,
+}
+
 /// What the scheduler counts of a thread.
 #[derive(Debug)]
 pub(crate) struct Scheduled(Option<File>);
@@ -28,12 +36,14 @@ impl Scheduled {
         Scheduled(File::open("/proc/thread-self/schedstat").ok())
     }
 
-    /// Nanoseconds for which it could have run and did not (Documentation/scheduler/sched-stats: the second figure).
-    pub(crate) fn waited_ns(&self) -> u64 {
+    /// How it has waited (Documentation/scheduler/sched-stats: the second figure and the third).
+    pub(crate) fn waits(&self) -> Waits {
         let mut text = [0; 64];
         let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let figure = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
-        figure.unwrap_or(0)
+        let figures = std::str::from_utf8(&text[..read]).unwrap_or_default();
+        let mut figures = figures.split_ascii_whitespace().skip(1).map(|figure| figure.parse().unwrap_or(0));
+        let mut next = || figures.next().unwrap_or(0);
+        Waits { ns: next(), times: next() }
     }
 }
 
@@ -119,7 +129,9 @@ mod tests {
     fn the_scheduler_counts_of_the_thread_that_asked() {
         let scheduled = Scheduled::of_this_thread();
         assert!(scheduled.0.is_some(), "a kernel without schedstat");
-        let before = scheduled.waited_ns();
-        assert!(scheduled.waited_ns() >= before);
+        let before = scheduled.waits();
+        std::thread::sleep(Duration::from_millis(1));
+        let after = scheduled.waits();
+        assert!(after.ns >= before.ns && after.times > before.times, "{before:?} {after:?}");
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::bell::Bell;
 use crate::counters::Crossings;
-use crate::crossing::{Crossing, crossings};
+use crate::crossing::{Crossing, Helpers, crossings};
 use crate::idle::{Governor, Idle, Next};
 use crate::pulse::{Pulse, Scheduled};
 use crate::tap::Tap;
 use crate::{Counters, Floor, Loop, Owners};
 use app::{Service, Waker};
+use arrayvec::ArrayVec;
 use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
 use port::{Facts, Outgoing, Port};
@@ -60,12 +61,15 @@ pub struct Sharing {
 }
 
 /// Each thread's ways to the others of its interface.
-fn ways(sharing: &[Sharing], bells: &[Arc<Bell>]) -> Vec<Option<Crossing>> {
+fn ways<P: Port>(sharing: &[Sharing], bells: &[Arc<Bell>], ports: &[P]) -> Vec<Option<Crossing>> {
     let mut ways: Vec<Option<Crossing>> = bells.iter().map(|_| None).collect();
     for Sharing { first, owners, balance } in sharing {
         let threads = *first..first + owners.threads();
         assert!(threads.end <= bells.len(), "threads {threads:?} of {}", bells.len());
-        let made = crossings(owners, balance.as_ref(), *first, &bells[threads.clone()]);
+        // who gets no groups has nothing to help for
+        let inlet = |port: &P| if balance.as_ref()?.migrate { port.inlet() } else { None };
+        let helpers = Helpers::new(owners.groups().count(), ports[threads.clone()].iter().map(inlet));
+        let made = crossings(owners, balance.as_ref(), *first, &bells[threads.clone()], &helpers);
         for (way, made) in ways[threads].iter_mut().zip(made) {
             assert!(way.is_none(), "a thread of two interfaces");
             *way = Some(made);
@@ -147,7 +151,7 @@ where
         let clock = Clock::start();
         let mut dataplane = Dataplane { threads: Vec::with_capacity(ports.len()) };
         let bells = ports.iter().map(|_| Bell::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
-        let mut ways = ways(&config.sharing, &bells).into_iter();
+        let mut ways = ways(&config.sharing, &bells, &ports).into_iter();
         for ((n, port), bell) in ports.into_iter().enumerate().zip(bells) {
             let crossing = ways.next().flatten();
             let crossings = crossing.as_ref().map(|crossing| crossing.counters().clone());
@@ -212,7 +216,7 @@ where
         self.threads.iter().map(|thread| Pulse {
             cycles: thread.counters.cycles.get(),
             asleep: thread.shared.bell.is_asleep(),
-            waited_ns: thread.scheduled.waited_ns(),
+            waited_ns: thread.scheduled.waits().ns,
         })
     }
 
@@ -348,7 +352,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             if let Some(crossing) = self.cycles.crossing()
                 && crossing.wants_delay(now)
             {
-                crossing.on_delay(now, self.scheduled.waited_ns());
+                crossing.on_delay(now, self.scheduled.waits());
             }
             let activity = self.cycles.cycle(now);
             let (began, busy) = (now, activity.is_busy());
@@ -407,12 +411,14 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
     }
 
     fn wait(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
-        let counters = self.cycles.counters().clone();
-        let port = self.cycles.port();
+        let (port, crossing) = self.cycles.port_and_crossing();
         // what has arrived cannot be received while nothing can be sent: to wait for it would be to ask again and again, on a
         // processor that whoever makes room may need
-        let pollable = if outgoing == Outgoing::Full { None } else { port.descriptor() };
-        let most = if outgoing == Outgoing::Waiting || pollable.is_none() {
+        let full = outgoing == Outgoing::Full;
+        let pollable = if full { None } else { port.descriptor() };
+        let elsewhere = crossing.filter(|_| !full).and_then(Crossing::elsewhere);
+        let is_blocked = crossing.is_some_and(Crossing::is_blocked);
+        let most = if outgoing == Outgoing::Waiting || pollable.is_none() || is_blocked {
             let short = self.short_sleep;
             self.short_sleep = (short * 2).min(LONGEST_SHORT_SLEEP);
             Some(now + short)
@@ -429,21 +435,13 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             tv_nsec: limit.subsec_nanos().into(),
         });
         let wake = PollFd::from_borrowed_fd(self.shared.bell.descriptor(), PollFlags::IN);
-        counters.sleeps.add(1);
-        let signalled = match pollable {
-            Some(port) => {
-                let mut both = [wake, PollFd::from_borrowed_fd(port, PollFlags::IN)];
-                // an interrupted sleep is a short one
-                let _ = poll(&mut both, limit.as_ref());
-                !both[0].revents().is_empty()
-            }
-            None => {
-                let mut one = [wake];
-                // as above
-                let _ = poll(&mut one, limit.as_ref());
-                !one[0].revents().is_empty()
-            }
-        };
+        let arrives = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut all = ArrayVec::<_, 3>::from_iter([wake]);
+        all.extend(pollable.into_iter().chain(elsewhere).map(arrives));
+        self.cycles.counters().sleeps.add(1);
+        // an interrupted sleep is a short one
+        let _ = poll(&mut all, limit.as_ref());
+        let signalled = !all[0].revents().is_empty();
         if signalled {
             self.shared.bell.silence();
         }

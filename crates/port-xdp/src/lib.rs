@@ -11,6 +11,8 @@
 pub mod device;
 mod ethtool;
 mod handle;
+mod intake;
+mod ledger;
 pub mod nic;
 mod open;
 mod packet;

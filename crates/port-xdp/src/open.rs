@@ -585,7 +585,7 @@ fn finish(
         let mut busy_poll = config.busy_poll_us.map(|us| (us, base::BURST_FRAMES as u32));
         if let Some((us, budget)) = busy_poll {
             busy_polling = match socket.prefer_busy_poll(us, budget) {
-                Ok(()) if socket.napi() == 0 => BusyPolling::Unmapped,
+                Ok(()) if socket.sender.napi() == 0 => BusyPolling::Unmapped,
                 Ok(()) => BusyPolling::On,
                 Err(e) => {
                     busy_poll = None;

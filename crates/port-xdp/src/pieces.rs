@@ -1,7 +1,7 @@
 //! Packets that came in several chunks, until the last of them has.
 
 use arrayvec::ArrayVec;
-use base::{Frame, Pool};
+use base::Frame;
 use std::collections::VecDeque;
 
 /// Chunks of the longest packet: 64 KiB and a link header, 1792 bytes in each (chunks of 2048).
@@ -40,14 +40,14 @@ impl Pieces {
     /// Takes a piece, the last of its packet unless `more` follow. A whole packet becomes frames that wait; one that is none for a
     /// stack goes home, and the number of its pieces is returned.
     #[cold]
-    pub(crate) fn take(&mut self, piece: Frame, more: bool, pool: &mut Pool) -> u64 {
+    pub(crate) fn take(&mut self, piece: Frame, more: bool, mut home: impl FnMut(Frame)) -> u64 {
         let mut refused = 0;
         if let Err(full) = self.arriving.try_push(piece) {
             self.spoiled = true;
-            refused += self.abandon(pool) + 1;
-            pool.give(full.element());
+            refused += self.abandon(&mut home) + 1;
+            home(full.element());
         } else if self.spoiled {
-            refused += self.abandon(pool);
+            refused += self.abandon(&mut home);
         }
         if more {
             return refused;
@@ -57,24 +57,24 @@ impl Pieces {
             self.ready.extend(self.arriving.drain(..));
             return refused;
         }
-        refused + self.abandon(pool)
+        refused + self.abandon(home)
     }
 
     /// Sends home what has come of a packet; the rest of it will not come.
-    pub(crate) fn forget(&mut self, pool: &mut Pool) {
+    pub(crate) fn forget(&mut self, home: impl FnMut(Frame)) {
         self.spoiled = false;
-        self.abandon(pool);
+        self.abandon(home);
     }
 
     /// Sends home every frame.
-    pub(crate) fn clear(&mut self, pool: &mut Pool) {
-        self.forget(pool);
-        self.ready.drain(..).for_each(|frame| pool.give(frame));
+    pub(crate) fn clear(&mut self, mut home: impl FnMut(Frame)) {
+        self.forget(&mut home);
+        self.ready.drain(..).for_each(home);
     }
 
-    fn abandon(&mut self, pool: &mut Pool) -> u64 {
+    fn abandon(&mut self, home: impl FnMut(Frame)) -> u64 {
         let n = self.arriving.len() as u64;
-        self.arriving.drain(..).for_each(|frame| pool.give(frame));
+        self.arriving.drain(..).for_each(home);
         n
     }
 }

@@ -2,29 +2,27 @@
 //!
 //! Who holds a queue's frames: its pool, the kernel (fill ring, receive ring, transmit ring, completion ring and the
 //! device itself), or the caller, which may give a frame to another queue's port: that one sends it home when it is done
-//! with it. [`Ledger`] knows which chunks the kernel has from this port, so an address that comes
+//! with it. A [`Ledger`] for each direction knows which chunks the kernel has from this port, so an address that comes
 //! out of a ring becomes a frame only when it was given up here and not taken back: the handle is then the only one.
+//! The receive side is a part of its own, which other threads may help out at ([`crate::intake`]).
 //!
 //! A packet of several buffers is received where the socket was bound for it (in generic mode), and is made into frames (see
 //! `port::separate`). Left out: transmitting them, and receiving them from a driver.
 
-#![allow(unsafe_code)]
-
+use crate::intake::Intake;
+use crate::ledger::Ledger;
 use crate::packet::Packet;
-use crate::pieces::Pieces;
-use crate::ring::{Address, Descriptor, Drains, Ring};
+use crate::ring::Descriptor;
 use crate::slot::Slot;
-use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step, Unbound, is_transient};
+use crate::socket::{self, Binding, Memory, Refused, Sender, Sizes, Socket, Step, Unbound, is_transient};
 use crate::stats::Stats;
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
-use port::{Facts, Large, Outgoing, Port};
+use port::{Facts, Inlet, Large, Outgoing, Port};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The descriptor is one piece of a packet that goes on in the next.
-const XDP_PKT_CONTD: u32 = 1;
 /// The shortest frame the kernel transmits: an Ethernet header.
 const SHORTEST_BYTES: usize = 14;
 /// Calls in one flush at most. At 32 frames a call (kernels before 6.17) that drains a ring of 2048.
@@ -35,44 +33,6 @@ const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 const PATIENCE_FLUSHES: u32 = 16;
 /// Sockets opened in advance: each device reset takes one, and none can be opened once privileges are dropped.
 const SPARES: usize = 8;
-
-/// Which chunks the kernel holds from one port: a bit a chunk.
-#[derive(Debug)]
-struct Ledger {
-    bits: Box<[u64]>,
-    chunk_shift: u32,
-}
-
-impl Ledger {
-    fn new(arena: &Arena) -> Ledger {
-        let words = (arena.chunks() as usize).div_ceil(64);
-        Ledger { bits: vec![0; words].into(), chunk_shift: arena.chunk_bytes().trailing_zeros() }
-    }
-
-    #[inline(always)]
-    fn give_up(&mut self, address: u64) {
-        let chunk = (address >> self.chunk_shift) as usize;
-        self.bits[chunk / 64] |= 1 << (chunk % 64);
-    }
-
-    /// Whether the chunk was held; it no longer is.
-    #[inline(always)]
-    fn take_back(&mut self, address: u64) -> bool {
-        let chunk = (address >> self.chunk_shift) as usize;
-        let Some(word) = self.bits.get_mut(chunk / 64) else { return false };
-        let bit = 1 << (chunk % 64);
-        let held = *word & bit != 0;
-        *word &= !bit;
-        held
-    }
-
-    /// The addresses of all chunks held.
-    fn held(&self) -> Vec<u64> {
-        let chunks = 0..self.bits.len() * 64;
-        let held = chunks.filter(|chunk| self.bits[chunk / 64] & 1 << (chunk % 64) != 0);
-        held.map(|chunk| (chunk as u64) << self.chunk_shift).collect()
-    }
-}
 
 /// How a port was made, and is made again.
 #[derive(Debug)]
@@ -93,13 +53,13 @@ pub struct XdpPort {
     facts: Facts,
     arena: Arc<Arena>,
     pool: Pool,
-    ledger: Ledger,
+    intake: Arc<Intake>,
     /// None after a rebuild that failed, until one succeeds
-    socket: Option<Socket>,
-    /// frames that the kernel has for transmission
+    sender: Option<Sender>,
+    /// what the kernel has for transmission
+    ledger: Ledger,
+    /// frames of it
     outstanding: u32,
-    pieces: Pieces,
-    busy_polling: bool,
     /// flushes since the last completion while frames were outstanding, and when that was first looked at
     quiet_flushes: u32,
     quiet_since: Option<Instant>,
@@ -118,15 +78,16 @@ impl XdpPort {
         let arena = pool.arena().clone();
         let stats = Arc::new(Stats::new(interface, recipe.binding.queue));
         stats.watch(socket.fd());
+        let Socket { receiver, sender, .. } = socket;
+        let intake = Intake::new(receiver, arena.clone(), recipe.busy_poll.is_some(), stats.clone());
         let mut port = XdpPort {
             facts,
+            intake: Arc::new(intake),
+            sender: Some(sender),
             ledger: Ledger::new(&arena),
             arena,
             pool,
-            socket: Some(socket),
             outstanding: 0,
-            pieces: Pieces::default(),
-            busy_polling: recipe.busy_poll.is_some(),
             quiet_flushes: 0,
             quiet_since: None,
             recipe,
@@ -167,7 +128,7 @@ impl XdpPort {
     /// Whether the kernel knows which NAPI instance feeds this queue, without which busy polling does nothing. Some drivers
     /// never tell (veth, i40e, ixgbe), older kernels only with the first packet.
     pub fn knows_napi(&self) -> bool {
-        self.socket.as_ref().is_some_and(|socket| socket.napi() != 0)
+        self.sender.as_ref().is_some_and(|sender| sender.napi() != 0)
     }
 
     /// Throws the socket away and makes it anew on the same queue, as is needed when a device reset has eaten frames. What
@@ -180,30 +141,35 @@ impl XdpPort {
     pub fn rebuild(&mut self) -> io::Result<()> {
         self.stats.rebuilds.add(1);
         self.stats.unwatch();
-        // rings and descriptor go, and with them the kernel's use of our memory
-        self.socket = None;
-        for address in self.ledger.held() {
-            let frame = reclaim(&self.arena, &mut self.ledger, address, 0);
-            self.pool.give(frame);
-        }
-        self.outstanding = 0;
-        self.pieces.forget(&mut self.pool);
+        self.close();
         self.quiet_flushes = 0;
         self.quiet_since = Some(Instant::now());
-        let mut socket = self.bind_again().map_err(|refused| refused.why)?;
-        if let Some((us, budget)) = self.recipe.busy_poll {
-            self.busy_polling = socket.prefer_busy_poll(us, budget).is_ok();
-        }
-        let room = socket.fill.room(u32::MAX);
-        fill_up(&mut socket, &self.arena, &mut self.ledger, &mut self.pool, room);
-        let registered = self.recipe.slot.fill(socket.fd().as_fd());
+        let socket = self.bind_again().map_err(|refused| refused.why)?;
+        let asked = self.recipe.busy_poll;
+        let busy_polling = asked.is_some_and(|(us, budget)| socket.prefer_busy_poll(us, budget).is_ok());
         self.stats.watch(socket.fd());
-        self.socket = Some(socket);
+        let Socket { receiver, sender, .. } = socket;
+        let fd = sender.fd().clone();
+        self.sender = Some(sender);
+        self.intake.lock().open(receiver, busy_polling);
+        self.refill(1);
+        let registered = self.recipe.slot.fill(fd.as_fd());
         self.quiet_since = None;
         if self.spares.len() < SPARES {
             self.spares.extend(socket::open());
         }
         registered
+    }
+
+    /// Rings and descriptor go, and with them the kernel's use of our memory; every frame comes home.
+    fn close(&mut self) {
+        let mut side = self.intake.lock();
+        side.close();
+        self.sender = None;
+        let (ledger, pool) = (&mut self.ledger, &mut self.pool);
+        ledger.reclaim_all(&self.arena).into_iter().for_each(|frame| pool.give(frame));
+        side.empty(|frame| pool.give(frame));
+        self.outstanding = 0;
     }
 
     /// The place of its socket in the steering program's map.
@@ -214,8 +180,8 @@ impl XdpPort {
     /// Fills the place again that somebody emptied.
     #[cold]
     fn come_back(&mut self) {
-        if let Some(socket) = &self.socket
-            && self.recipe.slot.fill(socket.fd().as_fd()).is_err()
+        if let Some(sender) = &self.sender
+            && self.recipe.slot.fill(sender.fd().as_fd()).is_err()
         {
             self.stats.kick_errors.add(1);
         }
@@ -257,29 +223,29 @@ impl XdpPort {
         }
     }
 
-    /// Tops the fill ring up when it lacks `least` frames.
+    /// Tops the fill ring up when it lacks `least` frames, unless another thread is at it.
     #[inline]
     fn refill(&mut self, least: u32) {
-        let Some(socket) = &mut self.socket else { return };
-        let room = socket.fill.room(least);
-        if room >= least {
-            fill_up(socket, &self.arena, &mut self.ledger, &mut self.pool, room);
+        let Some(mut side) = self.intake.try_lock() else { return };
+        side.refill(least, || self.pool.take());
+        if side.wake().is_err() {
+            self.stats.kick_errors.add(1);
         }
     }
 
     /// Makes the kernel take everything from the transmit ring, in as few calls as it needs.
     #[inline]
     fn kick(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
-        if !socket.is_zerocopy() || socket.tx.needs_wakeup() {
-            let mut before = socket.tx.waiting();
+        let Some(sender) = &mut self.sender else { return };
+        if !sender.is_zerocopy() || sender.ring.needs_wakeup() {
+            let mut before = sender.ring.waiting();
             for _ in 0..KICKS {
                 if before == 0 {
                     break;
                 }
                 self.stats.kicks.add(1);
-                let sent = socket.send();
-                let after = socket.tx.waiting();
+                let sent = sender.send();
+                let after = sender.ring.waiting();
                 if let Err(why) = sent {
                     if !is_transient(&why) {
                         self.stats.kick_errors.add(1);
@@ -289,41 +255,31 @@ impl XdpPort {
                         break; // the device is busy: the next flush tries again
                     }
                 }
-                if socket.is_zerocopy() {
+                if sender.is_zerocopy() {
                     break; // the driver goes on by itself
                 }
                 before = after;
             }
-        }
-        if (self.busy_polling || socket.fill.needs_wakeup()) && socket.wake_receive().is_err_and(|e| !is_transient(&e))
-        {
-            self.stats.kick_errors.add(1);
         }
     }
 
     /// Takes back what the device has sent.
     #[inline]
     fn reap(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
-        let done = socket.completion.waiting(u32::MAX);
+        let XdpPort { sender: Some(Sender { completion, .. }), arena, ledger, pool, .. } = self else { return };
+        let done = completion.waiting(u32::MAX);
         if done == 0 {
             return;
         }
-        home(&mut socket.completion, done, &self.arena, &mut self.ledger, &mut self.pool);
+        for _ in 0..done {
+            let address = completion.get();
+            pool.give(ledger.reclaim(arena, address, 0));
+        }
+        completion.publish();
         self.outstanding -= done;
         self.stats.sent.add(u64::from(done));
         self.quiet_flushes = 0;
         self.quiet_since = None;
-    }
-
-    /// Hands over frames that were pieces of a packet.
-    #[cold]
-    fn hand_over(&mut self, into: &mut Burst, limit: usize) -> usize {
-        let before = into.len();
-        into.extend(std::iter::from_fn(|| self.pieces.next_ready()).take(limit));
-        let got = into.len() - before;
-        self.stats.received.add(got as u64);
-        got
     }
 
     /// Counts flushes that brought nothing back, and rebuilds the socket when that lasts.
@@ -338,38 +294,6 @@ impl XdpPort {
     }
 }
 
-/// Makes a frame of what the kernel gave back.
-///
-/// # Panics
-/// When this port gave the kernel no such chunk: the rings are corrupt and nothing in them can be believed.
-#[inline(always)]
-fn reclaim(arena: &Arena, ledger: &mut Ledger, address: u64, len: u32) -> Frame {
-    assert!(ledger.take_back(address), "the kernel gave back chunk {address:#x}, which it did not have");
-    // SAFETY: the ledger had the chunk as given up by `Arena::give_up` and not taken back since, and no longer has. The kernel
-    // is done with it: it put the address into a ring of ours, or (rebuild) the socket that it served is closed.
-    unsafe { arena.frame_at(address, len) }
-}
-
-#[inline]
-fn home(from: &mut Ring<Address, Drains>, n: u32, arena: &Arena, ledger: &mut Ledger, pool: &mut Pool) {
-    for _ in 0..n {
-        let address = from.get();
-        pool.give(reclaim(arena, ledger, address, 0));
-    }
-    from.publish();
-}
-
-#[inline]
-fn fill_up(socket: &mut Socket, arena: &Arena, ledger: &mut Ledger, pool: &mut Pool, room: u32) {
-    for _ in 0..room {
-        let Some(frame) = pool.take() else { break };
-        let address = arena.give_up(frame);
-        ledger.give_up(address);
-        socket.fill.put(address);
-    }
-    socket.fill.publish();
-}
-
 impl Port for XdpPort {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -377,41 +301,13 @@ impl Port for XdpPort {
 
     #[inline]
     fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
-        let limit = limit.min(into.remaining_capacity());
-        if self.pieces.has_ready() {
-            return self.hand_over(into, limit);
-        }
-        let Some(socket) = &mut self.socket else { return 0 };
-        let waiting = socket.rx.waiting(limit as u32).min(limit as u32);
-        if waiting == 0 {
-            return 0;
-        }
-        let before = into.len();
-        for _ in 0..waiting {
-            if let Some(next) = socket.rx.ahead(4) {
-                base::prefetch::read(self.arena.as_ptr().wrapping_add(next.address as usize));
-            }
-            let got = socket.rx.get();
-            let frame = reclaim(&self.arena, &mut self.ledger, got.address, got.len);
-            let more = got.options & XDP_PKT_CONTD != 0;
-            if more || self.pieces.is_inside() {
-                self.stats.in_pieces.add(self.pieces.take(frame, more, &mut self.pool));
-            } else {
-                into.push(frame);
-            }
-            if self.pieces.has_ready() {
-                break;
-            }
-        }
-        socket.rx.publish();
-        let got = into.len() - before;
-        self.stats.received.add(got as u64);
-        if self.pieces.has_ready() { got + self.hand_over(into, limit - got) } else { got }
+        let Some(mut side) = self.intake.try_lock() else { return 0 };
+        side.receive(into, limit, |frame| self.pool.give(frame))
     }
 
     #[inline]
     fn waiting(&mut self) -> usize {
-        self.socket.as_mut().map_or(0, |socket| socket.rx.waiting(u32::MAX) as usize)
+        self.intake.try_lock().map_or(0, |mut side| side.waiting())
     }
 
     #[inline]
@@ -420,16 +316,16 @@ impl Port for XdpPort {
         if takes.is_some_and(|takes| self.outstanding + BURST_FRAMES as u32 > takes) {
             self.reap();
         }
-        let Some(socket) = &mut self.socket else { return 0 };
+        let Some(sender) = &mut self.sender else { return 0 };
         // bounded by the completion ring too: a frame needs a slot to come back in
-        let back = takes.unwrap_or(u32::MAX).min(socket.completion.size()) - self.outstanding;
-        socket.tx.room(BURST_FRAMES as u32).min(back) as usize
+        let back = takes.unwrap_or(u32::MAX).min(sender.completion.size()) - self.outstanding;
+        sender.ring.room(BURST_FRAMES as u32).min(back) as usize
     }
 
     #[inline]
     fn transmit(&mut self, from: &mut Burst) -> usize {
         let n = from.len().min(self.transmit_room());
-        let Some(socket) = &mut self.socket else { return 0 };
+        let Some(sender) = &mut self.sender else { return 0 };
         let mut queued = 0;
         for frame in from.drain(..n) {
             // the kernel skips such a descriptor without completing it, and the frame would be lost
@@ -439,12 +335,11 @@ impl Port for XdpPort {
                 continue;
             }
             let len = frame.len() as u32;
-            let address = self.arena.give_up(frame);
-            self.ledger.give_up(address);
-            socket.tx.put(Descriptor { address, len, options: 0 });
+            let address = self.ledger.give_up(&self.arena, frame);
+            sender.ring.put(Descriptor { address, len, options: 0 });
             queued += 1;
         }
-        socket.tx.publish();
+        sender.ring.publish();
         self.outstanding += queued;
         n
     }
@@ -458,7 +353,7 @@ impl Port for XdpPort {
         if self.recipe.slot.is_empty() {
             self.come_back();
         }
-        if self.outstanding == 0 && self.socket.is_some() {
+        if self.outstanding == 0 && self.sender.is_some() {
             return Outgoing::Nothing;
         }
         self.quiet_flushes += 1;
@@ -468,7 +363,7 @@ impl Port for XdpPort {
         if Some(self.outstanding) == self.recipe.device_takes {
             return Outgoing::Full;
         }
-        let taken = self.socket.as_mut().is_some_and(|socket| socket.tx.waiting() == 0);
+        let taken = self.sender.as_mut().is_some_and(|sender| sender.ring.waiting() == 0);
         if taken && !self.pool.is_empty() { Outgoing::Underway } else { Outgoing::Waiting }
     }
 
@@ -488,12 +383,16 @@ impl Port for XdpPort {
     fn large(&mut self) -> Option<&mut dyn Large> {
         let packet = self.packet.as_mut()?;
         // what the device has not fetched yet would be overtaken
-        let fetched = self.socket.as_mut().is_some_and(|socket| socket.tx.waiting() == 0);
+        let fetched = self.sender.as_mut().is_some_and(|sender| sender.ring.waiting() == 0);
         if fetched && packet.is_ready() { Some(packet) } else { None }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(|socket| socket.fd().as_fd())
+        self.sender.as_ref().map(|sender| sender.fd().as_fd())
+    }
+
+    fn inlet(&self) -> Option<Arc<dyn Inlet>> {
+        Some(self.intake.clone())
     }
 }
 
@@ -509,32 +408,7 @@ impl Drop for XdpPort {
     fn drop(&mut self) {
         // the kernel lets go first; then every frame is home, and the arena can be unmapped with the last port
         self.stats.unwatch();
-        self.socket = None;
-        self.pieces.clear(&mut self.pool);
-        for address in self.ledger.held() {
-            let frame = reclaim(&self.arena, &mut self.ledger, address, 0);
-            self.pool.give(frame);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chunk_comes_back_once_and_only_if_it_was_given() {
-        let (arena, _frames) = Arena::new(130, 4096).unwrap();
-        let mut ledger = Ledger::new(&arena);
-        for chunk in [0, 63, 64, 129] {
-            ledger.give_up(chunk * 4096 + 256);
-        }
-        assert_eq!(ledger.held(), [0, 63 * 4096, 64 * 4096, 129 * 4096]);
-        // the kernel may name any byte of the chunk
-        assert!(ledger.take_back(64 * 4096 + 4095));
-        assert!(!ledger.take_back(64 * 4096));
-        assert!(!ledger.take_back(65 * 4096));
-        assert!(!ledger.take_back(u64::MAX));
-        assert_eq!(ledger.held(), [0, 63 * 4096, 129 * 4096]);
+        self.close();
+        self.intake.lock().clear(|frame| self.pool.give(frame));
     }
 }

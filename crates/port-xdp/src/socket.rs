@@ -68,15 +68,29 @@ fn at(step: Step) -> impl Fn(io::Error) -> Refused {
 /// A bound socket with its rings.
 #[derive(Debug)]
 pub(crate) struct Socket {
+    pub(crate) receiver: Receiver,
+    pub(crate) sender: Sender,
+    /// what was asked for and took effect
+    pub(crate) tx_budget: bool,
+}
+
+/// The half that receives.
+#[derive(Debug)]
+pub(crate) struct Receiver {
     // the rings go first: they keep the queue as the descriptor does
-    pub(crate) rx: Ring<Descriptor, Drains>,
-    pub(crate) tx: Ring<Descriptor, Fills>,
+    pub(crate) ring: Ring<Descriptor, Drains>,
     pub(crate) fill: Ring<Address, Fills>,
+    fd: Arc<OwnedFd>,
+}
+
+/// The half that sends.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    // as above
+    pub(crate) ring: Ring<Descriptor, Fills>,
     pub(crate) completion: Ring<Address, Drains>,
     fd: Arc<OwnedFd>,
     zerocopy: bool,
-    /// what was asked for and took effect
-    pub(crate) tx_budget: bool,
 }
 
 /// Bytes of frames that the kernel may have under way from a socket in copy mode, as it counts them: a full frame counts for some
@@ -148,16 +162,18 @@ impl Unbound {
         let got: u32 = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS).map_err(at(Step::Bind))?;
         let zerocopy = got & libc::XDP_OPTIONS_ZEROCOPY != 0;
         let tx_budget = set(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &sizes.tx).is_ok();
-        let mut socket = Socket { rx, tx, fill, completion, fd: Arc::new(fd), zerocopy, tx_budget };
+        let fd = Arc::new(fd);
+        let receiver = Receiver { ring: rx, fill, fd: fd.clone() };
+        let mut sender = Sender { ring: tx, completion, fd, zerocopy };
         if to.zerocopy {
             // some drivers accept the bind and refuse the first call
-            match socket.send() {
+            match sender.send() {
                 Ok(()) => {}
                 Err(e) if is_transient(&e) => {}
                 Err(why) => return Err(Refused { step: Step::Bind, why }),
             }
         }
-        Ok(socket)
+        Ok(Socket { receiver, sender, tx_budget })
     }
 }
 
@@ -172,6 +188,35 @@ impl Socket {
         unbound.bound(to)
     }
 
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.sender.fd
+    }
+
+    /// Asks for preferred busy polling; an error when the kernel refuses it.
+    pub(crate) fn prefer_busy_poll(&self, us: u32, budget: u32) -> io::Result<()> {
+        let fd = self.fd().as_fd();
+        set(fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
+        set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &us)?;
+        set(fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
+    }
+}
+
+impl Receiver {
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// Makes the kernel look at the fill ring, and poll the device when busy polling.
+    pub(crate) fn wake(&mut self) -> io::Result<()> {
+        let (flags, none) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
+        // SAFETY: null buffer with length zero, and no address wanted: the kernel writes nothing.
+        let got =
+            unsafe { libc::recvfrom(self.fd.as_raw_fd(), std::ptr::null_mut(), 0, flags, none, std::ptr::null_mut()) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl Sender {
     /// Whether the kernel uses our memory without a copy.
     pub(crate) fn is_zerocopy(&self) -> bool {
         self.zerocopy
@@ -188,23 +233,6 @@ impl Socket {
         // SAFETY: null buffer and address with zero lengths: the kernel reads neither.
         let sent = unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Makes the kernel look at the fill ring, and poll the device when busy polling.
-    pub(crate) fn wake_receive(&mut self) -> io::Result<()> {
-        let (flags, none) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
-        // SAFETY: null buffer with length zero, and no address wanted: the kernel writes nothing.
-        let got =
-            unsafe { libc::recvfrom(self.fd.as_raw_fd(), std::ptr::null_mut(), 0, flags, none, std::ptr::null_mut()) };
-        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Asks for preferred busy polling; an error when the kernel refuses it.
-    pub(crate) fn prefer_busy_poll(&self, us: u32, budget: u32) -> io::Result<()> {
-        let fd = self.fd.as_fd();
-        set(fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
-        set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &us)?;
-        set(fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
     /// The NAPI instance that feeds the socket, 0 while the kernel knows none (a driver that does not map them, or, on older

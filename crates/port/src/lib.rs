@@ -6,6 +6,8 @@
 //! A port whose device segments TCP has [`Large`] sends beside frames, one whose device fetches a packet from several places
 //! [`Gather`]; a stack sees frames and those as [`Supply`].
 //!
+//! A port whose receive side other threads may help out at has an [`Inlet`].
+//!
 //! Ownership: [`Port::receive`] gives frames to the caller; each must go out by [`Port::transmit`] or home by
 //! [`Port::give`]. What `transmit` accepts is the port's until the device has sent it, then it is a free frame again.
 
@@ -16,15 +18,18 @@ pub mod fault;
 pub mod pipe;
 
 mod gather;
+mod inlet;
 mod large;
 mod pieces;
 
 pub use gather::{Gather, Piece};
+pub use inlet::{Inlet, Waiting};
 pub use large::{Cuts, Large, MAX_PIECES, MOST_BYTES, Segmentation, Supply};
 pub use pieces::separate;
 
 use base::{Burst, Frame};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// A hardware address.
 pub type Mac = [u8; 6];
@@ -95,6 +100,11 @@ pub trait Port {
 
     /// What sends frames whose payload lies elsewhere; None where the device does not gather, or not now.
     fn gather(&mut self) -> Option<&mut dyn Gather> {
+        None
+    }
+
+    /// The receive side, for threads that help the owner; None for a port whose frames only its owner takes.
+    fn inlet(&self) -> Option<Arc<dyn Inlet>> {
         None
     }
 

@@ -31,7 +31,7 @@ fn a_free_thread_asks_a_busy_one_for_half_of_the_difference() {
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
     let [busy, free] = &mut threads[..] else { unreachable!() };
     assert_eq!(interval(busy, 0, 64, &[(0, 600), (1, 300), (2, 100)]), Advice::CallForHelp);
-    assert_eq!(interval(free, 0, 3, &[(5, 200)]), Advice::Ask(Relief { from: 0, frames: 200, of: 500 }));
+    assert_eq!(interval(free, 0, 3, &[(5, 200)]), Advice::Ask(Relief { from: 0, frames: 200, of: 500, held_up: false }));
     // what fits: the weights were halved when the interval ended
     assert_eq!(busy.choose([200, 500], 0, |_| true), [1, 2]);
     assert_eq!(busy.choose([400, 500], 0, |_| true), [0, 2]);
@@ -69,14 +69,35 @@ fn one_that_waits_for_its_processor_is_busy_without_a_backlog() {
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
     let [late, free] = &mut threads[..] else { unreachable!() };
     assert!(late.wants_delay(at(0)));
-    late.on_delay(at(0), 5_000_000);
+    late.on_delay(at(0), Waits { ns: 5_000_000, times: 1 });
     assert!(!late.wants_delay(at(99)) && late.wants_delay(at(100)));
     // 25 ms of 100
-    late.on_delay(at(100), 30_000_000);
+    late.on_delay(at(100), Waits { ns: 30_000_000, times: 200 });
     assert_eq!(interval(late, 0, 1, &[(0, 160)]), Advice::CallForHelp);
-    assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80 }));
-    late.on_delay(at(200), 54_000_000);
+    assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80, held_up: true }));
+    late.on_delay(at(200), Waits { ns: 54_000_000, times: 400 });
     assert_eq!(interval(late, 1, 1, &[(0, 160)]), Advice::Nothing);
+}
+
+#[test]
+fn one_that_waits_long_each_time_is_held_up_though_it_is_seldom_to_run() {
+    let mut threads = threads(1, 8);
+    let [late] = &mut threads[..] else { unreachable!() };
+    let mut told = Waits::default();
+    for (ms, ns, times, expected) in [
+        (0, 0, 1, false),
+        (100, 1_900_000, 1, false),
+        (200, 2_000_000, 4, true),
+        // fewer, once that is so
+        (300, 600_000, 1, true),
+        (9_000, 500_000, 1, true),
+        (9_100, 1_900_000, 4, false),
+        (9_200, 10_000_000, 100, false),
+    ] {
+        told = Waits { ns: told.ns + ns, times: told.times + times };
+        late.on_delay(at(ms), told);
+        assert_eq!(late.is_held_up(), expected, "at {ms} ms");
+    }
 }
 
 #[test]
@@ -88,8 +109,8 @@ fn a_slow_thread_is_relieved_though_it_takes_less_than_others() {
     }
     let free = &mut threads[1];
     // in turn
-    assert_eq!(interval(free, 0, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 2, frames: 5, of: 80 }));
-    assert_eq!(interval(free, 1, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80 }));
+    assert_eq!(interval(free, 0, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 2, frames: 5, of: 80, held_up: false }));
+    assert_eq!(interval(free, 1, 0, &[(3, 1000)]), Advice::Ask(Relief { from: 0, frames: 5, of: 80, held_up: false }));
     let policy = Policy { migrate: false, ..Policy::default() };
     let mut off = Balance::new(1, 8, policy, free.board.clone());
     assert_eq!(off.look(at(0), 0), Some(Advice::Nothing));
@@ -103,7 +124,7 @@ fn a_group_that_moves_is_counted_where_it_is() {
     let [busy, free] = &mut threads[..] else { unreachable!() };
     let frames: Vec<(u16, u32)> = (0..8).map(|group| (group, 100)).collect();
     assert_eq!(interval(busy, 0, 64, &frames), Advice::CallForHelp);
-    assert_eq!(interval(free, 0, 0, &[]), Advice::Ask(Relief { from: 0, frames: 200, of: 400 }));
+    assert_eq!(interval(free, 0, 0, &[]), Advice::Ask(Relief { from: 0, frames: 200, of: 400, held_up: false }));
     // half an interval later each group has brought as much again as it weighed: it is still half of them that go
     frames.iter().for_each(|(group, count)| (0..count / 2).for_each(|_| busy.took(*group)));
     let chosen = busy.choose([200, 400], 0, |_| true);
@@ -117,7 +138,7 @@ fn a_group_that_moves_is_counted_where_it_is() {
     // so nothing is asked for but the least part, though one is still busy
     assert_eq!(interval(busy, 1, 64, &frames[4..]), Advice::CallForHelp);
     let asked = interval(free, 1, 0, &frames[..4]);
-    assert!(matches!(asked, Advice::Ask(Relief { from: 0, frames, of }) if frames == of / LEAST_PART), "{asked:?}");
+    assert!(matches!(asked, Advice::Ask(Relief { from: 0, frames, of, .. }) if frames == of / LEAST_PART), "{asked:?}");
 }
 
 proptest! {

@@ -1,7 +1,9 @@
 use super::*;
 use base::{Arena, Pool};
+use port::{Inlet, Waiting};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::{Flow, Groups};
 use wire::{Protocol, Sum, ipv4, udp};
@@ -27,6 +29,17 @@ fn read(frame: &Frame) -> (u16, u32) {
     let bytes = frame.bytes();
     let number = u32::from_be_bytes(bytes[AT..AT + 4].try_into().unwrap());
     (Flow::of_frame(bytes).unwrap().src().port(), number)
+}
+
+/// A port whose frames the test moves by itself.
+#[derive(Debug)]
+struct NoInlet;
+impl Inlet for NoInlet {
+    fn lease(&self, _: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
+        false
+    }
+
+    fn watch(&self, _: BorrowedFd<'_>, _: bool) {}
 }
 
 /// What a thread's stack would have of a group: the next number of each flow.
@@ -57,12 +70,9 @@ impl World {
         let groups = owners.groups().clone();
         let of =
             |me: u16| (0..8).filter(|group| owners.owner(*group) == me).map(|group| (group, Known::new())).collect();
-        let threads = crossings(&owners, None, 0, &bells).into_iter().enumerate().map(|(me, crossing)| Thread {
-            crossing,
-            groups: of(me as u16),
-            queue: VecDeque::new(),
-        });
-        let threads = threads.collect();
+        let helpers = Helpers::new(8, (0..threads).map(|_| Some(Arc::new(NoInlet) as Arc<dyn Inlet>)));
+        let thread = |(me, crossing)| Thread { crossing, groups: of(me as u16), queue: VecDeque::new() };
+        let threads = crossings(&owners, None, 0, &bells, &helpers).into_iter().enumerate().map(thread).collect();
         World { threads, pool: Pool::new(arena, frames), groups, sent: BTreeMap::new(), taken: 0, lost: 0 }
     }
 
@@ -86,13 +96,23 @@ impl World {
         let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
         thread.crossing.receive(&mut rx, limit.div_ceil(2), &mut lost);
         if !thread.crossing.is_replaying() {
-            let n = thread.queue.len().min(limit - rx.len());
+            let room = limit - rx.len();
+            let aside = thread.crossing.take_aside(&mut received, room);
+            let n = thread.queue.len().min(room - aside);
             received.extend(thread.queue.drain(..n));
             thread.crossing.sort(&mut received, &mut rx, &mut lost);
             self.lost += lost.len() as u32;
             lost.drain(..).for_each(|frame| self.pool.give(frame));
             thread.crossing.receive(&mut rx, limit, &mut lost);
         }
+        self.lost += lost.len() as u32;
+        lost.drain(..).for_each(|frame| self.pool.give(frame));
+        self.take(at, &mut rx);
+    }
+
+    /// What a thread's stack does with a burst.
+    fn take(&mut self, at: usize, rx: &mut Burst) {
+        let thread = &mut self.threads[at];
         while let Some((_, parcel)) = thread.crossing.arrival() {
             let (group, known) = *parcel.downcast::<(u16, Known)>().unwrap();
             assert!(thread.groups.insert(group, known).is_none(), "group {group} came twice");
@@ -107,9 +127,24 @@ impl World {
             self.taken += 1;
             self.pool.give(frame);
         }
-        self.lost += lost.len() as u32;
-        lost.drain(..).for_each(|frame| self.pool.give(frame));
         thread.crossing.ring_bells();
+    }
+
+    /// One thread looks at another's port, as `Crossing::help` does.
+    fn help(&mut self, at: usize, victim: usize, limit: usize) {
+        let helper = &mut self.threads[at];
+        helper.crossing.offer(victim as u16);
+        let room = helper.crossing.room_to_help(victim as u16).min(limit);
+        let n = self.threads[victim].queue.len().min(room);
+        let (mut received, mut rx) = (Burst::new(), Burst::new());
+        received.extend(self.threads[victim].queue.drain(..n));
+        self.threads[at].crossing.sort_for(victim as u16, &mut received, &mut rx);
+        self.take(at, &mut rx);
+    }
+
+    /// A thread's interval ends.
+    fn review(&mut self, at: usize, held_up: bool) {
+        self.threads[at].crossing.review_help(held_up);
     }
 
     fn settle(&mut self) {
@@ -124,6 +159,8 @@ enum Step {
     Send(u16, u8),
     Cycle(usize, usize),
     Want(usize, u16),
+    Help(usize, usize, usize),
+    Review(usize, bool),
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
@@ -131,11 +168,13 @@ fn a_step() -> impl Strategy<Value = Step> {
         4 => (0u16..12, 1u8..40).prop_map(|(flow, times)| Step::Send(flow, times)),
         5 => (0usize..4, 1usize..65).prop_map(|(thread, limit)| Step::Cycle(thread, limit)),
         2 => (0usize..4, 0u16..8).prop_map(|(thread, group)| Step::Want(thread, group)),
+        4 => (0usize..4, 0usize..4, 1usize..65).prop_map(|(thread, victim, limit)| Step::Help(thread, victim, limit)),
+        1 => (0usize..4, any::<bool>()).prop_map(|(thread, held_up)| Step::Review(thread, held_up)),
     ]
 }
 
 proptest! {
-    /// Threads run in any order and as often as they like, groups move at any time: every frame comes to the thread that has its
+    /// Threads run in any order and as often as they like, groups move at any time, threads take frames from each other's ports: every frame comes to the thread that has its
     /// group's state, in its flow's order, and none is lost.
     #[test]
     fn nothing_is_lost_and_nothing_overtakes(threads in 2usize..5, steps in prop::collection::vec(a_step(), 1..400)) {
@@ -145,6 +184,11 @@ proptest! {
                 Step::Send(flow, times) => (0..times).for_each(|_| world.send(flow)),
                 Step::Cycle(thread, limit) => world.cycle(thread % threads, limit),
                 Step::Want(thread, group) => world.threads[thread % threads].crossing.want(group),
+                Step::Help(thread, victim, limit) if thread % threads != victim % threads => {
+                    world.help(thread % threads, victim % threads, limit);
+                }
+                Step::Help(..) => {}
+                Step::Review(thread, held_up) => world.review(thread % threads, held_up),
             }
         }
         world.settle();
@@ -222,7 +266,8 @@ fn who_sleeps_is_woken_and_who_wakes_is_left_alone() {
 fn what_other_threads_have_sent_counts_as_backlog() {
     let owners = Arc::new(Owners::new(Groups::keyed(8, [77, 99]), 2, |_| 1));
     let bells: Vec<_> = (0..2).map(|_| Arc::new(Bell::new().unwrap())).collect();
-    let mut threads = crossings(&owners, Some(&Policy::default()), 0, &bells);
+    let helpers = Helpers::new(8, [None, None]);
+    let mut threads = crossings(&owners, Some(&Policy::default()), 0, &bells, &helpers);
     let (arena, frames) = Arena::new(64, 2048).unwrap();
     let mut pool = Pool::new(arena, frames);
     let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
@@ -243,4 +288,57 @@ fn what_other_threads_have_sent_counts_as_backlog() {
     while threads[1].receive(&mut rx, 64, &mut lost) > 0 {}
     assert_eq!(rx.len(), 64);
     rx.drain(..).for_each(|frame| pool.give(frame));
+}
+
+#[test]
+fn a_helper_keeps_its_own_and_the_owner_gets_the_rest_in_order() {
+    let mut world = World::new(2);
+    // to the first thread's queue: a flow of each one's groups
+    let of = |world: &World, owner: u16| {
+        let flow = |port| Flow::new(Protocol::UDP, (CLIENT, port).into(), (SERVER, 53).into()).unwrap();
+        (0..100).step_by(2).find(|port| world.groups.of(&flow(*port)) % 2 == owner).unwrap()
+    };
+    let (first, second) = (of(&world, 0), of(&world, 1));
+    let counts = |world: &World, at: usize| {
+        let counters = world.threads[at].crossing.counters();
+        [counters.helped.get(), counters.passed.get()]
+    };
+    (0..10).for_each(|_| [first, second].into_iter().for_each(|flow| world.send(flow)));
+    world.help(1, 0, 6);
+    assert_eq!((counts(&world, 1), world.taken), ([3, 3], 3));
+    assert!(world.threads[0].crossing.has_work(), "the owner does not sleep");
+    // the owner takes what was put aside first, and the rest itself
+    world.cycle(0, 64);
+    world.cycle(1, 64);
+    assert_eq!((world.taken, world.threads[0].crossing.put_aside()), (20, 0));
+    // a group that moves while its frames are aside goes on being put aside
+    (0..4).for_each(|_| world.send(first));
+    world.help(1, 0, 2);
+    assert_eq!(counts(&world, 1), [3, 5]);
+    let group = world.groups.of(&Flow::new(Protocol::UDP, (CLIENT, first).into(), (SERVER, 53).into()).unwrap());
+    world.threads[1].crossing.want(group);
+    world.settle();
+    assert!(world.threads[1].groups.contains_key(&group));
+    (0..4).for_each(|_| world.send(first));
+    world.help(1, 0, 64);
+    assert_eq!(counts(&world, 1), [7, 5]);
+    // no longer held up, no longer helped
+    world.review(0, false);
+    (0..4).for_each(|_| world.send(first));
+    assert_eq!(world.threads[1].crossing.room_to_help(0), 0);
+    world.settle();
+    assert_eq!((world.taken, world.lost), (world.sent.values().sum(), 0));
+}
+
+#[test]
+fn what_is_put_aside_is_bounded() {
+    let mut world = World::new(2);
+    let flow = |port| Flow::new(Protocol::UDP, (CLIENT, port).into(), (SERVER, 53).into()).unwrap();
+    let first = (0..100).step_by(2).find(|port| world.groups.of(&flow(*port)).is_multiple_of(2)).unwrap();
+    (0..4000).for_each(|_| world.send(first));
+    (0..100).for_each(|_| world.help(1, 0, 64));
+    assert_eq!(world.threads[0].crossing.put_aside(), help::MOST_ASIDE);
+    assert_eq!(world.threads[0].queue.len(), 4000 - help::MOST_ASIDE);
+    world.settle();
+    assert_eq!((world.taken, world.lost), (4000, 0));
 }
