@@ -20,13 +20,17 @@ use std::time::Duration;
 
 /// A busy thread gives away at least this part of what it takes, so that one that is slow and not loaded is relieved too.
 const LEAST_PART: u32 = 16;
+/// And this part while it is held up: what it keeps is late however little it is.
+const HELD_UP_PART: u32 = 2;
 
 /// A thread is held up that waited for its processor for this part of an interval.
 const LATE_PART: u64 = 4;
 /// Or that waited so long each time on average, a slice of the scheduler's rather than a wake-up or an interrupt, and for so long in
-/// all. Groups and frames that others take leave it with few times.
+/// all. Groups and frames that others take leave it with few times, some of which will be short.
 const LONG_WAIT: Duration = Duration::from_micros(500);
 const LONG_WAITS: Duration = Duration::from_millis(2);
+/// That is over when it waits no longer than this.
+const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 
@@ -132,10 +136,10 @@ impl Balance {
         if let Some((at, before)) = self.waits {
             let passed = (now - at).as_nanos() as u64;
             let waited = waits.ns.saturating_sub(before.ns);
-            let times = waits.times.saturating_sub(before.times).max(1);
-            let long = waited / times >= LONG_WAIT.as_nanos() as u64;
-            let enough = self.held_up || waited >= LONG_WAITS.as_nanos() as u64;
-            self.held_up = waited >= passed / LATE_PART || long && enough;
+            let each = Duration::from_nanos(waited / waits.times.saturating_sub(before.times).max(1));
+            let (long, least) = if self.held_up { (SHORT_WAIT, Duration::ZERO) } else { (LONG_WAIT, LONG_WAITS) };
+            let often = waited >= passed / LATE_PART;
+            self.held_up = often || each >= long && Duration::from_nanos(waited) >= least;
         }
         self.waits = Some((now, waits));
     }
@@ -189,7 +193,8 @@ impl Balance {
         let seat = &self.board.0[usize::from(from)];
         let theirs = seat.frames.load(Ordering::Relaxed);
         let held_up = seat.held_up.load(Ordering::Relaxed);
-        let frames = (theirs.saturating_sub(ours) / 2).max(theirs / LEAST_PART).max(1);
+        let least = theirs / if held_up { HELD_UP_PART } else { LEAST_PART };
+        let frames = (theirs.saturating_sub(ours) / 2).max(least).max(1);
         Advice::Ask(Relief { from, frames, of: theirs, held_up })
     }
 

@@ -165,13 +165,7 @@ impl Crossing {
 
     /// Takes frames from the ports of threads that are held up, until `rx` has `limit`: this thread's own are appended to it. How many
     /// were seen. `port` is this thread's, whose free frames replace them.
-    pub(crate) fn help<P: Port>(
-        &mut self,
-        rx: &mut Burst,
-        received: &mut Burst,
-        limit: usize,
-        port: &mut P,
-    ) -> usize {
+    pub(crate) fn help<P: Port>(&mut self, rx: &mut Burst, received: &mut Burst, limit: usize, port: &mut P) -> usize {
         self.helping.blocked = false;
         let mut seen = 0;
         for at in 0..self.helping.victims.len() {
