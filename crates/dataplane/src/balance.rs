@@ -2,7 +2,7 @@
 //!
 //! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
 //! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average
-//! falls under a low one. It is busy, too, when it is *held up*, since its processor has other work: when for a quarter of an
+//! falls under a low one. It is busy, too, when it is *held up*, since its processor has other work: when for an eighth of an
 //! interval it could have run and did not, or had to wait long whenever it was to run, by the scheduler's own count. Peers that
 //! wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
 //! thread asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections.
@@ -23,8 +23,8 @@ const LEAST_PART: u32 = 16;
 /// And this part while it is held up: what it keeps is late however little it is.
 const HELD_UP_PART: u32 = 2;
 
-/// A thread is held up that waited for its processor for this part of an interval.
-const LATE_PART: u64 = 4;
+/// A thread is held up that waited for its processor for this part of an interval, until that is less than the second.
+const LATE_PARTS: [u32; 2] = [8, 32];
 /// Or that waited so long each time on average, a slice of the scheduler's rather than a wake-up or an interrupt, and for so long in
 /// all. Groups and frames that others take leave it with few times, some of which will be short.
 const LONG_WAIT: Duration = Duration::from_micros(500);
@@ -134,12 +134,14 @@ impl Balance {
     /// Takes in how the thread has waited for its processor since it began, by the scheduler.
     pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits) {
         if let Some((at, before)) = self.waits {
-            let passed = (now - at).as_nanos() as u64;
             let waited = waits.ns.saturating_sub(before.ns);
             let each = Duration::from_nanos(waited / waits.times.saturating_sub(before.times).max(1));
-            let (long, least) = if self.held_up { (SHORT_WAIT, Duration::ZERO) } else { (LONG_WAIT, LONG_WAITS) };
-            let often = waited >= passed / LATE_PART;
-            self.held_up = often || each >= long && Duration::from_nanos(waited) >= least;
+            let waited = Duration::from_nanos(waited);
+            self.held_up = if self.held_up {
+                waited >= (now - at) / LATE_PARTS[1] || each >= SHORT_WAIT
+            } else {
+                waited >= (now - at) / LATE_PARTS[0] || each >= LONG_WAIT && waited >= LONG_WAITS
+            };
         }
         self.waits = Some((now, waits));
     }

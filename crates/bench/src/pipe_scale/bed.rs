@@ -172,7 +172,7 @@ fn serve<T: Talk, S: Service + 'static>(
     let dealt = |group: u16| if mode.is_skewed() { 0 } else { group % threads as u16 };
     let owners = Arc::new(Owners::new(groups.clone(), threads, dealt));
     let arrival = match mode {
-        Mode::Apart | Mode::Even | Mode::Balanced => Arrival::Owner(0),
+        Mode::Apart | Mode::Even | Mode::Level | Mode::Balanced => Arrival::Owner(0),
         Mode::Crossed => Arrival::Owner(1),
         Mode::Skewed | Mode::BalancedFixed => Arrival::First,
     };
@@ -184,8 +184,8 @@ fn serve<T: Talk, S: Service + 'static>(
         sharing: if mode == Mode::Apart { Vec::new() } else { sharing },
         ..Config::default()
     };
-    let plan = Arc::new(Plan::new(talk, owners, arrival, mode.is_skewed()));
-    let ports = played(clients, servers, &plan, !mode.is_skewed());
+    let plan = Arc::new(Plan::new(talk, owners, arrival, mode.is_paced()));
+    let ports = played(clients, servers, &plan, !mode.is_paced());
     let tallies: Vec<Arc<Tally>> = ports.iter().map(|port| port.tally().clone()).collect();
     let loops: Vec<Arc<Count>> = ports.iter().filter_map(|port| port.count_of_loop().cloned()).collect();
     let make_stack = move |_, facts: &port::Facts| -> Stack { pipe::stack(stack_config.clone(), SERVER.into(), facts) };

@@ -33,6 +33,8 @@ pub(crate) enum Mode {
     Even,
     /// groups dealt out, frames arrive at the next thread's queue
     Crossed,
+    /// as even, under the conditions of the skewed modes, which are compared with it: flows keep step, and nothing is counted
+    Level,
     /// all groups on the first thread, all frames at the first queue, no balancer
     Skewed,
     /// as skewed at the beginning, with the balancer; frames arrive where their group is, as with a NIC whose table is rewritten
@@ -47,6 +49,16 @@ impl Mode {
         matches!(self, Mode::Skewed | Mode::Balanced | Mode::BalancedFixed)
     }
 
+    /// Whether flows keep step, and threads serve all the time.
+    fn is_paced(self) -> bool {
+        self.is_skewed() || self == Mode::Level
+    }
+
+    /// What this one is compared with.
+    fn reference(self) -> Mode {
+        if self.is_skewed() { Mode::Level } else { Mode::Even }
+    }
+
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -58,8 +70,8 @@ impl Mode {
 The dataplane runs on the in-memory NIC, a thread and a queue for each processor. The clients run in the same threads: whenever a
 thread's port is flushed, the clients whose answers came out of its queue make the next question of the answer's frame, and one answer
 in 64 is checked to the last octet. So a processor has clients and server of what it serves, and the share of the clients is told. In
-each flow one question is on its way. In the skewed and balanced modes flows keep step with each other (else a closed loop asks more
-where it is answered sooner, and hides an uneven load), which makes those figures smaller, if anything, beside the even ones.
+each flow one question is on its way. In the level, skewed and balanced modes flows keep step with each other (else a closed loop asks
+more where it is answered sooner, and hides an uneven load).
 
 An uneven load has its processor do both for everything while the other has nothing of either, as if the clients stood outside.
 
@@ -85,7 +97,7 @@ pub(crate) struct Options {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "apart,even,crossed,skewed,balanced,balanced-fixed"
+        default_value = "apart,even,crossed,level,skewed,balanced,balanced-fixed"
     )]
     modes: Vec<Mode>,
     /// How long each is measured

@@ -50,7 +50,7 @@ fn gains(lines: &[Line], line: &Line, mode: Mode) -> Option<[Vec<f64>; 3]> {
     let ours = by(&line.rates(mode), &one.rates(base));
     let loops = by(&line.steps(mode), &one.steps(base));
     let ratio = by(&ours, &loops);
-    (!ours.is_empty() && line.threads > 1 && !mode.is_skewed()).then_some([ours, loops, ratio])
+    (!ours.is_empty() && line.threads > 1 && !mode.is_paced()).then_some([ours, loops, ratio])
 }
 
 fn scale(options: &Options, lines: &[Line]) -> Report {
@@ -61,7 +61,7 @@ fn scale(options: &Options, lines: &[Line]) -> Report {
             let Some(Summary { median, least, greatest, .. }) = Summary::of(&rates) else { continue };
             let [gain, loops, ratio] = gains(lines, line, *mode).unwrap_or_default();
             let ratio = Summary::of(&ratio);
-            let of_even = stats::paired_ratio(&rates, &line.rates(Mode::Even)).map(|ratio| ratio.median);
+            let of_even = stats::paired_ratio(&rates, &line.rates(mode.reference())).map(|ratio| ratio.median);
             let share = |of: fn(&bed::Figures) -> f64| {
                 stats::median(&runs.iter().map(of).collect::<Vec<_>>()).map(|share| 100.0 * share)
             };
@@ -95,8 +95,8 @@ fn method(options: &Options, flows: usize) -> String {
          IPv4, MTU 1500, {flows} flows a thread with one question on its way in each; DNS: {} names; web: a file of 1 KiB on connections that stay. \
          The clients run in the same threads, between cycles; *clients* is their share of the threads' time. Threads serve for 5 ms and count in \
          registers for 5 ms in turn, and the figures are for a second of serving. *Gain* is over one thread, *loop's gain* that of the count, \
-         *ratio* the one divided by the other. *Of even* compares with the even load on as many threads. *Crossed* is the share of the questions that went \
-         to another thread than the one that received them. Skewed and balanced modes do not count; theirs is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
+         *ratio* the one divided by the other. *Of even* compares with the even load on as many threads, for the skewed and balanced modes under their own conditions (*level*). *Crossed* is the share of the questions that went \
+         to another thread than the one that received them. These three do not count; of the skewed and balanced ones it is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
         options.names,
         format_args!("{} s", options.watch),
         options.rounds,
@@ -114,7 +114,8 @@ fn chart(lines: &[Line], service: Protocol) -> Option<Chart> {
         let (points, spread): (Vec<_>, Vec<_>) = of.unzip();
         (!points.is_empty()).then(|| Series::new(mode.name(), points).with_spread(spread))
     };
-    let modes = [Mode::Apart, Mode::Even, Mode::Crossed, Mode::Skewed, Mode::Balanced, Mode::BalancedFixed];
+    let modes =
+        [Mode::Apart, Mode::Even, Mode::Crossed, Mode::Level, Mode::Skewed, Mode::Balanced, Mode::BalancedFixed];
     let mut all: Vec<Series> = modes.into_iter().filter_map(series).collect();
     // what the loop's gain makes of one thread's even load
     let one = lines.iter().find(|line| line.threads == 1);
@@ -153,7 +154,7 @@ fn balance(options: &Options, lines: &[Line]) -> Report {
     let mut table = Table::new(&BALANCE_COLUMNS);
     let mut charts = Vec::new();
     for line in lines.iter().filter(|line| line.threads > 1) {
-        let even = line.rates(Mode::Even);
+        let even = line.rates(Mode::Level);
         let mut series = Vec::new();
         for (mode, runs) in line.modes.iter().filter(|(mode, _)| mode.is_skewed()) {
             let after = |(run, even): (&bed::Figures, &f64)| reached(run, even * REACHED);
@@ -196,8 +197,8 @@ fn balance(options: &Options, lines: &[Line]) -> Report {
     let method = format!(
         "Throughput by windows of 100 ms from the start on, while all flow groups are the first thread's at the beginning. *balanced*: frames \
          arrive at the queue of the thread that has their group; *balanced-fixed*: all frames arrive at the first queue for ever, and cross \
-         over. Flows keep step, so that a thread with more of them is the bound. *Of even* compares with the even load of the same round, \
-         whose flows need not; the time after which a window had {REACHED} of it, and the groups that moved, stand in the first row. {} rounds, medians.",
+         over. Flows keep step, so that a thread with more of them is the bound. *Of even* compares with the even load of the same round \
+         under the same conditions (*level*); the time after which a window had {REACHED} of it, and the groups that moved, stand in the first row. {} rounds, medians.",
         options.rounds
     );
     let title = "Flow groups move from a busy thread to a free one".to_owned();

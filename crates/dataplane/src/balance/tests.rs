@@ -74,11 +74,13 @@ fn one_that_waits_for_its_processor_is_busy_without_a_backlog() {
     assert!(late.wants_delay(at(0)));
     late.on_delay(at(0), Waits { ns: 5_000_000, times: 1 });
     assert!(!late.wants_delay(at(99)) && late.wants_delay(at(100)));
-    // 25 ms of 100
-    late.on_delay(at(100), Waits { ns: 30_000_000, times: 200 });
+    // 12.5 ms of 100
+    late.on_delay(at(100), Waits { ns: 17_500_000, times: 200 });
     assert_eq!(interval(late, 0, 1, &[(0, 160)]), Advice::CallForHelp);
     assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 40, of: 80, held_up: true }));
-    late.on_delay(at(200), Waits { ns: 54_000_000, times: 400 });
+    late.on_delay(at(200), Waits { ns: 21_000_000, times: 400 });
+    assert!(late.is_held_up());
+    late.on_delay(at(300), Waits { ns: 24_000_000, times: 600 });
     assert_eq!(interval(late, 1, 1, &[(0, 160)]), Advice::Nothing);
 }
 
