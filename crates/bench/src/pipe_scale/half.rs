@@ -217,6 +217,7 @@ impl<T: Talk> Half<T> {
         self.rx = rx;
         for from in 0..self.into.len() {
             while let Some(frame) = self.into[from].as_mut().and_then(Consumer::pop) {
+                let frame = self.land(frame);
                 self.send(frame);
             }
         }
@@ -290,6 +291,18 @@ impl<T: Talk> Half<T> {
                 }
             }
         }
+    }
+
+    /// A frame from another half in memory of this queue's, as a NIC writes what arrives at a queue: two frames share a page, and
+    /// processors that fetch ahead would fetch each other's.
+    fn land(&mut self, frame: Frame) -> Frame {
+        let Some(mut own) = self.client.take() else { return frame };
+        if own.fill(frame.bytes()) {
+            self.client.give(frame);
+            return own;
+        }
+        self.client.give(own);
+        frame
     }
 
     fn send(&mut self, frame: Frame) {

@@ -96,7 +96,7 @@ fn method(options: &Options, flows: usize) -> String {
          The clients run in the same threads, between cycles; *clients* is their share of the threads' time. Threads serve for 5 ms and count in \
          registers for 5 ms in turn, and the figures are for a second of serving. *Gain* is over one thread, *loop's gain* that of the count, \
          *ratio* the one divided by the other. *Of even* compares with the even load on as many threads, for the skewed and balanced modes under their own conditions (*level*). *Crossed* is the share of the questions that went \
-         to another thread than the one that received them. These three do not count; of the skewed and balanced ones it is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
+         to another thread than the one that received them. Level, skewed and balanced modes do not count; of the last two it is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
         options.names,
         format_args!("{} s", options.watch),
         options.rounds,
