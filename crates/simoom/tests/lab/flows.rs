@@ -107,57 +107,36 @@ fn a_nic_that_sends_flows_elsewhere_costs_a_crossing_and_nothing_else() {
     assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
 }
 
-/// Work that the first thread's processor has to do besides, of a higher priority.
-fn hogs(lab: &Lab) -> Vec<Process> {
-    let hog = |_| {
-        let mut command = lab.client().command("taskset");
-        command.args(["-c", "0", "nice", "-n", "-10", "sh", "-c", "while :; do :; done"]);
-        Process::spawn(command).unwrap()
-    };
-    (0..4).map(hog).collect()
-}
-
 #[test]
-fn a_thread_without_its_processor_is_relieved_of_groups() {
-    let (lab, web) = two_threads(&[]);
-    let hogs = hogs(&lab);
-    let relieved = || {
-        let urls = ["http://198.18.0.1/5000000.bin"; 10];
-        assert_eq!(curl(&lab, &urls).len(), 50_000_000);
-        by_thread(&web.server, "dataplane_moved_groups_total", &[("direction", "out")])[0] > 0
-    };
-    assert!(lab::wait_until(relieved, PATIENCE), "{}", web.server.process.log());
-    drop(hogs);
-}
-
-#[test]
-fn what_arrives_for_a_thread_without_its_processor_is_taken_by_another() {
+fn a_thread_without_its_processor_is_relieved_of_groups_and_of_what_arrives() {
     // without a NIC that deals packets out, each connection comes to any of the queues, whoever has its group
     let lab = Lab::with(&Options { queues: 2, ..Options::default() }).unwrap();
     let args = [&INTERFACE[..], &["--listen", "[2001:db8:18::1]:80", "--balance", "on"]].concat();
     let web = Web::start(lab.server(), &args);
-    let hogs = hogs(&lab);
+    let hogs: Vec<Process> = (0..4)
+        .map(|_| {
+            let mut command = lab.client().command("taskset");
+            command.args(["-c", "0", "nice", "-n", "-10", "sh", "-c", "while :; do :; done"]);
+            Process::spawn(command).unwrap()
+        })
+        .collect();
     let helped = || {
-        for at in SERVERS {
-            let url = format!("http://{at}/65536.bin");
-            assert!(curl(&lab, &[&url; 10]) == contents(65_536).repeat(10));
-        }
-        let to = |to| by_thread(&web.server, "dataplane_helped_frames_total", &[("to", to)])[1];
-        to("itself") > 100 && to("owner") > 0
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                let url = format!("http://{}/5000000.bin", SERVERS[n % 2]);
+                let lab = &lab;
+                scope.spawn(move || assert_eq!(curl(lab, &[url.as_str(); 4]).len(), 20_000_000));
+            }
+        });
+        // whoever else works on this machine may hold the other thread up, too
+        let stats = web.server.stats();
+        let helped = |to| stats.sum("dataplane_helped_frames_total", &[("to", to)]);
+        let moved = stats.sum("dataplane_moved_groups_total", &[("direction", "out")]);
+        moved > 0 && helped("itself") > 100 && helped("owner") > 0
     };
     assert!(lab::wait_until(helped, PATIENCE), "{:?} {}", web.server.stats(), web.server.process.log());
     assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
-    // and with its processor to itself the thread takes its own again
     drop(hogs);
-    let alone = || {
-        let taken = || by_thread(&web.server, "dataplane_helped_frames_total", &[]);
-        let before = taken();
-        for _ in 0..20 {
-            curl(&lab, &["http://198.18.0.1/65536.bin"; 10]);
-        }
-        taken() == before
-    };
-    assert!(lab::wait_until(alone, PATIENCE), "{:?}", web.server.stats());
 }
 
 #[test]
