@@ -175,9 +175,10 @@ impl Inlet for Intake {
     }
 
     fn watch(&self, instance: BorrowedFd<'_>, on: bool) {
-        // under the lock, lest the descriptor be closed; a closed one is forgotten by the instance
-        let side = self.lock();
-        let Some(receiver) = &side.receiver else { return };
+        // under the lock, lest the descriptor be closed; a closed one is forgotten by the instance. Who has it may be kept from its
+        // processor: to begin can be asked for again, to end cannot
+        let side = if on { self.try_lock() } else { Some(self.lock()) };
+        let Some(receiver) = side.as_ref().and_then(|side| side.receiver.as_ref()) else { return };
         let fd = receiver.fd().as_fd();
         // what stands already, or stands no longer, is refused; for the rest the caller asks again
         let _ = if on {

@@ -23,6 +23,6 @@ pub trait Inlet: std::fmt::Debug + Send + Sync {
     fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool;
 
     /// Has the epoll instance tell when something waits, or tell no longer. To ask for what stands already is no error; a port that
-    /// was made anew or is gone tells no longer, and is to be asked again.
+    /// was made anew tells no longer, and one that another thread is at may not take the wish, so it is to be asked again now and then.
     fn watch(&self, epoll: BorrowedFd<'_>, on: bool);
 }
