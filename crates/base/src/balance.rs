@@ -13,9 +13,9 @@
 //! - A thread is busy, too, when its processor has other work: when for a quarter of two intervals in a row it could run and was not
 //!   let, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers
 //!   are.
-//! - Such a thread is relieved at once of as much as levels the two: of the time for which each had something to do, run or not. Its
-//!   processor's other work is in that time, so who shares one is left with little. From a thread that is busy by its backlog alone one
-//!   group moves at a time, as in the paper.
+//! - Such a thread is relieved at once. If its work takes half as long at the other one, waiting for the processor counted, of as much as
+//!   that one has room for; else of as much as levels the two: of the time for which each had something to do, run or not. From a thread
+//!   that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
 //! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
@@ -133,10 +133,14 @@ const LATE_PART: u32 = 4;
 const LATE_INTERVALS: u32 = 2;
 /// Two threads are level whose times differ by less than this part of an interval.
 const LEVEL_PART: u32 = 8;
-/// What a thread's processor lets it do cannot be told when it ran for less than this part of an interval,
-const SLOW_PART: u32 = 64;
+/// A thread that takes over leaves itself this part of an interval.
+const RESERVE_PART: u32 = 8;
+/// Smaller parts are not worth a move.
+const LEAST_PART: u32 = 64;
+/// How much a thread's processor holds it up cannot be told when it had something to do for less than this part of an interval,
+const SLOW_PART: u32 = 16;
 /// and what was told before is forgotten with this time constant, in intervals.
-const SLOW_MEMORY: u32 = 32;
+const SLOW_MEMORY: u32 = 64;
 /// Intervals after which what was counted before no longer says anything.
 const STALE: u32 = 3;
 /// Intervals for which a thread takes over nothing after it was relieved itself.
@@ -194,8 +198,8 @@ impl Shares {
         self.ran = part(counts.ran_ns, before.ran_ns);
         self.waited = part(counts.waited_ns, before.waited_ns).min(WHOLE - self.ran);
         self.late = if self.waited >= WHOLE / LATE_PART { self.late.saturating_add(1) } else { 0 };
-        self.slow = if self.ran >= WHOLE / SLOW_PART {
-            WHOLE * (self.ran + self.waited) / self.ran
+        self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
+            WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
         } else {
             self.slow - (self.slow - WHOLE).div_ceil(SLOW_MEMORY)
         };
@@ -375,22 +379,41 @@ impl Balancer {
         relief.filter(|_| self.policy.migrate && !held && !self.views[self.me].is_behind())
     }
 
-    /// Whom the scheduler lets down most, if there is somebody to be relieved.
+    /// Whom the scheduler lets down most, if there is somebody to be relieved: whose work would not be held up more here.
     fn late_one(&self) -> Option<Relief> {
-        let late = self.others().filter(|thread| self.views[*thread].shares.is_late());
-        let from = late.max_by_key(|thread| self.views[*thread].shares.waited)?;
-        Some(Relief { from, part: self.level(from) }).filter(|relief| relief.part > 0)
+        let ours = self.views[self.me].shares.slow;
+        let late = self.others().map(|thread| (thread, &self.views[thread].shares));
+        let late = late.filter(|(_, shares)| shares.is_late() && shares.slow >= ours);
+        let (from, shares) = late.max_by_key(|(_, shares)| shares.waited)?;
+        let level = self.level(from);
+        let part = if shares.slow >= 2 * ours { level.max(self.room_for(from)) } else { level };
+        Some(Relief { from, part }).filter(|relief| relief.part >= WHOLE / LEAST_PART)
     }
 
-    /// What part of its work `from` would have to give us for both to have something to do for as long: if it takes us as long to run
-    /// as it takes that one, and we are held up meanwhile as we were lately.
+    /// What part of its work `from` would have to give us for both to have something to do for as long.
     fn level(&self, from: usize) -> u32 {
-        let (theirs, run) = self.views[from].time();
-        let Shares { ran, waited, slow, .. } = self.views[self.me].shares;
-        let ours = ran + waited;
-        let Some(gap) = theirs.checked_sub(ours).filter(|gap| *gap >= WHOLE / LEVEL_PART) else { return 0 };
-        let here = u64::from(run) * u64::from(slow) / u64::from(WHOLE);
-        (u64::from(gap) * u64::from(WHOLE) / (u64::from(theirs) + here)) as u32
+        let (theirs, _) = self.views[from].time();
+        let Some(gap) = theirs.checked_sub(self.ours()).filter(|gap| *gap >= WHOLE / LEVEL_PART) else { return 0 };
+        (u64::from(gap) * u64::from(WHOLE) / (u64::from(theirs) + self.here(from))) as u32
+    }
+
+    /// What part of the work of `from` we have room for.
+    fn room_for(&self, from: usize) -> u32 {
+        let room = (WHOLE - WHOLE / RESERVE_PART).saturating_sub(self.ours());
+        (u64::from(room) * u64::from(WHOLE) / self.here(from).max(1)).min(WHOLE.into()) as u32
+    }
+
+    /// For what part of the last interval we had something to do.
+    fn ours(&self) -> u32 {
+        let Shares { ran, waited, .. } = self.views[self.me].shares;
+        ran + waited
+    }
+
+    /// For what part of an interval all that `from` has would give us something to do: if it takes us as long to run as it takes that one,
+    /// and we are held up meanwhile as we were lately.
+    fn here(&self, from: usize) -> u64 {
+        let (_, run) = self.views[from].time();
+        u64::from(run) * u64::from(self.views[self.me].shares.slow) / u64::from(WHOLE)
     }
 
     /// How long the thread may sleep when only its own work wakes it, or None for as long as it likes. `watches`: it is the one

@@ -195,19 +195,41 @@ impl Intervals {
 }
 
 #[test]
-fn who_waits_for_its_processor_is_relieved_until_both_have_as_much_to_do() {
+fn who_waits_for_its_processor_is_relieved_of_what_another_has_room_for() {
     let mut all = Intervals::new(2);
     assert_eq!(all.next(&[(20, 0), (20, 60)]), None, "once may be chance");
-    // of 80 ms with something to do at the one and 20 at the other: 60 between them, each that leaves costs 80 there and 20 here
-    let relief = all.next(&[(20, 0), (20, 60)]).unwrap();
-    assert_eq!(relief.from, 1);
-    assert!((605..=620).contains(&relief.part), "{relief:?}");
+    assert_eq!(all.next(&[(20, 0), (20, 60)]), Some(Relief { from: 1, part: WHOLE }), "20 ms more are no trouble");
     assert!(all.balancer.is_busy(1) && !all.balancer.is_busy(0));
-    // 10 ms to run, but each takes four times as long here
+    // 87.5 of 100 ms may be had, so there is room for 27.5 of the 40 ms that the others run
+    let mut full = Intervals::new(2);
+    full.next(&[(60, 0), (40, 60)]);
+    let relief = full.next(&[(60, 0), (40, 60)]).unwrap();
+    assert!((695..=710).contains(&relief.part), "{relief:?}");
+    // where each takes half as long again, for less
     let mut slow = Intervals::new(2);
-    slow.next(&[(10, 30), (10, 90)]);
-    let relief = slow.next(&[(10, 30), (10, 90)]).unwrap();
-    assert!((430..=445).contains(&relief.part), "60 of 100 + 40: {relief:?}");
+    slow.next(&[(40, 20), (30, 60)]);
+    let relief = slow.next(&[(40, 20), (30, 60)]).unwrap();
+    assert!((620..=632).contains(&relief.part), "{relief:?}");
+    // and who runs next to nothing gives all
+    let mut starved = Intervals::new(2);
+    starved.next(&[(80, 0), (0, 99)]);
+    assert_eq!(starved.next(&[(80, 0), (0, 99)]), Some(Relief { from: 1, part: WHOLE }));
+}
+
+#[test]
+fn who_waits_about_as_long_is_relieved_until_both_have_as_much_to_do() {
+    let mut all = Intervals::new(2);
+    all.next(&[(20, 20), (30, 60)]);
+    // of 90 ms with something to do there and 40 here: 50 between them, each that leaves costs 90 there and 60 here
+    let relief = all.next(&[(20, 20), (30, 60)]).unwrap();
+    assert!((338..=344).contains(&relief.part), "{relief:?}");
+    // nothing goes where it would be held up more
+    let mut worse = Intervals::new(2);
+    worse.next(&[(5, 20), (50, 50)]);
+    assert_eq!(worse.next(&[(5, 20), (50, 50)]), None);
+    // nor where it lately was, until that is forgotten
+    let found = (0..400).find(|_| worse.next(&[(0, 0), (50, 50)]).is_some()).unwrap();
+    assert!((30..300).contains(&found), "after {found} intervals");
 }
 
 #[test]
