@@ -43,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 700, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     bytes: u32,
     /// Functions of the source that is compiled, of about twenty lines each
-    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     functions: u32,
     /// How long each load runs before it is measured
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
