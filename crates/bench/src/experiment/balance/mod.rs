@@ -220,6 +220,9 @@ impl Bed {
             bail!("the server ended ({status}): {}", serving.log().trim());
         }
         let outcome: Outcome = json(&log)?;
+        if !outcome.failures.is_empty() {
+            eprintln!("what failed: {:?}", outcome.failures);
+        }
         let compile_s = compiler.map(|compiler| compiler.finish(begun, ended)).transpose()?;
         let shares = self.shares(&lab)?;
         serving.stop();
