@@ -10,6 +10,13 @@
 //! Where this differs from the paper, and why:
 //! - The moving average has a time constant instead of a weight for each arrival, since a thread looks at backlogs when it has time,
 //!   not at each arrival.
+//! - A thread is busy, too, when its processor has other work: when for a quarter of two intervals in a row it could run and was not
+//!   let, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers
+//!   are.
+//! - Such a thread is relieved at once. If its work takes half as long at the other one, waiting for the processor counted, of as much as
+//!   that one has room for; else of as much as levels the two: of the time for which each had something to do, run or not. From a thread
+//!   that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
+//! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
 //!   connection has lost its locality. Which covers, without waiting for a high mark, the thread that the scheduler has taken off
@@ -109,6 +116,100 @@ impl Load {
     }
 }
 
+/// What the scheduler has counted of a thread since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduled {
+    /// nanoseconds for which it ran
+    pub ran_ns: u64,
+    /// nanoseconds for which it could have run and was not let
+    pub waited_ns: u64,
+}
+
+/// What [`Relief::part`] is a part of.
+pub const WHOLE: u32 = 1024;
+/// A thread is late that waited for its processor for this part of an interval,
+const LATE_PART: u32 = 4;
+/// in so many intervals in a row.
+const LATE_INTERVALS: u32 = 2;
+/// Two threads are level whose times differ by less than this part of an interval.
+const LEVEL_PART: u32 = 8;
+/// A thread that takes over leaves itself this part of an interval.
+const RESERVE_PART: u32 = 8;
+/// Smaller parts are not worth a move.
+const LEAST_PART: u32 = 64;
+/// How much a thread's processor holds it up cannot be told when it had something to do for less than this part of an interval,
+const SLOW_PART: u32 = 16;
+/// and what was told before is forgotten with this time constant, in intervals.
+const SLOW_MEMORY: u32 = 64;
+/// Intervals after which what was counted before no longer says anything.
+const STALE: u32 = 3;
+/// Intervals for which a thread takes over nothing after it was relieved itself.
+const HELD: u32 = 10;
+
+/// What a thread takes over from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relief {
+    /// whom it relieves
+    pub from: usize,
+    /// of what that one has, of [`WHOLE`]; of groups at least one
+    pub part: u32,
+}
+
+/// How a thread was scheduled over one interval.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// the counts at its end
+    counted: Option<(Instant, Scheduled)>,
+    /// for what part of it, of [`WHOLE`], it ran
+    ran: u32,
+    /// and for what part it waited for its processor
+    waited: u32,
+    /// intervals in a row for which it was late
+    late: u32,
+    /// for how long it has something to do for each time that it runs, times [`WHOLE`]
+    slow: u32,
+    /// how often its loop had come round at the end, unless it slept then
+    cycles: Option<u64>,
+    /// it did not come round at all
+    held_up: bool,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Shares { counted: None, ran: 0, waited: 0, late: 0, slow: WHOLE, cycles: None, held_up: false }
+    }
+}
+
+impl Shares {
+    /// Takes in what was counted until `now`, the end of an interval of about `every`, and how the thread was last seen.
+    fn count(&mut self, now: Instant, every: Duration, counts: Scheduled, look: Look) {
+        let cycles = Some(look.cycles).filter(|_| !look.asleep);
+        self.held_up = std::mem::replace(&mut self.cycles, cycles) == cycles && cycles.is_some();
+        let Some((at, before)) = self.counted.replace((now, counts)) else { return };
+        let passed = now - at;
+        if passed > every * STALE {
+            *self = Shares { counted: self.counted, slow: self.slow, cycles, ..Shares::default() };
+            return;
+        }
+        let passed_ns = passed.as_nanos().max(1);
+        let part = |now: u64, before: u64| {
+            (u128::from(now.saturating_sub(before)) * u128::from(WHOLE) / passed_ns).min(WHOLE.into()) as u32
+        };
+        self.ran = part(counts.ran_ns, before.ran_ns);
+        self.waited = part(counts.waited_ns, before.waited_ns).min(WHOLE - self.ran);
+        self.late = if self.waited >= WHOLE / LATE_PART { self.late.saturating_add(1) } else { 0 };
+        self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
+            WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
+        } else {
+            self.slow - (self.slow - WHOLE).div_ceil(SLOW_MEMORY)
+        };
+    }
+
+    fn is_late(&self) -> bool {
+        self.late >= LATE_INTERVALS
+    }
+}
+
 /// What one look at a thread found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
@@ -132,11 +233,24 @@ struct View {
     stalled: bool,
     /// taken from it since the last migration
     stolen: u64,
+    shares: Shares,
 }
 
 impl View {
-    fn is_busy(&self) -> bool {
+    /// Whether it cannot keep up, for whatever reason of its own.
+    fn is_behind(&self) -> bool {
         self.load.busy || self.stalled || self.look.down
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_behind() || self.shares.is_late()
+    }
+
+    /// For what part of the last interval it had something to do, and for what part it was busy with that. One that did not come
+    /// round has more than it can do, whatever the scheduler says.
+    fn time(&self) -> (u32, u32) {
+        let Shares { ran, waited, held_up, .. } = self.shares;
+        if held_up { (WHOLE, WHOLE - waited) } else { (ran + waited, ran) }
     }
 
     /// Whether there is something to steal.
@@ -156,6 +270,8 @@ pub struct Balancer {
     /// of its own, since it last stole
     local: u32,
     migrate_at: Option<Instant>,
+    /// when another one last relieved this one
+    relieved: Option<Instant>,
 }
 
 impl Balancer {
@@ -165,7 +281,15 @@ impl Balancer {
     /// When there is no thread `me`.
     pub fn new(me: usize, threads: usize, policy: Policy) -> Self {
         assert!(me < threads, "thread {me} of {threads}");
-        Balancer { policy, me, views: vec![View::default(); threads], last_victim: me, local: 0, migrate_at: None }
+        Balancer {
+            policy,
+            me,
+            views: vec![View::default(); threads],
+            last_victim: me,
+            local: 0,
+            migrate_at: None,
+            relieved: None,
+        }
     }
 
     /// What it goes by.
@@ -203,7 +327,10 @@ impl Balancer {
 
     /// Whom to take from now, or None. `idle`: it would sleep otherwise.
     pub fn victim(&self, idle: bool) -> Option<usize> {
-        if !self.policy.steal || self.is_busy(self.me) || !(idle || self.local >= self.policy.local_per_stolen) {
+        if !self.policy.steal
+            || self.views[self.me].is_behind()
+            || !(idle || self.local >= self.policy.local_per_stolen)
+        {
             return None;
         }
         self.others().find(|thread| self.views[*thread].is_victim())
@@ -220,20 +347,73 @@ impl Balancer {
         }
     }
 
-    /// From whom to take over one flow group now, or None; to be asked at least every [`Policy::migrate_every`] while there is
-    /// work.
-    pub fn poll_migration(&mut self, now: Instant) -> Option<usize> {
-        let due = *self.migrate_at.get_or_insert(now + self.policy.migrate_every);
-        if now < due {
-            return None;
-        }
+    /// Whether an interval is over at `now`: then [`Balancer::on_scheduled`] is to be told of each thread, and
+    /// [`Balancer::poll_migration`] to be asked. To be asked itself at least every [`Policy::migrate_every`] while there is work.
+    pub fn interval_is_over(&mut self, now: Instant) -> bool {
+        now >= *self.migrate_at.get_or_insert(now + self.policy.migrate_every)
+    }
+
+    /// Takes in what the scheduler has counted of `thread`, this one or another, until the end of an interval.
+    pub fn on_scheduled(&mut self, thread: usize, now: Instant, counts: Scheduled) {
+        let view = &mut self.views[thread];
+        view.shares.count(now, self.policy.migrate_every, counts, view.look);
+    }
+
+    /// Takes in that another one has taken over from this one.
+    pub fn on_relieved(&mut self, now: Instant) {
+        self.relieved = Some(now);
+    }
+
+    /// What to take over at the end of an interval, or None.
+    pub fn poll_migration(&mut self, now: Instant) -> Option<Relief> {
         self.migrate_at = Some(now + self.policy.migrate_every);
-        let most = self.others().max_by_key(|thread| self.views[*thread].stolen);
-        let victim = most.filter(|thread| self.views[*thread].stolen > 0);
+        let relief = self.late_one().or_else(|| {
+            let most = self.others().max_by_key(|thread| self.views[*thread].stolen);
+            let from = most.filter(|thread| self.views[*thread].stolen > 0)?;
+            Some(Relief { from, part: self.level(from) })
+        });
         for view in &mut self.views {
             view.stolen = 0;
         }
-        victim.filter(|_| self.policy.migrate && !self.is_busy(self.me))
+        let held = self.relieved.is_some_and(|at| now - at < HELD * self.policy.migrate_every);
+        relief.filter(|_| self.policy.migrate && !held && !self.views[self.me].is_behind())
+    }
+
+    /// Whom the scheduler lets down most, if there is somebody to be relieved: whose work would not be held up more here.
+    fn late_one(&self) -> Option<Relief> {
+        let ours = self.views[self.me].shares.slow;
+        let late = self.others().map(|thread| (thread, &self.views[thread].shares));
+        let late = late.filter(|(_, shares)| shares.is_late() && shares.slow >= ours);
+        let (from, shares) = late.max_by_key(|(_, shares)| shares.waited)?;
+        let level = self.level(from);
+        let part = if shares.slow >= 2 * ours { level.max(self.room_for(from)) } else { level };
+        Some(Relief { from, part }).filter(|relief| relief.part >= WHOLE / LEAST_PART)
+    }
+
+    /// What part of its work `from` would have to give us for both to have something to do for as long.
+    fn level(&self, from: usize) -> u32 {
+        let (theirs, _) = self.views[from].time();
+        let Some(gap) = theirs.checked_sub(self.ours()).filter(|gap| *gap >= WHOLE / LEVEL_PART) else { return 0 };
+        (u64::from(gap) * u64::from(WHOLE) / (u64::from(theirs) + self.here(from))) as u32
+    }
+
+    /// What part of the work of `from` we have room for.
+    fn room_for(&self, from: usize) -> u32 {
+        let room = (WHOLE - WHOLE / RESERVE_PART).saturating_sub(self.ours());
+        (u64::from(room) * u64::from(WHOLE) / self.here(from).max(1)).min(WHOLE.into()) as u32
+    }
+
+    /// For what part of the last interval we had something to do.
+    fn ours(&self) -> u32 {
+        let Shares { ran, waited, .. } = self.views[self.me].shares;
+        ran + waited
+    }
+
+    /// For what part of an interval all that `from` has would give us something to do: if it takes us as long to run as it takes that one,
+    /// and we are held up meanwhile as we were lately.
+    fn here(&self, from: usize) -> u64 {
+        let (_, run) = self.views[from].time();
+        u64::from(run) * u64::from(self.views[self.me].shares.slow) / u64::from(WHOLE)
     }
 
     /// How long the thread may sleep when only its own work wakes it, or None for as long as it likes. `watches`: it is the one

@@ -188,19 +188,26 @@ impl Lab {
     /// Puts each side's receive threads on its processor: the server's on 0, or with a NIC that of queue `n` on processor `n`, the
     /// client's and the middle's on 1. Call it again after a program was attached, since that makes the threads anew.
     pub fn pin(&self) {
+        self.place(|side, queue| match side {
+            Side::Server if self.nic.is_some() => queue,
+            Side::Server => 0,
+            Side::Client | Side::Middle => 1,
+        });
+    }
+
+    /// Puts the receive thread of each side's queue on the processor that is named, modulo those there are; the threads. With one
+    /// processor there is nothing to choose, and none is told.
+    pub fn place(&self, processor: impl Fn(Side, usize) -> usize) -> Vec<u32> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if processors < 2 {
-            return;
+            return Vec::new();
         }
         let hosts = [Some(&self.server), self.middle.as_ref(), Some(&self.client)];
         let placed = hosts.into_iter().flatten().flat_map(|host| host.receive_threads());
-        let placed = placed.map(|(side, queue, name)| match side {
-            Side::Server if self.nic.is_some() => (name, queue % processors),
-            Side::Server => (name, 0),
-            Side::Client | Side::Middle => (name, 1),
-        });
-        let placed: HashMap<String, usize> = placed.collect();
-        let Ok(entries) = fs::read_dir("/proc") else { return };
+        let placed: HashMap<String, usize> =
+            placed.map(|(side, queue, name)| (name, processor(side, queue) % processors)).collect();
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        let mut threads = Vec::new();
         for entry in entries.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
             else {
@@ -211,8 +218,11 @@ impl Lab {
             let mut set = CpuSet::new();
             set.set(*processor);
             // the thread may be gone by now
-            let _ = sched_setaffinity(Some(pid), &set);
+            if sched_setaffinity(Some(pid), &set).is_ok() {
+                threads.push(pid.as_raw_nonzero().get().unsigned_abs());
+            }
         }
+        threads
     }
 }
 

@@ -78,13 +78,17 @@ pub struct Sharing {
     pub received_stolen: Counter,
     /// flow groups taken over from other threads
     pub groups_taken: Counter,
+    /// open connections taken over from other threads
+    pub connections_taken: Counter,
+    /// connections that another thread gave and that had to be reset: there was no room
+    pub connections_lost: Counter,
     /// flow groups that others got when this thread panicked
     pub groups_left: Counter,
     /// flow groups that it owns
     pub groups: Counter,
     /// what waits at it, in thousandths of what it holds at most
     pub backlog: Counter,
-    /// 1 while it cannot keep up
+    /// 1 while it cannot keep up, or its processor has other work
     pub busy: Counter,
     /// 1 while flow groups that were not taken over follow their packets to the thread of the processor where they arrive
     pub follows: Counter,
@@ -111,14 +115,23 @@ impl Report for Sharing {
             one("sockets_thread_accepted_total", "connections that a thread accepted", &labels, accepted);
             one("sockets_thread_received_total", "datagrams that a thread received", &labels, received);
         }
-        let taken = "flow groups that a thread took over from those it had helped";
+        let taken = "flow groups that a thread took over from busy ones";
         one("sockets_thread_groups_taken_total", taken, &[thread], &self.groups_taken);
+        let taken = "open connections that a thread took over from busy ones";
+        one("sockets_thread_connections_taken_total", taken, &[thread], &self.connections_taken);
+        let lost = "connections reset because the thread that was to take them over had no room";
+        one("sockets_thread_connections_lost_total", lost, &[thread], &self.connections_lost);
         let left = "flow groups that others got because a thread panicked";
         one("sockets_thread_groups_left_total", left, &[thread], &self.groups_left);
         one("sockets_thread_groups", "flow groups that a thread owns", &[thread], &self.groups);
         let backlog = "what waits at a thread, in thousandths of what it holds at most";
         one("sockets_thread_backlog", backlog, &[thread], &self.backlog);
-        one("sockets_thread_busy", "1 while a thread cannot keep up", &[thread], &self.busy);
+        one(
+            "sockets_thread_busy",
+            "1 while a thread cannot keep up, or its processor has other work",
+            &[thread],
+            &self.busy,
+        );
         let follows = "1 while flow groups follow their packets to the processor where they arrive";
         one("sockets_thread_follows", follows, &[thread], &self.follows);
     }

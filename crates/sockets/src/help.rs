@@ -3,6 +3,9 @@
 //! A thread looks around when it is about to sleep and, with work of its own, once in [`LOOK_EVERY`]. What it then takes from a
 //! busy thread's socket it handles as its own: a stolen connection stays with the thief, a stolen burst is answered from the
 //! socket that it came to.
+//!
+//! Who takes over a part of another's flow groups wants as large a part of its connections, too: those that last would stay behind. Their
+//! owner gives them when it comes round, as many as are at rest, a few in each cycle.
 
 use crate::config::Config;
 use crate::counters::{Counters, Sharing};
@@ -11,7 +14,8 @@ use crate::share::{Board, policy};
 use crate::udp::Udp;
 use app::{Listener, Service};
 use base::Instant;
-use base::balance::{Balancer, Look, Move};
+use base::balance::{Balancer, Look, Move, Relief, WHOLE};
+use mio::Token;
 use mio::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 const STEALS: usize = 4;
 /// A thread that runs so long after a panic gets its groups back.
 const RECOVERED: Duration = Duration::from_secs(1);
+/// Connections that a thread gives away in one cycle, and at how many it looks for that.
+const GIVES: usize = 64;
+const GIVE_LOOKS: usize = 1024;
 /// How often the first thread looks where packets arrive.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
@@ -47,7 +54,20 @@ pub(crate) struct Helper {
     /// what was taken away when this thread failed, and when it is given back
     left: Vec<Move>,
     back_at: Option<Instant>,
+    gift: Option<Gift>,
+    /// the engine drains: everybody looks after himself
+    retired: bool,
     sharing: Arc<Sharing>,
+}
+
+/// Connections that are still to be given away.
+#[derive(Clone, Copy, Debug)]
+struct Gift {
+    to: usize,
+    count: usize,
+    /// where to look for them next, and at how many places
+    place: usize,
+    looks: usize,
 }
 
 impl Helper {
@@ -71,6 +91,8 @@ impl Helper {
             follow_at,
             left: Vec::new(),
             back_at: None,
+            gift: None,
+            retired: false,
             sharing,
         }
     }
@@ -98,6 +120,16 @@ impl Helper {
         self.back_at = (!self.left.is_empty()).then_some(now + RECOVERED);
     }
 
+    /// From here on the thread neither helps nor is helped; what was on its way to it still comes.
+    pub(crate) fn retire(&mut self) {
+        self.retired = true;
+        (self.back_at, self.gift) = (None, None);
+    }
+
+    fn steals(&self) -> bool {
+        !self.retired && self.balancer.policy().steal
+    }
+
     /// When it has something to do whatever comes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.back_at
@@ -110,7 +142,7 @@ impl Helper {
 
     /// Goes to sleep: how long it may at most, and whether it watches.
     pub(crate) fn go_to_sleep(&mut self) -> (Option<Duration>, bool) {
-        if !self.balancer.policy().steal {
+        if !self.steals() {
             return (None, false);
         }
         self.sharing.busy.set(0);
@@ -121,17 +153,20 @@ impl Helper {
 
     /// Woken, `watched` as [`Helper::go_to_sleep`] said; `to_work`: there is something of its own to do.
     pub(crate) fn wake_up(&mut self, watched: bool, to_work: bool) {
-        if self.balancer.policy().steal {
+        if self.steals() {
             self.board.wake_up(self.me, watched, to_work);
         }
     }
 
     /// Looks around, if it is time to; whether there is something to steal. `idle`: the thread would sleep otherwise.
     pub(crate) fn looks(&mut self, now: Instant, idle: bool) -> bool {
+        if self.retired {
+            return false;
+        }
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
             self.tend(now);
-            if !self.balancer.policy().steal {
+            if !self.steals() {
                 return false;
             }
             self.look_around(now, idle);
@@ -149,7 +184,7 @@ impl Helper {
         let busy = self.balancer.is_busy(self.me);
         self.sharing.busy.set(busy.into());
         self.sharing.backlog.set(own.waiting.into());
-        if busy {
+        if busy && own.waiting > 0 {
             self.board.wake_one(self.me);
         }
     }
@@ -163,11 +198,15 @@ impl Helper {
             }
             self.left.clear();
         }
-        if let Some(victim) = self.balancer.poll_migration(now)
-            && let Some(mut table) = self.board.table()
-            && table.take_over(victim, self.me)
-        {
-            self.sharing.groups_taken.add(1);
+        if self.balancer.interval_is_over(now) {
+            for thread in 0..self.board.threads() {
+                if let Some(counts) = self.board.scheduled(thread) {
+                    self.balancer.on_scheduled(thread, now, counts);
+                }
+            }
+            if let Some(relief) = self.balancer.poll_migration(now) {
+                self.relieve(relief);
+            }
         }
         if now >= self.follow_at {
             self.follow_at = now + FOLLOW_EVERY;
@@ -182,7 +221,76 @@ impl Helper {
     }
 }
 
+impl Helper {
+    /// Takes over groups, and asks for connections.
+    fn relieve(&mut self, relief: Relief) {
+        if let Some(mut table) = self.board.table() {
+            let taken = table.take_over(relief, self.me);
+            self.sharing.groups_taken.add(taken as u64);
+        }
+        // to be asked wakes a thread, and one that has nothing is best left asleep
+        if relief.part > 0 && self.board.connections(relief.from) > 0 {
+            self.board.ask(self.me, relief);
+        }
+    }
+
+    /// Takes in what another thread has asked for, with `places` in the table and `connections` in them.
+    fn heed(&mut self, now: Instant, places: usize, connections: usize) {
+        let Some((to, part)) = self.board.asked(self.me) else { return };
+        if self.retired {
+            return;
+        }
+        self.balancer.on_relieved(now);
+        let count = (connections as u64 * u64::from(part) / u64::from(WHOLE)) as usize;
+        let place = self.gift.map_or(0, |gift| gift.place);
+        self.gift = Some(Gift { to, count, place, looks: places });
+    }
+}
+
 impl Loop<'_> {
+    /// Takes in the connections that others have given to this thread.
+    pub(crate) fn receive_gifts<S: Service>(&mut self, service: &mut S) -> bool {
+        let Some(helper) = &self.thread.helper else { return false };
+        let parcels = helper.board.given(helper.me);
+        let some = !parcels.is_empty();
+        for parcel in parcels {
+            let token = Token(self.first_connection + self.table.next_index() as usize);
+            if self.table.arrive(parcel, (self.thread.poll.registry(), token), service) {
+                self.thread.sharing.connections_taken.add(1);
+            } else {
+                self.thread.sharing.connections_lost.add(1);
+            }
+        }
+        some
+    }
+
+    /// Gives others the connections that they have asked for; whether there are more to be given.
+    pub(crate) fn give<S: Service>(&mut self, now: Instant, most: usize, service: &mut S) -> bool {
+        let Some(helper) = &mut self.thread.helper else { return false };
+        helper.heed(now, self.table.places(), self.table.len());
+        let Some(mut gift) = helper.gift.take() else { return false };
+        let room = most.saturating_sub(helper.board.connections(gift.to));
+        if !service.can_move() || room == 0 {
+            return false;
+        }
+        let mut parcels = Vec::new();
+        for _ in 0..GIVE_LOOKS.min(gift.looks) {
+            if parcels.len() == GIVES.min(gift.count).min(room) {
+                break;
+            }
+            gift.looks -= 1;
+            gift.place = (gift.place + 1) % self.table.places();
+            parcels.extend(self.table.depart(gift.place, self.thread.poll.registry(), service));
+        }
+        gift.count -= parcels.len();
+        if !parcels.is_empty() {
+            helper.board.give(gift.to, &mut parcels);
+        }
+        let more = gift.count > 0 && gift.looks > 0;
+        helper.gift = more.then_some(gift);
+        more
+    }
+
     /// Whether a busy thread has something for this one, which would sleep otherwise.
     pub(crate) fn sees_a_victim(&mut self) -> bool {
         let now = self.clock.now();

@@ -1,10 +1,11 @@
 //! Services on kernel sockets: where AF_XDP cannot be had, and for the traffic that a taken port leaves to the kernel.
 //!
 //! One thread a processor. By default each has a socket of its own for every endpoint (SO_REUSEPORT), a table of flow groups in the
-//! kernel says whose a flow is, and a thread that has time takes from one that has none ([`Spread`], [`Balance`]). Datagrams are received by recvmmsg, answered where they lie and sent by sendmmsg; streams are
-//! non-blocking and edge-triggered. Nothing is allocated, locked or logged for a datagram.
+//! kernel says whose a flow is, and a thread that has time takes from one that has none ([`Spread`], [`Balance`]). Datagrams are received
+//! by recvmmsg, answered where they lie and sent by sendmmsg; streams are non-blocking and edge-triggered. Nothing is allocated, locked or
+//! logged for a datagram.
 //!
-//! Left out: outgoing connections; moving a connection from one thread to another once it is accepted.
+//! Left out: outgoing connections.
 //!
 //! Unsafe code stands in `sys` alone, which owns the memory of a burst.
 
@@ -18,6 +19,7 @@ mod help;
 mod idle;
 mod outbox;
 mod run;
+mod scheduled;
 mod selector;
 mod share;
 mod sys;

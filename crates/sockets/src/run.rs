@@ -50,7 +50,7 @@ pub(crate) struct Loop<'a> {
     /// there are connections, or were before the listeners were closed
     has_streams: bool,
     /// tokens of connections begin here
-    first_connection: usize,
+    pub(crate) first_connection: usize,
     /// a wake-up was taken in that no cycle has followed yet
     woken: bool,
 }
@@ -104,13 +104,14 @@ impl<'a> Loop<'a> {
             }
             worked |= own > 0;
             if self.has_streams {
+                worked |= self.receive_gifts(service);
                 service.woken(now, &mut self.table);
                 for n in 0..self.thread.tcp.len() {
                     own += self.accept(n, now, service);
                 }
             }
-            if stage.is(DRAIN) {
-                self.thread.helper = None;
+            if let Some(helper) = self.thread.helper.as_mut().filter(|_| stage.is(DRAIN)) {
+                helper.retire();
             }
             worked |= self.help(now, own, idle, service);
             if self.has_streams {
@@ -120,6 +121,8 @@ impl<'a> Loop<'a> {
                 }
                 self.table.turn(TURNS, service, &mut self.scratch);
             }
+            // now that answers have gone out
+            self.woken |= self.give(now, self.config.streams.connections, service);
         }
         self.table.abort_all(service);
     }

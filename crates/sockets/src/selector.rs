@@ -8,7 +8,7 @@
 
 use crate::config::Config;
 use crate::sys;
-use base::balance::{Move, Owners};
+use base::balance::{Move, Owners, Relief, WHOLE};
 use bpf::{Selector, SelectorConfig, SelectorError};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,10 +16,15 @@ use std::os::fd::BorrowedFd;
 /// SKF_AD_OFF + SKF_AD_RXHASH: where a classic program finds the hash that the NIC, or the kernel in its place, has made.
 const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
 
+/// Groups that move at once at most: each costs a system call for each program.
+const MOVES: usize = 1024;
+
 /// Who owns which group, and the programs that were told.
 #[derive(Debug)]
 pub(crate) struct Table {
     owners: Owners,
+    /// the next group to be looked at when some move
+    walked: usize,
     /// by group: it was taken over, so it is its owner's wherever its packets arrive
     taken_over: Vec<bool>,
     selectors: Vec<Selector>,
@@ -43,7 +48,7 @@ impl Table {
         let selectors = (0..reuseport_groups).map(|_| Selector::load(&sizes)).collect::<Result<_, _>>()?;
         let owners = Owners::new(config.balance.groups, config.threads);
         let taken_over = vec![false; config.balance.groups];
-        Ok(Table { owners, taken_over, selectors, processors, arrivals: Arrivals::default() })
+        Ok(Table { owners, walked: 0, taken_over, selectors, processors, arrivals: Arrivals::default() })
     }
 
     /// Puts the programs in force on their sockets, by group and thread.
@@ -65,23 +70,45 @@ impl Table {
         self.owners.count(thread)
     }
 
-    /// Makes one group that lately brought something to `victim` that of `thief`; whether there was one.
-    pub(crate) fn take_over(&mut self, victim: usize, thief: usize) -> bool {
-        let mut found: Vec<usize> = Vec::new();
+    /// Makes a part of the groups of another thread those of `thief`, first those that lately brought something; how many.
+    pub(crate) fn take_over(&mut self, relief: Relief, thief: usize) -> usize {
+        let mut recent: Vec<usize> = Vec::new();
         for selector in &self.selectors {
-            found.extend(selector.recent(victim).unwrap_or_default());
+            recent.extend(selector.recent(relief.from).unwrap_or_default());
         }
-        let group = found.into_iter().find(|group| {
-            // unless its packets are followed to where they arrive, the table tells whose it still is
-            let owner = self.owners.of(*group);
-            if self.arrivals.spread && !self.taken_over[*group] { owner != thief } else { owner == victim }
-        });
-        let Some(group) = group else { return false };
-        let owner = self.owners.of(group);
-        self.owners.give(group, owner, thief);
-        self.taken_over[group] = true;
-        self.tell(group);
-        true
+        recent.sort_unstable();
+        recent.dedup();
+        let groups = self.choose(&recent, relief, thief);
+        for &group in &groups {
+            let owner = self.owners.of(group);
+            // taken back, it follows its packets again
+            let back = self.arrivals.spread && self.taken_over[group] && relief.part > 0;
+            self.taken_over[group] = !back;
+            self.owners.give(group, owner, thief);
+            self.tell(group);
+        }
+        groups.len()
+    }
+
+    /// Which groups: the recent ones first, then, if it is a part that is asked for, those from where the last walk ended.
+    fn choose(&mut self, recent: &[usize], Relief { from, part }: Relief, thief: usize) -> Vec<usize> {
+        let all = self.taken_over.len();
+        let follows = self.arrivals.spread;
+        let theirs = |group: &usize| self.owners.of(*group) == from && (self.taken_over[*group] || !follows);
+        // the table does not tell whose it is, and it brings something to every thread
+        let nobodys = |group: &usize| !self.taken_over[*group] && (part > 0 || self.owners.of(*group) != thief);
+        let count = (0..all).filter(theirs).count();
+        let walk = (0..all).map(|n| (self.walked + n) % all).filter(|group| part > 0 && !recent.contains(group));
+        let order = recent.iter().copied().chain(walk);
+        let most = |of: usize| (of as u64 * u64::from(part) / u64::from(WHOLE)).clamp(1, MOVES as u64) as usize;
+        let chosen: Vec<usize> = if follows && count == 0 {
+            let others = self.processors.len().saturating_sub(1).max(1);
+            order.filter(nobodys).take(most(all / others)).collect()
+        } else {
+            order.filter(theirs).take(most(count)).collect()
+        };
+        self.walked = chosen.last().map_or(self.walked, |last| (last + 1) % all);
+        chosen
     }
 
     /// Gives all groups of a thread that does not run to `heirs`; what moved.

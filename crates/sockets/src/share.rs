@@ -4,20 +4,26 @@
 //! whoever else the processor runs, and can then tell nobody; so as long as a thread runs and another sleeps, one of the sleepers
 //! *watches*: it sleeps with a time limit. When all sleep, nobody has a timer.
 //!
-//! Nothing here is touched for a datagram or a connection, but when a thread goes to sleep and when it looks around.
+//! A thread that takes over flow groups asks their owner for as large a part of its connections, by leaving word at its place; what
+//! the owner gives it puts into the other one's inbox.
+//!
+//! Nothing here is touched for a datagram or a request, but when a thread goes to sleep, when it looks around, and, for a word that was
+//! left, once a cycle.
 
 use crate::config::{Config, Endpoint, Spread};
 use crate::counters::Counters;
+use crate::scheduled::Source;
 use crate::selector::Table;
 use crate::sys;
+use crate::tcp::Parcel;
 use base::CacheAligned;
-use base::balance::{Look, Move, Policy};
+use base::balance::{Look, Move, Policy, Relief, Scheduled};
 use mio::Waker;
 use mio::net::TcpListener;
 use socket2::Socket;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The balancer's unit: thousandths of what a queue holds before its thread is wholly behind.
 pub(crate) const FULL: u32 = 1000;
@@ -67,6 +73,19 @@ struct Place {
     counters: Arc<Counters>,
     /// of the endpoints that are spread by affinity, in the configuration's order
     queues: Vec<Queue>,
+    /// from its first cycle on, where the kernel counts
+    scheduled: OnceLock<Source>,
+    mail: CacheAligned<Mail>,
+}
+
+/// What others have left at a thread's place.
+#[derive(Debug, Default)]
+struct Mail {
+    /// who wants connections, plus one, above the part of them; 0: nobody
+    asked: AtomicU64,
+    /// there is something in the inbox
+    full: AtomicBool,
+    inbox: Mutex<Vec<Parcel>>,
 }
 
 /// What the threads of an engine share.
@@ -88,6 +107,8 @@ impl Board {
             waker,
             counters,
             queues,
+            scheduled: OnceLock::new(),
+            mail: CacheAligned::default(),
         };
         Board {
             places: threads.into_iter().map(place).collect(),
@@ -174,9 +195,60 @@ impl Board {
         moves
     }
 
-    /// `me` runs again.
+    /// `me`, which calls this, runs, for the first time or again.
     pub(crate) fn come_up(&self, me: usize) {
         self.set(me, State::Awake);
+        if let Some(source) = Source::of_this_thread() {
+            // the first one is the thread's for good
+            let _ = self.places[me].scheduled.set(source);
+        }
+    }
+
+    /// What the scheduler has counted of a thread; None where it counts nothing.
+    pub(crate) fn scheduled(&self, thread: usize) -> Option<Scheduled> {
+        self.places[thread].scheduled.get()?.read()
+    }
+
+    /// `me` wants connections of another thread.
+    pub(crate) fn ask(&self, me: usize, relief: Relief) {
+        let place = &self.places[relief.from];
+        // a word that was not heard yet is replaced: the newer one knows better
+        place.mail.asked.store((me as u64 + 1) << 32 | u64::from(relief.part), Ordering::Release);
+        // refused only when the eventfd's count is full, and then the thread is about to wake
+        let _ = place.waker.wake();
+    }
+
+    /// Who wants what part of the connections of `me`, told once.
+    pub(crate) fn asked(&self, me: usize) -> Option<(usize, u32)> {
+        let asked = &self.places[me].mail.asked;
+        if asked.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let word = asked.swap(0, Ordering::Acquire);
+        Some(((word >> 32).checked_sub(1)? as usize, word as u32))
+    }
+
+    /// How many connections a thread has.
+    pub(crate) fn connections(&self, thread: usize) -> usize {
+        self.places[thread].counters.connections.get() as usize
+    }
+
+    /// Gives connections to a thread.
+    pub(crate) fn give(&self, to: usize, parcels: &mut Vec<Parcel>) {
+        let place = &self.places[to];
+        place.mail.inbox.lock().unwrap_or_else(PoisonError::into_inner).append(parcels);
+        place.mail.full.store(true, Ordering::Release);
+        // as above
+        let _ = place.waker.wake();
+    }
+
+    /// What was given to `me`.
+    pub(crate) fn given(&self, me: usize) -> Vec<Parcel> {
+        let mail = &self.places[me].mail;
+        if !mail.full.load(Ordering::Relaxed) || !mail.full.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut mail.inbox.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

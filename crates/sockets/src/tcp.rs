@@ -11,6 +11,10 @@
 //! owned bytes for all of them, a time for closed connections to finish. How long an open connection may idle is the service's
 //! business (`timer_set`).
 
+mod moves;
+
+pub(crate) use moves::Parcel;
+
 use crate::config::Streams as Limits;
 use crate::counters::Counters;
 use crate::outbox::{Bounds, Outbox};
@@ -80,6 +84,29 @@ struct Conn {
 }
 
 impl Conn {
+    /// One of which nothing is known yet.
+    fn new(stream: TcpStream, addresses: Addresses, window_bytes: usize) -> Conn {
+        Conn {
+            stream,
+            cookie: 0,
+            addresses,
+            phase: Phase::Knocked,
+            queue: Outbox::default(),
+            fin: Fin::No,
+            window_bytes,
+            delivered: 0,
+            used: false,
+            readable: true,
+            writable: true,
+            hup: false,
+            eof: false,
+            queued: false,
+            starved: false,
+            deadline: None,
+            heaped: None,
+        }
+    }
+
     /// Whether everything has gone out and our end of the stream is due.
     fn fin_is_due(&self) -> bool {
         self.queue.is_empty() && (self.fin == Fin::Wanted || self.phase == Phase::Closing)
@@ -183,26 +210,15 @@ impl Table {
         window_bytes: usize,
         service: &mut S,
     ) {
-        let queue = self.spare.pop().unwrap_or_default();
-        let conn = Conn {
-            stream,
-            cookie: 0,
-            addresses,
-            phase: Phase::Knocked,
-            queue,
-            fin: Fin::No,
-            window_bytes,
-            delivered: 0,
-            used: false,
-            readable: true,
-            writable: true,
-            hup: false,
-            eof: false,
-            queued: false,
-            starved: false,
-            deadline: None,
-            heaped: None,
-        };
+        let handle = self.insert(Conn::new(stream, addresses, window_bytes));
+        service.knock(self.now, self, listener, handle, addresses);
+        let _ = self.reject(handle);
+    }
+
+    /// Puts a connection at [`Table::next_index`].
+    fn insert(&mut self, mut conn: Conn) -> Connection {
+        conn.queue = self.spare.pop().unwrap_or_default();
+        let source = prefix(conn.addresses.peer.ip());
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, conn: None });
             self.slots.len() as u32 - 1
@@ -210,10 +226,20 @@ impl Table {
         let slot = &mut self.slots[index as usize];
         slot.conn = Some(conn);
         let handle = Connection { index, generation: slot.generation };
-        *self.sources.entry(prefix(addresses.peer.ip())).or_insert(0) += 1;
+        *self.sources.entry(source).or_insert(0) += 1;
         self.counters.connections.set(self.len() as u64);
-        service.knock(self.now, self, listener, handle, addresses);
-        let _ = self.reject(handle);
+        handle
+    }
+
+    /// One connection less of where it came from.
+    fn forget_source(&mut self, source: IpAddr) {
+        let source = prefix(source);
+        if let Some(n) = self.sources.get_mut(&source) {
+            *n -= 1;
+            if *n == 0 {
+                self.sources.remove(&source);
+            }
+        }
     }
 
     /// The kernel reported something about the connection at `index`.
@@ -434,13 +460,7 @@ impl Table {
         if reset {
             reset_on_close(&conn.stream);
         }
-        let source = prefix(conn.addresses.peer.ip());
-        if let Some(n) = self.sources.get_mut(&source) {
-            *n -= 1;
-            if *n == 0 {
-                self.sources.remove(&source);
-            }
-        }
+        self.forget_source(conn.addresses.peer.ip());
         if conn.phase == Phase::Knocked {
             self.counters.rejected.add(1);
         } else {

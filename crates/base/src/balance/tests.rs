@@ -1,6 +1,11 @@
 use super::*;
 use proptest::prelude::*;
 
+/// What is to be taken over at `now`, if an interval ends then.
+fn migrate(balancer: &mut Balancer, now: Instant) -> Option<Relief> {
+    if balancer.interval_is_over(now) { balancer.poll_migration(now) } else { None }
+}
+
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
@@ -136,20 +141,152 @@ fn a_thread_that_is_down_is_busy_at_once() {
 #[test]
 fn a_group_moves_from_whom_most_was_stolen_and_not_more_often_than_said() {
     let mut thief = looked(Policy { limit: 10, ..Policy::default() }, &[500, 500, 500]);
-    assert_eq!(thief.poll_migration(at(0)), None);
+    let one_from = |from| Some(Relief { from, part: 0 });
+    assert_eq!(migrate(&mut thief, at(0)), None);
     thief.on_stolen(1, 3);
     thief.on_stolen(2, 4);
     thief.on_stolen(3, 2);
-    assert_eq!(thief.poll_migration(at(99)), None);
-    assert_eq!(thief.poll_migration(at(100)), Some(2));
-    assert_eq!(thief.poll_migration(at(200)), None, "nothing was stolen since");
+    assert_eq!(migrate(&mut thief, at(99)), None);
+    assert_eq!(migrate(&mut thief, at(100)), one_from(2));
+    assert_eq!(migrate(&mut thief, at(200)), None, "nothing was stolen since");
     thief.on_stolen(1, 1);
     thief.on_look(0, at(250), waiting(9));
-    assert_eq!(thief.poll_migration(at(300)), None, "busy itself");
+    assert_eq!(migrate(&mut thief, at(300)), None, "busy itself");
     let mut off = looked(Policy { migrate: false, ..Policy::default() }, &[500]);
-    off.poll_migration(at(0));
+    migrate(&mut off, at(0));
     off.on_stolen(1, 3);
-    assert_eq!(off.poll_migration(at(100)), None);
+    assert_eq!(migrate(&mut off, at(100)), None);
+}
+
+/// Thread 0 of as many as there are shares, and one interval after another in which each ran and waited for so many of 100 ms.
+struct Intervals {
+    balancer: Balancer,
+    ms: u64,
+    counts: Vec<Scheduled>,
+}
+
+impl Intervals {
+    fn new(threads: usize) -> Intervals {
+        let mut balancer = Balancer::new(0, threads, Policy { limit: 10, ..Policy::default() });
+        assert!(!balancer.interval_is_over(at(0)));
+        (0..threads).for_each(|thread| balancer.on_scheduled(thread, at(0), Scheduled::default()));
+        Intervals { balancer, ms: 0, counts: vec![Scheduled::default(); threads] }
+    }
+
+    /// With loops that come round.
+    fn next(&mut self, shares: &[(u64, u64)]) -> Option<Relief> {
+        for thread in 0..shares.len() {
+            self.balancer.on_look(thread, at(self.ms + 50), Look { cycles: self.ms, ..Look::default() });
+        }
+        self.end(shares)
+    }
+
+    fn end(&mut self, shares: &[(u64, u64)]) -> Option<Relief> {
+        self.ms += 100;
+        let now = at(self.ms);
+        assert!(self.balancer.interval_is_over(now));
+        for (thread, (ran, waited)) in shares.iter().enumerate() {
+            self.counts[thread].ran_ns += ran * 1_000_000;
+            self.counts[thread].waited_ns += waited * 1_000_000;
+            self.balancer.on_scheduled(thread, now, self.counts[thread]);
+        }
+        self.balancer.poll_migration(now)
+    }
+}
+
+#[test]
+fn who_waits_for_its_processor_is_relieved_of_what_another_has_room_for() {
+    let mut all = Intervals::new(2);
+    assert_eq!(all.next(&[(20, 0), (20, 60)]), None, "once may be chance");
+    assert_eq!(all.next(&[(20, 0), (20, 60)]), Some(Relief { from: 1, part: WHOLE }), "20 ms more are no trouble");
+    assert!(all.balancer.is_busy(1) && !all.balancer.is_busy(0));
+    // 87.5 of 100 ms may be had, so there is room for 27.5 of the 40 ms that the others run
+    let mut full = Intervals::new(2);
+    full.next(&[(60, 0), (40, 60)]);
+    let relief = full.next(&[(60, 0), (40, 60)]).unwrap();
+    assert!((695..=710).contains(&relief.part), "{relief:?}");
+    // where each takes half as long again, for less
+    let mut slow = Intervals::new(2);
+    slow.next(&[(40, 20), (30, 60)]);
+    let relief = slow.next(&[(40, 20), (30, 60)]).unwrap();
+    assert!((620..=632).contains(&relief.part), "{relief:?}");
+    // and who runs next to nothing gives all
+    let mut starved = Intervals::new(2);
+    starved.next(&[(80, 0), (0, 99)]);
+    assert_eq!(starved.next(&[(80, 0), (0, 99)]), Some(Relief { from: 1, part: WHOLE }));
+}
+
+#[test]
+fn who_waits_about_as_long_is_relieved_until_both_have_as_much_to_do() {
+    let mut all = Intervals::new(2);
+    all.next(&[(20, 20), (30, 60)]);
+    // of 90 ms with something to do there and 40 here: 50 between them, each that leaves costs 90 there and 60 here
+    let relief = all.next(&[(20, 20), (30, 60)]).unwrap();
+    assert!((338..=344).contains(&relief.part), "{relief:?}");
+    // nothing goes where it would be held up more
+    let mut worse = Intervals::new(2);
+    worse.next(&[(5, 20), (50, 50)]);
+    assert_eq!(worse.next(&[(5, 20), (50, 50)]), None);
+    // nor where it lately was, until that is forgotten
+    let found = (0..400).find(|_| worse.next(&[(0, 0), (50, 50)]).is_some()).unwrap();
+    assert!((30..300).contains(&found), "after {found} intervals");
+}
+
+#[test]
+fn threads_that_have_as_much_to_do_leave_each_other_alone() {
+    for shares in [[(60, 40), (55, 45)], [(50, 0), (40, 20)], [(90, 5), (40, 24)], [(80, 20), (20, 70)]] {
+        let mut all = Intervals::new(2);
+        assert!((0..20).all(|_| all.next(&shares).is_none()), "{shares:?}");
+    }
+    // and what is there now and then is nothing
+    let mut all = Intervals::new(2);
+    for _ in 0..20 {
+        assert_eq!(all.next(&[(20, 0), (20, 60)]), None);
+        assert_eq!(all.next(&[(20, 0), (20, 10)]), None);
+    }
+}
+
+#[test]
+fn who_was_relieved_takes_nothing_over_for_a_while() {
+    let mut all = Intervals::new(3);
+    all.next(&[(20, 0), (20, 60), (10, 50)]);
+    all.balancer.on_relieved(at(100));
+    for _ in 2..11 {
+        assert_eq!(all.next(&[(20, 0), (20, 60), (10, 50)]), None);
+    }
+    let relief = all.next(&[(20, 0), (20, 60), (10, 50)]).unwrap();
+    assert_eq!(relief.from, 1, "who waits longest");
+}
+
+#[test]
+fn who_does_not_come_round_for_an_interval_has_more_than_it_can_do() {
+    let mut all = Intervals::new(2);
+    let mut next = |look: Look, shares| {
+        all.balancer.on_look(1, at(all.ms + 50), look);
+        all.balancer.on_stolen(1, 1);
+        all.end(&[(0, 0), shares]).map(|relief| relief.part)
+    };
+    let look = |cycles| Look { waiting: 1, cycles, ..Look::default() };
+    assert_eq!(next(look(5), (0, 0)), Some(0), "not for an interval yet");
+    assert_eq!(next(look(5), (0, 0)), Some(WHOLE / 2), "whether something is left is all the same");
+    assert_eq!(next(look(6), (0, 0)), Some(0), "it came round");
+    let asleep = Look { asleep: true, ..look(6) };
+    assert_eq!((next(asleep, (0, 0)), next(asleep, (0, 0))), (Some(0), Some(0)));
+    assert_eq!((next(look(6), (0, 0)), next(look(6), (0, 100))), (Some(0), Some(WHOLE)), "it was not let");
+}
+
+#[test]
+fn counts_from_long_ago_and_odd_ones_say_nothing() {
+    let mut all = Intervals::new(2);
+    all.next(&[(20, 0), (20, 60)]);
+    // nobody looked for a second
+    all.ms += 1000;
+    assert_eq!(all.next(&[(0, 0), (100, 900)]), None);
+    assert_eq!(all.next(&[(20, 0), (20, 60)]), None);
+    assert!(all.next(&[(20, 0), (20, 60)]).is_some());
+    // the counts of a thread that was started again begin anew
+    all.counts[1] = Scheduled::default();
+    assert_eq!(all.next(&[(20, 0), (0, 0)]), None);
 }
 
 #[test]
@@ -179,6 +316,7 @@ enum Event {
     Look(usize, Look),
     Local(u32),
     Steal(bool),
+    Scheduled(usize, u64, u64),
     Migrate,
 }
 
@@ -189,6 +327,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..4usize, look).prop_map(|(thread, look)| Event::Look(thread, look)),
         2 => (0..8u32).prop_map(Event::Local),
         3 => any::<bool>().prop_map(Event::Steal),
+        1 => (0..4usize, 0..200u64, 0..200u64).prop_map(|(thread, ran, waited)| Event::Scheduled(thread, ran, waited)),
         1 => Just(Event::Migrate),
     ]
 }
@@ -200,7 +339,7 @@ proptest! {
     fn the_rules_hold_whatever_happens(events in proptest::collection::vec((event(), 0..40u64), 1..300)) {
         let mut balancer = Balancer::new(2, 4, Policy { limit: 10, ..Policy::default() });
         let (mut ms, mut local, mut stolen_beside_work) = (0u64, 0u64, 0u64);
-        let mut stolen = [0u64; 4];
+        let (mut stolen, mut counts) = ([0u64; 4], [Scheduled::default(); 4]);
         let mut migrated: Option<u64> = None;
         for (event, pause) in events {
             ms += pause;
@@ -211,17 +350,25 @@ proptest! {
                     local += u64::from(n);
                 }
                 Event::Steal(idle) => if let Some(victim) = balancer.victim(idle) {
-                    prop_assert!(victim != 2 && balancer.is_busy(victim) && !balancer.is_busy(2));
+                    prop_assert!(victim != 2 && balancer.is_busy(victim));
+                    prop_assert!(!balancer.views[2].is_behind());
                     prop_assert!(balancer.views[victim].look.waiting > 0);
                     balancer.on_stolen(victim, 1);
                     stolen[victim] += 1;
                     stolen_beside_work += u64::from(!idle);
                     prop_assert!(stolen_beside_work * 5 <= local);
                 },
+                Event::Scheduled(thread, ran, waited) => {
+                    counts[thread].ran_ns += ran * 1_000_000;
+                    counts[thread].waited_ns += waited * 1_000_000;
+                    balancer.on_scheduled(thread, at(ms), counts[thread]);
+                }
                 Event::Migrate => {
                     let due = balancer.migrate_at.is_some_and(|due| at(ms) >= due);
-                    if let Some(victim) = balancer.poll_migration(at(ms)) {
-                        prop_assert!(stolen[victim] > 0 && stolen[victim] == *stolen.iter().max().unwrap());
+                    let late: Vec<usize> = (0..4).filter(|n| balancer.views[*n].shares.is_late()).collect();
+                    if let Some(Relief { from, part }) = migrate(&mut balancer, at(ms)) {
+                        let most = stolen[from] > 0 && stolen[from] == *stolen.iter().max().unwrap();
+                        prop_assert!(from != 2 && (most || late.contains(&from) && part > 0) && part <= WHOLE);
                         prop_assert!(migrated.is_none_or(|before| ms - before >= 100));
                         migrated = Some(ms);
                     }

@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// How long to ask
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
     seconds: f64,
+    /// How long to ask before that, with answers that do not count
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    warm_up: Option<f64>,
     /// A connection ends after so many requests; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     requests_per_connection: u32,
@@ -108,6 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let plan = Plan {
         rate: options.rate,
         span: Duration::from_secs_f64(options.seconds),
+        warm_up: options.warm_up.map(Duration::from_secs_f64),
         wait: options.tool.wait,
         progress: true,
     };

@@ -149,6 +149,9 @@ fn measure(bed: &Bed, options: &Options, line: &Line) -> Result<Figures> {
     let log = load.log();
     ensure!(status.success(), "the load failed ({status}): {}", log.trim());
     let outcome: Outcome = super::web::json(&log)?;
+    if !outcome.failures.is_empty() {
+        eprintln!("what failed: {:?}", outcome.failures);
+    }
     let (own, stolen, groups_taken) = shares(bed, &lab)?;
     serving.stop();
     Ok(Figures {

@@ -190,7 +190,7 @@ fn receive_threads() -> BTreeSet<u32> {
 }
 
 /// Has a thread take its processor from whoever spins there at once, as an interrupt would.
-fn preempt(thread: u32) -> Result<()> {
+pub(super) fn preempt(thread: u32) -> Result<()> {
     let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).output();
     let gone = || !Path::new("/proc").join(thread.to_string()).exists();
     ensure!(done.context("cannot run chrt")?.status.success() || gone(), "chrt cannot raise thread {thread}");

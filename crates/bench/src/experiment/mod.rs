@@ -2,6 +2,7 @@
 //! what was measured under the same conditions.
 
 mod accept;
+mod balance;
 mod bed;
 mod compare;
 mod compare_web;
@@ -69,6 +70,8 @@ enum Experiment {
     Rtt(rtt::Options),
     /// How connections get to the threads on kernel sockets: one listener, a listener each, affinity
     Accept(accept::Options),
+    /// A compiler on one of two processors: latency and its time, without a balancer, with stealing, with migration
+    Balance(balance::Options),
     /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
     UdpReaders(udp_readers::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
@@ -88,6 +91,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Overload(options) => stress::run(stress::Kind::Overload, options),
         Experiment::Rtt(options) => rtt::run(options),
         Experiment::Accept(options) => accept::run(options),
+        Experiment::Balance(options) => balance::run(options),
         Experiment::UdpReaders(options) => udp_readers::run(options),
         Experiment::Ladder(options) => ladder::run(options),
     }

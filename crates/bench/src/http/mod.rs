@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<f64>,
     /// how long to ask
     pub(crate) span: Duration,
+    /// how long to ask before that, with answers that do not count
+    pub(crate) warm_up: Option<Duration>,
     /// what to do when nothing is due
     pub(crate) wait: Wait,
     /// a line a second on standard error
@@ -116,19 +118,22 @@ impl<P: Port> Load<P> {
     /// the time, once an iteration; tests move it by hand and let the other end work there.
     pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Result<Outcome> {
         self.learn(plan.wait, stop, &mut tick)?;
-        let start = tick();
-        let client = self.work.service();
-        client.outcome = Outcome::new(plan.rate);
-        client.outcome.connections = client.connected();
-        client.schedule = Schedule::new(start, plan.span, plan.rate);
-        let mut teller = Teller { at: start, second: 0, told: (0, 0) };
-        let mut now = start;
-        while !self.work.service().schedule.is_over(now) && !stop.load(Ordering::Relaxed) {
-            now = self.step(plan.wait, &mut tick);
-            if plan.progress {
-                teller.tell(now, &self.work.service().outcome);
-            }
+        if let Some(span) = plan.warm_up {
+            let start = tick();
+            self.begin(plan, start, span);
+            self.ask(plan.wait, stop, &mut tick, |_, _| ());
         }
+        let start = tick();
+        self.begin(plan, start, plan.span);
+        if plan.progress && plan.warm_up.is_some() {
+            eprintln!("measures for {:?}", plan.span);
+        }
+        let mut teller = Teller { at: start, second: 0, told: (0, 0) };
+        let now = self.ask(plan.wait, stop, &mut tick, |now, outcome| {
+            if plan.progress {
+                teller.tell(now, outcome);
+            }
+        });
         let client = self.work.service();
         let missed = client.schedule.missed(now);
         client.schedule = Schedule::NEVER;
@@ -140,6 +145,30 @@ impl<P: Port> Load<P> {
         outcome.unfinished = unfinished;
         outcome.finish();
         Ok(outcome)
+    }
+
+    /// Has requests become due from now on for so long, and counts from here.
+    fn begin(&mut self, plan: &Plan, now: Instant, span: Duration) {
+        let client = self.work.service();
+        client.outcome = Outcome::new(plan.rate);
+        client.outcome.connections = client.connected();
+        client.schedule = Schedule::new(now, span, plan.rate);
+    }
+
+    /// Asks until no more requests become due; the time then.
+    fn ask(
+        &mut self,
+        wait: Wait,
+        stop: &AtomicBool,
+        tick: &mut impl FnMut() -> Instant,
+        mut watch: impl FnMut(Instant, &Outcome),
+    ) -> Instant {
+        let mut now = tick();
+        while !self.work.service().schedule.is_over(now) && !stop.load(Ordering::Relaxed) {
+            now = self.step(wait, tick);
+            watch(now, &self.work.service().outcome);
+        }
+        now
     }
 
     /// Asks for each page once whose body nobody told.

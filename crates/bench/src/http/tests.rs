@@ -103,7 +103,7 @@ fn manner(connections: u32, requests_per_connection: u32) -> Manner {
 }
 
 fn plan(rate: Option<f64>, ms: u64) -> Plan {
-    Plan { rate, span: Duration::from_millis(ms), wait: Wait::Spin, progress: false }
+    Plan { rate, span: Duration::from_millis(ms), warm_up: None, wait: Wait::Spin, progress: false }
 }
 
 fn urls(urls: &[&str]) -> Vec<Url> {
@@ -122,6 +122,18 @@ fn assert_whole(outcome: &Outcome) {
     assert_eq!(outcome.checked, outcome.answered, "{outcome}");
     assert!(outcome.answered_in_span > 0 && outcome.bytes > outcome.body_bytes, "{outcome}");
     assert!(outcome.latency.p50_us > 0.0 && outcome.latency.greatest_us >= outcome.latency.p99_us, "{outcome}");
+}
+
+#[test]
+fn what_is_asked_to_warm_up_does_not_count() {
+    let mut bed = bed(manner(4, 0), mix(&["/small"]));
+    let whole = bed.run(&plan(Some(1000.0), 200)).unwrap();
+    let warm_up = Some(Duration::from_millis(400));
+    let warmed = bed.run(&Plan { warm_up, ..plan(Some(1000.0), 200) }).unwrap();
+    assert_eq!((whole.answered, warmed.sent, warmed.missed), (200, 200, 0), "{warmed}");
+    // those that were asked for in time and answered a little later
+    assert!((200..=204).contains(&warmed.answered) && warmed.span_ns < 300_000_000, "{warmed}");
+    assert_eq!(warmed.connections, 4, "they stand already");
 }
 
 #[test]

@@ -1,0 +1,72 @@
+use super::*;
+
+#[derive(clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn options(words: &[&str]) -> Options {
+    <Cli as clap::Parser>::try_parse_from([&["balance"], words].concat()).map(|cli| cli.options).unwrap()
+}
+
+#[test]
+fn a_report_compares_with_no_compiler_with_no_balancer_and_with_the_compiler_alone() {
+    let options = options(&["--engine", "sockets", "--requests", "6"]);
+    let line = |case: Case, p90_us: f64, compile_s: Option<f64>| Line {
+        engine: Engine::Sockets,
+        requests: 6,
+        case,
+        rate: 1000.0,
+        runs: vec![Figures { p50_us: 10.0, p90_us, p99_us: 99.0, compile_s, ..Figures::default() }; 2],
+    };
+    let [unloaded, off, steal, on] = CASES;
+    let lines = [
+        line(unloaded, 50.0, None),
+        line(off, 4000.0, Some(3.0)),
+        line(steal, 1000.0, Some(2.5)),
+        line(on, 100.0, Some(2.1)),
+    ];
+    let report = report::report(&options, &lines, &[2.0, 2.0]);
+    let rows: Vec<Vec<String>> =
+        report.table.csv().lines().map(|row| row.split(',').map(str::to_owned).collect()).collect();
+    let cells = |row: usize, from: usize, count: usize| rows[row][from..from + count].join(" ");
+    assert_eq!(cells(1, 3, 1), "compiler alone");
+    // headings with a comma in them are quoted, so these are the rows'
+    assert_eq!(cells(5, 0, 6), "kernel sockets 6 requests each 1000 migration 10 100");
+    assert_eq!(cells(5, 8, 3), "99 2.00 40.00", "to no compiler, of no balancer");
+    assert_eq!(cells(5, 12, 4), "2.10 1.05 1.05 1.05");
+    assert_eq!(cells(2, 12, 2), " ", "nothing was compiled");
+    assert_eq!((report.charts.len(), report.charts[0].series.len()), (1, 4));
+    assert!(report.method.contains("a 6th of what"), "{}", report.method);
+}
+
+#[test]
+fn the_server_is_told_how_to_balance() {
+    let bed = Bed { folder: tempfile::tempdir().unwrap(), simoom: PathBuf::from("/s") };
+    let words = |engine, balance| bed.server(engine, balance).unwrap().words.join(" ");
+    let start = "/s web --listen 198.18.0.1:80 --backend sockets --accept affinity --cpus 0,1 --balance steal ";
+    assert!(words(Engine::Sockets, "steal").starts_with(start));
+    assert!(words(Engine::Xdp, "on").contains(" --interface vs --cpus 0,1 --balance on "));
+}
+
+#[test]
+fn options_have_bounds() {
+    let all = options(&[]);
+    assert_eq!((all.engine, all.requests), (vec![Engine::Sockets, Engine::Xdp], vec![6, 0]));
+    for wrong in [["--engine", "tcp"], ["--part", "0"], ["--requests", "-1"], ["--seconds", "0"], ["--rate", "0"]] {
+        assert!(<Cli as clap::Parser>::try_parse_from([&["balance"], &wrong[..]].concat()).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn moves_are_added_over_threads_and_engines() {
+    let sample = |name: &str, label: &str, value: &str, count: u64| serde_json::json!({ "name": name, "labels": { label: value, "thread": "0" }, "value": count });
+    let all = serde_json::json!({ "metrics": [
+        sample("sockets_thread_accepted_total", "queue", "another's", 1), sample("sockets_thread_accepted_total", "queue", "its own", 50),
+        sample("sockets_thread_groups_taken_total", "x", "", 2), sample("sockets_thread_groups_taken_total", "x", "", 3),
+        sample("sockets_thread_connections_taken_total", "x", "", 4),
+        sample("dataplane_moved_groups_total", "direction", "in", 7), sample("dataplane_moved_groups_total", "direction", "out", 70),
+    ]});
+    assert_eq!(shares_of(&all), Shares { stolen: 1, groups: 12, connections: 4 });
+}
