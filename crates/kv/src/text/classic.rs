@@ -286,17 +286,7 @@ pub(super) fn change(
     }
     let Some(number) = unsigned(view.value()) else { return Changed::NotNumeric };
     let number = if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
-    let mut text = arrayvec::ArrayVec::<u8, { number::DIGITS_MOST }>::new();
-    {
-        let mut left = number;
-        loop {
-            text.insert(0, b'0' + (left % 10) as u8);
-            left /= 10;
-            if left == 0 {
-                break;
-            }
-        }
-    }
+    let text = number::digits(number);
     if text.len() <= view.bytes() as usize {
         let value = item::value_mut(shard.cell_mut(place));
         value.fill(b' ');

@@ -458,9 +458,7 @@ pub(super) fn arithmetic(world: &mut World<'_>, words: &Words<'_>) {
         Changed::NotFound if flags.vivify.is_some() => {
             let order =
                 Order { mode: Mode::Add, hash, key, flags: 0, expiry: 0, cas: 0, invalidate: false, binary: false };
-            let mut text = Vec::with_capacity(number::DIGITS_MOST);
-            number::write(&mut text, flags.initial);
-            match add(&mut shard, &order, &text, now) {
+            match add(&mut shard, &order, &number::digits(flags.initial), now) {
                 Ok(place) => (&b"HD"[..], Some((flags.initial, place, true)), false),
                 Err(_) => {
                     drop(shard);
@@ -485,8 +483,7 @@ pub(super) fn arithmetic(world: &mut World<'_>, words: &Words<'_>) {
         write_asked(out, words, 2, &flags);
         return out.extend_from_slice(b"\r\n");
     };
-    let mut text = Vec::with_capacity(number::DIGITS_MOST);
-    number::write(&mut text, number);
+    let text = number::digits(number);
     if flags.value {
         out.extend_from_slice(b"VA ");
         number::write(out, text.len() as u64);

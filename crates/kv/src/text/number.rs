@@ -1,6 +1,8 @@
 //! Numbers as C's `strtoull` and its kin read them, since that is what clients were written against: white space and a sign in front, white
 //! space or nothing behind.
 
+use arrayvec::ArrayVec;
+
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
@@ -45,7 +47,13 @@ pub(crate) const DIGITS_MOST: usize = 20;
 
 /// Writes a number behind what is there.
 #[inline]
-pub(crate) fn write(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn write(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&digits(number));
+}
+
+/// A number's digits.
+#[inline]
+pub(crate) fn digits(mut number: u64) -> ArrayVec<u8, DIGITS_MOST> {
     let mut digits = [0; DIGITS_MOST];
     let mut at = DIGITS_MOST;
     loop {
@@ -56,7 +64,7 @@ pub(crate) fn write(out: &mut Vec<u8>, mut number: u64) {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    digits[at..].iter().copied().collect()
 }
 
 #[cfg(test)]
