@@ -9,7 +9,8 @@
 //! version by [`Versions`](crate::Versions), with counts of their own thread, as long as anything of it is queued.
 //!
 //! A chunk is content too, of one object: a part of something that is too large to be held, read when it is wanted. It belongs
-//! to no version, and whoever cached it gets it back when nothing of it is queued any more.
+//! to no version, and whoever cached it gets it back when nothing of it is queued any more. Who owns one alone may write it anew
+//! ([`Content::rewrite`]): what is held elsewhere never changes.
 //!
 //! Left out: loading. Whoever builds a version reads the files.
 
@@ -69,6 +70,24 @@ impl Object {
         } else {
             prefix.word(!number(Sum::ZERO.part(end, &self.bytes[end..at])))
         }
+    }
+
+    /// Writes bytes where nobody else holds the object, and sums what they stand in anew.
+    fn rewrite(&mut self, start: usize, bytes: &[u8]) -> bool {
+        let (Some(memory), Some(sums)) = (Arc::get_mut(&mut self.bytes), Arc::get_mut(&mut self.sums)) else {
+            return false;
+        };
+        let end = start + bytes.len();
+        memory[start..end].copy_from_slice(bytes);
+        let first = start / STRIDE_BYTES;
+        let mut sum = first.checked_sub(1).map_or(Sum::ZERO, |n| Sum::ZERO.word(sums[n]));
+        // the stride of the last byte too: a sum up to there is taken from the nearest stride, which may end behind it
+        let strides = memory.as_chunks::<STRIDE_BYTES>().0.iter().zip(sums).enumerate();
+        for (_, (stride, place)) in strides.take(end.div_ceil(STRIDE_BYTES)).skip(first) {
+            sum = sum.bytes(stride);
+            *place = number(sum);
+        }
+        true
     }
 
     fn sum(&self, range: ops::Range<usize>) -> u16 {
@@ -222,6 +241,18 @@ impl Content {
             1 => Lifetime::Retired,
             _ => Lifetime::Expired,
         }
+    }
+
+    /// Writes `bytes` at `start` of a chunk of which nobody else has a hold; false, and nothing is written, when somebody has.
+    /// Bytes are to be written from the beginning on: behind those that were written last, sums may be those of what stood there
+    /// before.
+    ///
+    /// # Panics
+    /// When it is no chunk, or shorter.
+    #[must_use]
+    pub fn rewrite(chunk: &mut Arc<Content>, start: usize, bytes: &[u8]) -> bool {
+        assert!(chunk.chunk, "versions never change");
+        Arc::get_mut(chunk).is_some_and(|content| content.objects[0].rewrite(start, bytes))
     }
 
     /// Says that a newer version has taken its place. Engines let it go at their next cycle in which nothing of it is queued.
@@ -448,6 +479,38 @@ mod tests {
         assert_eq!((content.objects(), content.bytes(ObjectId(0))), (1, &[7; 600][..]));
         assert_eq!(content.sum(ObjectId(0), 0..600), twin(&[7; 600]));
         assert!(content.memory_bytes() >= 604);
+    }
+
+    proptest! {
+        #[test]
+        fn a_chunk_that_is_written_anew_has_the_sums_of_what_stands_there(
+            old in prop::collection::vec(any::<u8>(), 4096), new in prop::collection::vec(any::<u8>(), 0..=4096),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+            a in any::<prop::sample::Index>(), b in any::<prop::sample::Index>()
+        ) {
+            let mut chunk = ContentBuilder::chunk(4096, |memory| { memory.copy_from_slice(&old); Ok::<_, ()>(()) }).unwrap();
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(new.len() + 1)).chain([0, new.len()]).collect();
+            cuts.sort_unstable();
+            for part in cuts.windows(2) {
+                prop_assert!(Content::rewrite(&mut chunk, part[0], &new[part[0]..part[1]]));
+            }
+            prop_assert_eq!(&chunk.bytes(ObjectId(0))[..new.len()], &new[..]);
+            prop_assert_eq!(&chunk.bytes(ObjectId(0))[new.len()..], &old[new.len()..]);
+            let (a, b) = (a.index(new.len() + 1), b.index(new.len() + 1));
+            let range = a.min(b)..a.max(b);
+            prop_assert_eq!(one_zero(chunk.sum(ObjectId(0), range.clone())), twin(&new[range]));
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_somebody_holds_is_not_written() {
+        let mut chunk = ContentBuilder::chunk(10, |_| Ok::<_, ()>(())).unwrap();
+        let held = chunk.clone();
+        assert!(!Content::rewrite(&mut chunk, 0, b"new"));
+        assert_eq!(held.bytes(ObjectId(0)), [0; 10]);
+        drop(held);
+        assert!(Content::rewrite(&mut chunk, 0, b"new"));
+        assert_eq!(&chunk.bytes(ObjectId(0))[..4], b"new\0");
     }
 
     #[test]

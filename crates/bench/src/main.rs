@@ -19,6 +19,7 @@ mod pages;
 mod pipe;
 mod pipe_dns;
 mod pipe_http;
+mod pipe_kv;
 mod pipe_scale;
 mod pipe_tcp;
 mod procs;
@@ -57,6 +58,8 @@ enum Command {
     PipeTcp(pipe_tcp::Options),
     /// Nanoseconds or instructions a request in our stack and web service, with no kernel in it
     PipeHttp(pipe_http::Options),
+    /// Nanoseconds or instructions a GET in our stack and key-value service, with no kernel in it
+    PipeKv(pipe_kv::Options),
     /// What another thread brings, with no kernel in it, and what becomes of an uneven load
     PipeScale(pipe_scale::Options),
     /// Write a synthetic zone
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::PipeTcp(options) => pipe_tcp::run(&options),
         Command::PipeHttp(options) => pipe_http::run(&options),
+        Command::PipeKv(options) => pipe_kv::run(&options),
         Command::PipeScale(options) => pipe_scale::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, WebOptions};
+use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, KvOptions, WebOptions};
 use crate::error::Error;
 use crate::ping::Options as PingOptions;
 use crate::tune::{Flow, Service};
@@ -8,7 +8,7 @@ use crate::words::{Cpus, Within, ZoneArg};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// DNS, static web content and echo served from a network stack of its own, over AF_XDP or kernel sockets.
+/// DNS, static web content, a key-value store and echo served from a network stack of its own, over AF_XDP or kernel sockets.
 #[derive(Debug, Parser)]
 #[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -25,6 +25,8 @@ pub enum Command {
     Dns(DnsCommand),
     /// Static web content
     Web(WebCommand),
+    /// A key-value store that speaks memcached's text protocol
+    Kv(KvCommand),
     /// UDP echo (RFC 862): what comes goes back
     Echo(EchoCommand),
     /// Measure round trips to an echo server
@@ -124,6 +126,20 @@ pub struct TuneCommand {
     /// What the reserved queue is for, such as tcp:22,tcp:179
     #[arg(long = "for", value_name = "PROTO:PORT", value_delimiter = ',', requires = "reserve_queue")]
     pub reserved_for: Vec<Service>,
+}
+
+/// `simoom kv`.
+#[derive(Debug, clap::Args)]
+pub struct KvCommand {
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// the store
+    #[command(flatten, next_help_heading = "Key-value store")]
+    pub kv: KvOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
 }
 
 /// `simoom echo`.

@@ -5,9 +5,11 @@
 //! configuration file itself.
 
 mod echo;
+mod kv;
 mod web;
 
 pub use echo::{Echo, EchoOptions};
+pub use kv::{Kv, KvOptions};
 pub use web::{
     AccessLog, CacheRule, ErrorPage, HeaderRule, HostEntry, HostSpec, OnlyHost, RedirectRule, Web, WebOptions,
 };
@@ -29,7 +31,7 @@ pub struct DataplaneOptions {
     /// Serve on this interface through AF_XDP (again for more)
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
-    /// Listen here (again for more); default: port 53 (web: 80, echo: 7) of every address
+    /// Listen here (again for more); default: port 53 (web: 80, kv: 11211, echo: 7) of every address
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<Placed<Listen>>,
     /// An address that simoom answers ARP, NDP and ping for, with the prefix length of the link (again for more)
@@ -179,6 +181,7 @@ struct File {
     dataplane: DataplaneOptions,
     dns: Option<DnsOptions>,
     web: Option<WebOptions>,
+    kv: Option<KvOptions>,
     echo: Option<EchoOptions>,
     control: ControlOptions,
 }
@@ -222,6 +225,8 @@ pub struct Settings {
     pub dns: Option<Dns>,
     /// the web service
     pub web: Option<Web>,
+    /// the key-value store
+    pub kv: Option<Kv>,
     /// the echo service
     pub echo: Option<Echo>,
     /// the control socket as given
@@ -342,6 +347,22 @@ pub fn from_web_command_line(
     settle(&places, dataplane, services, control, errors)
 }
 
+/// The settings of `simoom kv`.
+///
+/// # Errors
+/// What contradicts itself, all of it.
+pub fn from_kv_command_line(
+    dataplane: &DataplaneOptions,
+    kv: &KvOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    let places = Places { file: None };
+    let mut errors = Vec::new();
+    let kv = kv::settle(&places, &dataplane.listen, kv, &mut errors);
+    let services = Services { kv: Some(kv), ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
+}
+
 /// The settings of `simoom echo`.
 ///
 /// # Errors
@@ -413,16 +434,20 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         Error::input(format!("{at}: {}", plain(error.message())))
     })?;
     let places = Places { file: Some((name, text)) };
-    if file.dns.is_none() && file.web.is_none() && file.echo.is_none() {
+    if file.dns.is_none() && file.web.is_none() && file.kv.is_none() && file.echo.is_none() {
         return Err(Error::input(format!(
-            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root, or [echo]"
+            "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root, or [kv], or [echo]"
         )));
     }
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let mut errors = Vec::new();
     if let (None, Some(listen)) = (&file.dns, file.dataplane.listen.first()) {
         let at = places.at(listen, "");
-        let of = if file.web.is_some() { "web" } else { "echo" };
+        let of = match (&file.web, &file.kv) {
+            (Some(_), _) => "web",
+            (None, Some(_)) => "kv",
+            (None, None) => "echo",
+        };
         errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [{of}]"));
     }
     let dns = file.dns.map(|dns| {
@@ -441,8 +466,9 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         web.access_log = web.access_log.map(|path| if path == Path::new("-") { path } else { folder.join(path) });
         web::settle(&places, hosts, &web.listen, &web, &mut errors)
     });
+    let kv = file.kv.map(|kv| kv::settle(&places, &kv.listen, &kv, &mut errors));
     let echo = file.echo.map(|echo| echo::settle(&places, &echo.listen, &echo, &mut errors));
-    let mut settings = settle(&places, &file.dataplane, Services { dns, web, echo }, &file.control, errors)?;
+    let mut settings = settle(&places, &file.dataplane, Services { dns, web, kv, echo }, &file.control, errors)?;
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -528,13 +554,14 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
 struct Services {
     dns: Option<Dns>,
     web: Option<Web>,
+    kv: Option<Kv>,
     echo: Option<Echo>,
 }
 
 fn settle(
     places: &Places<'_>,
     dataplane: &DataplaneOptions,
-    Services { dns, web, echo }: Services,
+    Services { dns, web, kv, echo }: Services,
     control: &ControlOptions,
     mut errors: Vec<String>,
 ) -> Result<Settings, Error> {
@@ -565,6 +592,7 @@ fn settle(
         deny: dataplane.deny.clone(),
         dns,
         web,
+        kv,
         echo,
         control: control.path.clone(),
         metrics: control.metrics.as_ref().map(|placed| placed.value.0),

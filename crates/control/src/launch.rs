@@ -1,7 +1,7 @@
 //! The engines: opened before privileges go, started after, stopped together.
 //!
 //! Kernel sockets serve every listener that the kernel has an address for. With an interface, AF_XDP takes the UDP of DNS's
-//! listeners and the TCP of the web's; what it leaves to the kernel (fragments, IP options, DNS over TCP, what comes in
+//! listeners and the TCP of the web's and the key-value store's; what it leaves to the kernel (fragments, IP options, DNS over TCP, what comes in
 //! elsewhere) finds the sockets there.
 
 mod limits;
@@ -56,6 +56,14 @@ pub(crate) struct Opened {
     fell_back: bool,
 }
 
+/// Threads that serve, as far as that is known before an interface's queues are.
+pub(crate) fn threads(settings: &Settings) -> usize {
+    match &settings.cpus {
+        Some(cpus) => cpus.len(),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
 /// Binds every socket, then attaches to the interfaces.
 ///
 /// # Errors
@@ -64,10 +72,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
     raise_descriptors(settings);
     let listeners = listeners(settings);
     let division = division(settings);
-    let threads = match &settings.cpus {
-        Some(cpus) => cpus.len(),
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
+    let threads = threads(settings);
     let alone = |sockets, fell_back| Opened {
         listeners: listeners.clone(),
         division,

@@ -72,6 +72,11 @@ fn run(cli: Cli) -> Result<String, Error> {
             logs::start();
             serve::run(&settings).map(|()| String::new())
         }
+        Command::Kv(kv) => {
+            let settings = config::from_kv_command_line(&kv.dataplane, &kv.kv, &kv.control)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
         Command::Echo(echo) => {
             let settings = config::from_echo_command_line(&echo.dataplane, &echo.echo, &echo.control)?;
             logs::start();

@@ -4,7 +4,7 @@
 //! privileges go before the first thread starts. So a mistake of the caller leaves nothing behind, and no thread ever runs
 //! with a capability. This thread then sleeps until a signal, the control socket or the watchdog wants something.
 
-use crate::config::{Settings, Web, ZoneSpec};
+use crate::config::{Kv, Settings, Web, ZoneSpec};
 use crate::ctl::server::{Socket, failed};
 use crate::ctl::{Request, default_path};
 use crate::error::{Error, reason};
@@ -174,8 +174,9 @@ impl Loads {
         }
     }
 
-    fn published(&self, secrets: Option<&Arc<Publisher<Secrets>>>) -> Published {
+    fn published(&self, secrets: Option<&Arc<Publisher<Secrets>>>, kv: Option<Arc<kv::Shared>>) -> Published {
         Published {
+            kv,
             tables: self.zones.as_ref().map(|zones| zones.publisher.clone()),
             secrets: secrets.cloned(),
             site: self.content.as_ref().map(|content| content.publisher.clone()),
@@ -206,6 +207,15 @@ fn read_content(web: &Web) -> Result<reload::Content, Vec<String>> {
     tracing::info!("{} in {:.1} s", sites::describe(&loaded.site), begun.elapsed().as_secs_f64());
     let publisher = Arc::new(Publisher::new(Arc::new(loaded.site)));
     Ok(reload::Content { web: web.clone(), tree: loaded.tree, publisher, memo: sites::Memo::default() })
+}
+
+/// The items of the key-value store, none yet.
+fn items(kv: &Kv, threads: usize) -> Result<Arc<kv::Shared>, Error> {
+    let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
+    let number = || secrets::random().map(u64::from_ne_bytes);
+    let secret = number().and_then(|first| Ok([first, number()?])).map_err(no_entropy)?;
+    let limits = kv::Limits { memory_bytes: kv.memory_bytes, item_bytes: kv.item_bytes, threads, secret };
+    Ok(Arc::new(kv::Shared::new(limits)))
 }
 
 /// Where files that are not held are read into, if the settings allow such files.
@@ -254,7 +264,8 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     launch::check(settings)?;
     let loads = Loads::read(settings)?;
     let secrets = settings.dns.as_ref().map(secrets::publisher).transpose()?.flatten();
-    let published = loads.published(secrets.as_ref());
+    let kv = settings.kv.as_ref().map(|kv| items(kv, launch::threads(settings))).transpose()?;
+    let published = loads.published(secrets.as_ref(), kv);
     let control = open_control(settings, identity.as_ref())?;
     let metrics = settings.metrics.map(http::bind).transpose()?;
     let log = settings.web.as_ref().and_then(|web| web.access_log.as_ref());
@@ -279,6 +290,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     if let Some(cache) = &published.cache {
         start_reading(cache).map_err(thread)?;
         registry.add(Arc::new(cache.clone()));
+    }
+    if let Some(kv) = &published.kv {
+        registry.add(kv.clone());
     }
     let wall = Wall::start();
     let plan =

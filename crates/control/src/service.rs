@@ -1,7 +1,7 @@
 //! The services of each thread, made from the settings and composed into one by listener.
 
 use crate::access_log::AccessLog;
-use crate::config::{Dns, Echo, Settings, Web};
+use crate::config::{Dns, Echo, Kv, Settings, Web};
 use crate::metrics::Registry;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
@@ -19,21 +19,25 @@ use web::{Site, WallClock};
 
 /// Memory of each thread for finished answers under `--transmit precopy`.
 const RETAINED_BYTES: usize = 16 << 20;
-/// What the web service's cookies have that those of DNS have not.
+/// What the web service's cookies have that others have not.
 const WEB: u64 = 1 << 63;
+/// What those of the key-value store have.
+const KV: u64 = 1 << 62;
 
 /// A service, for what differs between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Dns,
     Web,
+    Kv,
     Echo,
 }
 
-/// What is served, by listener: those of DNS come first, then those of the web, then those of echo.
+/// What is served, by listener: those of DNS come first, then those of the web, of the key-value store, and of echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     pub(crate) web_from: u16,
+    pub(crate) kv_from: u16,
     pub(crate) echo_from: u16,
 }
 
@@ -42,8 +46,10 @@ impl Division {
     fn of(self, listener: Listener) -> Kind {
         if listener.0 < self.web_from {
             Kind::Dns
-        } else if listener.0 < self.echo_from {
+        } else if listener.0 < self.kv_from {
             Kind::Web
+        } else if listener.0 < self.echo_from {
+            Kind::Kv
         } else {
             Kind::Echo
         }
@@ -55,6 +61,7 @@ pub(crate) struct Composed {
     division: Division,
     dns: Option<dns::Server>,
     web: Option<web::Server>,
+    kv: Option<kv::Server>,
     echo: Option<echo::Server>,
 }
 
@@ -66,7 +73,7 @@ struct Marked<'a, C> {
 
 impl<C: Streams> Streams for Marked<'_, C> {
     fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
-        debug_assert_eq!(cookie & WEB, 0, "services number their connections from 0");
+        debug_assert_eq!(cookie & (WEB | KV), 0, "services number their connections from 0");
         self.calls.accept(connection, cookie | self.mark)
     }
     fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
@@ -103,6 +110,11 @@ macro_rules! pass {
                 let $cookie = $cookie & !WEB;
                 $event
             }
+        } else if $cookie & KV != 0 {
+            if let Some($service) = &mut $self.kv {
+                let $cookie = $cookie & !KV;
+                $event
+            }
         } else if let Some($service) = &mut $self.dns {
             $event
         }
@@ -136,14 +148,18 @@ impl Service for Composed {
         if let Some(web) = &mut self.web {
             web.cycle(now);
         }
+        if let Some(kv) = &mut self.kv {
+            kv.cycle(now);
+        }
     }
 
     #[inline]
     fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
-        match (self.division.of(listener), &mut self.dns, &mut self.echo) {
-            (Kind::Dns, Some(dns), _) => dns.datagrams(now, listener, burst),
-            (Kind::Echo, _, Some(echo)) => echo.datagrams(now, listener, burst),
-            _ => {}
+        match self.division.of(listener) {
+            Kind::Dns => self.dns.iter_mut().for_each(|dns| dns.datagrams(now, listener, burst)),
+            Kind::Echo => self.echo.iter_mut().for_each(|echo| echo.datagrams(now, listener, burst)),
+            Kind::Kv => self.kv.iter_mut().for_each(|kv| kv.datagrams(now, listener, burst)),
+            Kind::Web => {}
         }
     }
 
@@ -155,15 +171,24 @@ impl Service for Composed {
         connection: Connection,
         addresses: Addresses,
     ) {
-        match (self.division.of(listener), &mut self.dns, &mut self.web) {
-            (Kind::Web, _, Some(web)) => {
-                web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses)
+        // an unanswered knock is a rejection
+        match self.division.of(listener) {
+            Kind::Web => {
+                if let Some(web) = &mut self.web {
+                    web.knock(now, &mut Marked { calls, mark: WEB }, listener, connection, addresses);
+                }
             }
-            (Kind::Dns, Some(dns), _) => {
-                dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses)
+            Kind::Kv => {
+                if let Some(kv) = &mut self.kv {
+                    kv.knock(now, &mut Marked { calls, mark: KV }, listener, connection, addresses);
+                }
             }
-            // an unanswered knock is a rejection
-            _ => {}
+            Kind::Dns => {
+                if let Some(dns) = &mut self.dns {
+                    dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses);
+                }
+            }
+            Kind::Echo => {}
         }
     }
 
@@ -196,13 +221,16 @@ impl Service for Composed {
     }
 
     fn can_move(&self) -> bool {
-        self.dns.as_ref().is_none_or(Service::can_move) && self.web.as_ref().is_none_or(Service::can_move)
+        self.dns.as_ref().is_none_or(Service::can_move)
+            && self.web.as_ref().is_none_or(Service::can_move)
+            && self.kv.as_ref().is_none_or(Service::can_move)
     }
 
     fn depart(&mut self, now: Instant, connection: Connection, cookie: u64) -> Luggage {
-        match (cookie & WEB != 0, &mut self.dns, &mut self.web) {
-            (true, _, Some(web)) => Box::new(Labelled::Web(web.depart(now, connection, cookie & !WEB))),
-            (false, Some(dns), _) => Box::new(Labelled::Dns(dns.depart(now, connection, cookie))),
+        match (cookie & (WEB | KV), &mut self.dns, &mut self.web, &mut self.kv) {
+            (WEB, _, Some(web), _) => Box::new(Labelled::Web(web.depart(now, connection, cookie & !WEB))),
+            (KV, _, _, Some(kv)) => Box::new(Labelled::Kv(kv.depart(now, connection, cookie & !KV))),
+            (0, Some(dns), ..) => Box::new(Labelled::Dns(dns.depart(now, connection, cookie))),
             _ => Box::new(()),
         }
     }
@@ -214,11 +242,14 @@ impl Service for Composed {
         connection: Connection,
         luggage: Luggage,
     ) -> Option<u64> {
-        match (*luggage.downcast::<Labelled>().ok()?, &mut self.dns, &mut self.web) {
-            (Labelled::Web(luggage), _, Some(web)) => {
+        match (*luggage.downcast::<Labelled>().ok()?, &mut self.dns, &mut self.web, &mut self.kv) {
+            (Labelled::Web(luggage), _, Some(web), _) => {
                 web.arrive(now, &mut Marked { calls, mark: WEB }, connection, luggage).map(|cookie| cookie | WEB)
             }
-            (Labelled::Dns(luggage), Some(dns), _) => {
+            (Labelled::Kv(luggage), _, _, Some(kv)) => {
+                kv.arrive(now, &mut Marked { calls, mark: KV }, connection, luggage).map(|cookie| cookie | KV)
+            }
+            (Labelled::Dns(luggage), Some(dns), ..) => {
                 dns.arrive(now, &mut Marked { calls, mark: 0 }, connection, luggage)
             }
             _ => None,
@@ -230,6 +261,7 @@ impl Service for Composed {
 enum Labelled {
     Dns(Luggage),
     Web(Luggage),
+    Kv(Luggage),
 }
 
 /// What changes while threads go on.
@@ -241,6 +273,8 @@ pub(crate) struct Published {
     pub(crate) site: Option<Arc<Publisher<Site>>>,
     /// what files that are not held are read through
     pub(crate) cache: Option<Cache>,
+    /// the items of the key-value store, which both engines work on
+    pub(crate) kv: Option<Arc<kv::Shared>>,
 }
 
 /// What the services of every engine are told.
@@ -250,6 +284,7 @@ pub(crate) struct Plan {
     published: Published,
     dns: Option<dns::Options>,
     web: Option<web::Options>,
+    kv: Option<kv::Options>,
     echo: Option<echo::Options>,
     access_log: Option<Arc<AccessLog>>,
     registry: Arc<Registry>,
@@ -264,6 +299,7 @@ pub(crate) struct Maker {
     /// a block a thread for each service, which outlasts the thread's servers
     dns_stats: Arc<[Arc<dns::Stats>]>,
     web_stats: Arc<[Arc<web::Stats>]>,
+    kv_stats: Arc<[Arc<kv::Stats>]>,
     echo_stats: Arc<[Arc<echo::Stats>]>,
 }
 
@@ -285,6 +321,7 @@ impl Plan {
             dns: dns.transpose()?,
             published,
             web: settings.web.as_ref().map(|web| web_options(web, wall, cache)).transpose()?,
+            kv: settings.kv.as_ref().map(kv_options),
             echo: settings.echo.as_ref().map(echo_options),
             access_log,
             registry,
@@ -316,10 +353,25 @@ impl Plan {
             Some(web) if streams => web.threads = threads,
             _ => plan.web = None,
         }
+        if let Some(kv) = &mut plan.kv {
+            kv.threads = threads;
+            if !streams {
+                (kv.connections, kv.buffers, kv.pendings) = (1, 1, 1);
+            }
+        }
         let dns_stats = self.counted(if plan.dns.is_some() { threads } else { 0 });
         let web_stats = self.counted(if plan.web.is_some() { threads } else { 0 });
+        let kv_stats = self.kv_counted(if plan.kv.is_some() { threads } else { 0 });
         let echo_stats = self.counted(if plan.echo.is_some() { threads } else { 0 });
-        Maker { plan, dns_stats, web_stats, echo_stats }
+        Maker { plan, dns_stats, web_stats, kv_stats, echo_stats }
+    }
+
+    /// New blocks of counters of the key-value store, which clients may ask for too.
+    fn kv_counted(&self, blocks: usize) -> Arc<[Arc<kv::Stats>]> {
+        let shared = self.published.kv.iter().flat_map(|shared| (0..blocks).map(|_| shared.stats()));
+        let stats: Arc<[_]> = shared.collect();
+        stats.iter().for_each(|stats| self.registry.add(stats.clone()));
+        stats
     }
 
     /// New blocks of counters, in the registry.
@@ -385,6 +437,19 @@ fn web_options(web: &Web, wall: &Arc<WallClock>, cache: Option<Cache>) -> io::Re
     })
 }
 
+/// What the key-value store is told.
+fn kv_options(kv: &Kv) -> kv::Options {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    kv::Options {
+        connections: kv.connections,
+        buffers: kv.connections,
+        idle: kv.idle_s.map(|seconds| Duration::from_secs(seconds.into())),
+        stuck: Duration::from_secs(kv.send_timeout_s.into()),
+        clock: kv::Clock { unix_at_zero_s: now },
+        ..kv::Options::default()
+    }
+}
+
 /// What the echo service is told.
 fn echo_options(echo: &Echo) -> echo::Options {
     let ports = echo.listen.iter().map(|at| at.port()).collect();
@@ -394,7 +459,7 @@ fn echo_options(echo: &Echo) -> echo::Options {
 impl Maker {
     /// One thread's services, which go on with the counters of those before them.
     pub(crate) fn make(&self, thread: usize) -> Composed {
-        let Plan { division, published, dns, web, echo, access_log, .. } = &self.plan;
+        let Plan { division, published, dns, web, kv, echo, access_log, .. } = &self.plan;
         let dns = published.tables.as_ref().zip(dns.as_ref()).map(|(tables, options)| {
             dns::Server::with_stats(tables.reader(), options.clone(), self.dns_stats[thread].clone())
         });
@@ -402,9 +467,12 @@ impl Maker {
             let records = access_log.as_ref().map(|log| log.records());
             web::Server::with_stats(site.reader(), options.clone(), records, self.web_stats[thread].clone())
         });
+        let kv = published.kv.as_ref().zip(kv.as_ref()).map(|(shared, options)| {
+            kv::Server::new(shared.clone(), options.clone(), self.kv_stats[thread].clone())
+        });
         let echo =
             echo.as_ref().map(|options| echo::Server::with_stats(options.clone(), self.echo_stats[thread].clone()));
-        Composed { division: *division, dns, web, echo }
+        Composed { division: *division, dns, web, kv, echo }
     }
 }
 
@@ -477,11 +545,11 @@ mod tests {
         let settings = settings.unwrap();
         let registry = Arc::new(Registry::default());
         let tables = Arc::new(Publisher::new(Arc::new(Tables::build(Vec::new(), 1).unwrap())));
-        let (wall, division) = (Arc::new(WallClock::new(0)), Division { web_from: 1, echo_from: 2 });
+        let (wall, division) = (Arc::new(WallClock::new(0)), Division { web_from: 1, kv_from: 2, echo_from: 2 });
         let config = web::Config { hosts: vec![web::Host::default()], ..web::Config::default() };
         let site = web::SiteBuilder::new(config, 1, 0, None).unwrap();
         let site = Arc::new(Publisher::new(Arc::new(site.finish().unwrap())));
-        let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None };
+        let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None, kv: None };
         let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
         plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
         (registry, plan.maker(2, true))

@@ -7,17 +7,24 @@ use sockets::Streams;
 use stack::tcp::BLOCK_BYTES;
 use stack::{TcpConfig, TcpLimits};
 
-/// Most connections of both services together.
+/// Most connections of all services together.
 pub(super) fn connections(settings: &Settings) -> usize {
     let (dns, web) = (settings.dns.as_ref(), settings.web.as_ref());
-    dns.map_or(0, |dns| dns.tcp_connections) + web.map_or(0, |web| web.connections)
+    let kv = settings.kv.as_ref().map_or(0, |kv| kv.connections);
+    dns.map_or(0, |dns| dns.tcp_connections) + web.map_or(0, |web| web.connections) + kv
 }
 
 /// Bytes that may wait for slow readers. The budget is one for both services, the sum of what each has alone: it bounds the
 /// memory, and does not keep the readers of one service from spending the other's part.
 fn budget_bytes(settings: &Settings) -> usize {
     let of_web = settings.web.as_ref().map_or(0, |_| Streams::default().budget_bytes);
-    settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web
+    let of_kv = settings.kv.as_ref().map_or(0, |_| Streams::default().budget_bytes);
+    settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web + of_kv
+}
+
+/// Connections of one source, if a service says how many.
+fn per_source(settings: &Settings) -> Option<usize> {
+    settings.web.iter().map(|web| web.per_source).chain(settings.kv.iter().map(|kv| kv.per_source)).max()
 }
 
 /// Of one thread on kernel sockets.
@@ -26,7 +33,7 @@ pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
     Streams {
         // 0 would be refused; without a listener for streams there is none
         connections: connections(settings).div_ceil(threads).max(1),
-        per_source: settings.web.as_ref().map_or(default.per_source, |web| web.per_source),
+        per_source: per_source(settings).unwrap_or(default.per_source),
         budget_bytes: budget_bytes(settings).div_ceil(threads).max(1),
         ..default
     }
@@ -46,8 +53,7 @@ pub(super) fn on_stack(
     let default = TcpLimits::default();
     let least = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).min(most);
     let connections = connections(settings).div_ceil(threads);
-    let per_source =
-        settings.web.as_ref().map_or(default.connections_per_source, |web| least(web.per_source, u32::MAX));
+    let per_source = per_source(settings).map_or(default.connections_per_source, |most| least(most, u32::MAX));
     let limits = TcpLimits {
         connections: least(connections, u32::MAX),
         // a connection that is not there cannot use what there is for each

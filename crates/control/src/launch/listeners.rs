@@ -25,14 +25,16 @@ pub(super) fn listeners(settings: &Settings) -> Vec<Listening> {
     let web = settings.web.iter().flat_map(|web| web.listen.iter().map(|at| (*at, web.listen_by_default, Kind::Web)));
     let echo =
         settings.echo.iter().flat_map(|echo| echo.listen.iter().map(|at| (*at, echo.listen_by_default, Kind::Echo)));
-    let numbered = dns.chain(web).chain(echo).enumerate();
+    let kv = settings.kv.iter().flat_map(|kv| kv.listen.iter().map(|at| (*at, kv.listen_by_default, Kind::Kv)));
+    let numbered = dns.chain(web).chain(kv).chain(echo).enumerate();
     let possible = numbered.filter(|(_, (address, by_default, _))| wanted(address, *by_default));
     possible.map(|(n, (address, _, kind))| Listening { listener: Listener(n as u16), address, kind }).collect()
 }
 
 pub(super) fn division(settings: &Settings) -> Division {
     let web_from = settings.dns.as_ref().map_or(0, |dns| dns.listen.len() as u16);
-    Division { web_from, echo_from: web_from + settings.web.as_ref().map_or(0, |web| web.listen.len() as u16) }
+    let kv_from = web_from + settings.web.as_ref().map_or(0, |web| web.listen.len() as u16);
+    Division { web_from, kv_from, echo_from: kv_from + settings.kv.as_ref().map_or(0, |kv| kv.listen.len() as u16) }
 }
 
 impl Listening {
@@ -41,22 +43,23 @@ impl Listening {
         self.address.ip() == own || (self.address.ip().is_unspecified() && self.address.is_ipv4() == own.is_ipv4())
     }
 
-    /// What the steering program takes for it: datagrams of DNS and of echo, connections of the web. The connections of DNS at an address
+    /// What the steering program takes for it: datagrams of DNS and of echo, connections of the web and of the key-value
+    /// store, whose datagrams stay with the kernel. The connections of DNS at an address
     /// that the kernel has stay with the kernel.
     pub(super) fn taken(&self) -> port_xdp::Listener {
-        let protocol = if self.kind == Kind::Web { TCP } else { UDP };
+        let protocol = if matches!(self.kind, Kind::Web | Kind::Kv) { TCP } else { UDP };
         port_xdp::Listener { address: self.address.ip(), protocol, port: self.address.port() }
     }
 
     /// Where our own stack takes datagrams.
     pub(super) fn datagrams(&self) -> Option<UdpListener> {
-        (self.kind != Kind::Web).then_some(UdpListener { listener: self.listener, local: self.address })
+        matches!(self.kind, Kind::Dns | Kind::Echo).then_some(UdpListener { listener: self.listener, local: self.address })
     }
 
-    /// Where our own stack takes connections: the web's anywhere, those of DNS at own addresses.
+    /// Where our own stack takes connections: the web's and the key-value store's anywhere, those of DNS at own addresses.
     pub(super) fn streams(&self, settings: &Settings) -> Option<TcpListener> {
         let ours = match self.kind {
-            Kind::Web => true,
+            Kind::Web | Kind::Kv => true,
             Kind::Dns => settings.own.iter().any(|own| self.is_at(own.0.address)),
             Kind::Echo => false,
         };
@@ -65,15 +68,23 @@ impl Listening {
     }
 
     fn window_bytes(&self) -> usize {
-        if self.kind == Kind::Web { ::web::WINDOW_BYTES } else { dns::stream::WINDOW_BYTES }
+        match self.kind {
+            Kind::Web => ::web::WINDOW_BYTES,
+            Kind::Kv => ::kv::WINDOW_BYTES,
+            Kind::Dns | Kind::Echo => dns::stream::WINDOW_BYTES,
+        }
     }
 
-    /// Its kernel sockets: DNS over both transports, the web over TCP, echo over UDP.
+    /// Its kernel sockets: DNS over both transports, the web over TCP, echo over UDP, the key-value store over TCP and, if
+    /// that is asked for, UDP.
     pub(super) fn endpoints(&self, settings: &Settings) -> impl Iterator<Item = Endpoint> + use<> {
         let Listening { listener, address, kind } = *self;
         let window_bytes = Some(self.window_bytes());
         let backlog = settings.dns.as_ref().filter(|_| kind == Kind::Dns).map(|dns| dns.tcp_backlog as i32);
+        let kv_datagrams = settings.kv.as_ref().is_some_and(|kv| kv.udp);
         let transports: &[Transport] = match kind {
+            Kind::Kv if kv_datagrams => &[Transport::Udp, Transport::Tcp],
+            Kind::Kv => &[Transport::Tcp],
             Kind::Dns => &[Transport::Udp, Transport::Tcp],
             Kind::Web => &[Transport::Tcp],
             Kind::Echo => &[Transport::Udp],
@@ -101,7 +112,7 @@ mod tests {
         let dns = |transport| (0, 53, transport, Some(9));
         let others = [(1, 80, Transport::Tcp, None), (2, 7, Transport::Udp, None)];
         assert_eq!(found, [&[dns(Transport::Udp), dns(Transport::Tcp)], &others[..]].concat());
-        assert_eq!(division(&settings), Division { web_from: 1, echo_from: 2 });
+        assert_eq!(division(&settings), Division { web_from: 1, kv_from: 2, echo_from: 2 });
         let taken: Vec<_> = listeners.iter().map(|at| (at.taken().port, at.taken().protocol)).collect();
         assert_eq!(taken, [(53, UDP), (80, TCP), (7, UDP)]);
     }

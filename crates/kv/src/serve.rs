@@ -1,0 +1,705 @@
+//! The service: bytes of connections in, answers out, one [`Server`] a thread, one [`Shared`] for all of them.
+//!
+//! Most commands come whole and are read where they arrived; one in pieces, or one that waits for answers before it, is kept in a buffer
+//! of a bounded pool. Answers of one event go out together. A client that sends on without reading finds its receive window closed:
+//! nothing more is done for it until it has taken what it was answered. Connections may move between the servers of one store.
+
+use app::{
+    Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams,
+};
+use base::Instant;
+use base::counter::{Figure, Report};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::out::Out;
+use crate::stats::{Baseline, DropReason, Stats};
+use crate::store::memory::CHUNK_BYTES;
+use crate::store::{Limits, Store};
+use crate::text::{self, State, Step, World};
+use client::{Buffers, Client, Mode, NONE, Pendings};
+
+mod client;
+mod datagrams;
+#[cfg(test)]
+mod tests;
+
+/// The receive window that an engine should give each connection: what its buffer holds.
+pub const WINDOW_BYTES: usize = 32 << 10;
+/// Octets of answers that may be on their way before the next command is looked at.
+const UNSENT_MOST_BYTES: u64 = 64 << 10;
+/// Pieces of answers that may be on their way then. Engines bound the ranges of a connection, by 128 or more.
+const UNSENT_MOST_PIECES: u32 = 64;
+/// Answers are handed to the engine when there are so many octets or pieces of them, or nothing more to do.
+const TOGETHER_BYTES: u64 = 16 << 10;
+const TOGETHER_PIECES: usize = 16;
+/// Own bytes that a command's answers take, or nearly so.
+const ROOM_LEAST_BYTES: usize = 8 << 10;
+/// Own bytes of answers that are kept together.
+const OUT_BYTES: usize = 32 << 10;
+/// How often a part of the store is looked through for what has died.
+const SWEEP_EVERY: Duration = Duration::from_millis(10);
+/// The first octet of the binary protocol's requests.
+const BINARY_REQUEST: u8 = 0x80;
+
+/// What an operator can set for the servers of one engine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// connections at a time, over all threads
+    pub connections: usize,
+    /// commands in pieces that are kept at a time, over all threads, 32 KiB each
+    pub buffers: usize,
+    /// answers, over all threads, that engines took in part
+    pub pendings: usize,
+    /// how long a connection may be without a command; None is for ever
+    pub idle: Option<Duration>,
+    /// how long a client may take nothing of its answers, or send nothing of a command that it has begun
+    pub stuck: Duration,
+    /// how many servers work side by side; limits are divided among them
+    pub threads: usize,
+    /// the wall clock
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connections: 16_384,
+            buffers: 16_384,
+            pendings: 1024,
+            idle: None,
+            stuck: Duration::from_secs(60),
+            threads: 1,
+            clock: Clock::default(),
+        }
+    }
+}
+
+/// What the servers of all threads share: the items, and each other's counters.
+pub struct Shared {
+    store: Store,
+    stats: Mutex<Vec<Arc<Stats>>>,
+    pub(crate) baseline: Mutex<Baseline>,
+}
+
+impl Shared {
+    /// An empty store.
+    pub fn new(limits: Limits) -> Shared {
+        Shared { store: Store::new(limits), stats: Mutex::default(), baseline: Mutex::default() }
+    }
+
+    /// A block of counters for one thread, which `stats` adds up with all others.
+    pub fn stats(&self) -> Arc<Stats> {
+        let stats = Arc::<Stats>::default();
+        self.all().push(stats.clone());
+        stats
+    }
+
+    /// The counters of all threads.
+    pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Arc<Stats>>> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({:?})", self.store)
+    }
+}
+
+impl Report for Shared {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        let limits = self.store.limits();
+        let mut gauge = |name, help, value| show(Figure { name, help, gauge: true, labels: &[], value });
+        gauge("kv_memory_limit_bytes", "memory for items", limits.memory_bytes);
+        gauge("kv_shards", "parts of the store with a lock each", self.store.shards() as u64);
+        for figures in self.store.figures() {
+            gauge("kv_items", "items stored now", figures.items.get());
+            gauge("kv_item_bytes", "bytes of items now: headers, keys and values", figures.bytes.get());
+        }
+        let mut count = |name, help, value| show(Figure { name, help, gauge: false, labels: &[], value });
+        for figures in self.store.figures() {
+            count("kv_stored_total", "values stored", figures.stored.get());
+            count("kv_evictions_total", "items that went while they were alive", figures.evictions.get());
+            let unfetched = figures.evicted_unfetched.get();
+            count("kv_evicted_unfetched_total", "items that went and were never asked for", unfetched);
+            count("kv_expired_total", "items whose time was over", figures.expired.get());
+            count("kv_flushed_total", "items found after a flush_all", figures.flushed.get());
+            count("kv_pages_moved_total", "pages given to another size of items", figures.pages_moved.get());
+            count("kv_resets_total", "times that a panic emptied a part of the store", figures.reset.get());
+        }
+    }
+}
+
+/// The service of one thread.
+pub struct Server {
+    clients: Vec<Client>,
+    free: Vec<u32>,
+    buffers: Buffers,
+    core: Core,
+    swept: Instant,
+    sweep_at: usize,
+}
+
+/// What one connection's bytes need, apart from the connection's own state.
+struct Core {
+    shared: Arc<Shared>,
+    options: Options,
+    out: Out,
+    pendings: Pendings,
+    stats: Arc<Stats>,
+}
+
+/// A connection that was ended; nothing more is done with it.
+struct Aborted;
+
+impl Server {
+    /// A server that counts in `stats`, a block of [`Shared::stats`].
+    pub fn new(shared: Arc<Shared>, options: Options, stats: Arc<Stats>) -> Server {
+        let share = |all: usize| all.div_ceil(options.threads.max(1));
+        let clients = share(options.connections).min(u32::MAX as usize);
+        let parts = TOGETHER_PIECES + (shared.store.limits().item_bytes as usize).div_ceil(CHUNK_BYTES);
+        Server {
+            clients: (0..clients).map(|_| Client::default()).collect(),
+            free: (0..clients as u32).rev().collect(),
+            buffers: Buffers::new(share(options.buffers), WINDOW_BYTES),
+            core: Core {
+                out: Out::new(OUT_BYTES, parts),
+                pendings: Pendings::new(share(options.pendings), OUT_BYTES, parts),
+                shared,
+                options,
+                stats,
+            },
+            swept: Instant::ZERO,
+            sweep_at: 0,
+        }
+    }
+
+    fn client(&mut self, cookie: u64) -> Option<&mut Client> {
+        self.clients.get_mut(cookie as usize).filter(|client| client.used)
+    }
+
+    /// Frees the place of a connection that is gone, with all that it has.
+    fn vacate(&mut self, cookie: u64) {
+        let client = &mut self.clients[cookie as usize];
+        self.core.pendings.give(client);
+        self.buffers.give(client);
+        *client = Client::default();
+        self.free.push(cookie as u32);
+        let open = &self.core.stats.open;
+        open.set(open.get() - 1);
+    }
+
+    /// Works on the bytes that are kept for a connection; whether anything was done.
+    fn work_held<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+    ) -> Result<bool, Aborted> {
+        let client = &mut self.clients[cookie as usize];
+        let buffer = self.buffers.bytes(client.buffer);
+        let held = client.held_bytes as usize;
+        let used = self.core.work(now, calls, connection, client, &buffer[..held])?;
+        if used > 0 {
+            buffer.copy_within(used..held, 0);
+            client.held_bytes = (held - used) as u32;
+            self.core.give_back(calls, connection, client, used)?;
+        }
+        if client.held_bytes == 0 {
+            self.buffers.give(client);
+        }
+        Ok(used > 0)
+    }
+
+    /// Takes bytes that have arrived: works on them where they are, or behind those that are kept.
+    fn take<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        mut bytes: &[u8],
+    ) -> Result<(), Aborted> {
+        loop {
+            let client = &mut self.clients[cookie as usize];
+            if client.buffer == NONE {
+                let used = self.core.work(now, calls, connection, client, bytes)?;
+                self.core.give_back(calls, connection, client, used)?;
+                bytes = &bytes[used..];
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                if !self.buffers.take(client) {
+                    return self.core.refuse(calls, connection, client, bytes.len());
+                }
+                bytes = self.buffers.append(client, bytes);
+                if bytes.is_empty() {
+                    // what was just worked on needs more
+                    return Ok(());
+                }
+            }
+            let client = &mut self.clients[cookie as usize];
+            let rest = self.buffers.append(client, bytes);
+            let appended = rest.len() < bytes.len();
+            bytes = rest;
+            let worked = self.work_held(now, calls, connection, cookie)?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            if !appended && !worked {
+                // full, and it waits: the engine's window is wider than it should be
+                let client = &mut self.clients[cookie as usize];
+                return Err(self.core.abort(calls, connection, client, DropReason::Overflow));
+            }
+        }
+    }
+
+    /// Goes on where an answer, or what waits behind it, had to wait.
+    fn go_on<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let client = &mut self.clients[cookie as usize];
+        if client.pending != NONE && self.core.flush_pending(calls, connection, client).is_err() {
+            return;
+        }
+        if client.held_bytes > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
+            if self.work_held(now, calls, connection, cookie).is_err() {
+                return;
+            }
+            let client = &mut self.clients[cookie as usize];
+            self.core.finish_if_done(calls, connection, client);
+        }
+        let client = &mut self.clients[cookie as usize];
+        if client.closing {
+            self.core.wind_up(calls, connection, client);
+        }
+        self.core.settle(now, calls, connection, client);
+    }
+}
+
+impl Core {
+    fn world(&mut self, now: Instant) -> World<'_> {
+        World {
+            shared: &self.shared,
+            store: &self.shared.store,
+            clock: self.options.clock,
+            stats: &self.stats,
+            now: self.options.clock.second(now),
+            out: &mut self.out,
+        }
+    }
+
+    /// Does what commands say, as long as answers can go out; how many bytes are done with.
+    fn work<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        input: &[u8],
+    ) -> Result<usize, Aborted> {
+        let mut used = 0;
+        while !client.closing {
+            if self.out.left() >= TOGETHER_BYTES || self.out.parts() >= TOGETHER_PIECES {
+                self.flush(calls, connection, client)?;
+            }
+            if used == input.len() {
+                break;
+            }
+            if self.is_stalled(calls, connection, client) {
+                self.stats.stalled.add(1);
+                break;
+            }
+            match text::step(&mut self.world(now), &mut client.state, &input[used..]) {
+                Step::Done(bytes) => used += bytes,
+                Step::More => break,
+                Step::Close => {
+                    self.flush(calls, connection, client)?;
+                    self.finish(calls, connection, client);
+                }
+            }
+        }
+        self.flush(calls, connection, client)?;
+        Ok(if client.closing { input.len() } else { used })
+    }
+
+    /// Whether the next command has to wait for answers before it.
+    #[inline]
+    fn is_stalled<C: Streams>(&self, calls: &C, connection: Connection, client: &Client) -> bool {
+        client.pending != NONE
+            || (client.unsent_bytes > 0
+                && (client.unsent_bytes > UNSENT_MOST_BYTES
+                    || client.unsent_pieces >= UNSENT_MOST_PIECES
+                    || calls.room(connection) < ROOM_LEAST_BYTES + self.out.left() as usize))
+    }
+
+    /// Hands the answers to the engine; what it does not take waits.
+    #[inline]
+    fn flush<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+    ) -> Result<(), Aborted> {
+        let left = self.out.left();
+        if left == 0 {
+            return Ok(());
+        }
+        self.stats.bytes_out.add(left);
+        let taken = match self.out.send(calls, connection) {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.out.clear();
+                return Err(self.refused(calls, connection, client, error));
+            }
+        };
+        client.unsent_bytes += taken;
+        client.unsent_pieces += 1 + 2 * self.out.parts() as u32;
+        client.has_news = true;
+        if taken < left && !self.pendings.keep(client, &mut self.out) {
+            self.out.clear();
+            return Err(self.abort(calls, connection, client, DropReason::NoPending));
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Hands more of what waits to the engine.
+    fn flush_pending<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+    ) -> Result<(), Aborted> {
+        let Some(out) = self.pendings.get(client) else { return Ok(()) };
+        let sent = out.send(calls, connection);
+        let done = out.left() == 0;
+        match sent {
+            Ok(taken) => {
+                client.unsent_bytes += taken;
+                client.has_news |= taken > 0;
+            }
+            Err(error) => return Err(self.refused(calls, connection, client, error)),
+        }
+        if done {
+            self.pendings.give(client);
+        }
+        Ok(())
+    }
+
+    /// There is no buffer for a command that came in part.
+    #[cold]
+    fn refuse<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        bytes: usize,
+    ) -> Result<(), Aborted> {
+        self.stats.dropped(DropReason::NoBuffer);
+        if client.pending == NONE {
+            self.out.bytes.extend_from_slice(b"SERVER_ERROR out of memory reading request\r\n");
+            self.flush(calls, connection, client)?;
+        }
+        self.finish(calls, connection, client);
+        self.give_back(calls, connection, client, bytes)
+    }
+
+    /// No command is read any more; the connection ends when its last answer has gone out.
+    fn finish<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        client.closing = true;
+        text::forget(&self.shared.store, &mut client.state);
+        self.wind_up(calls, connection, client);
+    }
+
+    /// Ends the writing side behind the last answer, and the connection when the client has it all: an engine bounds how long a closed
+    /// connection lingers, and an answer may take longer.
+    fn wind_up<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        if client.closed || client.pending != NONE {
+            return;
+        }
+        if client.unsent_bytes == 0 {
+            client.closed = true;
+            let _ = calls.close(connection);
+        } else if !client.shut {
+            client.shut = true;
+            let _ = calls.shutdown(connection);
+        }
+    }
+
+    /// Finishes a connection whose peer has finished, unless whole commands wait behind answers; a partial one never ends.
+    fn finish_if_done<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
+        let waits = client.held_bytes > 0 && self.is_stalled(calls, connection, client);
+        if client.finished && !client.closing && !waits {
+            self.finish(calls, connection, client);
+        }
+    }
+
+    /// Ends a connection at once.
+    #[cold]
+    fn abort<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        reason: DropReason,
+    ) -> Aborted {
+        self.stats.dropped(reason);
+        (client.closing, client.closed) = (true, true);
+        text::forget(&self.shared.store, &mut client.state);
+        let _ = calls.abort(connection);
+        Aborted
+    }
+
+    /// The engine refused a call. A connection that is gone was ended by its peer, and that will be told; any other is ended here.
+    #[cold]
+    fn refused<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        error: CallError,
+    ) -> Aborted {
+        if error == CallError::NoConnection {
+            (client.closing, client.closed) = (true, true);
+            return Aborted;
+        }
+        self.abort(calls, connection, client, DropReason::Engine)
+    }
+
+    #[inline]
+    fn give_back<C: Streams>(
+        &mut self,
+        calls: &mut C,
+        connection: Connection,
+        client: &mut Client,
+        bytes: usize,
+    ) -> Result<(), Aborted> {
+        // after close the engine throws away what comes
+        if bytes == 0 || client.closed {
+            return Ok(());
+        }
+        calls.recv_done(connection, bytes).map_err(|error| self.refused(calls, connection, client, error))
+    }
+
+    /// Sets the time at which the connection is looked at again.
+    fn settle<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, client: &mut Client) {
+        let news = std::mem::take(&mut client.has_news);
+        if client.closed {
+            return;
+        }
+        let mode = if client.unsent_bytes > 0 || client.pending != NONE {
+            Mode::Sending
+        } else if client.held_bytes > 0 || !matches!(client.state, State::Line) {
+            Mode::Partial
+        } else {
+            Mode::Idle
+        };
+        if mode != client.mode || news {
+            client.mode = mode;
+            client.deadline = match mode {
+                Mode::Idle => self.options.idle.map_or(Instant::MAX, |idle| now + idle),
+                Mode::Partial | Mode::Sending => now + self.options.stuck,
+            };
+        }
+        // a timer that is due earlier is set again when it comes
+        if client.deadline < client.armed && calls.timer_set(connection, Some(client.deadline)).is_ok() {
+            client.armed = client.deadline;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // after a panic its connections are gone without a word; what they were filling is the store's again
+        for client in self.clients.iter_mut().filter(|client| client.used) {
+            text::forget(&self.core.shared.store, &mut client.state);
+            let open = &self.core.stats.open;
+            open.set(open.get().wrapping_sub(1));
+        }
+    }
+}
+
+/// A connection out of its server.
+struct Packed {
+    /// its places mean nothing
+    client: Client,
+    held: Box<[u8]>,
+    pending: Option<Out>,
+    /// whose memory a large value that is on its way is given back to, should nobody take this
+    shared: Arc<Shared>,
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        text::forget(&self.shared.store, &mut self.client.state);
+    }
+}
+
+impl Service for Server {
+    fn cycle(&mut self, now: Instant) {
+        if now.saturating_since(self.swept) >= SWEEP_EVERY {
+            self.swept = now;
+            self.sweep_at = self.sweep_at.wrapping_add(1);
+            self.core.shared.store.sweep(self.sweep_at, self.core.options.clock.second(now));
+        }
+    }
+
+    fn datagrams(&mut self, now: Instant, _listener: Listener, burst: &mut [Datagram<'_>]) {
+        for datagram in burst {
+            let answered = datagrams::answer(self.core.world(now), datagram);
+            let stats = &self.core.stats;
+            if answered { stats.datagrams.add(1) } else { stats.dropped(DropReason::Datagram) }
+        }
+    }
+
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        _listener: Listener,
+        connection: Connection,
+        _addresses: Addresses,
+    ) {
+        let Some(place) = self.free.pop() else {
+            self.core.stats.dropped(DropReason::Full);
+            let _ = calls.reject(connection);
+            return;
+        };
+        if calls.accept(connection, u64::from(place)).is_err() {
+            self.free.push(place);
+            return;
+        }
+        let client = &mut self.clients[place as usize];
+        *client = Client { used: true, ..Client::default() };
+        self.core.stats.connections.add(1);
+        self.core.stats.open.add(1);
+        self.core.settle(now, calls, connection, client);
+    }
+
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        self.core.stats.bytes_in.add(bytes.len() as u64);
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        if client.closing {
+            let _ = self.core.give_back(calls, connection, client, bytes.len());
+            return;
+        }
+        client.has_news = true;
+        if client.fresh {
+            client.fresh = false;
+            if bytes.first() == Some(&BINARY_REQUEST) {
+                self.core.abort(calls, connection, client, DropReason::Binary);
+                return;
+            }
+        }
+        if self.take(now, calls, connection, cookie, bytes).is_ok() {
+            self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
+        }
+    }
+
+    fn eof<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        client.finished = true;
+        self.core.finish_if_done(calls, connection, client);
+    }
+
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        _room: usize,
+    ) {
+        let Some(client) = self.client(cookie) else { return };
+        client.unsent_bytes = client.unsent_bytes.saturating_sub(bytes as u64);
+        client.has_news = true;
+        if client.unsent_bytes == 0 {
+            client.unsent_pieces = 0;
+        }
+        self.go_on(now, calls, connection, cookie);
+    }
+
+    fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, _reason: DeadReason) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        text::forget(&self.core.shared.store, &mut client.state);
+        self.vacate(cookie);
+    }
+
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        client.armed = Instant::MAX;
+        if client.closed {
+            return;
+        }
+        if now >= client.deadline {
+            match client.mode {
+                Mode::Idle => {
+                    self.core.stats.idle_closed.add(1);
+                    self.core.finish(calls, connection, client);
+                }
+                Mode::Partial | Mode::Sending => {
+                    self.core.abort(calls, connection, client, DropReason::SlowReader);
+                }
+            }
+        }
+        self.core.settle(now, calls, connection, client);
+    }
+
+    fn can_move(&self) -> bool {
+        true
+    }
+
+    fn depart(&mut self, _now: Instant, _connection: Connection, cookie: u64) -> Luggage {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else {
+            return Box::new(());
+        };
+        let held = match client.buffer {
+            NONE => Box::default(),
+            buffer => self.buffers.bytes(buffer)[..client.held_bytes as usize].into(),
+        };
+        let pending = self.core.pendings.get(client).map(std::mem::take);
+        let state = std::mem::take(&mut client.state);
+        let moved = Client { state, buffer: NONE, pending: NONE, held_bytes: 0, ..*client };
+        self.vacate(cookie);
+        Box::new(Packed { client: moved, held, pending, shared: self.core.shared.clone() })
+    }
+
+    fn arrive<C: Streams>(
+        &mut self,
+        _now: Instant,
+        _calls: &mut C,
+        _connection: Connection,
+        luggage: Luggage,
+    ) -> Option<u64> {
+        let mut packed = luggage.downcast::<Packed>().ok()?;
+        let Some(place) = self.free.pop() else {
+            self.core.stats.dropped(DropReason::Full);
+            return None;
+        };
+        self.core.stats.open.add(1);
+        let ours = &mut self.clients[place as usize];
+        *ours = std::mem::take(&mut packed.client);
+        if !packed.held.is_empty() {
+            if !self.buffers.take(ours) {
+                self.core.stats.dropped(DropReason::NoBuffer);
+                text::forget(&self.core.shared.store, &mut ours.state);
+                self.vacate(u64::from(place));
+                return None;
+            }
+            self.buffers.append(ours, &packed.held);
+        }
+        if let Some(mut out) = packed.pending.take()
+            && !self.core.pendings.keep(ours, &mut out)
+        {
+            self.core.stats.dropped(DropReason::NoPending);
+            text::forget(&self.core.shared.store, &mut ours.state);
+            self.vacate(u64::from(place));
+            return None;
+        }
+        Some(u64::from(place))
+    }
+}

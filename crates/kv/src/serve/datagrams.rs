@@ -1,0 +1,75 @@
+//! Gets over UDP. A datagram has eight octets before the request: the client's number, the datagram's number and how many there are, and
+//! two that are reserved. Requests and answers of more than one datagram are refused, since each question has one slot for its answer.
+//!
+//! What changes items is refused too: whoever forges a source would change them, and nobody could be told.
+
+use crate::out::Out;
+use crate::text::{State, Step, World, step};
+use app::Datagram;
+
+const HEADER_BYTES: usize = 8;
+/// Bytes of an answer, header included: what passes everywhere in one packet.
+const ANSWER_MOST_BYTES: usize = 1400;
+const TOO_LARGE: &[u8] = b"SERVER_ERROR answer too large for a datagram\r\n";
+const READS_ONLY: &[u8] = b"CLIENT_ERROR only get, gets, mg, mn and version over UDP\r\n";
+
+/// Answers a datagram; false when it holds no whole request.
+pub(super) fn answer(mut world: World<'_>, datagram: &mut Datagram<'_>) -> bool {
+    let question = datagram.question();
+    let Some((header, request)) = question.split_first_chunk::<HEADER_BYTES>() else { return false };
+    let (number, request) = ([header[0], header[1]], request);
+    if [header[4], header[5]] != [0, 1] {
+        return false;
+    }
+    if !run(&mut world, request) {
+        world.out.clear();
+        return false;
+    }
+    write(datagram, number, world.out);
+    world.out.clear();
+    true
+}
+
+/// Does what a request asks for; false when its last line has no end.
+fn run(world: &mut World<'_>, mut request: &[u8]) -> bool {
+    let mut state = State::Line;
+    let mut any = false;
+    while !request.is_empty() {
+        if matches!(state, State::Line) && !reads(request) {
+            world.out.bytes.extend_from_slice(READS_ONLY);
+            return true;
+        }
+        match step(world, &mut state, request) {
+            Step::Done(bytes) => request = &request[bytes..],
+            Step::More | Step::Close => return false,
+        }
+        any = true;
+    }
+    any && matches!(state, State::Line)
+}
+
+/// Whether a line begins with a command that changes nothing.
+fn reads(line: &[u8]) -> bool {
+    let word = line.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).find(|word| !word.is_empty());
+    let flags = || line.split(|byte| *byte == b' ').skip(2);
+    match word {
+        Some(b"get" | b"gets" | b"mn" | b"version") => true,
+        // which make an item, or change its time
+        Some(b"mg") => !flags().any(|flag| matches!(flag.first(), Some(b'N' | b'T' | b'R'))),
+        _ => false,
+    }
+}
+
+fn write(datagram: &mut Datagram<'_>, number: [u8; 2], out: &Out) {
+    let room = datagram.capacity().min(ANSWER_MOST_BYTES);
+    let fits = out.is_plain() && HEADER_BYTES + out.bytes.len() <= room;
+    let text = if fits { &out.bytes } else { TOO_LARGE };
+    let bytes = HEADER_BYTES + text.len();
+    if bytes > room {
+        return;
+    }
+    let buffer = datagram.buffer();
+    buffer[..HEADER_BYTES].copy_from_slice(&[number[0], number[1], 0, 0, 0, 1, 0, 0]);
+    buffer[HEADER_BYTES..bytes].copy_from_slice(text);
+    datagram.reply(bytes);
+}

@@ -1,0 +1,400 @@
+use super::*;
+use crate::store::Limits;
+use app::{ObjectId, Range};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// An engine with one connection, which takes what its bounds allow and holds it until the peer reads.
+struct Engine {
+    pieces: VecDeque<Piece>,
+    /// own bytes and ranges that it queues
+    quota: usize,
+    ranges: usize,
+    /// bytes delivered and not given back
+    delivered: usize,
+    most_delivered: usize,
+    most_owned: usize,
+    timer: Option<Instant>,
+    shut: bool,
+    closed: bool,
+    aborted: bool,
+}
+
+enum Piece {
+    Owned(Vec<u8>),
+    Object(Arc<app::Content>, usize, usize),
+}
+
+impl Piece {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Piece::Owned(bytes) => bytes.clone(),
+            Piece::Object(content, start, bytes) => content.bytes(ObjectId(0))[*start..start + bytes].to_vec(),
+        }
+    }
+}
+
+impl Engine {
+    fn new(quota: usize, ranges: usize) -> Engine {
+        Engine {
+            pieces: VecDeque::new(),
+            quota,
+            ranges,
+            delivered: 0,
+            most_delivered: 0,
+            most_owned: 0,
+            timer: None,
+            shut: false,
+            closed: false,
+            aborted: false,
+        }
+    }
+
+    fn owned(&self) -> usize {
+        let owned = |piece: &Piece| if let Piece::Owned(bytes) = piece { bytes.len() } else { 0 };
+        self.pieces.iter().map(owned).sum()
+    }
+}
+
+impl Streams for Engine {
+    fn accept(&mut self, _: Connection, _: u64) -> Result<(), CallError> {
+        Ok(())
+    }
+    fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+        self.aborted = true;
+        Ok(())
+    }
+    fn sendv(&mut self, _: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        assert!(!self.shut && !self.closed && !self.aborted, "sent after the end");
+        let mut taken = 0;
+        for range in ranges {
+            assert!(range.is_valid());
+            if self.pieces.len() >= self.ranges {
+                break;
+            }
+            match range {
+                Range::Owned(bytes) => {
+                    let fits = bytes.len().min(self.quota - self.owned());
+                    self.pieces.push_back(Piece::Owned(bytes[..fits].to_vec()));
+                    taken += fits as u64;
+                    if fits < bytes.len() {
+                        break;
+                    }
+                }
+                Range::Object { content, start, bytes, .. } => {
+                    self.pieces.push_back(Piece::Object((*content).clone(), *start as usize, *bytes as usize));
+                    taken += bytes;
+                }
+            }
+        }
+        self.most_owned = self.most_owned.max(self.owned());
+        Ok(taken)
+    }
+    fn room(&self, _: Connection) -> usize {
+        self.quota - self.owned()
+    }
+    fn recv_done(&mut self, _: Connection, bytes: usize) -> Result<(), CallError> {
+        self.delivered = self.delivered.checked_sub(bytes).expect("more given back than delivered");
+        Ok(())
+    }
+    fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+        self.shut = true;
+        Ok(())
+    }
+    fn close(&mut self, _: Connection) -> Result<(), CallError> {
+        self.closed = true;
+        Ok(())
+    }
+    fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+        self.aborted = true;
+        Ok(())
+    }
+    fn timer_set(&mut self, _: Connection, at: Option<Instant>) -> Result<(), CallError> {
+        self.timer = at;
+        Ok(())
+    }
+}
+
+const CONNECTION: Connection = Connection { index: 0, generation: 0 };
+
+/// A server with one connection and its peer.
+struct Bench {
+    server: Server,
+    engine: Engine,
+    now: Instant,
+    read: Vec<u8>,
+}
+
+fn shared(memory_bytes: u64) -> Arc<Shared> {
+    Arc::new(Shared::new(Limits { memory_bytes, item_bytes: 1 << 20, threads: 1, secret: [3, 4] }))
+}
+
+fn server(shared: &Arc<Shared>) -> Server {
+    let options = Options { connections: 4, buffers: 2, pendings: 2, ..Options::default() };
+    Server::new(shared.clone(), options, shared.stats())
+}
+
+impl Bench {
+    fn new(quota: usize, ranges: usize) -> Bench {
+        Bench::with(server(&shared(16 << 20)), quota, ranges)
+    }
+
+    fn with(mut server: Server, quota: usize, ranges: usize) -> Bench {
+        let mut engine = Engine::new(quota, ranges);
+        let any = "192.0.2.1:11211".parse().unwrap();
+        let now = Instant::ZERO;
+        server.knock(now, &mut engine, Listener(0), CONNECTION, Addresses { local: any, peer: any });
+        Bench { server, engine, now, read: Vec::new() }
+    }
+
+    /// Sends as much as the window allows, in one piece; how much.
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        let bytes = &bytes[..bytes.len().min(WINDOW_BYTES - self.engine.delivered)];
+        if !bytes.is_empty() && !self.engine.closed && !self.engine.aborted {
+            self.engine.delivered += bytes.len();
+            self.engine.most_delivered = self.engine.most_delivered.max(self.engine.delivered);
+            self.server.recv(self.now, &mut self.engine, CONNECTION, 0, bytes);
+        }
+        bytes.len()
+    }
+
+    /// Reads one piece of what waits; false when nothing does.
+    fn read(&mut self) -> bool {
+        let Some(piece) = self.engine.pieces.pop_front() else { return false };
+        let bytes = piece.bytes();
+        drop(piece);
+        self.read.extend_from_slice(&bytes);
+        let room = self.engine.room(CONNECTION);
+        self.server.sent(self.now, &mut self.engine, CONNECTION, 0, bytes.len(), room);
+        true
+    }
+
+    /// Sends everything in such pieces, reading only when nothing more can be sent; what came back.
+    fn run(&mut self, mut script: &[u8], cuts: &[usize]) -> Vec<u8> {
+        let mut cuts = cuts.iter().cycle();
+        while !script.is_empty() && !self.engine.closed && !self.engine.aborted {
+            let cut = script.len().min(*cuts.next().unwrap_or(&usize::MAX));
+            let sent = self.send(&script[..cut]);
+            script = &script[sent..];
+            if sent == 0 {
+                assert!(self.read(), "stuck with {} bytes to send", script.len());
+            }
+        }
+        while self.read() {}
+        std::mem::take(&mut self.read)
+    }
+}
+
+fn script() -> Vec<u8> {
+    let mut script = Vec::new();
+    for (n, bytes) in [0usize, 10, 1900, 4000, 5000, 40_000, 300_000].into_iter().enumerate() {
+        let value: String = (0..bytes).map(|at| char::from(b'a' + ((at + n) % 26) as u8)).collect();
+        script.extend(format!("set k{n} {n} 0 {bytes}\r\n{value}\r\nget k{n}\r\nappend k{n} 0 0 3\r\n+++\r\n").bytes());
+    }
+    script.extend(b"get k0 k1 k2 k3 k4 k5 k6 none k1\r\nmg k6 v s\r\nms k5 5\r\nshort\r\nmg k5 v\r\nstats settings\r\nnonsense\r\n");
+    script.extend("get k4 k5 k1\r\n".repeat(50).bytes());
+    script.extend(b"set bad 0 0 9000\r\n");
+    script.extend([b'x'; 9002]);
+    script.extend(b"\r\nget bad\r\nset large 0 0 2000000\r\n");
+    script.extend([b'y'; 2_000_000]);
+    script.extend(b"\r\nmn\r\nquit\r\n");
+    script
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// However input is cut, and however little an engine takes at a time, the answers are the same, in bounded memory.
+    #[test]
+    fn answers_do_not_depend_on_cuts_or_bounds(
+        cuts in prop::collection::vec(1usize..5000, 1..8), quota in 9_000usize..100_000, ranges in 8usize..200
+    ) {
+        let script = script();
+        let whole = Bench::new(1 << 20, 1000).run(&script, &[usize::MAX]);
+        let mut bench = Bench::new(quota, ranges);
+        let answer = bench.run(&script, &cuts);
+        prop_assert!(answer == whole, "{} bytes against {}", answer.len(), whole.len());
+        prop_assert!(bench.engine.closed && !bench.engine.aborted);
+        prop_assert_eq!(bench.engine.delivered, 0);
+        prop_assert!(bench.engine.most_delivered <= WINDOW_BYTES && bench.engine.most_owned <= quota);
+        prop_assert_eq!(bench.server.core.pendings.free_count(), 2);
+    }
+
+    /// Whatever comes, nothing breaks, and what a connection took is given back.
+    #[test]
+    fn any_bytes_are_survived(
+        parts in prop::collection::vec(prop_oneof![
+            "[a-z]{1,4} [ -~]{0,40}\r\n".prop_map(String::into_bytes),
+            "(get|gets|mg|ms|md|ma|me|set|cas|incr|touch|gat|stats|flush_all) [ -~\0\n\r]{0,60}\r?\n".prop_map(String::into_bytes),
+            "set k [0-9] [0-9] [0-9]{1,5}\r\n".prop_map(String::into_bytes),
+            prop::collection::vec(any::<u8>(), 0..3000),
+        ], 0..20), cuts in prop::collection::vec(1usize..2000, 1..5)
+    ) {
+        let shared = shared(4 << 20);
+        let mut bench = Bench::with(server(&shared), 50_000, 100);
+        bench.run(&parts.concat(), &cuts);
+        bench.server.dead(bench.now, CONNECTION, 0, DeadReason::Reset);
+        prop_assert_eq!((bench.server.buffers.free_count(), bench.server.core.pendings.free_count()), (2, 2));
+        prop_assert_eq!(bench.server.core.stats.open.get(), 0);
+        shared.store.shard(0).check();
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_finds_its_window_closed_and_is_sent_away() {
+    let mut bench = Bench::new(64 << 10, 128);
+    let value = "v".repeat(1500);
+    bench.send(format!("set k 0 0 1500\r\n{value}\r\n").as_bytes());
+    let mut sent = 0;
+    for _ in 0..10_000 {
+        sent += bench.send(&b"get k\r\n".repeat(100));
+    }
+    // what is answered is bounded, what waits is the window, and the rest was not taken
+    assert!(bench.engine.owned() <= 64 << 10 && bench.engine.delivered == WINDOW_BYTES, "{sent}");
+    assert!(sent < 2 * WINDOW_BYTES && bench.server.core.stats.stalled.get() > 0);
+    let at = bench.engine.timer.expect("a timer");
+    bench.now = at;
+    bench.server.timer(at, &mut bench.engine, CONNECTION, 0);
+    assert!(bench.engine.aborted);
+    assert_eq!(bench.server.core.stats.drops(DropReason::SlowReader), 1);
+}
+
+#[test]
+fn a_value_on_its_way_stays_while_its_key_is_overwritten_and_deleted() {
+    let shared = shared(16 << 20);
+    let mut reader = Bench::with(server(&shared), 64 << 10, 128);
+    let mut writer = Bench::with(server(&shared), 64 << 10, 128);
+    let value = |byte: u8| String::from_utf8(vec![byte; 900_000]).unwrap();
+    let set = |byte: u8| format!("set k 0 0 900000\r\n{}\r\n", value(byte)).into_bytes();
+    assert_eq!(writer.run(&set(b'a'), &[usize::MAX]), b"STORED\r\n");
+    reader.send(b"get k\r\n");
+    for byte in b'b'..=b'z' {
+        assert_eq!(writer.run(&set(byte), &[30_000]), b"STORED\r\n");
+    }
+    assert_eq!(writer.run(b"delete k\r\n", &[usize::MAX]), b"DELETED\r\n");
+    while reader.read() {}
+    assert_eq!(reader.read, format!("VALUE k 0 900000\r\n{}\r\nEND\r\n", value(b'a')).into_bytes());
+    shared.store.shard(0).check();
+}
+
+#[test]
+fn an_upload_that_is_broken_off_leaves_nothing() {
+    let shared = shared(16 << 20);
+    for end in 0..3 {
+        let mut bench = Bench::with(server(&shared), 64 << 10, 128);
+        bench.send(b"set k 0 0 500000\r\n");
+        bench.send(&[b'x'; 30_000]);
+        match end {
+            0 => bench.server.dead(bench.now, CONNECTION, 0, DeadReason::Reset),
+            1 => bench.server.eof(bench.now, &mut bench.engine, CONNECTION, 0),
+            // as after a panic
+            _ => drop(bench.server),
+        }
+        let mut shard = shared.store.shard(0);
+        shard.check();
+        assert_eq!(shard.find(shared.store.hash(b"k"), b"k", 2), None);
+    }
+}
+
+#[test]
+fn a_connection_moves_in_the_middle_of_everything() {
+    let script = script();
+    let whole = Bench::new(1 << 20, 1000).run(&script, &[usize::MAX]);
+    for step in [1000, 7777, 30_000] {
+        let shared = shared(16 << 20);
+        let mut bench = Bench::with(server(&shared), 10_000, 20);
+        let mut rest = &script[..];
+        let mut other = Some(server(&shared));
+        while !rest.is_empty() && !bench.engine.closed {
+            let sent = bench.send(&rest[..rest.len().min(step)]);
+            rest = &rest[sent..];
+            let luggage = bench.server.depart(bench.now, CONNECTION, 0);
+            let mut next = other.take().unwrap();
+            assert_eq!(next.arrive(bench.now, &mut bench.engine, CONNECTION, luggage), Some(0));
+            other = Some(std::mem::replace(&mut bench.server, next));
+            if sent == 0 {
+                assert!(bench.read());
+            }
+        }
+        while bench.read() {}
+        assert!(bench.read == whole, "{} bytes against {}", bench.read.len(), whole.len());
+        assert!(bench.engine.closed);
+    }
+}
+
+#[test]
+fn a_full_store_evicts_and_what_is_held_is_not_counted_twice() {
+    let shared = shared(4 << 20);
+    let mut bench = Bench::with(server(&shared), 64 << 10, 128);
+    let value = "v".repeat(100_000);
+    for n in 0..200 {
+        let answer = bench.run(format!("set k{n} 0 0 100000\r\n{value}\r\n").as_bytes(), &[usize::MAX]);
+        assert_eq!(answer, b"STORED\r\n", "{n}");
+    }
+    let answer = String::from_utf8(bench.run(b"stats\r\n", &[usize::MAX])).unwrap();
+    let figure = |name: &str| -> u64 {
+        answer.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} "))).unwrap().parse().unwrap()
+    };
+    assert_eq!(figure("total_items"), 200);
+    assert_eq!(figure("evictions") + figure("curr_items"), 200);
+    assert!(figure("curr_items") > 30 && figure("bytes") < 4 << 20);
+    // and a reset begins the counts anew, not the levels
+    bench.run(b"stats reset\r\n", &[usize::MAX]);
+    let answer = String::from_utf8(bench.run(b"stats\r\n", &[usize::MAX])).unwrap();
+    assert!(answer.contains("STAT total_items 0\r\n") && answer.contains("STAT cmd_set 0\r\n"));
+    assert!(!answer.contains("STAT curr_items 0\r\n"));
+}
+
+#[test]
+fn the_binary_protocol_is_refused_at_once() {
+    let mut bench = Bench::new(64 << 10, 128);
+    bench.send(&[0x80, 0, 0, 0]);
+    assert!(bench.engine.aborted);
+    assert_eq!(bench.server.core.stats.drops(DropReason::Binary), 1);
+}
+
+#[test]
+fn without_a_buffer_a_command_in_pieces_is_refused() {
+    let shared = shared(4 << 20);
+    let mut server = server(&shared);
+    let any = "192.0.2.1:11211".parse().unwrap();
+    let mut engine = Engine::new(64 << 10, 128);
+    for index in 0..3 {
+        let connection = Connection { index, generation: 0 };
+        server.knock(Instant::ZERO, &mut engine, Listener(0), connection, Addresses { local: any, peer: any });
+        engine.delivered += 5;
+        server.recv(Instant::ZERO, &mut engine, connection, u64::from(index), b"get k");
+    }
+    let said: Vec<u8> = engine.pieces.iter().flat_map(Piece::bytes).collect();
+    assert_eq!(said, b"SERVER_ERROR out of memory reading request\r\n");
+    assert_eq!(server.core.stats.drops(DropReason::NoBuffer), 1);
+}
+
+#[test]
+fn datagrams_are_gets_of_one_packet() {
+    let shared = shared(4 << 20);
+    let mut bench = Bench::with(server(&shared), 64 << 10, 128);
+    bench.run(format!("set k 7 0 5\r\nvalue\r\nset l 0 0 1800\r\n{}\r\n", "l".repeat(1800)).as_bytes(), &[usize::MAX]);
+    let any = "192.0.2.9:40000".parse().unwrap();
+    let mut asked = |header: [u8; 8], request: &[u8]| {
+        let mut buffer = vec![0; 2000];
+        let question = [&header[..], request].concat();
+        buffer[..question.len()].copy_from_slice(&question);
+        let addresses = Addresses { local: any, peer: any };
+        let mut burst = [Datagram::new(&mut buffer, question.len(), app::Ecn::NotEct, addresses)];
+        bench.server.datagrams(Instant::ZERO, Listener(0), &mut burst);
+        let bytes = burst[0].reply_bytes()?;
+        assert_eq!(buffer[..8], [header[0], header[1], 0, 0, 0, 1, 0, 0]);
+        Some(String::from_utf8(buffer[8..bytes].to_vec()).unwrap())
+    };
+    let one = [1, 2, 0, 0, 0, 1, 0, 0];
+    assert_eq!(asked(one, b"get k\r\n").as_deref(), Some("VALUE k 7 5\r\nvalue\r\nEND\r\n"));
+    assert_eq!(asked(one, b"get k none k\r\nmg k f\r\n").unwrap().lines().count(), 6);
+    assert_eq!(asked(one, b"get l\r\n").as_deref(), Some("SERVER_ERROR answer too large for a datagram\r\n"));
+    for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"] {
+        assert!(asked(one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
+    }
+    // several datagrams, no whole request, no header
+    assert_eq!(asked([1, 2, 0, 0, 0, 2, 0, 0], b"get k\r\n"), None);
+    assert_eq!((asked(one, b"get k"), asked(one, b"")), (None, None));
+    assert_eq!(bench.server.core.stats.drops(DropReason::Datagram), 3);
+}

@@ -1,0 +1,424 @@
+//! The memory of a shard: pages of 64 KiB, each of cells of one size or of chunks.
+//!
+//! Cells hold items, header, key and value together; their sizes grow by a quarter. Chunks hold 4 KiB of a large value each, as content
+//! that engines send without copying; a chunk that an engine still holds is not given out again until it is free, so what is on its
+//! way never changes. Pages of cells lie in one piece of memory, on huge pages, and are taken from its beginning; pages of chunks are allocated,
+//! and are taken off its end, so that what is not written yet takes no memory twice. A page whose items are gone may become one of another kind.
+//! A page that was one of cells, and becomes one of chunks, keeps what it has of both: at worst the memory is twice what was
+//! given, after all of it was used for small values and then for large ones.
+
+use super::index::NONE;
+use app::{Content, ContentBuilder, ObjectId};
+use std::sync::Arc;
+
+pub(crate) const PAGE_BYTES: usize = 64 << 10;
+pub(crate) const CHUNK_BYTES: usize = 4096;
+/// Chunks of a page: with what each needs beside its bytes they take a page.
+const CHUNKS: usize = 15;
+/// A place is a page and a cell of it.
+const CELL_BITS: u32 = 10;
+const CELL_LEAST_BYTES: usize = 64;
+/// Bytes of the largest cell: what is larger stands in chunks.
+pub(crate) const CELL_MOST_BYTES: usize = 2048;
+/// Pages that are looked through for a chunk that nobody holds.
+const LOOKS: usize = 8;
+const NO_CELL: u16 = u16::MAX;
+
+const _: () = assert!(PAGE_BYTES / CELL_LEAST_BYTES <= 1 << CELL_BITS);
+
+struct Chunks {
+    contents: Vec<Arc<Content>>,
+    next: [u32; CHUNKS],
+    owner: [u32; CHUNKS],
+    /// a bit for each that is free
+    free: u16,
+}
+
+enum Kind {
+    Free,
+    Cells(u8),
+    Chunks(Box<Chunks>),
+}
+
+struct Page {
+    kind: Kind,
+    cell_bytes: u32,
+    /// the first of the cells that were freed, linked by their first two bytes
+    freed: u16,
+    /// cells that were never used
+    fresh: u16,
+    used: u16,
+    /// where it stands among the pages that have something free
+    open_at: u32,
+}
+
+/// What a page is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// nothing
+    Free,
+    /// cells of this class
+    Cells(usize),
+    /// chunks
+    Chunks,
+}
+
+/// See the module.
+pub(crate) struct Memory {
+    bytes: Vec<u8>,
+    pages: Vec<Page>,
+    /// bytes of each class's cells
+    classes: Vec<u32>,
+    /// the class for so many times eight bytes
+    by_size: Vec<u8>,
+    /// pages with free cells of each class; the last is for chunks
+    open: Vec<Vec<u32>>,
+    /// pages of each class; the last is of chunks
+    counts: Vec<u32>,
+    /// pages from here to `high` were never used
+    low: u32,
+    high: u32,
+    returned: Vec<u32>,
+}
+
+fn sizes() -> Vec<u32> {
+    let mut sizes = vec![CELL_LEAST_BYTES as u32];
+    while let Some(&last) = sizes.last()
+        && last < CELL_MOST_BYTES as u32
+    {
+        sizes.push((last * 5 / 4).next_multiple_of(8).min(CELL_MOST_BYTES as u32));
+    }
+    sizes
+}
+
+impl Memory {
+    /// So many pages.
+    pub(crate) fn new(pages: usize) -> Memory {
+        let pages = pages.min(((NONE >> CELL_BITS) - 1) as usize);
+        let classes = sizes();
+        let class = |size: usize| classes.iter().position(|&most| size <= most as usize).unwrap_or_default() as u8;
+        let empty = || Page { kind: Kind::Free, cell_bytes: 0, freed: NO_CELL, fresh: 0, used: 0, open_at: NONE };
+        Memory {
+            bytes: base::huge::zeroed(pages * PAGE_BYTES),
+            by_size: (0..=CELL_MOST_BYTES / 8).map(|eights| class(8 * eights)).collect(),
+            open: (0..=classes.len()).map(|_| Vec::with_capacity(pages)).collect(),
+            counts: vec![0; classes.len() + 1],
+            pages: (0..pages).map(|_| empty()).collect(),
+            low: 0,
+            high: pages as u32,
+            returned: Vec::with_capacity(pages),
+            classes,
+        }
+    }
+
+    /// The class whose cells hold so many bytes; None when none does.
+    #[inline]
+    pub(crate) fn class(&self, bytes: usize) -> Option<usize> {
+        self.by_size.get(bytes.div_ceil(8)).map(|class| usize::from(*class))
+    }
+
+    /// Bytes of each class's cells.
+    pub(crate) fn classes(&self) -> &[u32] {
+        &self.classes
+    }
+
+    /// Pages of a class; of chunks at the number behind the last class.
+    pub(crate) fn pages_of(&self, class: usize) -> u32 {
+        self.counts[class]
+    }
+
+    /// Pages in all, and those that are free.
+    pub(crate) fn pages(&self) -> (usize, usize) {
+        (self.pages.len(), (self.high - self.low) as usize + self.returned.len())
+    }
+
+    /// Cells, or chunks, of one page of a class.
+    pub(crate) fn cells_a_page(&self, class: usize) -> usize {
+        self.classes.get(class).map_or(CHUNKS, |bytes| PAGE_BYTES / *bytes as usize)
+    }
+
+    /// The page of a place.
+    pub(crate) fn page_of(place: u32) -> u32 {
+        place >> CELL_BITS
+    }
+
+    /// The page of a chunk.
+    pub(crate) fn page_of_chunk(chunk: u32) -> u32 {
+        chunk / CHUNKS as u32
+    }
+
+    #[inline]
+    fn range(&self, place: u32) -> std::ops::Range<usize> {
+        let (page, cell) = (place >> CELL_BITS, place & ((1 << CELL_BITS) - 1));
+        let bytes = self.pages[page as usize].cell_bytes as usize;
+        let at = page as usize * PAGE_BYTES + cell as usize * bytes;
+        at..at + bytes
+    }
+
+    /// A cell.
+    #[inline]
+    pub(crate) fn cell(&self, place: u32) -> &[u8] {
+        &self.bytes[self.range(place)]
+    }
+
+    /// A cell, to be written.
+    #[inline]
+    pub(crate) fn cell_mut(&mut self, place: u32) -> &mut [u8] {
+        let range = self.range(place);
+        &mut self.bytes[range]
+    }
+
+    /// A cell of this class, if a page of it has one.
+    pub(crate) fn take_cell(&mut self, class: usize) -> Option<u32> {
+        let number = *self.open[class].last()?;
+        let page = &mut self.pages[number as usize];
+        let cell = if page.freed != NO_CELL {
+            let cell = page.freed;
+            let at = number as usize * PAGE_BYTES + usize::from(cell) * page.cell_bytes as usize;
+            page.freed = u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]);
+            cell
+        } else {
+            page.fresh -= 1;
+            ((PAGE_BYTES / page.cell_bytes as usize) as u16) - 1 - page.fresh
+        };
+        page.used += 1;
+        if page.freed == NO_CELL && page.fresh == 0 {
+            self.shut(class, number);
+        }
+        Some(number << CELL_BITS | u32::from(cell))
+    }
+
+    /// Takes a cell back.
+    pub(crate) fn give_cell(&mut self, place: u32) {
+        let range = self.range(place);
+        let (number, cell) = (place >> CELL_BITS, (place & ((1 << CELL_BITS) - 1)) as u16);
+        let page = &mut self.pages[number as usize];
+        let Kind::Cells(class) = page.kind else { return };
+        let was_full = page.freed == NO_CELL && page.fresh == 0;
+        let bytes = &mut self.bytes[range];
+        // nothing of what stood there may look like an item
+        bytes[..super::item::HEADER_BYTES].fill(0);
+        bytes[..2].copy_from_slice(&page.freed.to_le_bytes());
+        page.freed = cell;
+        page.used -= 1;
+        if was_full {
+            self.unshut(usize::from(class), number);
+        }
+    }
+
+    fn unshut(&mut self, class: usize, number: u32) {
+        self.pages[number as usize].open_at = self.open[class].len() as u32;
+        self.open[class].push(number);
+    }
+
+    fn shut(&mut self, class: usize, number: u32) {
+        let at = std::mem::replace(&mut self.pages[number as usize].open_at, NONE);
+        if at != NONE {
+            self.open[class].swap_remove(at as usize);
+            if let Some(&moved) = self.open[class].get(at as usize) {
+                self.pages[moved as usize].open_at = at;
+            }
+        }
+    }
+
+    /// Makes a free page one of cells of this class; false when none is free.
+    pub(crate) fn add_cells(&mut self, class: usize) -> bool {
+        let number = match self.returned.pop() {
+            Some(number) => number,
+            None if self.low < self.high => {
+                self.low += 1;
+                self.low - 1
+            }
+            None => return false,
+        };
+        let bytes = self.classes[class];
+        let fresh = (PAGE_BYTES / bytes as usize) as u16;
+        let at = number as usize * PAGE_BYTES;
+        if self.pages[number as usize].cell_bytes != 0 {
+            // its items are gone, but what stood there must not look like some
+            self.bytes[at..at + PAGE_BYTES].fill(0);
+        }
+        let kind = Kind::Cells(class as u8);
+        self.pages[number as usize] = Page { kind, cell_bytes: bytes, freed: NO_CELL, fresh, used: 0, open_at: NONE };
+        self.counts[class] += 1;
+        self.unshut(class, number);
+        true
+    }
+
+    /// Makes a free page one of chunks; false when none is free.
+    pub(crate) fn add_chunks(&mut self) -> bool {
+        let number = match self.high {
+            high if self.low < high => {
+                self.high -= 1;
+                self.high
+            }
+            _ => match self.returned.pop() {
+                Some(number) => number,
+                None => return false,
+            },
+        };
+        let chunk = |_| match ContentBuilder::chunk(CHUNK_BYTES, |_| Ok::<_, std::convert::Infallible>(())) {
+            Ok(chunk) => chunk,
+            Err(never) => match never {},
+        };
+        let contents = (0..CHUNKS).map(chunk).collect();
+        let chunks = Chunks { contents, next: [NONE; CHUNKS], owner: [NONE; CHUNKS], free: (1 << CHUNKS) - 1 };
+        let page = &mut self.pages[number as usize];
+        (page.kind, page.used) = (Kind::Chunks(Box::new(chunks)), 0);
+        let class = self.classes.len();
+        self.counts[class] += 1;
+        self.unshut(class, number);
+        true
+    }
+
+    /// A chunk that nobody holds, for the item at `owner`; None when no page has one.
+    pub(crate) fn take_chunk(&mut self, owner: u32) -> Option<u32> {
+        let class = self.classes.len();
+        let open = self.open[class].len();
+        for look in 0..open.min(LOOKS) {
+            let number = self.open[class][open - 1 - look];
+            let page = &mut self.pages[number as usize];
+            let Kind::Chunks(chunks) = &mut page.kind else { continue };
+            let is_there = |n: &usize| chunks.free & 1 << n != 0 && Arc::strong_count(&chunks.contents[*n]) == 1;
+            let Some(n) = (0..CHUNKS).find(is_there) else { continue };
+            chunks.free &= !(1 << n);
+            (chunks.next[n], chunks.owner[n]) = (NONE, owner);
+            page.used += 1;
+            if chunks.free == 0 {
+                self.shut(class, number);
+            }
+            return Some(number * CHUNKS as u32 + n as u32);
+        }
+        // all of these are held: next time others are looked at
+        if open > LOOKS {
+            let held = self.open[class][open - 1];
+            self.shut(class, held);
+            self.open[class].insert(0, held);
+            self.number_open(class);
+        }
+        None
+    }
+
+    #[cold]
+    fn number_open(&mut self, class: usize) {
+        for (at, number) in self.open[class].iter().enumerate() {
+            self.pages[*number as usize].open_at = at as u32;
+        }
+    }
+
+    fn chunks(&self, chunk: u32) -> Option<(&Chunks, usize)> {
+        match &self.pages[chunk as usize / CHUNKS].kind {
+            Kind::Chunks(chunks) => Some((chunks, chunk as usize % CHUNKS)),
+            _ => None,
+        }
+    }
+
+    fn chunks_mut(&mut self, chunk: u32) -> Option<(&mut Chunks, usize)> {
+        match &mut self.pages[chunk as usize / CHUNKS].kind {
+            Kind::Chunks(chunks) => Some((chunks, chunk as usize % CHUNKS)),
+            _ => None,
+        }
+    }
+
+    /// Takes a chunk back; the one behind it.
+    pub(crate) fn give_chunk(&mut self, chunk: u32) -> u32 {
+        let class = self.classes.len();
+        let number = Memory::page_of_chunk(chunk);
+        let Some((chunks, n)) = self.chunks_mut(chunk) else { return NONE };
+        let was_full = chunks.free == 0;
+        chunks.free |= 1 << n;
+        chunks.owner[n] = NONE;
+        let next = std::mem::replace(&mut chunks.next[n], NONE);
+        self.pages[number as usize].used -= 1;
+        if was_full {
+            self.unshut(class, number);
+        }
+        next
+    }
+
+    /// The content of a chunk.
+    pub(crate) fn content(&self, chunk: u32) -> Option<&Arc<Content>> {
+        self.chunks(chunk).map(|(chunks, n)| &chunks.contents[n])
+    }
+
+    /// The bytes of a chunk.
+    pub(crate) fn chunk_bytes(&self, chunk: u32) -> &[u8] {
+        self.content(chunk).map_or(&[], |content| content.bytes(ObjectId(0)))
+    }
+
+    /// The chunk behind a chunk.
+    pub(crate) fn next(&self, chunk: u32) -> u32 {
+        self.chunks(chunk).map_or(NONE, |(chunks, n)| chunks.next[n])
+    }
+
+    /// Puts a chunk behind another.
+    pub(crate) fn set_next(&mut self, chunk: u32, next: u32) {
+        if let Some((chunks, n)) = self.chunks_mut(chunk) {
+            chunks.next[n] = next;
+        }
+    }
+
+    /// Writes into a chunk that was taken and is not linked yet.
+    ///
+    /// # Panics
+    /// When somebody holds it: chunks are given out only when nobody does.
+    pub(crate) fn write_chunk(&mut self, chunk: u32, start: usize, bytes: &[u8]) {
+        let Some((chunks, n)) = self.chunks_mut(chunk) else { return };
+        let written = Content::rewrite(&mut chunks.contents[n], start, bytes);
+        assert!(written, "a chunk that is being filled is held by nobody else");
+    }
+
+    /// What a page is used for, and whether something of it is used.
+    pub(crate) fn use_of(&self, page: u32) -> (Use, bool) {
+        let page = &self.pages[page as usize];
+        let of = match page.kind {
+            Kind::Free => Use::Free,
+            Kind::Cells(class) => Use::Cells(usize::from(class)),
+            Kind::Chunks(_) => Use::Chunks,
+        };
+        (of, page.used > 0)
+    }
+
+    /// The places, or the owners of the chunks, of what of a page is used.
+    pub(crate) fn items_of(&self, number: u32, into: &mut Vec<u32>) {
+        into.clear();
+        let page = &self.pages[number as usize];
+        match &page.kind {
+            Kind::Free => {}
+            Kind::Cells(class) => {
+                let cells = self.cells_a_page(usize::from(*class)) as u32;
+                let places = (0..cells - u32::from(page.fresh)).map(|cell| number << CELL_BITS | cell);
+                into.extend(places.filter(|place| super::item::View(self.cell(*place)).is(super::item::USED)));
+            }
+            Kind::Chunks(chunks) => into.extend(chunks.owner.iter().filter(|owner| **owner != NONE)),
+        }
+    }
+
+    /// Whether an engine holds something of a page.
+    pub(crate) fn is_held(&self, number: u32) -> bool {
+        match &self.pages[number as usize].kind {
+            Kind::Chunks(chunks) => chunks.contents.iter().any(|content| Arc::strong_count(content) > 1),
+            _ => false,
+        }
+    }
+
+    /// A page of which nothing is used, and nothing held.
+    pub(crate) fn idle_page(&self) -> Option<u32> {
+        let idle = |page: &Page| page.used == 0 && !matches!(page.kind, Kind::Free);
+        let mut pages = (0..).zip(&self.pages).filter(|(_, page)| idle(page));
+        pages.find(|(number, _)| !self.is_held(*number)).map(|(number, _)| number)
+    }
+
+    /// Frees a page of which nothing is used.
+    pub(crate) fn free_page(&mut self, number: u32) {
+        let class = match self.use_of(number) {
+            (Use::Free, _) | (_, true) => return,
+            (Use::Cells(class), false) => class,
+            (Use::Chunks, false) => self.classes.len(),
+        };
+        self.shut(class, number);
+        self.counts[class] -= 1;
+        self.pages[number as usize].kind = Kind::Free;
+        self.returned.push(number);
+    }
+}

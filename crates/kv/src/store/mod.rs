@@ -1,0 +1,136 @@
+//! The items of all threads: shards by key, each under a lock of its own.
+//!
+//! Every connection sees every item, whichever thread has it. A thread that works on a key takes the lock of the key's shard for some
+//! hundred nanoseconds; nothing is sent, waited for or logged under it. With one thread there is one shard, and its lock is never
+//! waited for.
+//!
+//! A panic under a lock empties the shard: half of a change would be worse than a cache that has to be filled again.
+
+mod figures;
+pub(crate) mod index;
+pub(crate) mod item;
+pub(crate) mod memory;
+pub(crate) mod queues;
+pub(crate) mod shard;
+#[cfg(test)]
+mod tests;
+
+use base::CacheAligned;
+pub(crate) use figures::Figures;
+use shard::Shard;
+use siphasher::sip::SipHasher13;
+use std::fmt;
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Shards for each thread, so that two threads seldom want the same.
+const SHARDS_A_THREAD: usize = 4;
+/// A shard has room for so many of the largest items, or there are fewer.
+const LARGEST_ITEMS: u64 = 16;
+/// What it costs to say how large a key is and so on, in memcached's count: the largest item is the same.
+const ITEM_BYTES: u64 = 56;
+/// Buckets that are looked through for what has died, at a time.
+const SWEEP_BUCKETS: usize = 64;
+
+/// What an operator can set.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// bytes for items
+    pub memory_bytes: u64,
+    /// bytes of the largest item, as memcached counts them: value, key and 59 or 63 more
+    pub item_bytes: u64,
+    /// threads that will use it
+    pub threads: usize,
+    /// from the machine's entropy: what keys are hashed with
+    pub secret: [u64; 2],
+}
+
+/// See the module.
+pub struct Store {
+    shards: Box<[CacheAligned<Mutex<Shard>>]>,
+    figures: Box<[Arc<Figures>]>,
+    limits: Limits,
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new(limits: Limits) -> Store {
+        let most = if limits.threads > 1 { limits.threads * SHARDS_A_THREAD } else { 1 };
+        let room = limits.memory_bytes / (LARGEST_ITEMS * limits.item_bytes).max(1);
+        let shards = (most.next_power_of_two() as u64).min(room.max(1));
+        // the largest power of two that is not larger
+        let shards = 1usize << shards.ilog2();
+        let figures: Box<[_]> = (0..shards).map(|_| Arc::<Figures>::default()).collect();
+        let each = limits.memory_bytes / shards as u64;
+        let shards = figures.iter().map(|figures| CacheAligned(Mutex::new(Shard::new(each, figures.clone())))).collect();
+        Store { shards, figures, limits }
+    }
+
+    /// The limits it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// A key's hash.
+    #[inline]
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.limits.secret[0], self.limits.secret[1]);
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// The number of a hash's shard.
+    #[inline]
+    pub(crate) fn number(&self, hash: u64) -> usize {
+        // not the bits that choose buckets (low) or make tags (high)
+        (hash >> 32) as usize & (self.shards.len() - 1)
+    }
+
+    /// A shard, while it is worked on.
+    #[inline]
+    pub(crate) fn shard(&self, number: usize) -> MutexGuard<'_, Shard> {
+        match self.shards[number].lock() {
+            Ok(shard) => shard,
+            Err(poisoned) => self.reset(number, poisoned.into_inner()),
+        }
+    }
+
+    #[cold]
+    fn reset<'s>(&'s self, number: usize, mut shard: MutexGuard<'s, Shard>) -> MutexGuard<'s, Shard> {
+        let figures = &self.figures[number];
+        self.shards[number].clear_poison();
+        figures.items.set(0);
+        figures.bytes.set(0);
+        figures.reset.add(1);
+        let bytes = self.limits.memory_bytes / self.shards.len() as u64;
+        *shard = shard.renewed(bytes, figures.clone());
+        shard
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// What the shards have done.
+    pub(crate) fn figures(&self) -> impl Iterator<Item = &Figures> {
+        self.figures.iter().map(|figures| &**figures)
+    }
+
+    /// Whether an item is larger than the limit, counted as memcached does.
+    pub(crate) fn is_too_large(&self, key_bytes: usize, flags: u32, bytes: usize) -> bool {
+        let flags = if flags == 0 { 0 } else { 4 };
+        ITEM_BYTES + key_bytes as u64 + 1 + flags + bytes as u64 + 2 > self.limits.item_bytes
+    }
+
+    /// Looks through a part of a shard for what has died.
+    pub(crate) fn sweep(&self, number: usize, now: u32) {
+        self.shard(number % self.shards.len()).sweep(now, SWEEP_BUCKETS);
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({} shards, {:?})", self.shards.len(), self.limits)
+    }
+}

@@ -1,0 +1,688 @@
+//! One shard: items found by key, stored, evicted, swept. Everything here is done under the shard's lock, and takes a bounded time.
+
+use super::figures::Figures;
+use super::index::{Index, NONE};
+use super::item::{self, BINARY, FETCHED, HEADER_BYTES, LARGE, LINKED, STALE, USED, View, WON};
+use super::memory::{CELL_MOST_BYTES, CHUNK_BYTES, Memory, PAGE_BYTES, Use};
+use super::queues::Queues;
+use std::sync::Arc;
+
+/// What is tried to get memory, at most, before there is none.
+const TRIES: usize = 64;
+/// A page goes to another size when what is oldest there was not asked for so much longer.
+const AGE_FACTOR: u32 = 2;
+const AGE_LEAST_S: u32 = 10;
+/// An item that was asked for is hottest at this.
+const HEAT_MOST: u8 = 3;
+
+/// How a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+/// What is to be stored, apart from the value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+    pub(crate) flags: u32,
+    pub(crate) expiry: u32,
+    /// the one that must be there; 0 is any
+    pub(crate) cas: u64,
+    /// an older one will do, and leaves the item out of date
+    pub(crate) invalidate: bool,
+    /// the key came in base64
+    pub(crate) binary: bool,
+}
+
+/// The value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// these bytes
+    Bytes(&'a [u8]),
+    /// an item that was made and filled
+    Built(u32),
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// with this number
+    Stored(u64),
+    Exists,
+    NotFound,
+    NotStored,
+    NoMemory,
+}
+
+/// There is no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoMemory;
+
+/// See the module.
+pub(crate) struct Shard {
+    index: Index,
+    memory: Memory,
+    queues: Queues,
+    /// the number given last
+    cas: u64,
+    /// what is older is gone
+    flushed: u64,
+    /// when everything will be; 0 is never
+    flush_at: u32,
+    swept: usize,
+    /// evictions of each queue since it was last compared with the others
+    evicted: Vec<u32>,
+    places: Vec<u32>,
+    copied: Vec<u8>,
+    /// how often it was made anew: places of the one before mean nothing
+    generation: u32,
+    figures: Arc<Figures>,
+}
+
+impl Shard {
+    pub(crate) fn new(bytes: u64, figures: Arc<Figures>) -> Shard {
+        let memory = Memory::new((bytes / PAGE_BYTES as u64) as usize);
+        let queues = memory.classes().len() + 1;
+        let index = Index::new(bytes);
+        let ghosts = (index.buckets() * 4).max(64);
+        Shard {
+            queues: Queues::new(queues, ghosts),
+            evicted: vec![0; queues],
+            cas: 0,
+            flushed: 0,
+            flush_at: 0,
+            generation: 0,
+            swept: 0,
+            places: Vec::with_capacity(PAGE_BYTES / 64),
+            copied: Vec::with_capacity(CHUNK_BYTES),
+            index,
+            memory,
+            figures,
+        }
+    }
+
+    fn large_queue(&self) -> usize {
+        self.memory.classes().len()
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    pub(crate) fn index_bytes(&self) -> usize {
+        self.index.bytes()
+    }
+
+    /// An item.
+    #[inline]
+    pub(crate) fn view(&self, place: u32) -> View<'_> {
+        View(self.memory.cell(place))
+    }
+
+    /// An item's cell, to change its expiry and marks.
+    pub(crate) fn cell_mut(&mut self, place: u32) -> &mut [u8] {
+        self.memory.cell_mut(place)
+    }
+
+    fn is_dead(&self, view: View<'_>, now: u32) -> bool {
+        (view.expiry() != 0 && view.expiry() <= now) || view.cas() < self.flushed
+    }
+
+    /// The live item of a key. What is dead is removed.
+    #[inline]
+    pub(crate) fn find(&mut self, hash: u64, key: &[u8], now: u32) -> Option<u32> {
+        if self.flush_at != 0 && now >= self.flush_at {
+            self.flush();
+        }
+        let memory = &self.memory;
+        let is = |place: u32| {
+            let view = View(memory.cell(place));
+            view.hash() == hash && view.key() == key
+        };
+        let place = self.index.find(hash, is)?;
+        if self.is_dead(self.view(place), now) {
+            self.remove_dead(place, now);
+            return None;
+        }
+        Some(place)
+    }
+
+    #[cold]
+    fn remove_dead(&mut self, place: u32, now: u32) {
+        let view = self.view(place);
+        let expired = view.expiry() != 0 && view.expiry() <= now;
+        let counter = if expired { &self.figures.expired } else { &self.figures.flushed };
+        counter.add(1);
+        self.remove(place);
+    }
+
+    /// Notes that an item was asked for.
+    #[inline]
+    pub(crate) fn bump(&mut self, place: u32, now: u32) {
+        let cell = self.memory.cell_mut(place);
+        let view = View(cell);
+        let (heat, state, read) = (view.heat(), view.state(), view.read());
+        if heat < HEAT_MOST {
+            item::set_heat(cell, heat + 1);
+        }
+        if state & FETCHED == 0 {
+            item::set_state(cell, state | FETCHED);
+        }
+        if read != now {
+            item::set_read(cell, now);
+        }
+    }
+
+    /// How often it was made anew.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// An empty one in its place, with the same numbers for stores.
+    pub(crate) fn renewed(&self, bytes: u64, figures: Arc<Figures>) -> Shard {
+        Shard { cas: self.cas, generation: self.generation.wrapping_add(1), ..Shard::new(bytes, figures) }
+    }
+
+    /// A new number for a store.
+    fn next_cas(&mut self) -> u64 {
+        self.cas += 1;
+        self.cas
+    }
+
+    /// Gives an item a new number; it.
+    pub(crate) fn renumber(&mut self, place: u32) -> u64 {
+        let cas = self.next_cas();
+        item::set_cas(self.memory.cell_mut(place), cas);
+        cas
+    }
+
+    /// Everything that is stored now is gone.
+    pub(crate) fn flush(&mut self) {
+        self.flush_at = 0;
+        self.flushed = self.next_cas();
+    }
+
+    /// Everything that is stored then will be gone.
+    pub(crate) fn flush_at(&mut self, at: u32) {
+        self.flush_at = at;
+    }
+
+    /// Makes an item that is not in the store yet, with room for its value.
+    pub(crate) fn build(&mut self, order: &Order<'_>, bytes: usize, now: u32) -> Result<u32, NoMemory> {
+        let whole = HEADER_BYTES + order.key.len() + bytes;
+        let large = whole > CELL_MOST_BYTES;
+        let in_cell = if large { HEADER_BYTES + order.key.len() } else { whole };
+        let class = self.memory.class(in_cell).ok_or(NoMemory)?;
+        let place = self.take_cell(class, now)?;
+        let queue = if large { self.large_queue() } else { class };
+        let cell = self.memory.cell_mut(place);
+        cell[..HEADER_BYTES].fill(0);
+        item::set_bytes(cell, bytes as u32);
+        item::set_flags(cell, order.flags);
+        item::set_expiry(cell, order.expiry);
+        item::set_hash(cell, order.hash);
+        item::set_key_bytes(cell, order.key.len() as u8);
+        item::set_read(cell, now);
+        item::set_queue(cell, queue as u8);
+        item::set_chunk(cell, NONE);
+        let binary = if order.binary { BINARY } else { 0 };
+        item::set_state(cell, USED | binary | if large { LARGE } else { 0 });
+        cell[HEADER_BYTES..HEADER_BYTES + order.key.len()].copy_from_slice(order.key);
+        if large && !self.take_chunks(place, bytes.div_ceil(CHUNK_BYTES), now) {
+            self.discard(place);
+            return Err(NoMemory);
+        }
+        Ok(place)
+    }
+
+    /// A cell, for which others may have to go.
+    fn take_cell(&mut self, class: usize, now: u32) -> Result<u32, NoMemory> {
+        for _ in 0..TRIES {
+            if let Some(place) = self.memory.take_cell(class) {
+                return Ok(place);
+            }
+            let found = self.memory.add_cells(class)
+                || self.evict(class, now)
+                || self.steal(class, now)
+                || self.evict(self.large_queue(), now);
+            if !found {
+                break;
+            }
+        }
+        self.figures.no_memory.add(1);
+        Err(NoMemory)
+    }
+
+    /// Chunks for an item; false when there are not so many. What was taken is the item's already.
+    fn take_chunks(&mut self, place: u32, count: usize, now: u32) -> bool {
+        let mut last = NONE;
+        for _ in 0..count {
+            let Some(chunk) = self.take_chunk(place, now) else {
+                self.figures.no_memory.add(1);
+                return false;
+            };
+            if last == NONE {
+                item::set_chunk(self.memory.cell_mut(place), chunk);
+            } else {
+                self.memory.set_next(last, chunk);
+            }
+            last = chunk;
+        }
+        true
+    }
+
+    fn take_chunk(&mut self, place: u32, now: u32) -> Option<u32> {
+        let large = self.large_queue();
+        for _ in 0..TRIES {
+            if let Some(chunk) = self.memory.take_chunk(place) {
+                return Some(chunk);
+            }
+            if !(self.memory.add_chunks() || self.evict(large, now) || self.steal(large, now)) {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Evicts the next of a queue; false when it is empty. Now and then gives the queue a page of one whose items are older.
+    fn evict(&mut self, queue: usize, now: u32) -> bool {
+        self.evicted[queue] += 1;
+        if self.evicted[queue] as usize >= self.memory.cells_a_page(queue) {
+            self.evicted[queue] = 0;
+            let age = |at: Option<(u32, u32)>| at.map(|(read, _)| now.saturating_sub(read));
+            let own = age(self.queues.oldest(&self.memory, queue));
+            let most = self.oldest_other(queue).and_then(|other| age(self.queues.oldest(&self.memory, other)));
+            if let (Some(own), Some(most)) = (own, most)
+                && most >= AGE_FACTOR * own
+                && most >= own + AGE_LEAST_S
+                && self.steal(queue, now)
+            {
+                return true;
+            }
+        }
+        let Some(place) = self.queues.next(&mut self.memory, queue) else { return false };
+        self.count_eviction(place, now);
+        self.remove(place);
+        true
+    }
+
+    fn count_eviction(&mut self, place: u32, now: u32) {
+        let view = self.view(place);
+        if self.is_dead(view, now) {
+            self.figures.expired.add(1);
+            return;
+        }
+        self.figures.evictions.add(1);
+        if !view.is(FETCHED) {
+            self.figures.evicted_unfetched.add(1);
+        }
+    }
+
+    /// Another queue than this one, which has what was asked for longest ago.
+    fn oldest_other(&self, queue: usize) -> Option<usize> {
+        let others = (0..=self.large_queue()).filter(|other| *other != queue && self.memory.pages_of(*other) > 0);
+        let aged = others.filter_map(|other| Some((self.queues.oldest(&self.memory, other)?.0, other)));
+        aged.min().map(|(_, other)| other)
+    }
+
+    /// Takes a page from another size, with what stands in it; false when none can be had.
+    fn steal(&mut self, queue: usize, now: u32) -> bool {
+        if let Some(page) = self.memory.idle_page() {
+            self.memory.free_page(page);
+            return true;
+        }
+        let Some(from) = self.oldest_other(queue) else { return false };
+        let Some((_, place)) = self.queues.oldest(&self.memory, from) else { return false };
+        let first = match self.view(place).is(LARGE) {
+            true => Memory::page_of_chunk(self.view(place).chunk()),
+            false => Memory::page_of(place),
+        };
+        // what is being filled, or is on its way, keeps a page; so others are tried as well
+        self.empty(first, now) || {
+            let is_such = |page: &u32| self.memory.use_of(*page).0 == self.use_by(from);
+            let others = (0..self.memory.pages().0 as u32).filter(is_such);
+            let others: arrayvec::ArrayVec<u32, TRIES> = others.take(TRIES).collect();
+            others.into_iter().any(|page| self.empty(page, now))
+        }
+    }
+
+    fn use_by(&self, queue: usize) -> Use {
+        if queue == self.large_queue() { Use::Chunks } else { Use::Cells(queue) }
+    }
+
+    /// Evicts what stands in a page and frees it; false when something has to stay.
+    fn empty(&mut self, page: u32, now: u32) -> bool {
+        let mut places = std::mem::take(&mut self.places);
+        self.memory.items_of(page, &mut places);
+        let free = !self.memory.is_held(page) && places.iter().all(|place| self.view(*place).is(LINKED));
+        if free {
+            for place in &places {
+                // an item may have several chunks here
+                if self.view(*place).is(LINKED) {
+                    self.count_eviction(*place, now);
+                    self.remove(*place);
+                }
+            }
+            self.memory.free_page(page);
+            self.figures.pages_moved.add(1);
+        }
+        self.places = places;
+        free
+    }
+
+    /// Takes an item out of the store.
+    pub(crate) fn remove(&mut self, place: u32) {
+        let view = self.view(place);
+        let (hash, bytes) = (view.hash(), view.size());
+        let known = self.index.remove(hash, place);
+        debug_assert!(known, "what is linked is in the index");
+        self.queues.remove(&mut self.memory, place);
+        self.figures.items.set(self.figures.items.get() - 1);
+        self.figures.bytes.set(self.figures.bytes.get() - bytes);
+        self.discard(place);
+    }
+
+    /// Gives the memory back of an item that is not, or no more, in the store.
+    pub(crate) fn discard(&mut self, place: u32) {
+        let mut chunk = if self.view(place).is(LARGE) { self.view(place).chunk() } else { NONE };
+        while chunk != NONE {
+            chunk = self.memory.give_chunk(chunk);
+        }
+        self.memory.give_cell(place);
+    }
+
+    /// Puts an item that was built into the store, in place of another of the same key.
+    fn link(&mut self, place: u32, old: Option<u32>) -> Stored {
+        let hash = self.view(place).hash();
+        let linked = match old {
+            Some(old) => {
+                let bytes = self.view(old).size();
+                self.index.replace(hash, old, place);
+                self.queues.remove(&mut self.memory, old);
+                self.figures.items.set(self.figures.items.get() - 1);
+                self.figures.bytes.set(self.figures.bytes.get() - bytes);
+                self.discard(old);
+                true
+            }
+            None => self.index.add(hash, place) || (self.evict_for_index() && self.index.add(hash, place)),
+        };
+        if !linked {
+            self.figures.no_memory.add(1);
+            self.discard(place);
+            return Stored::NoMemory;
+        }
+        item::mark(self.memory.cell_mut(place), LINKED, true);
+        self.queues.add(&mut self.memory, place);
+        self.figures.items.add(1);
+        self.figures.stored.add(1);
+        self.figures.bytes.add(self.view(place).size());
+        Stored::Stored(self.renumber(place))
+    }
+
+    /// Makes room in an index that is full of small items.
+    #[cold]
+    fn evict_for_index(&mut self) -> bool {
+        (0..TRIES).fold(false, |any, _| {
+            let longest = (0..=self.large_queue()).max_by_key(|queue| self.queues.lengths(*queue).iter().sum::<u32>());
+            longest.is_some_and(|queue| self.evict(queue, 0)) || any
+        })
+    }
+
+    /// Stores a value as `order` says.
+    pub(crate) fn store(&mut self, order: &Order<'_>, value: Source<'_>, now: u32) -> Stored {
+        let old = self.find(order.hash, order.key, now);
+        let (stays_stale, verdict) = self.judge(order, old);
+        let result = match verdict {
+            Some(refused) => refused,
+            None => match (order.mode, old) {
+                (Mode::Append | Mode::Prepend, Some(old)) => self.join(order, old, value, now),
+                _ => return self.put(order, old, value, stays_stale, now),
+            },
+        };
+        if let Source::Built(place) = value {
+            self.discard(place);
+        }
+        result
+    }
+
+    /// Whether the store is refused; and, if an older number will do, the marks that the item keeps.
+    fn judge(&mut self, order: &Order<'_>, old: Option<u32>) -> (Option<(u8, u32)>, Option<Stored>) {
+        let Some(old) = old else {
+            let refused = match order.mode {
+                Mode::Set | Mode::Add => None,
+                Mode::Cas => Some(Stored::NotFound),
+                Mode::Replace | Mode::Append | Mode::Prepend => Some(Stored::NotStored),
+            };
+            return (None, refused);
+        };
+        let view = self.view(old);
+        let matches = order.cas == view.cas() && order.cas != 0;
+        match order.mode {
+            Mode::Add => (None, Some(Stored::NotStored)),
+            Mode::Cas if matches => (None, None),
+            Mode::Cas if order.invalidate && order.cas != 0 && order.cas < view.cas() => {
+                (Some((STALE | view.state() & WON, view.expiry())), None)
+            }
+            Mode::Cas => (None, Some(Stored::Exists)),
+            Mode::Append | Mode::Prepend if order.cas != 0 && !matches => (None, Some(Stored::Exists)),
+            _ => (None, None),
+        }
+    }
+
+    /// Puts a value in place of what is there.
+    fn put(
+        &mut self,
+        order: &Order<'_>,
+        old: Option<u32>,
+        value: Source<'_>,
+        stale: Option<(u8, u32)>,
+        now: u32,
+    ) -> Stored {
+        let place = match value {
+            Source::Built(place) => place,
+            Source::Bytes(bytes) => {
+                if let Some(old) = old.filter(|_| stale.is_none())
+                    && self.fits(old, bytes.len())
+                {
+                    return self.overwrite(order, old, bytes, now);
+                }
+                let Ok(place) = self.build(order, bytes.len(), now) else { return Stored::NoMemory };
+                self.write(place, 0, bytes);
+                place
+            }
+        };
+        if let Some((marks, expiry)) = stale {
+            let cell = self.memory.cell_mut(place);
+            item::mark(cell, marks, true);
+            item::set_expiry(cell, expiry);
+        }
+        // what had to go for the new one may have been the old one
+        let old = old.and_then(|_| self.find(order.hash, order.key, now));
+        self.link(place, old)
+    }
+
+    /// Whether a value would get just such a cell as the item has.
+    fn fits(&self, place: u32, bytes: usize) -> bool {
+        let view = self.view(place);
+        let whole = HEADER_BYTES + usize::from(view.key_bytes()) + bytes;
+        !view.is(LARGE) && self.memory.class(whole) == Some(usize::from(view.queue()))
+    }
+
+    /// Writes a value over the one before, which no one holds: small values leave as copies.
+    fn overwrite(&mut self, order: &Order<'_>, place: u32, bytes: &[u8], now: u32) -> Stored {
+        let before = self.view(place).size();
+        let cell = self.memory.cell_mut(place);
+        let heat = View(cell).heat();
+        item::set_heat(cell, (heat + 1).min(HEAT_MOST));
+        item::set_bytes(cell, bytes.len() as u32);
+        item::set_flags(cell, order.flags);
+        item::set_expiry(cell, order.expiry);
+        item::set_read(cell, now);
+        item::mark(cell, FETCHED | STALE | WON | BINARY, false);
+        item::mark(cell, BINARY, order.binary);
+        item::value_mut(cell).copy_from_slice(bytes);
+        let after = View(cell).size();
+        self.figures.bytes.set(self.figures.bytes.get() + after - before);
+        self.figures.stored.add(1);
+        Stored::Stored(self.renumber(place))
+    }
+
+    /// Writes a part of a value that is being filled.
+    pub(crate) fn write(&mut self, place: u32, mut at: usize, mut bytes: &[u8]) {
+        let view = self.view(place);
+        if !view.is(LARGE) {
+            item::value_mut(self.memory.cell_mut(place))[at..at + bytes.len()].copy_from_slice(bytes);
+            return;
+        }
+        let mut chunk = view.chunk();
+        while at >= CHUNK_BYTES {
+            chunk = self.memory.next(chunk);
+            at -= CHUNK_BYTES;
+        }
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - at));
+            self.memory.write_chunk(chunk, at, now);
+            (bytes, at) = (later, 0);
+            chunk = self.memory.next(chunk);
+        }
+    }
+
+    /// The chunks of an item with the bytes that each has of its value; none when the value is small.
+    pub(crate) fn chunks(&self, place: u32) -> impl Iterator<Item = (u32, usize)> {
+        let view = self.view(place);
+        let mut chunk = if view.is(LARGE) { view.chunk() } else { NONE };
+        let mut left = view.bytes() as usize;
+        std::iter::from_fn(move || {
+            let this = (chunk != NONE).then_some(chunk)?;
+            let bytes = left.min(CHUNK_BYTES);
+            left -= bytes;
+            chunk = self.memory.next(this);
+            Some((this, bytes))
+        })
+    }
+
+    /// Stores what was there with something before or behind it.
+    fn join(&mut self, order: &Order<'_>, old: u32, value: Source<'_>, now: u32) -> Stored {
+        let added = match value {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Built(place) => self.view(place).bytes() as usize,
+        };
+        let view = self.view(old);
+        let (kept, binary) = (view.bytes() as usize, view.is(BINARY));
+        let order = Order { flags: view.flags(), expiry: view.expiry(), binary, ..*order };
+        let Ok(place) = self.build(&order, kept + added, now) else { return Stored::NotStored };
+        // the old one may have had to go for it
+        let Some(old) = self.find(order.hash, order.key, now) else {
+            self.discard(place);
+            return Stored::NotStored;
+        };
+        let (old_at, new_at) = if order.mode == Mode::Append { (0, kept) } else { (added, 0) };
+        // chunks are written from their beginning on
+        if order.mode == Mode::Append {
+            self.copy(old, place, old_at);
+        }
+        match value {
+            Source::Bytes(bytes) => self.write(place, new_at, bytes),
+            Source::Built(from) => self.copy(from, place, new_at),
+        }
+        if order.mode == Mode::Prepend {
+            self.copy(old, place, old_at);
+        }
+        self.link(place, Some(old))
+    }
+
+    /// Copies an item's value into that of another, from there on.
+    fn copy(&mut self, from: u32, to: u32, mut at: usize) {
+        let mut copied = std::mem::take(&mut self.copied);
+        let view = self.view(from);
+        let (mut chunk, mut left) = (NONE, 0);
+        if view.is(LARGE) {
+            (chunk, left) = (view.chunk(), view.bytes() as usize);
+        } else {
+            copied.clear();
+            copied.extend_from_slice(view.value());
+            self.write(to, at, &copied);
+        }
+        while chunk != NONE && left > 0 {
+            let bytes = left.min(CHUNK_BYTES);
+            copied.clear();
+            copied.extend_from_slice(&self.memory.chunk_bytes(chunk)[..bytes]);
+            self.write(to, at, &copied);
+            (at, left) = (at + bytes, left - bytes);
+            chunk = self.memory.next(chunk);
+        }
+        self.copied = copied;
+    }
+
+    /// Whether everything agrees with everything else: the index, the queues, the memory and the figures.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let mut places: Vec<u32> = (0..self.index.buckets()).flat_map(|bucket| self.index.places(bucket)).collect();
+        places.sort_unstable();
+        assert_eq!(places.len() as u64, self.figures.items.get());
+        assert_eq!(places.len(), self.index.entries());
+        let bytes: u64 = places.iter().map(|place| self.view(*place).size()).sum();
+        assert_eq!(bytes, self.figures.bytes.get());
+        let queued: u32 = (0..=self.large_queue()).flat_map(|queue| self.queues.lengths(queue)).sum();
+        assert_eq!(queued as usize, places.len());
+        let mut found = Vec::new();
+        let mut chunks = 0;
+        for page in 0..self.memory.pages().0 as u32 {
+            let mut items = Vec::new();
+            self.memory.items_of(page, &mut items);
+            match self.memory.use_of(page).0 {
+                Use::Cells(_) => found.extend(items.into_iter().filter(|place| self.view(*place).is(LINKED))),
+                Use::Chunks => chunks += items.len(),
+                Use::Free => assert!(items.is_empty()),
+            }
+        }
+        found.sort_unstable();
+        assert_eq!(found, places, "cells in use");
+        let of_items: usize = places.iter().map(|place| self.chunks(*place).count()).sum();
+        assert_eq!(of_items, chunks, "chunks in use");
+        for place in places {
+            let (view, queue) = (self.view(place), usize::from(self.view(place).queue()));
+            assert!(view.is(LINKED | USED) && view.is(LARGE) == (queue == self.large_queue()));
+            let sum: usize = self.chunks(place).map(|(_, bytes)| bytes).sum();
+            assert_eq!(sum, if view.is(LARGE) { view.bytes() as usize } else { 0 });
+        }
+    }
+
+    /// Looks through so many buckets for what has died, where it left off last.
+    pub(crate) fn sweep(&mut self, now: u32, buckets: usize) {
+        if self.flush_at != 0 && now >= self.flush_at {
+            self.flush();
+        }
+        let mut places = std::mem::take(&mut self.places);
+        for _ in 0..buckets.min(self.index.buckets()) {
+            self.swept = (self.swept + 1) % self.index.buckets();
+            places.clear();
+            places.extend(self.index.places(self.swept).take(places.capacity()));
+            for place in &places {
+                if self.is_dead(self.view(*place), now) {
+                    self.remove_dead(*place, now);
+                }
+            }
+        }
+        self.places = places;
+    }
+}
+
+impl View<'_> {
+    /// Bytes of an item, as they are counted.
+    pub(crate) fn size(self) -> u64 {
+        (HEADER_BYTES + usize::from(self.key_bytes())) as u64 + u64::from(self.bytes())
+    }
+}

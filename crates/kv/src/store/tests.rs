@@ -1,0 +1,375 @@
+use super::item::{BINARY, LARGE, STALE, WON};
+use super::memory::{CHUNK_BYTES, PAGE_BYTES};
+use super::shard::{Mode, Order, Shard, Source, Stored};
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+/// A hash that has many keys in one bucket.
+fn hash(key: &[u8]) -> u64 {
+    key.iter().fold(7u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn shard(pages: usize) -> (Shard, Arc<Figures>) {
+    let figures = Arc::<Figures>::default();
+    (Shard::new((pages * PAGE_BYTES) as u64, figures.clone()), figures)
+}
+
+fn order(mode: Mode, key: &[u8]) -> Order<'_> {
+    Order { mode, hash: hash(key), key, flags: 0, expiry: 0, cas: 0, invalidate: false, binary: false }
+}
+
+fn set(shard: &mut Shard, key: &[u8], value: &[u8], now: u32) -> Stored {
+    shard.store(&order(Mode::Set, key), Source::Bytes(value), now)
+}
+
+fn value(shard: &Shard, place: u32) -> Vec<u8> {
+    let view = shard.view(place);
+    if !view.is(LARGE) {
+        return view.value().to_vec();
+    }
+    shard.chunks(place).flat_map(|(chunk, bytes)| shard.memory().chunk_bytes(chunk)[..bytes].to_vec()).collect()
+}
+
+fn get(shard: &mut Shard, key: &[u8], now: u32) -> Option<Vec<u8>> {
+    let place = shard.find(hash(key), key, now)?;
+    shard.bump(place, now);
+    Some(value(shard, place))
+}
+
+/// What a value of so many bytes looks like, told apart by `salt`.
+fn pattern(salt: u8, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| (n as u8).wrapping_mul(31).wrapping_add(salt).wrapping_add((n >> 8) as u8)).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Store { mode: Mode, key: u8, bytes: usize, salt: u8, life: u32, cas: u8, built: bool },
+    Get(u8),
+    Delete(u8),
+    Touch(u8, u32),
+    Flush,
+    FlushIn(u32),
+    Wait(u32),
+    Sweep,
+}
+
+fn acts(sizes: impl Strategy<Value = usize> + Clone + 'static) -> impl Strategy<Value = Vec<Act>> {
+    let mode = prop_oneof![
+        6 => Just(Mode::Set), 2 => Just(Mode::Add), 2 => Just(Mode::Replace), 3 => Just(Mode::Append), 3 => Just(Mode::Prepend), 3 => Just(Mode::Cas)
+    ];
+    let life = prop_oneof![3 => Just(0u32), 1 => 1u32..20];
+    let store = (mode, 0u8..24, sizes, any::<u8>(), life.clone(), 0u8..3, any::<bool>());
+    let act = prop_oneof![
+        12 => store.prop_map(|(mode, key, bytes, salt, life, cas, built)| Act::Store { mode, key, bytes, salt, life, cas, built }),
+        8 => (0u8..24).prop_map(Act::Get),
+        3 => (0u8..24).prop_map(Act::Delete),
+        2 => (0u8..24, life).prop_map(|(key, life)| Act::Touch(key, life)),
+        1 => Just(Act::Flush),
+        1 => (1u32..20).prop_map(Act::FlushIn),
+        3 => (1u32..8).prop_map(Act::Wait),
+        2 => Just(Act::Sweep),
+    ];
+    prop::collection::vec(act, 1..200)
+}
+
+/// The obvious store: what every key has, and until when.
+#[derive(Default)]
+struct Twin {
+    items: HashMap<u8, (Vec<u8>, u32, u64)>,
+    flush_at: u32,
+    now: u32,
+}
+
+impl Twin {
+    fn live(&mut self, key: u8) -> Option<&mut (Vec<u8>, u32, u64)> {
+        if self.flush_at != 0 && self.now >= self.flush_at {
+            self.flush_at = 0;
+            self.items.clear();
+        }
+        let now = self.now;
+        self.items.retain(|_, (_, expiry, _)| *expiry == 0 || *expiry > now);
+        self.items.get_mut(&key)
+    }
+
+    /// What a store comes to: the new value and its expiry, or the refusal.
+    fn store(&mut self, mode: Mode, key: u8, value: &[u8], expiry: u32, cas: u64) -> Result<(Vec<u8>, u32), Stored> {
+        let old = self.live(key);
+        match (mode, old) {
+            (Mode::Set | Mode::Add, None) | (Mode::Set | Mode::Replace, Some(_)) => Ok((value.to_vec(), expiry)),
+            (Mode::Add, Some(_)) | (Mode::Replace | Mode::Append | Mode::Prepend, None) => Err(Stored::NotStored),
+            (Mode::Cas, None) => Err(Stored::NotFound),
+            (Mode::Cas, Some((.., known))) if *known == cas => Ok((value.to_vec(), expiry)),
+            (Mode::Cas, Some(_)) => Err(Stored::Exists),
+            (Mode::Append, Some((old, expiry, _))) => Ok(([old, value].concat(), *expiry)),
+            (Mode::Prepend, Some((old, expiry, _))) => Ok(([value, old].concat(), *expiry)),
+        }
+    }
+}
+
+fn run(shard: &mut Shard, twin: &mut Twin, act: &Act, evicts: bool) {
+    let now = twin.now;
+    let name = |key: u8| format!("key-{key}").into_bytes();
+    match *act {
+        Act::Store { mode, key, bytes, salt, life, cas, built } => {
+            let (name, bytes) = (name(key), pattern(salt, bytes));
+            let known = twin.live(key).map_or(1, |(.., known)| *known);
+            // right, wrong, none
+            let cas = match (mode, cas) {
+                (Mode::Cas, 0 | 1) => known,
+                (Mode::Cas, _) => known + 1,
+                _ => 0,
+            };
+            let expiry = if life == 0 { 0 } else { now + life };
+            let order = Order { expiry, cas, ..order(mode, &name) };
+            let source = match built {
+                false => Source::Bytes(&bytes),
+                true => match shard.build(&order, bytes.len(), now) {
+                    Ok(place) => {
+                        let (a, b) = bytes.split_at(bytes.len() / 3);
+                        shard.write(place, 0, a);
+                        shard.write(place, a.len(), b);
+                        Source::Built(place)
+                    }
+                    Err(_) => {
+                        assert!(evicts, "there is memory");
+                        return;
+                    }
+                },
+            };
+            let stored = shard.store(&order, source, now);
+            match (twin.store(mode, key, &bytes, expiry, cas), stored) {
+                (Ok((value, expiry)), Stored::Stored(cas)) => {
+                    twin.items.insert(key, (value, expiry, cas));
+                }
+                (Err(expected), stored) if expected == stored => {}
+                // what was evicted is not there
+                (_, Stored::NotFound | Stored::NotStored | Stored::NoMemory) if evicts => {
+                    twin.items.remove(&key);
+                }
+                (Err(Stored::NotStored), Stored::Stored(cas)) if evicts && mode == Mode::Add => {
+                    twin.items.insert(key, (bytes, expiry, cas));
+                }
+                (expected, stored) => panic!("{act:?}: {expected:?} against {stored:?}"),
+            }
+        }
+        Act::Get(key) => {
+            let expected = twin.live(key).map(|(value, ..)| value.clone());
+            let found = get(shard, &name(key), now);
+            if !(evicts && found.is_none()) {
+                assert!(found == expected, "{key}: {:?} against {:?} bytes", found.map(|v| v.len()), expected.map(|v| v.len()));
+            }
+        }
+        Act::Delete(key) => {
+            let expected = twin.live(key).is_some();
+            let name = name(key);
+            let found = shard.find(hash(&name), &name, now);
+            assert!(found.is_some() == expected || evicts && expected);
+            if let Some(place) = found {
+                shard.remove(place);
+            }
+            twin.items.remove(&key);
+        }
+        Act::Touch(key, life) => {
+            let expiry = if life == 0 { 0 } else { now + life };
+            let name = name(key);
+            if let Some(place) = shard.find(hash(&name), &name, now) {
+                item::set_expiry(shard.cell_mut(place), expiry);
+            }
+            if let Some((_, old, _)) = twin.live(key) {
+                *old = expiry;
+            }
+        }
+        Act::Flush => {
+            shard.flush();
+            twin.items.clear();
+            twin.flush_at = 0;
+        }
+        Act::FlushIn(seconds) => {
+            // what is due already is done first
+            let _ = (twin.live(0), shard.find(0, b"", now));
+            shard.flush_at(now + seconds);
+            twin.flush_at = now + seconds;
+        }
+        Act::Wait(seconds) => twin.now += seconds,
+        Act::Sweep => shard.sweep(now, 3),
+    }
+}
+
+proptest! {
+    /// With memory for everything, nothing is ever lost.
+    #[test]
+    fn it_is_a_map_with_times(acts in acts(prop_oneof![4 => 0usize..300, 1 => 1500usize..2600, 1 => 0usize..20_000])) {
+        let (mut shard, figures) = shard(400);
+        let mut twin = Twin { now: 2, ..Twin::default() };
+        for act in &acts {
+            run(&mut shard, &mut twin, act, false);
+            shard.check();
+        }
+        prop_assert_eq!(figures.evictions.get() + figures.no_memory.get(), 0);
+    }
+
+    /// With little memory things go, but what is found is what was stored last, and nothing of the memory is lost.
+    #[test]
+    fn a_full_store_forgets_but_never_lies(acts in acts(prop_oneof![2 => 0usize..2600, 1 => 0usize..90_000])) {
+        let (mut shard, _) = shard(6);
+        let mut twin = Twin { now: 2, ..Twin::default() };
+        for act in &acts {
+            run(&mut shard, &mut twin, act, true);
+            shard.check();
+        }
+    }
+}
+
+#[test]
+fn a_full_store_keeps_what_is_asked_for() {
+    let (mut shard, figures) = shard(8);
+    let key = |n: u32| format!("key-{n:06}").into_bytes();
+    let (mut hits, mut asked) = (0, 0);
+    // a hundred that are asked for again and again, among many that are never asked for
+    for n in 0..60_000u32 {
+        set(&mut shard, &key(1000 + n), &[7; 100], 2);
+        let popular = key(n % 100);
+        asked += 1;
+        match get(&mut shard, &popular, 2) {
+            Some(value) => {
+                hits += 1;
+                assert_eq!(value, [9; 100]);
+            }
+            None => assert!(matches!(set(&mut shard, &popular, &[9; 100], 2), Stored::Stored(_))),
+        }
+    }
+    shard.check();
+    assert!(hits * 100 > asked * 95, "{hits} of {asked}");
+    assert!(figures.evictions.get() > 50_000 && figures.no_memory.get() == 0);
+    // of the memory nearly all is used
+    let bytes = figures.bytes.get();
+    assert!(bytes > 8 * PAGE_BYTES as u64 * 7 / 10, "{bytes} bytes of items");
+}
+
+#[test]
+fn memory_goes_from_one_size_to_another_when_the_load_changes() {
+    let (mut shard, figures) = shard(32);
+    let mut stored = |from: u32, bytes: usize, now: u32| {
+        for n in 0..3000 {
+            let key = format!("{}", from + n);
+            let done = set(&mut shard, key.as_bytes(), &pattern(n as u8, bytes), now + n / 10);
+            assert!(matches!(done, Stored::Stored(_)), "{bytes} bytes, {n}: {done:?}");
+            assert_eq!(get(&mut shard, key.as_bytes(), now + n / 10), Some(pattern(n as u8, bytes)));
+        }
+        shard.check();
+        figures.items.get()
+    };
+    assert_eq!(stored(0, 40, 10), 3000);
+    // 32 pages hold some 380 of these, 100 of the next, and all of the first again
+    assert!(stored(10_000, 5000, 1000) > 200);
+    assert!(stored(20_000, 20_000, 2000) >= 90);
+    // a page follows for each page's worth of what had to go
+    assert!(stored(30_000, 600, 3000) > 1000);
+    assert!(figures.pages_moved.get() >= 20);
+}
+
+#[test]
+fn what_is_on_its_way_never_changes() {
+    let (mut shard, _) = shard(4);
+    let mut now = 2;
+    set(&mut shard, b"a", &pattern(1, 50_000), now);
+    let place = shard.find(hash(b"a"), b"a", now).unwrap();
+    let held: Vec<_> = shard
+        .chunks(place)
+        .map(|(chunk, bytes)| (shard.memory().content(chunk).unwrap().clone(), bytes))
+        .collect();
+    // overwritten, deleted, evicted many times over
+    for n in 0..200u32 {
+        now += 1;
+        let _ = set(&mut shard, b"a", &pattern(n as u8, 50_000), now);
+        let _ = set(&mut shard, format!("{n}").as_bytes(), &pattern(n as u8, 30_000 + n as usize), now);
+        shard.check();
+    }
+    let bytes: Vec<u8> =
+        held.iter().flat_map(|(content, bytes)| content.bytes(app::ObjectId(0))[..*bytes].to_vec()).collect();
+    assert!(bytes == pattern(1, 50_000));
+    assert!(held.iter().all(|(content, bytes)| {
+        let sum = wire_sum(&content.bytes(app::ObjectId(0))[..*bytes]);
+        content.sum(app::ObjectId(0), 0..*bytes) % 0xffff == sum % 0xffff
+    }));
+}
+
+/// RFC 1071, plainly.
+fn wire_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)));
+    let mut sum: u32 = words.sum();
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[test]
+fn when_everything_is_held_a_store_fails_and_takes_no_more_memory() {
+    let (mut shard, figures) = shard(4);
+    let mut held = Vec::new();
+    let mut failed = 0;
+    for n in 0..40u32 {
+        let key = format!("{n}");
+        match set(&mut shard, key.as_bytes(), &pattern(n as u8, 3 * CHUNK_BYTES), 2 + n) {
+            Stored::Stored(_) => {
+                let place = shard.find(hash(key.as_bytes()), key.as_bytes(), 2 + n).unwrap();
+                held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
+            }
+            Stored::NoMemory => failed += 1,
+            other => panic!("{other:?}"),
+        }
+        shard.check();
+    }
+    assert!(failed > 20 && figures.no_memory.get() > 0, "{failed} failed");
+    assert!(held.len() <= 4 * 15);
+    held.clear();
+    assert!(matches!(set(&mut shard, b"again", &pattern(1, 3 * CHUNK_BYTES), 99), Stored::Stored(_)));
+}
+
+#[test]
+fn an_older_number_will_do_when_the_item_is_to_be_made_anew() {
+    let (mut shard, _) = shard(4);
+    let Stored::Stored(first) = set(&mut shard, b"k", b"one", 2) else { panic!() };
+    let place = shard.find(hash(b"k"), b"k", 2).unwrap();
+    item::set_expiry(shard.cell_mut(place), 99);
+    item::mark(shard.cell_mut(place), STALE | WON, true);
+    shard.renumber(place);
+    let refused = Order { cas: first, ..order(Mode::Cas, b"k") };
+    assert_eq!(shard.store(&refused, Source::Bytes(b"two"), 3), Stored::Exists);
+    let taken = Order { invalidate: true, ..refused };
+    assert!(matches!(shard.store(&taken, Source::Bytes(b"two"), 3), Stored::Stored(_)));
+    let place = shard.find(hash(b"k"), b"k", 3).unwrap();
+    let view = shard.view(place);
+    assert!(view.is(STALE | WON) && !view.is(BINARY));
+    assert_eq!((view.expiry(), view.value()), (99, &b"two"[..]));
+}
+
+#[test]
+fn shards_are_as_many_as_threads_need_and_memory_allows() {
+    let store = |memory_mib: u64, threads: usize| {
+        let limits = Limits { memory_bytes: memory_mib << 20, item_bytes: 1 << 20, threads, secret: [1, 2] };
+        Store::new(limits).shards()
+    };
+    assert_eq!([store(1024, 1), store(64, 2), store(1024, 2), store(4096, 3), store(1, 8)], [1, 4, 8, 16, 1]);
+}
+
+#[test]
+fn a_panic_empties_the_shard_and_no_other() {
+    let limits = Limits { memory_bytes: 64 << 20, item_bytes: 1 << 20, threads: 2, secret: [1, 2] };
+    let store = Store::new(limits);
+    for number in 0..store.shards() {
+        set(&mut store.shard(number), b"k", b"v", 2);
+    }
+    let numbers: Vec<_> = (0..store.shards()).map(|n| store.shard(n).generation()).collect();
+    let panics = || {
+        let _shard = store.shard(1);
+        panic!("in the middle of something");
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    let found: Vec<_> = (0..store.shards()).map(|n| store.shard(n).find(hash(b"k"), b"k", 2).is_some()).collect();
+    assert_eq!(found, [true, false, true, true]);
+    assert_eq!((store.shard(0).generation(), store.shard(1).generation()), (numbers[0], numbers[1] + 1));
+    assert_eq!(store.figures().map(|figures| figures.reset.get()).sum::<u64>(), 1);
+}
