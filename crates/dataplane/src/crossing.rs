@@ -12,18 +12,24 @@
 //! 3. Every other thread is asked, and answers over the same ring that carried its frames to the old owner. With the last answer
 //!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*).
 //!
+//! Where the NIC's table can be written, it follows then ([`turning`]).
+//!
 //! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
+
+mod turning;
 
 use crate::balance::{Advice, Balance, Board, Relief};
 use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::cycle::Parcel;
 use crate::owners::Owners;
+use crate::steering::Steering;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use turning::Turner;
 
 /// What waits between two threads at most.
 const RING_ITEMS: usize = 2048;
@@ -57,6 +63,10 @@ enum Note {
     Answered { group: u16 },
     /// to the new owner: nothing older will come
     Settled { group: u16 },
+    /// to the thread of a queue: the NIC brings the group to the sender's now
+    Turned { group: u16, number: u32 },
+    /// the answer: what came before has been forwarded
+    Drained { group: u16, number: u32 },
 }
 
 /// A group on its way to this thread.
@@ -65,8 +75,17 @@ struct Coming {
     group: u16,
     /// who forwards, once its parcel was taken in
     from: Option<u16>,
+    /// it is here, and only the NIC's table is to follow: what comes by any other way than the own queue is older
+    turns: bool,
     /// younger frames
     waiting: Vec<Frame>,
+}
+
+impl Coming {
+    /// Whether what comes by this way (None: the own queue) is taken at once.
+    fn takes(&self, from: Option<u16>) -> bool {
+        from.is_some() && (self.turns || self.from == from)
+    }
 }
 
 /// A group that has left and may still get old frames here.
@@ -113,6 +132,7 @@ pub(crate) struct Crossing {
     /// what came with groups, to be taken in before the burst that came behind it
     arrivals: VecDeque<(Instant, Parcel)>,
     balance: Option<Balance>,
+    turner: Option<Turner>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
     bells: Vec<Arc<Bell>>,
@@ -120,10 +140,11 @@ pub(crate) struct Crossing {
 }
 
 /// Every thread's ends, for threads with these bells, the first of which is thread `first` of all; `balance`: groups move by
-/// themselves, by this policy.
+/// themselves, by this policy; `steering`: the NIC's table follows.
 pub(crate) fn crossings(
     owners: &Arc<Owners>,
     balance: Option<&Policy>,
+    steering: Option<&Arc<Steering>>,
     first: usize,
     bells: &[Arc<Bell>],
 ) -> Vec<Crossing> {
@@ -131,6 +152,10 @@ pub(crate) fn crossings(
     let board = Board::new(threads);
     let balance = |me| balance.map(|policy| Balance::new(me, owners.groups().count(), policy.clone(), board.clone()));
     assert_eq!(threads, bells.len(), "a bell for each thread");
+    if let Some(steering) = steering {
+        assert_eq!(steering.entries(), owners.groups().count(), "a flow group for each entry of the NIC's table");
+        steering.set_bells(bells);
+    }
     let make = |me: usize| Crossing {
         me: me as u16,
         owners: owners.clone(),
@@ -147,6 +172,7 @@ pub(crate) fn crossings(
         departures: VecDeque::new(),
         arrivals: VecDeque::new(),
         balance: balance(me),
+        turner: steering.map(|steering| Turner::new(me as u16, steering.clone())),
         touched: vec![false; threads],
         bells: bells.to_vec(),
         counters: Arc::new(Crossings::new(owners.clone(), me as u16, first + me)),
@@ -250,6 +276,7 @@ impl Crossing {
     /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
+        self.follow_up(now, waiting);
         let Some(balance) = &mut self.balance else { return };
         let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
         if let Some(advice) = balance.look(now, waiting + sent + self.replayed.len()) {
@@ -309,6 +336,9 @@ impl Crossing {
     /// Sends the frames of `received` that are others' to them, keeps those that must wait, and appends the rest to `rx`, in their
     /// order. What finds no room is appended to `lost`.
     pub(crate) fn sort(&mut self, received: &mut Burst, rx: &mut Burst, lost: &mut Burst) {
+        if let Some(turner) = &mut self.turner {
+            turner.took(received.len());
+        }
         for frame in received.drain(..) {
             match self.owners.group(frame.bytes()) {
                 None => rx.push(frame),
@@ -381,11 +411,14 @@ impl Crossing {
     fn place_elsewhere(&mut self, group: u16, frame: Frame, from: Option<u16>, rx: &mut Burst, lost: &mut Burst) {
         let owner = self.owners.owner(group);
         if owner != self.me {
+            if let Some(turner) = self.turner.as_mut().filter(|_| from.is_none()) {
+                turner.on_foreign(group, frame.bytes());
+            }
             return self.forward(owner, frame, lost);
         }
         let at = self.coming(group);
         let coming = &mut self.coming[at];
-        if coming.from.is_some() && coming.from == from || coming.waiting.len() >= WAITING_FRAMES {
+        if coming.takes(from) || coming.waiting.len() >= WAITING_FRAMES {
             return rx.push(frame);
         }
         coming.waiting.push(frame);
@@ -394,7 +427,7 @@ impl Crossing {
 
     fn coming(&mut self, group: u16) -> usize {
         self.coming.iter().position(|coming| coming.group == group).unwrap_or_else(|| {
-            self.coming.push(Coming { group, from: None, waiting: Vec::new() });
+            self.coming.push(Coming { group, from: None, turns: false, waiting: Vec::new() });
             self.coming.len() - 1
         })
     }
@@ -454,6 +487,8 @@ impl Crossing {
             Note::Asked { group } => self.note(from, Note::Answered { group }),
             Note::Answered { group } => self.take_answer(group),
             Note::Settled { group } => self.settle(group),
+            Note::Turned { group, number } => self.drain(from, group, number),
+            Note::Drained { group, number } => self.take_drained(group, number),
         }
     }
 
@@ -471,6 +506,7 @@ impl Crossing {
         let coming = self.coming.swap_remove(at);
         self.mine[usize::from(group)] = true;
         self.replayed.extend(coming.waiting);
+        self.turn(group);
     }
 
     /// Wakes those who were sent something and sleep. Called once a cycle.

@@ -259,7 +259,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             self.counters.empty_cycles.add(1);
         }
         // a port that takes nothing more is asked again soon anyway
-        let next = self.due.filter(|_| outgoing != Outgoing::Full);
+        let crossing = self.crossing.as_ref().and_then(|crossing| crossing.0.next_at());
+        let next = self.due.into_iter().chain(crossing).min().filter(|_| outgoing != Outgoing::Full);
         Activity { received, transmitted, outgoing, next }
     }
 

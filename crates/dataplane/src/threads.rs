@@ -6,7 +6,7 @@ use crate::crossing::{Crossing, crossings};
 use crate::idle::{Governor, Idle, Next};
 use crate::pulse::{Pulse, Scheduled};
 use crate::tap::Tap;
-use crate::{Counters, Floor, Loop, Owners};
+use crate::{Counters, Floor, Loop, Owners, Steering};
 use app::{Service, Waker};
 use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
@@ -57,15 +57,17 @@ pub struct Sharing {
     pub owners: Arc<Owners>,
     /// by what groups move from busy threads to free ones; None: they stay
     pub balance: Option<Policy>,
+    /// the NIC's table that follows the groups, each of which is an entry of it; None: it stays as it is
+    pub steering: Option<Arc<Steering>>,
 }
 
 /// Each thread's ways to the others of its interface.
 fn ways(sharing: &[Sharing], bells: &[Arc<Bell>]) -> Vec<Option<Crossing>> {
     let mut ways: Vec<Option<Crossing>> = bells.iter().map(|_| None).collect();
-    for Sharing { first, owners, balance } in sharing {
+    for Sharing { first, owners, balance, steering } in sharing {
         let threads = *first..first + owners.threads();
         assert!(threads.end <= bells.len(), "threads {threads:?} of {}", bells.len());
-        let made = crossings(owners, balance.as_ref(), *first, &bells[threads.clone()]);
+        let made = crossings(owners, balance.as_ref(), steering.as_ref(), *first, &bells[threads.clone()]);
         for (way, made) in ways[threads].iter_mut().zip(made) {
             assert!(way.is_none(), "a thread of two interfaces");
             *way = Some(made);

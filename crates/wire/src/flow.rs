@@ -155,6 +155,19 @@ fn v6(src: Ipv6Addr, dst: Ipv6Addr) -> Ends {
     Ends::V6 { src: src.to_bits(), dst: dst.to_bits() }
 }
 
+/// Whether the packet in `frame` is itself of its [`Flow`], and in a form that NICs agree on: TCP or UDP over IPv4, or over IPv6 without
+/// extension headers. An ICMP error is not: the flow is what it quotes, and a NIC hashes the error's own addresses.
+pub fn is_plain(frame: &[u8]) -> bool {
+    let Some(link) = Link::parse(frame) else { return false };
+    let packet = &frame[link.bytes()..];
+    let protocol = match link.ether_type {
+        EtherType::IPV4 => Ipv4::parse_quoted(packet).ok().filter(|ip| !ip.is_fragment()).map(|ip| ip.protocol()),
+        EtherType::IPV6 => Ipv6::parse_quoted(packet).ok().map(|ip| ip.next_header()),
+        _ => None,
+    };
+    matches!(protocol, Some(Protocol::TCP | Protocol::UDP))
+}
+
 /// Of which packets a NIC hashes the ports; of the others, addresses alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {

@@ -66,6 +66,22 @@ fn a_frame_is_of_the_flow_between_its_ends() {
 }
 
 #[test]
+fn only_what_nics_agree_on_is_plain() {
+    for (src, dst) in PAIRS.map(|(src, dst)| (socket(src), socket(dst))) {
+        for (protocol, plain) in [(Protocol::TCP, true), (Protocol::UDP, true), (Protocol::ICMP, false)] {
+            let (ether_type, packet) = packet(protocol, src, dst);
+            for tag in [None, Some(7)] {
+                assert_eq!(is_plain(&framed(ether_type, tag, &packet)), plain, "{src} {protocol:?}");
+            }
+            assert!(!is_plain(&framed(EtherType::ARP, None, &packet)));
+            assert!(!is_plain(&framed(ether_type, None, &packet[..10])));
+        }
+    }
+    let fragment = ipv4([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), Protocol::UDP, 0x2000, &transport(1, 2));
+    assert!(!is_plain(&framed(EtherType::IPV4, None, &fragment)));
+}
+
+#[test]
 fn an_icmp_error_is_of_the_flow_that_it_quotes() {
     let (peer, ours) = (socket("203.0.113.9:40000"), socket("192.0.2.1:80"));
     let (_, sent) = packet(Protocol::TCP, ours, peer);
