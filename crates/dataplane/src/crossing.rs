@@ -22,7 +22,7 @@ use crate::balance::{Advice, Balance, Board, Relief};
 use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::cycle::Parcel;
-use crate::owners::Owners;
+use crate::owners::{Ours, Owners};
 use crate::steering::Steering;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
@@ -192,6 +192,11 @@ impl Crossing {
     /// The table.
     pub(crate) fn owners(&self) -> &Arc<Owners> {
         &self.owners
+    }
+
+    /// Which groups are this thread's.
+    pub(crate) fn ours(&self) -> Arc<dyn stack::Ours> {
+        Arc::new(Ours { owners: self.owners.clone(), me: self.me })
     }
 
     /// What it counts.

@@ -49,6 +49,11 @@ pub trait Floor {
         let _ = groups;
     }
 
+    /// The same, behind that: which of them are this thread's.
+    fn set_ours(&mut self, ours: Arc<dyn stack::Ours>) {
+        let _ = ours;
+    }
+
     /// Whether a flow group can go to another thread without harm.
     fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
         let _ = (group, service);
@@ -109,6 +114,10 @@ impl Floor for stack::Stack {
 
     fn set_groups(&mut self, groups: &Arc<Groups>) {
         self.set_groups(groups.clone());
+    }
+
+    fn set_ours(&mut self, ours: Arc<dyn stack::Ours>) {
+        self.set_ours(ours);
     }
 
     fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
@@ -198,6 +207,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     pub(crate) fn with_crossing(mut self, crossing: Option<Crossing>) -> Self {
         if let Some(crossing) = &crossing {
             self.stack.set_groups(crossing.owners().groups());
+            self.stack.set_ours(crossing.ours());
         }
         self.crossing = crossing.map(|crossing| Box::new((crossing, Burst::new())));
         self
@@ -391,6 +401,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     pub(crate) fn introduce(&self, stack: &mut N) {
         if let Some((crossing, _)) = self.crossing.as_deref() {
             stack.set_groups(crossing.owners().groups());
+            stack.set_ours(crossing.ours());
         }
     }
 

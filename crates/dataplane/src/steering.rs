@@ -93,6 +93,8 @@ pub struct Steering {
     bell: Bell,
     threads: OnceLock<Box<[Arc<Bell>]>>,
     stop: AtomicBool,
+    /// there is no writer any more
+    gone: AtomicBool,
     state: AtomicU8,
     /// writes that were done
     writes: AtomicU32,
@@ -122,6 +124,7 @@ impl Steering {
             bell: Bell::new()?,
             threads: OnceLock::new(),
             stop: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             state: AtomicU8::new(FOLLOWS),
             writes: AtomicU32::new(0),
             grace_us: AtomicU32::new(GRACE_US),
@@ -253,6 +256,8 @@ impl Steering {
         let answer = match wish.load(Ordering::Acquire) & STATE {
             DONE => Answer::Done,
             REFUSED => Answer::Refused,
+            // it was left when the writer had looked for the last time
+            _ if self.gone.load(Ordering::Acquire) => Answer::Refused,
             _ => return Answer::Pending,
         };
         wish.store(IDLE, Ordering::Release);
@@ -306,6 +311,8 @@ impl Drop for Leaves<'_> {
         };
         let turns: Vec<Turn> = self.0.wishes.iter().enumerate().filter_map(wanted).collect();
         self.0.answer(&turns, REFUSED);
+        self.0.gone.store(true, Ordering::Release);
+        self.0.threads.get().into_iter().flatten().for_each(|bell| bell.ring());
     }
 }
 
@@ -401,6 +408,9 @@ mod tests {
         let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| steering.serve(&mut Breaks)));
         assert!(broken.is_err());
         assert_eq!((steering.answered(0), steering.follows()), (Answer::Refused, false));
+        // who had looked just before
+        steering.wish(turn(0, 1));
+        assert_eq!(steering.answered(0), Answer::Refused);
     }
 
     #[test]
