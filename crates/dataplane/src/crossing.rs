@@ -29,7 +29,8 @@ use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use turning::Turner;
+use turning::{Turner, Turns};
+use wire::flow::is_plain;
 
 /// What waits between two threads at most.
 const RING_ITEMS: usize = 2048;
@@ -75,8 +76,8 @@ struct Coming {
     group: u16,
     /// who forwards, once its parcel was taken in
     from: Option<u16>,
-    /// it is here, and only the NIC's table is to follow: what comes by any other way than the own queue is older
-    turns: bool,
+    /// it is here, and only the NIC's table is to follow
+    turns: Option<Turns>,
     /// younger frames
     waiting: Vec<Frame>,
 }
@@ -84,7 +85,10 @@ struct Coming {
 impl Coming {
     /// Whether what comes by this way (None: the own queue) is taken at once.
     fn takes(&self, from: Option<u16>) -> bool {
-        from.is_some() && (self.turns || self.from == from)
+        match self.turns {
+            None => from.is_some() && self.from == from,
+            Some(turns) => from.is_some() || turns == Turns::Open,
+        }
     }
 }
 
@@ -426,13 +430,16 @@ impl Crossing {
         if coming.takes(from) || coming.waiting.len() >= WAITING_FRAMES {
             return rx.push(frame);
         }
+        if coming.turns == Some(Turns::Quiet) && is_plain(frame.bytes()) {
+            coming.turns = Some(Turns::Begun);
+        }
         coming.waiting.push(frame);
         self.counters.waited.add(1);
     }
 
     fn coming(&mut self, group: u16) -> usize {
         self.coming.iter().position(|coming| coming.group == group).unwrap_or_else(|| {
-            self.coming.push(Coming { group, from: None, turns: false, waiting: Vec::new() });
+            self.coming.push(Coming { group, from: None, turns: None, waiting: Vec::new() });
             self.coming.len() - 1
         })
     }

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// passed on yet, because of interrupt moderation or because its softirq waits for the processor. The device has no fence, so this
 /// is a time: at first this one, twice as long whenever something came later still, up to a bound.
 const GRACE_US: u32 = 1_000;
-const LONGEST_GRACE_US: u32 = 16_000;
+const LONGEST_GRACE_US: u32 = 4_000;
 
 const IDLE: u32 = 0;
 const WANTED: u32 = 1 << 16;
@@ -133,6 +133,14 @@ impl Steering {
             strays: threads.clone().map(|_| Strays::default()).collect(),
             first: threads.start,
         })
+    }
+
+    /// For a device that collects frames for so long before it interrupts: twice that is waited for, beside the usual.
+    #[must_use]
+    pub fn with_coalescing(self, coalescing: Duration) -> Steering {
+        let us = u32::try_from(2 * coalescing.as_micros()).unwrap_or(u32::MAX);
+        self.grace_us.store(GRACE_US.saturating_add(us).min(LONGEST_GRACE_US), Ordering::Relaxed);
+        self
     }
 
     /// Entries of the table.
@@ -291,6 +299,14 @@ impl Steering {
     pub(crate) fn is_untrue(&self) {
         self.give_up(UNTRUE);
         self.bell.ring();
+    }
+
+    /// What is wished for now.
+    #[cfg(test)]
+    pub(crate) fn wished(&self) -> Vec<Turn> {
+        let wishes = self.wishes.iter().map(|wish| wish.load(Ordering::Acquire)).enumerate();
+        let wanted = wishes.filter(|(_, wish)| wish & STATE == WANTED);
+        wanted.map(|(entry, wish)| Turn { entry: entry as u16, queue: wish as u16 }).collect()
     }
 
     /// One thread's counters.

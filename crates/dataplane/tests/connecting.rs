@@ -83,7 +83,9 @@ impl Peer {
                 self.queues[queue].transmit(&mut one);
             }
         }
-        self.queues.iter_mut().for_each(|queue| drop(queue.flush()));
+        for queue in &mut self.queues {
+            queue.flush();
+        }
         std::thread::yield_now();
     }
 }

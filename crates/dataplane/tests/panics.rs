@@ -124,7 +124,9 @@ impl World {
                 queues[queue].transmit(&mut one);
             }
         }
-        queues.iter_mut().for_each(|queue| drop(queue.flush()));
+        for queue in &mut *queues {
+            queue.flush();
+        }
         std::thread::yield_now();
     }
 

@@ -14,6 +14,8 @@ use wire::toeplitz::Key;
 const LOCALS: [&str; 2] = ["192.0.2.1:0", "[2001:db8::1]:0"];
 const PEERS: [&str; 2] = ["203.0.113.9:80", "[2001:db8:1::9]:80"];
 
+const SECRET: [u64; 2] = [0x1b87_3593_85eb_ca6b, 0xc2b2_ae35_27d4_eb2f];
+
 /// Groups below a bound are ours.
 #[derive(Debug)]
 struct Below(AtomicU16);
@@ -51,7 +53,7 @@ fn groups_of(stack: &Stack, groups: &Groups) -> Vec<u16> {
 
 #[test]
 fn ports_lead_to_groups_of_ours_whatever_they_are_by_then() {
-    for groups in [Groups::keyed(64, [3, 4]), Groups::toeplitz(128, &Key::MICROSOFT, Ports::ALL)] {
+    for groups in [Groups::keyed(64, SECRET), Groups::toeplitz(128, &Key::MICROSOFT, Ports::ALL)] {
         let groups = Arc::new(groups);
         let ours = Arc::new(Below(AtomicU16::new(64)));
         // the last: one of them all
@@ -77,7 +79,7 @@ fn ports_lead_to_groups_of_ours_whatever_they_are_by_then() {
 
 #[test]
 fn a_thread_without_groups_and_a_port_of_anothers_are_refused_and_counted() {
-    let groups = Arc::new(Groups::keyed(64, [3, 4]));
+    let groups = Arc::new(Groups::keyed(64, SECRET));
     let ours = Arc::new(Below(AtomicU16::new(0)));
     let mut stack = a_stack(&groups, &ours);
     assert_eq!(connect(&mut stack, LOCALS[0], PEERS[0]), Err(CallError::Elsewhere));

@@ -18,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use wire::flow::{Groups, Ports};
 use wire::toeplitz::Key;
 
@@ -70,7 +71,10 @@ pub(crate) fn sharing(
             let said = format!("{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue");
             match keeper {
                 Some(keeper) => {
-                    let writer = Writer::start(keeper, &table, threads.clone())?;
+                    let coalescing = Nic::of(interface).coalescing().ok().flatten();
+                    let held_us = coalescing.map_or(0, |coalescing| coalescing.rx_us);
+                    let held = Duration::from_micros(held_us.into());
+                    let writer = Writer::start(keeper, &table, threads.clone(), held)?;
                     (owners, Some(writer), format!("{said}; its table follows them"))
                 }
                 None => (owners, None, said),
@@ -103,9 +107,10 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    fn start(mut keeper: Keeper, table: &[u32], threads: Range<usize>) -> io::Result<Writer> {
+    /// For a device that holds frames back for so long.
+    fn start(mut keeper: Keeper, table: &[u32], threads: Range<usize>, held: Duration) -> io::Result<Writer> {
         let table: Vec<u16> = table.iter().map(|queue| *queue as u16).collect();
-        let steering = Arc::new(Steering::new(&table, threads)?);
+        let steering = Arc::new(Steering::new(&table, threads)?.with_coalescing(held));
         let served = steering.clone();
         let join = std::thread::Builder::new().name("nic-table".into()).spawn(move || served.serve(&mut keeper))?;
         Ok(Writer { steering, join: Some(join) })

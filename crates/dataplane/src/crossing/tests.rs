@@ -135,6 +135,11 @@ impl World {
         }
     }
 
+    fn begin(&mut self) {
+        let Some(Nic { steering, table, good_writes: 1.., .. }) = &mut self.nic else { return };
+        steering.wished().into_iter().for_each(|turn| table[usize::from(turn.entry)] = turn.queue);
+    }
+
     fn write(&mut self) {
         let Some(Nic { steering, table, good_writes, said, .. }) = &mut self.nic else { return };
         let mut is_said = *said > 0;
@@ -211,6 +216,8 @@ enum Step {
     Pass(u64, usize),
     /// the NIC's table is looked after
     Write,
+    /// it is being written: the device does by it, but the writer does not know yet
+    Begin,
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
@@ -220,6 +227,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         2 => (0usize..4, 0u16..8).prop_map(|(thread, group)| Step::Want(thread, group)),
         2 => (0u64..500, 0usize..20).prop_map(|(us, frames)| Step::Pass(us, frames)),
         1 => Just(Step::Write),
+        1 => Just(Step::Begin),
     ]
 }
 
@@ -243,6 +251,7 @@ proptest! {
                 Step::Pass(us, frames) if world.now < Instant::ZERO + Duration::from_millis(60) => world.pass(us, frames),
                 Step::Pass(_, frames) => world.pass(0, frames),
                 Step::Write => world.write(),
+                Step::Begin => world.begin(),
             }
         }
         world.settle();
@@ -294,6 +303,31 @@ fn a_group_comes_by_its_new_queue_alone_once_the_table_has_followed() {
         world.cycle(usize::from(new), 64);
     }
     assert_eq!(crossed(&world), 1);
+    world.check();
+}
+
+#[test]
+fn a_frame_by_the_own_queue_shows_that_the_table_is_written_before_the_writer_says_so() {
+    let (mut world, group, flow) = moved();
+    let new = usize::from(world.threads[0].crossing.owners().owner(group));
+    world.begin();
+    for _ in 0..3 {
+        world.send(flow);
+        world.pass(1000, 0);
+    }
+    for _ in 0..20 {
+        world.pass(200, 0);
+        (0..2).for_each(|at| world.cycle(at, 64));
+    }
+    // all is taken, but the group cannot go elsewhere as long as somebody may write its entry
+    assert_eq!((world.taken, world.threads[new].crossing.counters().waited.get()), (3, 3));
+    assert!(!world.threads[new].crossing.mine[usize::from(group)]);
+    assert_eq!(world.threads[new].crossing.next_at(), None);
+    world.send(flow);
+    world.pass(1000, 0);
+    world.cycle(new, 64);
+    assert_eq!((world.taken, world.threads[new].crossing.counters().waited.get()), (4, 3));
+    world.settle();
     world.check();
 }
 

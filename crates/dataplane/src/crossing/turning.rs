@@ -5,10 +5,10 @@
 //! 1. The owner turns it: from now on what other threads forward is taken at once, and what comes by the own queue waits, since it
 //!    is younger. Then it wishes for its queue in the table ([`Steering`]). Nothing has changed until that is written, and a wish that
 //!    is refused ends here, with nothing lost.
-//! 2. When it is written, the owner tells the thread of the old queue. That one waits until the device has passed on what it had
+//! 2. When it is written, which the writer says or a frame by the own queue shows, the owner tells the thread of the old queue. That one waits until the device has passed on what it had
 //!    hashed before the write (a time: [`Steering::grace`]), notes how many frames are in its receive ring by then, and when it has gone
 //!    through so many, or has found the ring empty, everything old is in the ring to the owner. It says so behind that.
-//! 3. The owner takes what waited.
+//! 3. The owner takes what waited, and from then on what comes by its own queue. The group is settled when the writer has answered, too.
 //!
 //! A thread that does not answer, because it hangs or may not run, is waited for a while and no longer: what it has is late already.
 //! A group that is being turned stays with its thread; that takes milliseconds.
@@ -21,12 +21,23 @@ use std::time::Duration;
 use wire::flow::is_plain;
 
 /// How long the thread of the old queue may take to answer, beside the grace.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(50);
 /// So long after a write the table is not judged by: packets may be on their way that were hashed before.
 const QUIET: Duration = Duration::from_millis(50);
 /// Frames that are looked at before the table is judged, and the part of them that may be where they should not.
 const JUDGED_FRAMES: u32 = 1024;
 const UNTRUE_PART: u32 = 16;
+
+/// How far a group has turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turns {
+    /// what comes by another way than the own queue is taken; nothing has come by that
+    Quiet,
+    /// something has, so the NIC brings it here
+    Begun,
+    /// nothing older will come, and everything is taken
+    Open,
+}
 
 /// A group of ours whose entry is to name our queue.
 #[derive(Debug)]
@@ -35,8 +46,12 @@ struct Turning {
     /// whose queue it names, or named
     from: u16,
     number: u32,
-    /// when it is not waited for any more; None until it is written
+    /// the writer has answered
+    answered: bool,
+    /// when the thread of the old queue is not waited for any more; None until it is told
     until: Option<Instant>,
+    /// it is not: nothing older will come
+    open: bool,
 }
 
 /// A group that the NIC does not bring to our queue any more.
@@ -149,7 +164,7 @@ impl Turner {
     /// When there is something to do though nothing comes.
     fn next_at(&self) -> Option<Instant> {
         let drains = self.draining.iter().map(|it| it.at.filter(|_| it.last.is_none()).unwrap_or(Instant::ZERO));
-        drains.chain(self.turning.iter().filter_map(|it| it.until)).min()
+        drains.chain(self.turning.iter().filter(|it| !it.open).filter_map(|it| it.until)).min()
     }
 }
 
@@ -168,9 +183,9 @@ impl Crossing {
         }
         turner.drained.retain(|drained| *drained != group);
         turner.number = turner.number.wrapping_add(1);
-        turner.turning.push(Turning { group, from, number: turner.number, until: None });
+        turner.turning.push(Turning { group, from, number: turner.number, answered: false, until: None, open: false });
         self.mine[usize::from(group)] = false;
-        self.coming.push(Coming { group, from: None, turns: true, waiting: Vec::new() });
+        self.coming.push(Coming { group, from: None, turns: Some(Turns::Quiet), waiting: Vec::new() });
         turner.steering.wish(Turn { entry: group, queue: self.me });
         turner.steering.wake();
     }
@@ -198,22 +213,31 @@ impl Crossing {
 
     fn is_turning(&mut self, now: Instant, turning: &mut Turning) -> bool {
         let Some(turner) = &self.turner else { return false };
-        let &mut Turning { group, from, number, until } = turning;
-        match until {
-            None => match turner.steering.answered(group) {
-                Answer::Pending => return true,
-                Answer::Refused => {}
-                Answer::Done => {
-                    turning.until = Some(now + PATIENCE + turner.steering.grace());
-                    self.note(from, Note::Turned { group, number });
-                    return true;
-                }
-            },
-            Some(until) if now < until => return true,
-            Some(_) => turner.steering.strays(self.me).unanswered.add(1),
+        let &mut Turning { group, from, number, .. } = turning;
+        let mut written = false;
+        if !turning.answered {
+            let answer = turner.steering.answered(group);
+            turning.answered = answer != Answer::Pending;
+            written = answer == Answer::Done;
         }
-        self.has_turned(group);
-        false
+        let begun = |coming: &Coming| coming.group == group && coming.turns == Some(Turns::Begun);
+        match turning.until {
+            // nothing has changed, and nothing will
+            None if turning.answered && !written => self.has_turned(group, true),
+            None if written || self.coming.iter().any(begun) => {
+                turning.until = Some(now + PATIENCE + turner.steering.grace());
+                self.note(from, Note::Turned { group, number });
+                true
+            }
+            None => true,
+            Some(_) if turning.open => !turning.answered || self.has_turned(group, true),
+            Some(until) if now < until => true,
+            Some(_) => {
+                turning.open = true;
+                turner.steering.strays(self.me).unanswered.add(1);
+                self.has_turned(group, turning.answered)
+            }
+        }
     }
 
     fn is_draining(&mut self, now: Instant, waiting: usize, draining: &mut Draining) -> bool {
@@ -245,15 +269,25 @@ impl Crossing {
         // an answer that is not waited for any more may come yet
         let is = |it: &Turning| it.group == group && it.number == number;
         let Some(at) = turner.turning.iter().position(is) else { return };
-        turner.turning.swap_remove(at);
-        self.has_turned(group);
+        turner.turning[at].open = true;
+        let answered = turner.turning[at].answered;
+        if answered {
+            turner.turning.swap_remove(at);
+        }
+        self.has_turned(group, answered);
     }
 
-    /// A group comes by the own queue alone, or by the old one as before.
-    fn has_turned(&mut self, group: u16) {
-        let Some(at) = self.coming.iter().position(|coming| coming.group == group) else { return };
-        let coming = self.coming.swap_remove(at);
-        self.mine[usize::from(group)] = true;
-        self.replayed.extend(coming.waiting);
+    /// Nothing older than what waits will come. When the writer has `answered` the group may go elsewhere; if not, it is to be looked at
+    /// again.
+    fn has_turned(&mut self, group: u16, answered: bool) -> bool {
+        let Some(at) = self.coming.iter().position(|coming| coming.group == group) else { return false };
+        let coming = &mut self.coming[at];
+        coming.turns = Some(Turns::Open);
+        self.replayed.extend(coming.waiting.drain(..));
+        if answered {
+            self.coming.swap_remove(at);
+            self.mine[usize::from(group)] = true;
+        }
+        !answered
     }
 }
