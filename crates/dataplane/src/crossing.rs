@@ -30,7 +30,7 @@ use base::{Burst, Frame, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use turning::{Turner, Turns};
-use wire::flow::is_plain;
+use wire::flow::{is_plain, is_pure_ack};
 
 /// What waits between two threads at most.
 const RING_ITEMS: usize = 2048;
@@ -432,6 +432,10 @@ impl Crossing {
         }
         if coming.turns == Some(Turns::Quiet) && is_plain(frame.bytes()) {
             coming.turns = Some(Turns::Begun);
+        }
+        // a sender that hears nothing for some milliseconds would send again
+        if coming.turns.is_some() && is_pure_ack(frame.bytes()) {
+            return rx.push(frame);
         }
         coming.waiting.push(frame);
         self.counters.waited.add(1);

@@ -7,6 +7,7 @@
 use crate::ethernet::{EtherType, Link};
 use crate::ipv4::Ipv4;
 use crate::ipv6::{self, Ipv6};
+use crate::tcp::{self, Tcp};
 use crate::{Protocol, be16, toeplitz};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -166,6 +167,27 @@ pub fn is_plain(frame: &[u8]) -> bool {
         _ => None,
     };
     matches!(protocol, Some(Protocol::TCP | Protocol::UDP))
+}
+
+/// Whether the packet in `frame` is a TCP segment that acknowledges and does nothing else, which may overtake what was sent before it:
+/// it tells no less than those, and moves nothing that they have still to move.
+pub fn is_pure_ack(frame: &[u8]) -> bool {
+    let Some(link) = Link::parse(frame) else { return false };
+    let packet = &frame[link.bytes()..];
+    let (protocol, segment) = match link.ether_type {
+        EtherType::IPV4 => match Ipv4::parse(packet) {
+            Ok(ip) if !ip.is_fragment() => (ip.protocol(), ip.payload()),
+            _ => return false,
+        },
+        EtherType::IPV6 => match Ipv6::parse(packet) {
+            Ok(ip) => (ip.next_header(), ip.payload()),
+            Err(_) => return false,
+        },
+        _ => return false,
+    };
+    let others = |tcp: &Tcp<'_>| tcp.flags().only(tcp::Flags::from_bits(!tcp::Flags::ECE.bits()));
+    protocol == Protocol::TCP
+        && Tcp::parse(segment).is_ok_and(|tcp| others(&tcp) == tcp::Flags::ACK && tcp.payload().is_empty())
 }
 
 /// Of which packets a NIC hashes the ports; of the others, addresses alone.

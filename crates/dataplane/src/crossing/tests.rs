@@ -332,6 +332,34 @@ fn a_frame_by_the_own_queue_shows_that_the_table_is_written_before_the_writer_sa
 }
 
 #[test]
+fn an_acknowledgement_does_not_wait_for_what_the_old_queue_may_have() {
+    let (mut world, group, flow) = moved();
+    let new = usize::from(world.threads[0].crossing.owners().owner(group));
+    let mut bytes = vec![0; 14 + 20 + 20];
+    Link { dst: [2; 6], src: [4; 6], tag: None, ether_type: EtherType::IPV4 }.write(&mut bytes);
+    let mut head = [0; 20];
+    let (src, dst) = (CLIENT.into(), SERVER.into());
+    ipv4::Header { src, dst, protocol: Protocol::TCP, ttl: 64, payload_bytes: 20 }.write(&mut head);
+    bytes[14..34].copy_from_slice(&head);
+    bytes[34..36].copy_from_slice(&flow.to_be_bytes());
+    bytes[36..38].copy_from_slice(&53u16.to_be_bytes());
+    let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
+    // an acknowledgement, and one that ends the connection
+    for flags in [0x10, 0x11] {
+        (bytes[46], bytes[47]) = (5 << 4, flags);
+        let mut frame = world.pool.take().unwrap();
+        assert!(frame.fill(&bytes));
+        received.push(frame);
+    }
+    let crossing = &mut world.threads[new].crossing;
+    crossing.sort(&mut received, &mut rx, &mut lost);
+    assert_eq!((rx.len(), rx[0].bytes()[47], lost.len(), crossing.counters().waited.get()), (1, 0x10, 0, 1));
+    crossing.clear(|frame| world.pool.give(frame));
+    rx.drain(..).for_each(|frame| world.pool.give(frame));
+    assert_eq!(world.pool.len(), 4096);
+}
+
+#[test]
 fn a_thread_that_does_not_answer_is_waited_for_a_while_and_counted() {
     let (mut world, group, flow) = moved();
     let new = usize::from(world.threads[0].crossing.owners().owner(group));

@@ -3,7 +3,7 @@
 //! A group has settled with its thread, and the NIC still brings it to the queue of another, which forwards it.
 //!
 //! 1. The owner turns it: from now on what other threads forward is taken at once, and what comes by the own queue waits, since it
-//!    is younger. Then it wishes for its queue in the table ([`Steering`]). Nothing has changed until that is written, and a wish that
+//!    is younger (but for TCP's pure acknowledgements, which may overtake, and for which senders' timers wait). Then it wishes for its queue in the table ([`Steering`]). Nothing has changed until that is written, and a wish that
 //!    is refused ends here, with nothing lost.
 //! 2. When it is written, which the writer says or a frame by the own queue shows, the owner tells the thread of the old queue. That one waits until the device has passed on what it had
 //!    hashed before the write (a time: [`Steering::grace`]), notes how many frames are in its receive ring by then, and when it has gone

@@ -121,9 +121,11 @@ fn the_table_follows_and_connections_lose_and_reorder_nothing() {
         }
     });
     let findings = capture.finish_counting().unwrap();
-    findings.check();
     let stats = web.tcp();
     let late = stats.sum("dataplane_nic_late_frames_total", &[]);
+    println!("late {late} seen {:?} again {:#?} {findings}", seen_by_client(&lab), findings.sent_again);
+    println!("{}", String::from_utf8_lossy(&web.server.ctl(&["stats"]).stdout));
+    findings.check();
     assert!(findings.sent_again.is_empty(), "{late} frames were late; {:#?}\n{stats:?}", findings.sent_again);
     assert_eq!(seen_by_client(&lab), [0, 0], "{late} frames were late");
     assert!(stats.sum("tcp_moved_total", &[("direction", "in")]) > 0);
