@@ -14,8 +14,8 @@ pub use web::{
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Spread, Switch,
-    Transmit, Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Spread,
+    Switch, Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -529,7 +529,9 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
             errors.push(format!("{option}: {map} does not tell the key of the hash; give it by --rss-key"));
         }
         if dataplane.interface.len() > 1 {
-            errors.push(format!("{option}: with several interfaces it is not clear whose table {map} is; start one server for each"));
+            errors.push(format!(
+                "{option}: with several interfaces it is not clear whose table {map} is; start one server for each"
+            ));
         }
     }
     let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();

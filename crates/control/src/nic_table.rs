@@ -146,7 +146,8 @@ pub(crate) fn keep(command: &KeepCommand) -> Result<String, Error> {
     }
     match (&command.map, &command.interface) {
         (Some(map), _) => {
-            let table = bpf::rss::Table::open(map).map_err(|error| failed(&map.display().to_string(), &error.to_string()))?;
+            let table =
+                bpf::rss::Table::open(map).map_err(|error| failed(&map.display().to_string(), &error.to_string()))?;
             give_up_all_but(CapabilitySet::empty())?;
             obey(table, command.queues, &map.display().to_string())
         }
@@ -182,7 +183,10 @@ fn obey(table: impl NicTable, queues: u32, name: &str) -> Result<String, Error> 
         if input.by_ref().take(LINE_BYTES).read_line(&mut line).unwrap_or(0) == 0 {
             break;
         }
-        said = match pairs(&line).ok_or_else(|| "not a list of entries and queues".to_owned()).and_then(|it| kept.turn(&it)) {
+        said = match pairs(&line)
+            .ok_or_else(|| "not a list of entries and queues".to_owned())
+            .and_then(|it| kept.turn(&it))
+        {
             Ok(()) => "done".to_owned(),
             Err(why) => why.replace('\n', " "),
         };
@@ -266,7 +270,9 @@ impl Keeper {
         match socket.read_line(&mut line) {
             Ok(0) => Err("its keeper has ended".into()),
             Ok(_) => Ok(line.trim_end().to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(format!("no answer in {} s", PATIENCE.as_secs())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(format!("no answer in {} s", PATIENCE.as_secs()))
+            }
             Err(error) => Err(reason(&error)),
         }
     }
@@ -290,7 +296,10 @@ impl dataplane::Table for Keeper {
     }
 
     fn given_up(&mut self, why: &str) {
-        tracing::warn!("{}: the NIC's table is not written any more, flow groups are handed over between threads: {why}", self.name);
+        tracing::warn!(
+            "{}: the NIC's table is not written any more, flow groups are handed over between threads: {why}",
+            self.name
+        );
     }
 }
 

@@ -594,10 +594,7 @@ mod tests {
         for text in ["", "K", "1KB", "-1", "+1", "1.5G", "99999999999999999999", "99999999T"] {
             assert!(error::<Size>(text).ends_with("is not a size; write it as 512M or 4G"), "{text}");
         }
-        assert_eq!(
-            error::<RssTable>("rss"),
-            "`rss` is none of follow, keep and the absolute path of a pinned map"
-        );
+        assert_eq!(error::<RssTable>("rss"), "`rss` is none of follow, keep and the absolute path of a pinned map");
         assert_eq!(error::<Backend>("kernel"), "`kernel` is none of xdp, sockets, auto");
     }
 

@@ -188,7 +188,9 @@ impl Steering {
         if !turns.is_empty() && self.follows() {
             match table.write(turns) {
                 Ok(()) => {
-                    turns.iter().for_each(|turn| self.queues[usize::from(turn.entry)].store(turn.queue, Ordering::Release));
+                    turns
+                        .iter()
+                        .for_each(|turn| self.queues[usize::from(turn.entry)].store(turn.queue, Ordering::Release));
                     self.writes.fetch_add(1, Ordering::Release);
                     self.turned.add(turns.len() as u64);
                     wrote = true;
@@ -345,8 +347,9 @@ impl Report for Steering {
         for (thread, strays) in self.strays.iter().enumerate() {
             let thread = (self.first + thread).to_string();
             let labels = [("thread", thread.as_str())];
-            let mut count =
-                |name, help, counter: &Counter| show(Figure { name, help, gauge: false, labels: &labels, value: counter.get() });
+            let mut count = |name, help, counter: &Counter| {
+                show(Figure { name, help, gauge: false, labels: &labels, value: counter.get() })
+            };
             let untrue = "frames that came to another queue than the NIC's table says";
             count("dataplane_nic_untrue_frames_total", untrue, &strays.untrue);
             let late = "frames that came to an old queue later than was waited for";

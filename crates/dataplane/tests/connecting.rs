@@ -3,8 +3,8 @@
 use app::{Addresses, CallError, Connection, Listener, Service, Streams};
 use base::{Burst, Clock, Instant};
 use dataplane::{Config, Dataplane, Idle, Owners, Sharing};
-use port::pipe::{self, Pipe};
 use port::Port;
+use port::pipe::{self, Pipe};
 use stack::tcp::Event;
 use stack::{Claim, ClaimMode, OwnAddress, Stack, TcpConfig, TcpLimits, TcpListener};
 use std::net::Ipv4Addr;
@@ -21,7 +21,8 @@ const EACH: u64 = 60;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn a_stack(own: Ipv4Addr, listeners: Vec<TcpListener>, facts: &port::Facts) -> Stack {
-    let limits = TcpLimits { connections: 512, connections_per_source: 512, half_open_per_source: 512, ..TcpLimits::default() };
+    let limits =
+        TcpLimits { connections: 512, connections_per_source: 512, half_open_per_source: 512, ..TcpLimits::default() };
     let config = stack::Config {
         own: vec![OwnAddress { addr: own.into(), prefix_len: 24 }],
         claim: Claim { mode: ClaimMode::Silent, ..Claim::default() },
@@ -36,13 +37,7 @@ fn a_stack(own: Ipv4Addr, listeners: Vec<TcpListener>, facts: &port::Facts) -> S
 struct Asks(Arc<AtomicU64>);
 
 impl Service for Asks {
-    fn connected<C: Streams>(
-        &mut self,
-        _: Instant,
-        _: &mut C,
-        _: u64,
-        outcome: Result<Connection, app::DeadReason>,
-    ) {
+    fn connected<C: Streams>(&mut self, _: Instant, _: &mut C, _: u64, outcome: Result<Connection, app::DeadReason>) {
         outcome.expect("a connection");
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -121,7 +116,8 @@ fn ask(owner: impl Fn(u16) -> u16) -> ([Vec<Result<Connection, CallError>>; 2], 
         }
     });
     let (mut told, start) = ([Vec::new(), Vec::new()], std::time::Instant::now());
-    let begun = |told: &[Vec<Result<Connection, CallError>>; 2]| told.iter().flatten().filter(|told| told.is_ok()).count();
+    let begun =
+        |told: &[Vec<Result<Connection, CallError>>; 2]| told.iter().flatten().filter(|told| told.is_ok()).count();
     while told.iter().any(|told| told.len() < EACH as usize) || there.0.load(Ordering::Relaxed) < begun(&told) as u64 {
         assert!(start.elapsed() < PATIENCE, "{told:?} {}", there.0.load(Ordering::Relaxed));
         peer.cycle();

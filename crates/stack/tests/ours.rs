@@ -2,11 +2,11 @@
 
 use app::CallError;
 use base::Instant;
+use stack::tcp::Event;
+use stack::{Ours, Stack, TcpConfig, TcpLimits};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use stack::tcp::Event;
-use stack::{Ours, Stack, TcpConfig, TcpLimits};
 use wire::Protocol;
 use wire::flow::{Flow, Groups, Ports};
 use wire::toeplitz::Key;
@@ -30,7 +30,10 @@ impl Ours for Below {
 }
 
 fn a_stack(groups: &Arc<Groups>, ours: &Arc<Below>) -> Stack {
-    let tcp = TcpConfig { limits: TcpLimits { connections: 4096, connections_per_source: 4096, ..TcpLimits::default() }, ..TcpConfig::default() };
+    let tcp = TcpConfig {
+        limits: TcpLimits { connections: 4096, connections_per_source: 4096, ..TcpLimits::default() },
+        ..TcpConfig::default()
+    };
     let facts = port::Facts { mac: [2; 6], mtu: 1500, frame_bytes: 1514, virtual_link: false };
     let mut stack = Stack::new(stack::Config { tcp: Some(tcp), ..stack::Config::default() }, &facts);
     stack.set_groups(groups.clone());

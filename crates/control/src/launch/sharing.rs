@@ -68,7 +68,8 @@ pub(crate) fn sharing(
         Ok(Spreading { key, ports, table }) => {
             let owner = |group: u16| table[usize::from(group) % table.len()] as u16;
             let owners = Owners::new(Groups::toeplitz(groups, &key, ports), threads.len(), owner);
-            let said = format!("{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue");
+            let said =
+                format!("{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue");
             match keeper {
                 Some(keeper) => {
                     let coalescing = Nic::of(interface).coalescing().ok().flatten();
@@ -86,7 +87,11 @@ pub(crate) fn sharing(
             // not TCP's: who learned something of this hash, which is a weak one, would have learned it of that
             let secret = [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)];
             let owners = Owners::new(Groups::keyed(groups, secret), threads.len(), |group| group % count);
-            (owners, None, format!("{interface}: {groups} flow groups by our own hash, handed over between threads ({why})"))
+            (
+                owners,
+                None,
+                format!("{interface}: {groups} flow groups by our own hash, handed over between threads ({why})"),
+            )
         }
         Err(why) => {
             let said = format!("{interface}: flows stay with the thread of the queue where they arrive ({why})");

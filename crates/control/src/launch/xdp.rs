@@ -214,7 +214,16 @@ impl Opened {
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { watchdog, followers, dataplane, writers, sharing: shared, tcp, described: self.described, origin_unix_ns })
+        Ok(Running {
+            watchdog,
+            followers,
+            dataplane,
+            writers,
+            sharing: shared,
+            tcp,
+            described: self.described,
+            origin_unix_ns,
+        })
     }
 }
 

