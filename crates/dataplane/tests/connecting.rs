@@ -85,9 +85,22 @@ impl Peer {
     }
 }
 
-/// Two threads whose groups are owned as said ask for connections; what each was told, how many came about, and what the threads
-/// count.
-fn ask(owner: impl Fn(u16) -> u16) -> ([Vec<Result<Connection, CallError>>; 2], u64, [u64; 2], [u64; 2]) {
+/// What became of it.
+struct Outcome {
+    /// what each thread was told
+    told: [Told; 2],
+    /// connections that came about
+    there: u64,
+    /// frames that went from thread to thread
+    crossed: u64,
+    /// asked for and refused
+    refused: u64,
+}
+
+type Told = Vec<Result<Connection, CallError>>;
+
+/// Two threads whose groups are owned as said ask for connections.
+fn ask(owner: impl Fn(u16) -> u16) -> Outcome {
     let (peers, ours) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();
     let groups = || Groups::toeplitz(128, &Key::MICROSOFT, Ports::ALL);
     let owners = Arc::new(Owners::new(groups(), 2, owner));
@@ -116,29 +129,28 @@ fn ask(owner: impl Fn(u16) -> u16) -> ([Vec<Result<Connection, CallError>>; 2], 
         }
     });
     let (mut told, start) = ([Vec::new(), Vec::new()], std::time::Instant::now());
-    let begun =
-        |told: &[Vec<Result<Connection, CallError>>; 2]| told.iter().flatten().filter(|told| told.is_ok()).count();
+    let begun = |told: &[Told; 2]| told.iter().flatten().filter(|told| told.is_ok()).count();
     while told.iter().any(|told| told.len() < EACH as usize) || there.0.load(Ordering::Relaxed) < begun(&told) as u64 {
         assert!(start.elapsed() < PATIENCE, "{told:?} {}", there.0.load(Ordering::Relaxed));
         peer.cycle();
         take.try_iter().for_each(|(thread, asked)| told[thread].push(asked));
     }
-    let crossed: Vec<u64> = dataplane.crossings().map(|crossed| crossed.frames_out.get()).collect();
-    let refused: Vec<u64> = counted.lock().unwrap().iter().map(|counters| counters.event(Event::Elsewhere)).collect();
-    (told, there.0.load(Ordering::Relaxed), crossed.try_into().unwrap(), refused.try_into().unwrap())
+    let crossed = dataplane.crossings().map(|crossed| crossed.frames_out.get()).sum();
+    let refused = counted.lock().unwrap().iter().map(|counters| counters.event(Event::Elsewhere)).sum();
+    Outcome { told, there: there.0.load(Ordering::Relaxed), crossed, refused }
 }
 
 #[test]
 fn connections_come_to_the_thread_that_asked_for_them() {
-    let (told, there, crossed, refused) = ask(|group| group % 2);
+    let Outcome { told, there, crossed, refused } = ask(|group| group % 2);
     assert!(told.iter().flatten().all(Result::is_ok), "{told:?}");
-    assert_eq!((there, crossed, refused), (2 * EACH, [0, 0], [0, 0]));
+    assert_eq!((there, crossed, refused), (2 * EACH, 0, 0));
 }
 
 #[test]
 fn a_thread_without_groups_is_told_that_no_answer_would_reach_it() {
-    let (told, there, _, refused) = ask(|_| 0);
+    let Outcome { told, there, refused, .. } = ask(|_| 0);
     assert!(told[0].iter().all(Result::is_ok));
     assert!(told[1].iter().all(|told| *told == Err(CallError::Elsewhere)));
-    assert_eq!((there, refused.iter().sum::<u64>()), (EACH, EACH));
+    assert_eq!((there, refused), (EACH, EACH));
 }

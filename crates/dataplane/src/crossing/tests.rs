@@ -134,7 +134,7 @@ impl World {
 
     /// Time passes, and the NIC delivers what it has had for long, and `more` beside that.
     fn pass(&mut self, us: u64, more: usize) {
-        self.now = self.now + Duration::from_micros(us);
+        self.now += Duration::from_micros(us);
         let Some(nic) = &mut self.nic else { return };
         let due = nic.under_way.iter().take_while(|(until, ..)| *until <= self.now).count();
         let due = (due + more).min(nic.under_way.len());
