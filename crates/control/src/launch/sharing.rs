@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wire::flow::{Groups, Ports};
+use wire::flow::{Groups, MOST_GROUPS, Ports};
 use wire::toeplitz::Key;
 
 /// Entries of the table that is supposed where only the key is known.
@@ -165,7 +165,7 @@ fn read(nic: &Nic) -> Result<Spreading, String> {
 /// Whether a group can be of one entry, and an entry of one thread.
 fn check(spreading: Spreading, groups: usize, threads: usize) -> Result<Spreading, String> {
     let entries = spreading.table.len();
-    if !entries.is_power_of_two() || entries > groups {
+    if !entries.is_power_of_two() || entries > groups.min(MOST_GROUPS) {
         return Err(format!("its table has {entries} entries, which {groups} flow groups do not divide"));
     }
     match spreading.table.iter().find(|queue| **queue as usize >= threads) {
@@ -185,6 +185,7 @@ mod tests {
         assert!(check(spreading(entries.clone()), 4096, 2).is_ok());
         assert!(check(spreading(entries.clone()), 128, 2).is_ok());
         assert!(check(spreading(entries.clone()), 64, 2).is_err_and(|why| why.contains("128 entries")));
+        assert!(check(spreading(vec![0; 1 << 17]), 1 << 17, 2).is_err());
         assert!(check(spreading(entries[..100].to_vec()), 4096, 2).is_err_and(|why| why.contains("100 entries")));
         assert!(check(spreading(entries), 4096, 1).is_err_and(|why| why.contains("queue 1")));
         assert_eq!(supposed(Key::MICROSOFT, None, 3).table[..5], [0, 1, 2, 0, 1]);
