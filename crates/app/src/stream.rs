@@ -79,6 +79,8 @@ pub enum CallError {
     NoSuchAddress,
     /// the port is taken, or all of them are
     InUse,
+    /// the flow is of another thread's, which its packets come to; it would have to be asked there
+    Elsewhere,
     /// the engine has no room for it
     NoResources,
 }
@@ -92,6 +94,7 @@ impl fmt::Display for CallError {
             CallError::NoSuchRange => "the range is not inside its object",
             CallError::NoSuchAddress => "no such address to connect from or to",
             CallError::InUse => "the port is taken",
+            CallError::Elsewhere => "the flow belongs to another thread",
             CallError::NoResources => "the engine has no room for it",
         })
     }

@@ -1,10 +1,11 @@
 //! The receive-side scaling of a NIC, played at the sending end of a veth pair (`nic.bpf.c`): for the laboratory.
 
 use crate::error::chain;
-use aya::maps::{Array, MapData};
+use aya::maps::{Array, Map, MapData};
 use aya::programs::tc::{NlOptions, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::{EbpfLoader, VerifierLogLevel};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nic.bpf.o"));
@@ -46,6 +47,8 @@ pub struct Seen {
 pub struct Nic {
     queues: u32,
     table: Mutex<Array<MapData, u32>>,
+    /// the same once more, to be pinned
+    data: MapData,
     entries: Array<MapData, [u64; 2]>,
 }
 
@@ -67,6 +70,7 @@ impl Nic {
         let (table, entries) = (take("table"), take("entries"));
         let nic = Nic {
             queues: config.queues,
+            data: again(&table)?,
             table: Mutex::new(table.try_into().map_err(|e| error("table", &e))?),
             entries: entries.try_into().map_err(|e| error("entries", &e))?,
         };
@@ -111,6 +115,14 @@ impl Nic {
         table.get(&entry, 0).map_err(|e| error("reading the table", &e))
     }
 
+    /// Pins the table, where [`crate::rss::Table::open`] finds it.
+    ///
+    /// # Errors
+    /// The kernel's; `path` must be in a bpffs.
+    pub fn pin(&self, path: &std::path::Path) -> Result<(), NicError> {
+        self.data.pin(path).map_err(|e| error("pinning the table", &e))
+    }
+
     /// The packets of an entry.
     ///
     /// # Errors
@@ -140,6 +152,13 @@ impl std::fmt::Debug for Nic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Nic({} queues)", self.queues)
     }
+}
+
+/// Another handle of an array.
+fn again(map: &Map) -> Result<MapData, NicError> {
+    let Map::Array(data) = map else { return Err(NicError { doing: "table", why: "no array".into() }) };
+    let fd = data.fd().as_fd().try_clone_to_owned().map_err(|e| error("table", &e))?;
+    MapData::from_fd(fd).map_err(|e| error("table", &e))
 }
 
 fn error(doing: &'static str, error: &dyn std::error::Error) -> NicError {

@@ -2,6 +2,7 @@
 
 use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, KvOptions, WebOptions};
 use crate::error::Error;
+use crate::nic_table::KeepCommand;
 use crate::ping::Options as PingOptions;
 use crate::tune::{Flow, Service};
 use crate::words::{Cpus, Within, ZoneArg};
@@ -48,6 +49,9 @@ pub enum Command {
     },
     /// Say what a network interface and the host are set to, what it means here, and what to run
     Tune(TuneCommand),
+    /// Keep the table by which a NIC spreads flows; started by a server
+    #[command(hide = true)]
+    KeepTable(KeepCommand),
     /// Talk to a running server
     Ctl {
         /// The server's control socket; default: /run/simoom/control, else $XDG_RUNTIME_DIR/simoom/control

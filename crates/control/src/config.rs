@@ -16,8 +16,8 @@ pub use web::{
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, Spread, Switch,
-    Transmit, Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Spread,
+    Switch, Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -72,6 +72,11 @@ pub struct DataplaneOptions {
     /// The key by which the NIC spreads flows over its queues (as `ethtool -x` shows it), where its driver does not tell
     #[arg(long, value_name = "KEY")]
     pub rss_key: Option<RssKey>,
+    /// Whether the NIC's table by which it spreads flows follows when flow groups move to other threads (follow; then each entry
+    /// of it is a group), or stays as it is (keep); or the pinned BPF array that is the table, where a program spreads flows, with
+    /// --rss-key; what is written is put back at the end; nothing is written with --balance off; default: follow
+    #[arg(long, value_name = "follow|keep|FILE")]
+    pub rss_table: Option<RssTable>,
     /// Take frames only from this prefix (again for more)
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
@@ -217,6 +222,8 @@ pub struct Settings {
     pub flow_groups: usize,
     /// by which the NIC spreads flows
     pub rss_key: Option<RssKey>,
+    /// its table
+    pub rss_table: RssTable,
     /// allowed sources; empty means all
     pub allow: Vec<Prefix>,
     /// denied sources
@@ -542,6 +549,17 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
         let next = groups.0.next_power_of_two();
         errors.push(format!("{option}: {} is not a power of two; give {next}", groups.0));
     }
+    if let Some(RssTable::Map(map)) = &dataplane.rss_table {
+        let option = word(places, "--rss-table", "dataplane.rss-table");
+        if dataplane.rss_key.is_none() {
+            errors.push(format!("{option}: {map} does not tell the key of the hash; give it by --rss-key"));
+        }
+        if dataplane.interface.len() > 1 {
+            errors.push(format!(
+                "{option}: with several interfaces it is not clear whose table {map} is; start one server for each"
+            ));
+        }
+    }
     let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();
     if filtered && backend == Backend::Sockets {
         let option = word(places, "--allow/--deny", "dataplane.allow/deny");
@@ -588,6 +606,7 @@ fn settle(
         balance: dataplane.balance,
         flow_groups: dataplane.flow_groups.map_or(4096, |n| n.0 as usize),
         rss_key: dataplane.rss_key,
+        rss_table: dataplane.rss_table.clone().unwrap_or(RssTable::Follow),
         allow: dataplane.allow.clone(),
         deny: dataplane.deny.clone(),
         dns,

@@ -16,6 +16,7 @@ mod http;
 mod launch;
 mod logs;
 mod metrics;
+mod nic_table;
 mod notify;
 pub mod ping;
 mod print;
@@ -100,6 +101,7 @@ fn run(cli: Cli) -> Result<String, Error> {
             let web = config::web_of_directories(directories.iter().map(|arg| arg.file.as_str()))?;
             check::run(&config::zone_specs(&zones), web.as_ref())
         }
+        Command::KeepTable(command) => nic_table::keep(&command),
         Command::Tune(command) => tune::run(&command),
         Command::Ctl { control, command } => ctl::client::run(control.as_deref(), &command),
     }

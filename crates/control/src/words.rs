@@ -118,6 +118,29 @@ impl fmt::Display for RssKey {
     }
 }
 
+/// What becomes of the table by which a NIC spreads flows, when flow groups move: `follow`, `keep`, or the pinned map that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RssTable {
+    /// the interface's own follows, where it can be written
+    Follow,
+    /// it stays as it is
+    Keep,
+    /// this pinned array of a program's follows
+    Map(String),
+}
+
+impl FromStr for RssTable {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "follow" => Ok(RssTable::Follow),
+            "keep" => Ok(RssTable::Keep),
+            path if path.starts_with('/') => Ok(RssTable::Map(path.to_owned())),
+            _ => Err(format!("`{text}` is none of follow, keep and the absolute path of a pinned map")),
+        }
+    }
+}
+
 /// Where to listen: an address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Listen(pub SocketAddr);
@@ -238,7 +261,7 @@ macro_rules! from_text {
     };
 }
 
-from_text!(Prefix, Own, Listen, RssKey);
+from_text!(Prefix, Own, Listen, RssKey, RssTable);
 
 impl<'de> serde::Deserialize<'de> for Cpus {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -527,6 +550,8 @@ mod tests {
     #[test]
     fn values_that_are_right() {
         assert_eq!("0-2,5".parse(), Ok(Cpus(vec![0, 1, 2, 5])));
+        let tables: [RssTable; 3] = ["follow", "keep", "/sys/fs/bpf/rss"].map(|text| text.parse().unwrap());
+        assert_eq!(tables, [RssTable::Follow, RssTable::Keep, RssTable::Map("/sys/fs/bpf/rss".into())]);
         assert_eq!("3".parse(), Ok(Cpus(vec![3])));
         assert_eq!("[::1]:5300".parse::<Listen>().unwrap().to_string(), "[::1]:5300");
         assert_eq!("192.0.2.7/24".parse::<Own>().unwrap().0.bits, 24);
@@ -569,6 +594,7 @@ mod tests {
         for text in ["", "K", "1KB", "-1", "+1", "1.5G", "99999999999999999999", "99999999T"] {
             assert!(error::<Size>(text).ends_with("is not a size; write it as 512M or 4G"), "{text}");
         }
+        assert_eq!(error::<RssTable>("rss"), "`rss` is none of follow, keep and the absolute path of a pinned map");
         assert_eq!(error::<Backend>("kernel"), "`kernel` is none of xdp, sockets, auto");
     }
 

@@ -12,26 +12,29 @@
 //! 3. Every other thread is asked, and answers over the same ring that carried its frames to the old owner. With the last answer
 //!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*).
 //!
-//! What arrives for a thread that is held up others take for it: see [`help`].
+//! What arrives for a thread that is held up others take for it ([`help`]). Where the NIC's table can be written, it follows then ([`turning`]).
 //!
 //! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
+
+mod help;
+mod turning;
 
 use crate::balance::{Advice, Balance, Board, Relief};
 use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::cycle::Parcel;
-use crate::owners::Owners;
+use crate::owners::{Ours, Owners};
 use crate::pulse::Waits;
+use crate::steering::Steering;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-mod help;
-
 pub(crate) use help::Helpers;
 use help::Helping;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use turning::{Turner, Turns};
+use wire::flow::{is_plain, is_pure_ack};
 
 /// What waits between two threads at most.
 const RING_ITEMS: usize = 2048;
@@ -65,6 +68,10 @@ enum Note {
     Answered { group: u16 },
     /// to the new owner: nothing older will come
     Settled { group: u16 },
+    /// to the thread of a queue: the NIC brings the group to the sender's now
+    Turned { group: u16, number: u32 },
+    /// the answer: what came before has been forwarded
+    Drained { group: u16, number: u32 },
 }
 
 /// A group on its way to this thread.
@@ -73,8 +80,20 @@ struct Coming {
     group: u16,
     /// who forwards, once its parcel was taken in
     from: Option<u16>,
+    /// it is here, and only the NIC's table is to follow
+    turns: Option<Turns>,
     /// younger frames
     waiting: Vec<Frame>,
+}
+
+impl Coming {
+    /// Whether what comes by this way (None: the own queue) is taken at once.
+    fn takes(&self, from: Option<u16>) -> bool {
+        match self.turns {
+            None => from.is_some() && self.from == from,
+            Some(turns) => from.is_some() || turns == Turns::Open,
+        }
+    }
 }
 
 /// A group that has left and may still get old frames here.
@@ -122,6 +141,7 @@ pub(crate) struct Crossing {
     arrivals: VecDeque<(Instant, Parcel)>,
     balance: Option<Balance>,
     helping: Helping,
+    turner: Option<Turner>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
     bells: Vec<Arc<Bell>>,
@@ -129,10 +149,11 @@ pub(crate) struct Crossing {
 }
 
 /// Every thread's ends, for threads with these bells, the first of which is thread `first` of all; `balance`: groups move by
-/// themselves, by this policy, and threads help each other.
+/// themselves, by this policy, and threads help each other; `steering`: the NIC's table follows.
 pub(crate) fn crossings(
     owners: &Arc<Owners>,
     balance: Option<&Policy>,
+    steering: Option<&Arc<Steering>>,
     first: usize,
     bells: &[Arc<Bell>],
     helpers: &Arc<Helpers>,
@@ -141,6 +162,10 @@ pub(crate) fn crossings(
     let board = Board::new(threads);
     let balance = |me| balance.map(|policy| Balance::new(me, owners.groups().count(), policy.clone(), board.clone()));
     assert_eq!(threads, bells.len(), "a bell for each thread");
+    if let Some(steering) = steering {
+        assert_eq!(steering.entries(), owners.groups().count(), "a flow group for each entry of the NIC's table");
+        steering.set_bells(bells);
+    }
     let make = |me: usize| Crossing {
         me: me as u16,
         owners: owners.clone(),
@@ -158,6 +183,7 @@ pub(crate) fn crossings(
         arrivals: VecDeque::new(),
         balance: balance(me),
         helping: Helping::new(helpers.clone()),
+        turner: steering.map(|steering| Turner::new(me as u16, steering.clone())),
         touched: vec![false; threads],
         bells: bells.to_vec(),
         counters: Arc::new(Crossings::new(owners.clone(), me as u16, first + me)),
@@ -177,6 +203,11 @@ impl Crossing {
     /// The table.
     pub(crate) fn owners(&self) -> &Arc<Owners> {
         &self.owners
+    }
+
+    /// Which groups are this thread's.
+    pub(crate) fn ours(&self) -> Arc<dyn stack::Ours> {
+        Arc::new(Ours { owners: self.owners.clone(), me: self.me })
     }
 
     /// What it counts.
@@ -262,10 +293,12 @@ impl Crossing {
     /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
-        let aside = self.put_aside() + self.replayed.len();
+        // looked at behind the port: who takes something there puts it aside before the next look at it
+        let waiting = waiting + self.put_aside();
+        self.follow_up(now, waiting);
         let Some(balance) = &mut self.balance else { return };
-        let sent: usize = aside + self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum::<usize>();
-        if let Some(advice) = balance.look(now, waiting + sent) {
+        let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
+        if let Some(advice) = balance.look(now, waiting + sent + self.replayed.len()) {
             self.take_advice(advice);
         }
     }
@@ -329,6 +362,9 @@ impl Crossing {
     /// Sends the frames of `received` that are others' to them, keeps those that must wait, and appends the rest to `rx`, in their
     /// order. What finds no room is appended to `lost`.
     pub(crate) fn sort(&mut self, received: &mut Burst, rx: &mut Burst, lost: &mut Burst) {
+        if let Some(turner) = &mut self.turner {
+            turner.took(received.len());
+        }
         for frame in received.drain(..) {
             match self.owners.group(frame.bytes()) {
                 None => rx.push(frame),
@@ -401,11 +437,21 @@ impl Crossing {
     fn place_elsewhere(&mut self, group: u16, frame: Frame, from: Option<u16>, rx: &mut Burst, lost: &mut Burst) {
         let owner = self.owners.owner(group);
         if owner != self.me {
+            if let Some(turner) = self.turner.as_mut().filter(|_| from.is_none()) {
+                turner.on_foreign(group, frame.bytes());
+            }
             return self.forward(owner, frame, lost);
         }
         let at = self.coming(group);
         let coming = &mut self.coming[at];
-        if coming.from.is_some() && coming.from == from || coming.waiting.len() >= WAITING_FRAMES {
+        if coming.takes(from) || coming.waiting.len() >= WAITING_FRAMES {
+            return rx.push(frame);
+        }
+        if coming.turns == Some(Turns::Quiet) && is_plain(frame.bytes()) {
+            coming.turns = Some(Turns::Begun);
+        }
+        // a sender that hears nothing for some milliseconds would send again
+        if coming.turns.is_some() && is_pure_ack(frame.bytes()) {
             return rx.push(frame);
         }
         coming.waiting.push(frame);
@@ -414,7 +460,7 @@ impl Crossing {
 
     fn coming(&mut self, group: u16) -> usize {
         self.coming.iter().position(|coming| coming.group == group).unwrap_or_else(|| {
-            self.coming.push(Coming { group, from: None, waiting: Vec::new() });
+            self.coming.push(Coming { group, from: None, turns: None, waiting: Vec::new() });
             self.coming.len() - 1
         })
     }
@@ -474,6 +520,8 @@ impl Crossing {
             Note::Asked { group } => self.note(from, Note::Answered { group }),
             Note::Answered { group } => self.take_answer(group),
             Note::Settled { group } => self.settle(group),
+            Note::Turned { group, number } => self.drain(from, group, number),
+            Note::Drained { group, number } => self.take_drained(group, number),
         }
     }
 
@@ -491,6 +539,7 @@ impl Crossing {
         let coming = self.coming.swap_remove(at);
         self.mine[usize::from(group)] = true;
         self.replayed.extend(coming.waiting);
+        self.turn(group);
     }
 
     /// Wakes those who were sent something and sleep. Called once a cycle.

@@ -49,6 +49,11 @@ pub trait Floor {
         let _ = groups;
     }
 
+    /// The same, behind that: which of them are this thread's.
+    fn set_ours(&mut self, ours: Arc<dyn stack::Ours>) {
+        let _ = ours;
+    }
+
     /// Whether a flow group can go to another thread without harm.
     fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
         let _ = (group, service);
@@ -109,6 +114,10 @@ impl Floor for stack::Stack {
 
     fn set_groups(&mut self, groups: &Arc<Groups>) {
         self.set_groups(groups.clone());
+    }
+
+    fn set_ours(&mut self, ours: Arc<dyn stack::Ours>) {
+        self.set_ours(ours);
     }
 
     fn can_depart<S: Service>(&self, group: u16, service: &S) -> bool {
@@ -229,6 +238,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     pub(crate) fn with_crossing(mut self, crossing: Option<Crossing>) -> Self {
         if let Some(crossing) = &crossing {
             self.stack.set_groups(crossing.owners().groups());
+            self.stack.set_ours(crossing.ours());
         }
         let joint = |crossing: Crossing| Joint { inlet: crossing.inlet(), crossing, received: Burst::new() };
         self.joint = crossing.map(|crossing| Box::new(joint(crossing)));
@@ -291,7 +301,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             self.counters.empty_cycles.add(1);
         }
         // a port that takes nothing more is asked again soon anyway
-        let next = self.due.filter(|_| outgoing != Outgoing::Full);
+        let crossing = self.joint.as_ref().and_then(|joint| joint.crossing.next_at());
+        let next = self.due.into_iter().chain(crossing).min().filter(|_| outgoing != Outgoing::Full);
         Activity { received, transmitted, outgoing, next }
     }
 
@@ -428,6 +439,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     pub(crate) fn introduce(&self, stack: &mut N) {
         if let Some(joint) = self.joint.as_deref() {
             stack.set_groups(joint.crossing.owners().groups());
+            stack.set_ours(joint.crossing.ours());
         }
     }
 

@@ -71,6 +71,23 @@ impl Owners {
     }
 }
 
+/// One thread's view of the table.
+#[derive(Debug)]
+pub(crate) struct Ours {
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) me: u16,
+}
+
+impl stack::Ours for Ours {
+    fn owns(&self, group: u16) -> bool {
+        self.owners.owner(group) == self.me
+    }
+
+    fn owns_some(&self) -> bool {
+        self.owners.count(self.me) > 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

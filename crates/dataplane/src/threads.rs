@@ -6,7 +6,7 @@ use crate::crossing::{Crossing, Helpers, crossings};
 use crate::idle::{Governor, Idle, Next};
 use crate::pulse::{Pulse, Scheduled};
 use crate::tap::Tap;
-use crate::{Counters, Floor, Loop, Owners};
+use crate::{Counters, Floor, Loop, Owners, Steering};
 use app::{Service, Waker};
 use arrayvec::ArrayVec;
 use base::balance::Policy;
@@ -58,18 +58,21 @@ pub struct Sharing {
     pub owners: Arc<Owners>,
     /// by what groups move from busy threads to free ones; None: they stay
     pub balance: Option<Policy>,
+    /// the NIC's table that follows the groups, each of which is an entry of it; None: it stays as it is
+    pub steering: Option<Arc<Steering>>,
 }
 
 /// Each thread's ways to the others of its interface.
 fn ways<P: Port>(sharing: &[Sharing], bells: &[Arc<Bell>], ports: &[P]) -> Vec<Option<Crossing>> {
     let mut ways: Vec<Option<Crossing>> = bells.iter().map(|_| None).collect();
-    for Sharing { first, owners, balance } in sharing {
+    for Sharing { first, owners, balance, steering } in sharing {
         let threads = *first..first + owners.threads();
         assert!(threads.end <= bells.len(), "threads {threads:?} of {}", bells.len());
         // who gets no groups has nothing to help for
         let inlet = |port: &P| if balance.as_ref()?.migrate { port.inlet() } else { None };
         let helpers = Helpers::new(owners.groups().count(), ports[threads.clone()].iter().map(inlet));
-        let made = crossings(owners, balance.as_ref(), *first, &bells[threads.clone()], &helpers);
+        let bells = &bells[threads.clone()];
+        let made = crossings(owners, balance.as_ref(), steering.as_ref(), *first, bells, &helpers);
         for (way, made) in ways[threads].iter_mut().zip(made) {
             assert!(way.is_none(), "a thread of two interfaces");
             *way = Some(made);

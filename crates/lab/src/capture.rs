@@ -24,6 +24,8 @@ pub struct Findings {
     pub from_server: BTreeMap<String, usize>,
     /// One line a frame from it that is malformed or has a bad or missing checksum.
     pub problems: Vec<String>,
+    /// What it sent again, where that was asked for by [`Capture::finish_counting`].
+    pub sent_again: Vec<String>,
 }
 
 const CHECKS: [&str; 6] =
@@ -36,6 +38,11 @@ const CHECKS: [&str; 6] =
 const PROBLEMS: &str = "_ws.malformed || ip.checksum.status == 0 || udp.checksum.status == 0 || udp.checksum == 0 \
     || icmp.checksum.status == 0 || icmpv6.checksum.status == 0 \
     || ((tcp.checksum.status == 0 || _ws.expert.severity == \"Error\") && !(tcp.checksum == 0xffff))";
+
+/// What was lost or came too late for the sender's patience. tshark sees the sender's end: what arrives in another order than it was
+/// sent is for the receiver to tell.
+const SENT_AGAIN: &str =
+    "tcp.analysis.retransmission || tcp.analysis.fast_retransmission || tcp.analysis.spurious_retransmission";
 
 /// What is shown of a frame with a problem: what it is, and what is wrong with it.
 const SHOWN: [&str; 16] = [
@@ -70,10 +77,24 @@ impl Capture {
 
     /// Ends the capture once the wire is quiet and judges it.
     pub fn finish(mut self) -> Result<Findings> {
+        self.judge(&[]).map(|(findings, _)| findings)
+    }
+
+    /// The same of TCP alone, whatever it carries, and lists what the host sent again. (Behind a segment that a busy machine's capture
+    /// has missed tshark takes bodies for heads.)
+    pub fn finish_counting(mut self) -> Result<Findings> {
+        let (mut findings, file) = self.judge(&["--disable-protocol", "http"])?;
+        let mac = self.judged.map(|octet| format!("{octet:02x}")).join(":");
+        let again = tshark(&file, &format!("eth.src == {mac} && ({SENT_AGAIN})"), &SHOWN)?;
+        findings.sent_again = again.lines().map(str::to_owned).collect();
+        Ok(findings)
+    }
+
+    fn judge(&mut self, more: &[&str]) -> Result<(Findings, String)> {
         let mac = self.judged.map(|octet| format!("{octet:02x}")).join(":");
         let file = self.sniffer.finish().to_str().context("a temporary path in UTF-8")?.to_owned();
         let all = tshark(&file, "frame", &["-T", "fields", "-e", "eth.src", "-e", "_ws.col.Protocol"])?;
-        let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &SHOWN)?;
+        let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &[&SHOWN[..], more].concat())?;
         let mut findings = Findings {
             frames: all.lines().count(),
             problems: problems.lines().map(str::to_owned).collect(),
@@ -82,7 +103,7 @@ impl Capture {
         for protocol in all.lines().filter_map(|line| line.strip_prefix(&mac)) {
             *findings.from_server.entry(protocol.trim().to_owned()).or_default() += 1;
         }
-        Ok(findings)
+        Ok((findings, file))
     }
 }
 

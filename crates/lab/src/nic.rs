@@ -89,6 +89,11 @@ impl Nic {
         Ok((0..ENTRIES).map(|entry| self.program.get(entry)).collect::<Result<_, _>>()?)
     }
 
+    /// Pins the table at `path`, which is in a bpffs, for who takes it for a NIC's.
+    pub fn pin(&self, path: &std::path::Path) -> Result<()> {
+        Ok(self.program.pin(path)?)
+    }
+
     /// What an entry's flows sent since the start, and the hash of the last packet as the program made it.
     pub fn seen(&self, entry: u32) -> Result<bpf::nic::Seen> {
         Ok(self.program.seen(entry)?)

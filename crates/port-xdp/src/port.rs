@@ -307,7 +307,8 @@ impl Port for XdpPort {
 
     #[inline]
     fn waiting(&mut self) -> usize {
-        self.intake.try_lock().map_or(0, |mut side| side.waiting())
+        // who has it takes something just now
+        self.intake.try_lock().map_or(1, |mut side| side.waiting())
     }
 
     #[inline]

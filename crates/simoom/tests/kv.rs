@@ -158,14 +158,17 @@ fn scripts() -> Vec<Vec<u8>> {
     }
     // many keys, longer than any buffer for a line
     let keys: String = (0..3000).map(|n| format!(" key{n}")).collect();
-    let stores: String = (0..3000).step_by(7).map(|n| format!("set key{n} {n} 0 4 noreply\r\nv{:03}\r\n", n % 1000)).collect();
+    let stores: String =
+        (0..3000).step_by(7).map(|n| format!("set key{n} {n} 0 4 noreply\r\nv{:03}\r\n", n % 1000)).collect();
     scripts.push(format!("{stores}get{keys}\r\ngets{keys}\r\n").into_bytes());
     // no line at all
     scripts.push(long(2000).into_bytes());
     scripts.push(format!("set a 0 0 1 {}\r\nx\r\nget a\r\n", long(1500)).into_bytes());
     // sizes around every edge, large values changed in every way
     for bytes in [1, 1900, 1950, 2048, 4095, 4096, 4097, 8192, 100_000, 500_000, 1_048_000] {
-        let value = |salt: usize| (0..bytes).map(|n| char::from(b'a' + ((n * 7 + n / 251 + salt) % 26) as u8)).collect::<String>();
+        let value = |salt: usize| {
+            (0..bytes).map(|n| char::from(b'a' + ((n * 7 + n / 251 + salt) % 26) as u8)).collect::<String>()
+        };
         scripts.push(
             format!(
                 "set big {bytes} 0 {bytes}\r\n{}\r\nget big\r\nappend big 0 0 5\r\nabcde\r\nprepend big 0 0 5\r\n12345\r\nget big\r\nincr big 1\r\n\
@@ -177,7 +180,9 @@ fn scripts() -> Vec<Vec<u8>> {
         );
     }
     // the largest, and one byte more; what was there before is gone
-    for (bytes, flags) in [(1_048_511, 0), (1_048_512, 0), (1_048_513, 0), (1_048_514, 0), (1_048_509, 1), (1_048_510, 1), (2_000_000, 0)] {
+    for (bytes, flags) in
+        [(1_048_511, 0), (1_048_512, 0), (1_048_513, 0), (1_048_514, 0), (1_048_509, 1), (1_048_510, 1), (2_000_000, 0)]
+    {
         let value = "v".repeat(bytes);
         scripts.push(
             format!("set max 0 0 1\r\nx\r\nset max {flags} 0 {bytes}\r\n{value}\r\nmg max s\r\nms max 1\r\nx\r\nms max {bytes} F{flags}\r\n{value}\r\nmg max s\r\n\
@@ -204,7 +209,9 @@ fn commands_may_be_cut_anywhere() {
     for script in scripts().iter().filter(|script| script.len() < 3000) {
         compare(ours.address, theirs.address, script, 1);
     }
-    for (script, cut) in scripts().iter().filter(|script| script.len() >= 3000).zip([997, 1460, 4096, 5003].iter().cycle()) {
+    for (script, cut) in
+        scripts().iter().filter(|script| script.len() >= 3000).zip([997, 1460, 4096, 5003].iter().cycle())
+    {
         compare(ours.address, theirs.address, script, *cut);
     }
 }
@@ -236,7 +243,10 @@ impl Draw {
         let (bytes, time, noreply) = (value.len(), self.of(&TIMES), self.of(&["", "", "", " noreply", " x"]));
         let flags = {
             let count = self.below(4);
-            let all = ["v", "k", "c", "t", "f", "s", "h", "q", "Oop", "T50", "N60", "R30", "b", "I", "C3", "F9", "u", "y", "J7", "D3", "MI", "MD", "ME", "MA", "MS"];
+            let all = [
+                "v", "k", "c", "t", "f", "s", "h", "q", "Oop", "T50", "N60", "R30", "b", "I", "C3", "F9", "u", "y",
+                "J7", "D3", "MI", "MD", "ME", "MA", "MS",
+            ];
             (0..count).map(|_| format!(" {}", self.of(&all))).collect::<String>()
         };
         match self.below(22) {
@@ -248,13 +258,25 @@ impl Draw {
             9 => format!("{} {time} {key}\r\n", self.of(&["gat", "gats"])),
             10 => format!("delete {key}{noreply}\r\n"),
             // one that is not read before in the same connection: memcached then changes a copy, with another length
-            11 | 12 => format!("{} number {}{noreply}\r\n", self.of(&["incr", "decr"]), self.of(&["1", "100", "7", "x"])),
+            11 | 12 => {
+                format!("{} number {}{noreply}\r\n", self.of(&["incr", "decr"]), self.of(&["1", "100", "7", "x"]))
+            }
             13 => format!("touch {key} {time}{noreply}\r\n"),
             14 | 15 => format!("mg {key}{flags}\r\n"),
             16 | 17 => format!("ms {key} {bytes}{flags}\r\n{value}\r\n"),
             18 => format!("md {key}{flags}\r\n"),
             19 => format!("ma {}{flags}\r\n", self.of(&["counter", "counter2"])),
-            20 => self.of(&["mn\r\n", "flush_all\r\n", "verbosity 1\r\n", "nonsense\r\n", "me a\r\n", "\r\n", "stats bad\r\n"]).to_owned(),
+            20 => self
+                .of(&[
+                    "mn\r\n",
+                    "flush_all\r\n",
+                    "verbosity 1\r\n",
+                    "nonsense\r\n",
+                    "me a\r\n",
+                    "\r\n",
+                    "stats bad\r\n",
+                ])
+                .to_owned(),
             _ => format!("set {key} 0 0 {}\r\n{value}\r\n", bytes + self.below(3)),
         }
     }
@@ -333,7 +355,8 @@ c.quit()
     let file = place.path("file");
     std::fs::write(&file, "from a file").unwrap();
     let run = |tool: &str, args: &[&str]| {
-        let done = Command::new(tool).arg(&server).args(args).output().unwrap_or_else(|error| panic!("{tool}: {error}"));
+        let done =
+            Command::new(tool).arg(&server).args(args).output().unwrap_or_else(|error| panic!("{tool}: {error}"));
         assert!(done.status.success(), "{tool}: {}{}", text(&done.stdout), text(&done.stderr));
         text(&done.stdout)
     };
@@ -376,7 +399,8 @@ fn who_does_not_read_is_made_to_wait_and_then_sent_away() {
     }
     // the store is overwritten meanwhile, and others are served
     for n in 0..60 {
-        let answer = say(ours.address, format!("set v{n} 0 0 500000\r\n{value}\r\nget v{n}\r\n").as_bytes(), usize::MAX);
+        let answer =
+            say(ours.address, format!("set v{n} 0 0 500000\r\n{value}\r\nget v{n}\r\n").as_bytes(), usize::MAX);
         assert!(answer.starts_with(b"STORED\r\nVALUE "), "{n}: {}", text(&answer[..answer.len().min(80)]));
         assert!(answer.ends_with(format!("{}\r\nEND\r\n", &value[..500]).as_bytes()) || answer.len() > 500_000);
     }

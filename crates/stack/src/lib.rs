@@ -31,7 +31,7 @@ pub mod tcp;
 pub use agreement::Agreement;
 pub use config::{Claim, ClaimMode, Config, Limits, OwnAddress, UdpListener};
 pub use counters::{Counters, DropReason, Handled, OwnStatus, Readiness};
-pub use tcp::{Arrived, Departure, TcpConfig, TcpLimits, TcpListener, TcpTimes};
+pub use tcp::{Arrived, Departure, Ours, TcpConfig, TcpLimits, TcpListener, TcpTimes};
 
 use base::Instant;
 use base::rng::Rng;
@@ -108,6 +108,9 @@ impl Stack {
         if let Some(groups) = self.tcp.as_ref().and_then(|tcp| tcp.groups()) {
             stack.set_groups(groups.clone());
         }
+        if let Some(ours) = self.tcp.as_ref().and_then(|tcp| tcp.ours()) {
+            stack.set_ours(ours.clone());
+        }
         stack
     }
 
@@ -119,6 +122,14 @@ impl Stack {
     pub fn set_groups(&mut self, groups: Arc<Groups>) {
         if let Some(tcp) = &mut self.tcp {
             tcp.set_groups(groups);
+        }
+    }
+
+    /// Tells which flow groups are this thread's, after [`Stack::set_groups`]: connections are then asked for from ports whose
+    /// answers come to this thread.
+    pub fn set_ours(&mut self, ours: Arc<dyn Ours>) {
+        if let Some(tcp) = &mut self.tcp {
+            tcp.set_ours(ours);
         }
     }
 
@@ -192,8 +203,12 @@ impl Stack {
     /// Asks `peer` for a connection from `local`, whose port may be zero for any that is free, over the station `next_hop`. What
     /// becomes of it the service hears by `connected`. The peer may send `window_bytes` before some are given back.
     ///
+    /// Where several threads share flows, the port is one by which the answers come to this one. A thread that owns no flow group has
+    /// none, and the answer to a port that the caller names may be another's too: that is refused and counted, since the other
+    /// thread would reset what it does not know.
+    ///
     /// # Errors
-    /// Addresses of two families, no free port, or no room.
+    /// Addresses of two families, no free port, none that leads here, or no room.
     pub fn connect(
         &mut self,
         now: Instant,

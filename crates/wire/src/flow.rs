@@ -7,6 +7,7 @@
 use crate::ethernet::{EtherType, Link};
 use crate::ipv4::Ipv4;
 use crate::ipv6::{self, Ipv6};
+use crate::tcp::{self, Tcp};
 use crate::{Protocol, be16, toeplitz};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -153,6 +154,40 @@ fn v4(src: Ipv4Addr, dst: Ipv4Addr) -> Ends {
 #[inline]
 fn v6(src: Ipv6Addr, dst: Ipv6Addr) -> Ends {
     Ends::V6 { src: src.to_bits(), dst: dst.to_bits() }
+}
+
+/// Whether the packet in `frame` is itself of its [`Flow`], and in a form that NICs agree on: TCP or UDP over IPv4, or over IPv6 without
+/// extension headers. An ICMP error is not: the flow is what it quotes, and a NIC hashes the error's own addresses.
+pub fn is_plain(frame: &[u8]) -> bool {
+    let Some(link) = Link::parse(frame) else { return false };
+    let packet = &frame[link.bytes()..];
+    let protocol = match link.ether_type {
+        EtherType::IPV4 => Ipv4::parse_quoted(packet).ok().filter(|ip| !ip.is_fragment()).map(|ip| ip.protocol()),
+        EtherType::IPV6 => Ipv6::parse_quoted(packet).ok().map(|ip| ip.next_header()),
+        _ => None,
+    };
+    matches!(protocol, Some(Protocol::TCP | Protocol::UDP))
+}
+
+/// Whether the packet in `frame` is a TCP segment that acknowledges and does nothing else, which may overtake what was sent before it:
+/// it tells no less than those, and moves nothing that they have still to move.
+pub fn is_pure_ack(frame: &[u8]) -> bool {
+    let Some(link) = Link::parse(frame) else { return false };
+    let packet = &frame[link.bytes()..];
+    let (protocol, segment) = match link.ether_type {
+        EtherType::IPV4 => match Ipv4::parse(packet) {
+            Ok(ip) if !ip.is_fragment() => (ip.protocol(), ip.payload()),
+            _ => return false,
+        },
+        EtherType::IPV6 => match Ipv6::parse(packet) {
+            Ok(ip) => (ip.next_header(), ip.payload()),
+            Err(_) => return false,
+        },
+        _ => return false,
+    };
+    let others = |tcp: &Tcp<'_>| tcp.flags().only(tcp::Flags::from_bits(!tcp::Flags::ECE.bits()));
+    protocol == Protocol::TCP
+        && Tcp::parse(segment).is_ok_and(|tcp| others(&tcp) == tcp::Flags::ACK && tcp.payload().is_empty())
 }
 
 /// Of which packets a NIC hashes the ports; of the others, addresses alone.

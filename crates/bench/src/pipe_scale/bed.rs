@@ -177,7 +177,7 @@ fn serve<T: Talk, S: Service + 'static>(
         Mode::Skewed | Mode::BalancedFixed => Arrival::First,
     };
     let balance = matches!(mode, Mode::Balanced | Mode::BalancedFixed).then(Policy::default);
-    let sharing = vec![Sharing { first: 0, owners: owners.clone(), balance }];
+    let sharing = vec![Sharing { first: 0, owners: owners.clone(), balance, steering: None }];
     let config_of_threads = Config {
         cpus: setup.cpus.clone(),
         idle: Idle::Spin,

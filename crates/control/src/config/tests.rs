@@ -86,6 +86,7 @@ receive = "per-core"
 balance = "steal"
 flow-groups = 512
 rss-key = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa"
+rss-table = "keep"
 allow = ["192.0.2.0/24"]
 deny = ["198.51.100.0/24"]
 [dns]
@@ -117,6 +118,7 @@ group = "nogroup"
     assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
     assert_eq!((settings.accept, settings.receive), (Spread::Shared, Spread::PerCore));
     assert_eq!((settings.balance, settings.flow_groups), (Some(Balance::Steal), 512));
+    assert_eq!(settings.rss_table, RssTable::Keep);
     assert_eq!(settings.rss_key.map(|key| key.to_string().len()), Some(40 * 3 - 1));
     assert_eq!((settings.mode, settings.own.len()), (Mode::Copy, 1));
     let dns = &settings.dns.unwrap();

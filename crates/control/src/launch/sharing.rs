@@ -4,17 +4,22 @@
 //! thread at whose queue its packets arrive: nothing crosses between threads until a group moves. Where it does not, a
 //! group's packets may arrive at any queue, and all but one thread's would have to be handed over; so there flows stay where
 //! they arrive, unless that is asked for.
+//!
+//! Where the NIC's table is kept (`nic_table`), it follows the groups: then a group is an entry of it, however many were asked for.
 
 use crate::config::Settings;
+use crate::nic_table::Keeper;
 use crate::secrets::random;
 use crate::words::Balance;
 use base::balance::Policy;
-use dataplane::{Owners, Sharing};
+use dataplane::{Owners, Sharing, Steering};
 use port_xdp::nic::{Flows, HashFunction, Nic};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use wire::flow::{Groups, Ports};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use wire::flow::{Groups, MOST_GROUPS, Ports};
 use wire::toeplitz::Key;
 
 /// Entries of the table that is supposed where only the key is known.
@@ -28,50 +33,114 @@ struct Spreading {
     table: Vec<u32>,
 }
 
-/// How the threads of `interface` share its flows, in a word for the log with it; None: each serves what its queue receives.
+/// How the threads of an interface share its flows.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// None: each serves what its queue receives
+    pub(crate) sharing: Option<Sharing>,
+    /// who writes the NIC's table
+    pub(crate) writer: Option<Writer>,
+    /// in a word, for the log
+    pub(crate) said: Option<String>,
+}
+
+/// How the threads of `interface` share its flows, whose table `keeper` keeps, if anybody does.
 ///
 /// # Errors
-/// The kernel's, when it has no randomness to give.
+/// The kernel's, when it has no randomness, descriptor or thread to give.
 pub(crate) fn sharing(
     settings: &Settings,
     interface: &str,
     threads: Range<usize>,
-) -> io::Result<(Option<Sharing>, Option<String>)> {
+    keeper: Option<Keeper>,
+) -> io::Result<Shared> {
     if threads.len() < 2 || settings.balance == Some(Balance::Off) {
-        return Ok((None, None));
+        return Ok(Shared::default());
     }
     let asked = settings.balance == Some(Balance::On);
     let spreading = match &settings.rss_key {
-        Some(key) => Ok(supposed(key.0, threads.len())),
+        Some(key) => Ok(supposed(key.0, keeper.as_ref(), threads.len())),
         None => read(&Nic::of(interface)),
     };
-    let groups = settings.flow_groups;
+    let groups = keeper.as_ref().map_or(settings.flow_groups, |keeper| keeper.found().len());
     let checked = spreading.and_then(|spreading| check(spreading, groups, threads.len()));
-    let (owners, said) = match checked {
+    let (owners, writer, said) = match checked {
         Ok(Spreading { key, ports, table }) => {
             let owner = |group: u16| table[usize::from(group) % table.len()] as u16;
             let owners = Owners::new(Groups::toeplitz(groups, &key, ports), threads.len(), owner);
-            (owners, format!("{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue"))
+            let said =
+                format!("{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue");
+            match keeper {
+                Some(keeper) => {
+                    let coalescing = Nic::of(interface).coalescing().ok().flatten();
+                    let held_us = coalescing.map_or(0, |coalescing| coalescing.rx_us);
+                    let held = Duration::from_micros(held_us.into());
+                    let writer = Writer::start(keeper, &table, threads.clone(), held)?;
+                    (owners, Some(writer), format!("{said}; its table follows them"))
+                }
+                None => (owners, None, said),
+            }
         }
         Err(why) if asked => {
+            let groups = settings.flow_groups;
             let count = threads.len() as u16;
             // not TCP's: who learned something of this hash, which is a weak one, would have learned it of that
             let secret = [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)];
             let owners = Owners::new(Groups::keyed(groups, secret), threads.len(), |group| group % count);
-            (owners, format!("{interface}: {groups} flow groups by our own hash, handed over between threads ({why})"))
+            (
+                owners,
+                None,
+                format!("{interface}: {groups} flow groups by our own hash, handed over between threads ({why})"),
+            )
         }
         Err(why) => {
             let said = format!("{interface}: flows stay with the thread of the queue where they arrive ({why})");
-            return Ok((None, Some(said)));
+            return Ok(Shared { said: Some(said), ..Shared::default() });
         }
     };
     let balance = (settings.balance != Some(Balance::Steal)).then(Policy::default);
-    Ok((Some(Sharing { first: threads.start, owners: Arc::new(owners), balance }), Some(said)))
+    let steering = writer.as_ref().map(|writer| writer.steering.clone());
+    let sharing = Sharing { first: threads.start, owners: Arc::new(owners), balance, steering };
+    Ok(Shared { sharing: Some(sharing), writer, said: Some(said) })
 }
 
-/// A NIC that is known by its key alone, as drivers start: the table deals entries out in turn, ports count.
-fn supposed(key: Key, queues: usize) -> Spreading {
-    let table = (0..SUPPOSED_ENTRIES).map(|entry| (entry % queues) as u32).collect();
+/// The thread that writes a NIC's table. When it is dropped the table is put back.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    steering: Arc<Steering>,
+    join: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// For a device that holds frames back for so long.
+    fn start(mut keeper: Keeper, table: &[u32], threads: Range<usize>, held: Duration) -> io::Result<Writer> {
+        let table: Vec<u16> = table.iter().map(|queue| *queue as u16).collect();
+        let steering = Arc::new(Steering::new(&table, threads)?.with_coalescing(held));
+        let served = steering.clone();
+        let join = std::thread::Builder::new().name("nic-table".into()).spawn(move || served.serve(&mut keeper))?;
+        Ok(Writer { steering, join: Some(join) })
+    }
+
+    /// What it counts.
+    pub(crate) fn steering(&self) -> &Arc<Steering> {
+        &self.steering
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.steering.stop();
+        if let Some(join) = self.join.take() {
+            // a panic there was shown by the panic hook
+            let _ = join.join();
+        }
+    }
+}
+
+/// A NIC that is known by its key, and by its table where that is kept; else as drivers start: it deals entries out in turn. Ports count.
+fn supposed(key: Key, keeper: Option<&Keeper>, queues: usize) -> Spreading {
+    let in_turn = || (0..SUPPOSED_ENTRIES).map(|entry| (entry % queues) as u32).collect();
+    let table = keeper.map_or_else(in_turn, |keeper| keeper.found().to_vec());
     Spreading { key, ports: Ports::ALL, table }
 }
 
@@ -96,7 +165,7 @@ fn read(nic: &Nic) -> Result<Spreading, String> {
 /// Whether a group can be of one entry, and an entry of one thread.
 fn check(spreading: Spreading, groups: usize, threads: usize) -> Result<Spreading, String> {
     let entries = spreading.table.len();
-    if !entries.is_power_of_two() || entries > groups {
+    if !entries.is_power_of_two() || entries > groups.min(MOST_GROUPS) {
         return Err(format!("its table has {entries} entries, which {groups} flow groups do not divide"));
     }
     match spreading.table.iter().find(|queue| **queue as usize >= threads) {
@@ -116,9 +185,10 @@ mod tests {
         assert!(check(spreading(entries.clone()), 4096, 2).is_ok());
         assert!(check(spreading(entries.clone()), 128, 2).is_ok());
         assert!(check(spreading(entries.clone()), 64, 2).is_err_and(|why| why.contains("128 entries")));
+        assert!(check(spreading(vec![0; 1 << 17]), 1 << 17, 2).is_err());
         assert!(check(spreading(entries[..100].to_vec()), 4096, 2).is_err_and(|why| why.contains("100 entries")));
         assert!(check(spreading(entries), 4096, 1).is_err_and(|why| why.contains("queue 1")));
-        assert_eq!(supposed(Key::MICROSOFT, 3).table[..5], [0, 1, 2, 0, 1]);
+        assert_eq!(supposed(Key::MICROSOFT, None, 3).table[..5], [0, 1, 2, 0, 1]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! AF_XDP: interfaces opened, their queues served by the dataplane, their addresses followed.
 
 use super::listeners::Listening;
-use super::sharing::sharing;
+use super::sharing::{Shared, Writer, sharing};
 use super::watchdog::Watchdog;
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
+use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
 use crate::words::{Idle, Mode, Prefix, Transmit, WebTransmit};
 use dataplane::{Dataplane, Sharing};
@@ -45,6 +46,8 @@ struct Interface {
     /// its ports among all
     ports: Range<usize>,
     link: Link,
+    /// of its NIC's table
+    keeper: Option<Keeper>,
 }
 
 /// Opens every interface.
@@ -69,7 +72,8 @@ pub(crate) fn open(settings: &Settings, listeners: &[Listening]) -> Result<Opene
         let first = opened.ports.len();
         opened.ports.extend(one.ports);
         let (ports, link) = (first..opened.ports.len(), Link::from(&one.got.device));
-        opened.handles.push(Interface { name: interface.clone(), handle: one.handle, ports, link });
+        let keeper = Keeper::start(settings, interface, ports.len())?;
+        opened.handles.push(Interface { name: interface.clone(), handle: one.handle, ports, link, keeper });
     }
     match &settings.cpus {
         Some(cpus) if cpus.len() != opened.ports.len() => Err(Error::input(format!(
@@ -134,7 +138,7 @@ impl Opened {
     /// # Errors
     /// The kernel's; what was started is stopped, and the program detached.
     pub(crate) fn start(
-        self,
+        mut self,
         settings: &Settings,
         stack: stack::Config,
         services: Maker,
@@ -147,11 +151,14 @@ impl Opened {
             let counters = interface.handle.counts();
             registry.add(Arc::new(OfInterface { interface: interface.name.clone(), counters }));
         }
-        let mut shared = Vec::new();
-        for interface in &self.handles {
-            let (sharing, said) = sharing(settings, &interface.name, interface.ports.clone())?;
+        let (mut shared, mut writers) = (Vec::new(), Vec::new());
+        for interface in &mut self.handles {
+            let keeper = interface.keeper.take();
+            let Shared { sharing, writer, said } = sharing(settings, &interface.name, interface.ports.clone(), keeper)?;
             said.iter().for_each(|said| tracing::info!("{said}"));
+            writer.iter().for_each(|writer| registry.add(writer.steering().clone()));
             shared.extend(sharing);
+            writers.extend(writer);
         }
         let configured = dataplane::Config {
             sharing: shared.clone(),
@@ -202,12 +209,21 @@ impl Opened {
         registry.add(watchdog.stalls().clone());
         // several interfaces have no own addresses
         let mut claims = (!settings.own.is_empty()).then_some(claims);
-        let followers = self.handles.into_iter().map(|Interface { name, handle, ports: threads, link }| {
+        let followers = self.handles.into_iter().map(|Interface { name, handle, ports: threads, link, .. }| {
             let (claims, dataplane) = (claims.take(), dataplane.clone());
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { watchdog, followers, dataplane, sharing: shared, tcp, described: self.described, origin_unix_ns })
+        Ok(Running {
+            watchdog,
+            followers,
+            dataplane,
+            writers,
+            sharing: shared,
+            tcp,
+            described: self.described,
+            origin_unix_ns,
+        })
     }
 }
 
@@ -377,6 +393,8 @@ pub(crate) struct Running {
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
     pub(crate) dataplane: Arc<Dataplane<XdpPort, Composed>>,
+    /// behind the threads: the NICs' tables are put back when nothing is received any more
+    writers: Vec<Writer>,
     /// threads that share flows
     sharing: Vec<Sharing>,
     /// the counters of each thread's TCP, if there is TCP
@@ -457,5 +475,6 @@ impl Running {
         // the followers had the others, and have ended
         drop(self.watchdog);
         drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
+        self.writers.clear();
     }
 }

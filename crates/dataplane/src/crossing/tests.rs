@@ -1,9 +1,11 @@
 use super::*;
+use crate::steering::{Table, Turn};
 use base::{Arena, Pool};
 use port::{Inlet, Waiting};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::{Flow, Groups};
 use wire::{Protocol, Sum, ipv4, udp};
@@ -52,7 +54,37 @@ struct Thread {
     queue: VecDeque<Frame>,
 }
 
+/// A NIC whose table may be written. What it hashed before a write comes a little later, in its order.
+struct Nic {
+    steering: Arc<Steering>,
+    table: Vec<u16>,
+    /// hashed and not yet in a receive ring: until when, the queue
+    under_way: VecDeque<(Instant, u16, Frame)>,
+    /// writes that it takes yet
+    good_writes: u32,
+    said: u32,
+}
+
+/// How long a frame is on its way at most: less than the grace.
+const ON_ITS_WAY: Duration = Duration::from_micros(900);
+
+/// The NIC's table, to be written as a driver does: whole and at once, or not at all.
+struct Written<'a>(&'a mut Vec<u16>, &'a mut u32, &'a mut u32);
+
+impl Table for Written<'_> {
+    fn write(&mut self, turns: &[Turn]) -> Result<(), String> {
+        *self.1 = self.1.checked_sub(1).ok_or("refused")?;
+        turns.iter().for_each(|turn| self.0[usize::from(turn.entry)] = turn.queue);
+        Ok(())
+    }
+    fn given_up(&mut self, _: &str) {
+        *self.2 += 1;
+    }
+}
+
 struct World {
+    now: Instant,
+    nic: Option<Nic>,
     threads: Vec<Thread>,
     pool: Pool,
     groups: Arc<Groups>,
@@ -64,16 +96,37 @@ struct World {
 
 impl World {
     fn new(threads: usize) -> World {
+        World::with(threads, None)
+    }
+
+    /// With a NIC that takes so many writes of its table and refuses then.
+    fn with(threads: usize, good_writes: Option<u32>) -> World {
         let (arena, frames) = Arena::new(4096, 2048).unwrap();
         let owners = Arc::new(Owners::new(Groups::keyed(8, [77, 99]), threads, |group| group % threads as u16));
         let bells: Vec<_> = (0..threads).map(|_| Arc::new(Bell::new().unwrap())).collect();
         let groups = owners.groups().clone();
         let of =
             |me: u16| (0..8).filter(|group| owners.owner(*group) == me).map(|group| (group, Known::new())).collect();
+        let nic = good_writes.map(|good_writes| {
+            let table: Vec<u16> = (0..8).map(|group| group % threads as u16).collect();
+            let steering = Arc::new(Steering::new(&table, 0..threads).unwrap());
+            Nic { steering, table, under_way: VecDeque::new(), good_writes, said: 0 }
+        });
+        let steering = nic.as_ref().map(|nic| &nic.steering);
         let helpers = Helpers::new(8, (0..threads).map(|_| Some(Arc::new(NoInlet) as Arc<dyn Inlet>)));
         let thread = |(me, crossing)| Thread { crossing, groups: of(me as u16), queue: VecDeque::new() };
-        let threads = crossings(&owners, None, 0, &bells, &helpers).into_iter().enumerate().map(thread).collect();
-        World { threads, pool: Pool::new(arena, frames), groups, sent: BTreeMap::new(), taken: 0, lost: 0 }
+        let threads =
+            crossings(&owners, None, steering, 0, &bells, &helpers).into_iter().enumerate().map(thread).collect();
+        World {
+            now: Instant::ZERO,
+            nic,
+            threads,
+            pool: Pool::new(arena, frames),
+            groups,
+            sent: BTreeMap::new(),
+            taken: 0,
+            lost: 0,
+        }
     }
 
     /// A flow's frames always come to one queue, which need not be its owner's.
@@ -82,8 +135,35 @@ impl World {
         let number = self.sent.entry(flow).or_default();
         write(&mut frame, flow, *number);
         *number += 1;
+        if let Some(nic) = &mut self.nic {
+            let group = self.groups.of(&Flow::of_frame(frame.bytes()).unwrap());
+            let queue = nic.table[usize::from(group)];
+            return nic.under_way.push_back((self.now + ON_ITS_WAY, queue, frame));
+        }
         let queue = usize::from(flow) % self.threads.len();
         self.threads[queue].queue.push_back(frame);
+    }
+
+    /// Time passes, and the NIC delivers what it has had for long, and `more` beside that.
+    fn pass(&mut self, us: u64, more: usize) {
+        self.now += Duration::from_micros(us);
+        let Some(nic) = &mut self.nic else { return };
+        let due = nic.under_way.iter().take_while(|(until, ..)| *until <= self.now).count();
+        let due = (due + more).min(nic.under_way.len());
+        for (_, queue, frame) in nic.under_way.drain(..due) {
+            self.threads[usize::from(queue)].queue.push_back(frame);
+        }
+    }
+
+    fn begin(&mut self) {
+        let Some(Nic { steering, table, good_writes: 1.., .. }) = &mut self.nic else { return };
+        steering.wished().into_iter().for_each(|turn| table[usize::from(turn.entry)] = turn.queue);
+    }
+
+    fn write(&mut self) {
+        let Some(Nic { steering, table, good_writes, said, .. }) = &mut self.nic else { return };
+        let mut is_said = *said > 0;
+        steering.step(&mut Written(table, good_writes, said), &mut Vec::new(), &mut is_said);
     }
 
     /// One cycle of a thread, as `Loop` has it.
@@ -93,6 +173,7 @@ impl World {
             let known = thread.groups.remove(&departure.group).expect("a group is where the table says");
             thread.crossing.send(Instant::ZERO, departure, Box::new((departure.group, known)));
         }
+        thread.crossing.look(self.now, thread.queue.len());
         let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
         thread.crossing.receive(&mut rx, limit.div_ceil(2), &mut lost);
         if !thread.crossing.is_replaying() {
@@ -149,8 +230,25 @@ impl World {
 
     fn settle(&mut self) {
         for _ in 0..200 {
+            self.pass(100, 0);
+            self.write();
             (0..self.threads.len()).for_each(|at| self.cycle(at, 64));
         }
+    }
+
+    /// Everything is in its place, and nobody waits for anything.
+    fn check(&mut self) {
+        assert_eq!((self.taken, self.lost), (self.sent.values().sum::<u32>(), 0));
+        for group in 0..8 {
+            let owner = usize::from(self.threads[0].crossing.owners().owner(group));
+            assert!(self.threads[owner].groups.contains_key(&group));
+            assert!(self.threads[owner].crossing.mine[usize::from(group)]);
+        }
+        for Thread { crossing, .. } in &mut self.threads {
+            assert!(!crossing.has_work() && crossing.coming.is_empty() && crossing.leaving.is_empty());
+            assert_eq!(crossing.next_at(), None);
+        }
+        assert_eq!(self.pool.len(), 4096);
     }
 }
 
@@ -161,6 +259,12 @@ enum Step {
     Want(usize, u16),
     Help(usize, usize, usize),
     Review(usize, bool),
+    /// time passes, and the NIC delivers some frames early
+    Pass(u64, usize),
+    /// the NIC's table is looked after
+    Write,
+    /// it is being written: the device does by it, but the writer does not know yet
+    Begin,
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
@@ -170,15 +274,23 @@ fn a_step() -> impl Strategy<Value = Step> {
         2 => (0usize..4, 0u16..8).prop_map(|(thread, group)| Step::Want(thread, group)),
         4 => (0usize..4, 0usize..4, 1usize..65).prop_map(|(thread, victim, limit)| Step::Help(thread, victim, limit)),
         1 => (0usize..4, any::<bool>()).prop_map(|(thread, held_up)| Step::Review(thread, held_up)),
+        2 => (0u64..500, 0usize..20).prop_map(|(us, frames)| Step::Pass(us, frames)),
+        1 => Just(Step::Write),
+        1 => Just(Step::Begin),
     ]
 }
 
 proptest! {
-    /// Threads run in any order and as often as they like, groups move at any time, threads take frames from each other's ports: every frame comes to the thread that has its
-    /// group's state, in its flow's order, and none is lost.
+    /// Threads run in any order and as often as they like, groups move at any time, threads take frames from each other's ports:
+    /// every frame comes to the thread that has its group's state, in its flow's order, and none is lost. Where there is a NIC with a table, that follows, however often and
+    /// whenever it is written, until a write fails.
     #[test]
-    fn nothing_is_lost_and_nothing_overtakes(threads in 2usize..5, steps in prop::collection::vec(a_step(), 1..400)) {
-        let mut world = World::new(threads);
+    fn nothing_is_lost_and_nothing_overtakes(
+        threads in 2usize..5,
+        good_writes in prop_oneof![Just(None), Just(Some(u32::MAX)), (0u32..4).prop_map(Some)],
+        steps in prop::collection::vec(a_step(), 1..400),
+    ) {
+        let mut world = World::with(threads, good_writes);
         for step in steps {
             match step {
                 Step::Send(flow, times) => (0..times).for_each(|_| world.send(flow)),
@@ -189,20 +301,177 @@ proptest! {
                 }
                 Step::Help(..) => {}
                 Step::Review(thread, held_up) => world.review(thread % threads, held_up),
+                // well within what the thread of an old queue is waited for
+                Step::Pass(us, frames) if world.now < Instant::ZERO + Duration::from_millis(60) => world.pass(us, frames),
+                Step::Pass(_, frames) => world.pass(0, frames),
+                Step::Write => world.write(),
+                Step::Begin => world.begin(),
             }
         }
         world.settle();
-        prop_assert_eq!(world.taken + world.lost, world.sent.values().sum::<u32>());
-        prop_assert_eq!(world.lost, 0);
-        for group in 0..8 {
-            let owner = usize::from(world.threads[0].crossing.owners().owner(group));
-            prop_assert!(world.threads[owner].groups.contains_key(&group));
-            prop_assert!(world.threads[owner].crossing.mine[usize::from(group)]);
+        world.check();
+        if let Some(nic) = &world.nic {
+            let owners = world.threads[0].crossing.owners();
+            let names: Vec<u16> = (0..8).map(|group| nic.steering.queue(group)).collect();
+            prop_assert_eq!(&names, &nic.table);
+            if good_writes == Some(u32::MAX) {
+                prop_assert!(nic.steering.follows());
+                prop_assert_eq!(&names, &(0..8).map(|group| owners.owner(group)).collect::<Vec<_>>());
+            }
+            prop_assert_eq!(nic.said, u32::from(!nic.steering.follows()));
+            let strays = (0..threads).map(|thread| nic.steering.strays(thread as u16));
+            let strays = strays.map(|it| it.untrue.get() + it.late.get() + it.unanswered.get());
+            prop_assert_eq!(strays.sum::<u64>(), 0);
         }
-        prop_assert!(world.threads.iter_mut().all(|thread| !thread.crossing.has_work()));
-        prop_assert!(world.threads.iter().all(|thread| thread.crossing.coming.is_empty() && thread.crossing.leaving.is_empty()));
-        prop_assert_eq!(world.pool.len(), 4096);
     }
+}
+
+/// A world of two threads whose NIC has a table, where a group of the first has gone to the second; the group and a flow of it.
+fn moved() -> (World, u16, u16) {
+    let mut world = World::with(2, Some(u32::MAX));
+    let flow = 7;
+    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
+    let group = world.groups.of(&of(flow));
+    let owner = usize::from(group % 2);
+    world.threads[1 - owner].crossing.want(group);
+    for _ in 0..10 {
+        world.cycle(1 - owner, 64);
+        world.cycle(owner, 64);
+    }
+    assert_eq!(usize::from(world.threads[0].crossing.owners().owner(group)), 1 - owner);
+    (world, group, flow)
+}
+
+#[test]
+fn a_group_comes_by_its_new_queue_alone_once_the_table_has_followed() {
+    let (mut world, group, flow) = moved();
+    let new = world.threads[0].crossing.owners().owner(group);
+    world.send(flow);
+    world.pass(1000, 0);
+    world.settle();
+    let crossed = |world: &World| world.threads.iter().map(|it| it.crossing.counters().frames_out.get()).sum::<u64>();
+    assert_eq!((crossed(&world), world.nic.as_ref().unwrap().table[usize::from(group)]), (1, new));
+    for _ in 0..50 {
+        world.send(flow);
+        world.pass(1000, 0);
+        world.cycle(usize::from(new), 64);
+    }
+    assert_eq!(crossed(&world), 1);
+    world.check();
+}
+
+#[test]
+fn a_frame_by_the_own_queue_shows_that_the_table_is_written_before_the_writer_says_so() {
+    let (mut world, group, flow) = moved();
+    let new = usize::from(world.threads[0].crossing.owners().owner(group));
+    world.begin();
+    for _ in 0..3 {
+        world.send(flow);
+        world.pass(1000, 0);
+    }
+    for _ in 0..20 {
+        world.pass(200, 0);
+        (0..2).for_each(|at| world.cycle(at, 64));
+    }
+    // all is taken, but the group cannot go elsewhere as long as somebody may write its entry
+    assert_eq!((world.taken, world.threads[new].crossing.counters().waited.get()), (3, 3));
+    assert!(!world.threads[new].crossing.mine[usize::from(group)]);
+    assert_eq!(world.threads[new].crossing.next_at(), None);
+    world.send(flow);
+    world.pass(1000, 0);
+    world.cycle(new, 64);
+    assert_eq!((world.taken, world.threads[new].crossing.counters().waited.get()), (4, 3));
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn an_acknowledgement_does_not_wait_for_what_the_old_queue_may_have() {
+    let (mut world, group, flow) = moved();
+    let new = usize::from(world.threads[0].crossing.owners().owner(group));
+    let mut bytes = vec![0; 14 + 20 + 20];
+    Link { dst: [2; 6], src: [4; 6], tag: None, ether_type: EtherType::IPV4 }.write(&mut bytes);
+    let mut head = [0; 20];
+    let (src, dst) = (CLIENT.into(), SERVER.into());
+    ipv4::Header { src, dst, protocol: Protocol::TCP, ttl: 64, payload_bytes: 20 }.write(&mut head);
+    bytes[14..34].copy_from_slice(&head);
+    bytes[34..36].copy_from_slice(&flow.to_be_bytes());
+    bytes[36..38].copy_from_slice(&53u16.to_be_bytes());
+    let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
+    // an acknowledgement, and one that ends the connection
+    for flags in [0x10, 0x11] {
+        (bytes[46], bytes[47]) = (5 << 4, flags);
+        let mut frame = world.pool.take().unwrap();
+        assert!(frame.fill(&bytes));
+        received.push(frame);
+    }
+    let crossing = &mut world.threads[new].crossing;
+    crossing.sort(&mut received, &mut rx, &mut lost);
+    assert_eq!((rx.len(), rx[0].bytes()[47], lost.len(), crossing.counters().waited.get()), (1, 0x10, 0, 1));
+    crossing.clear(|frame| world.pool.give(frame));
+    rx.drain(..).for_each(|frame| world.pool.give(frame));
+    assert_eq!(world.pool.len(), 4096);
+}
+
+#[test]
+fn a_thread_that_does_not_answer_is_waited_for_a_while_and_counted() {
+    let (mut world, group, flow) = moved();
+    let new = usize::from(world.threads[0].crossing.owners().owner(group));
+    world.write();
+    world.cycle(new, 64);
+    world.send(flow);
+    world.pass(1000, 0);
+    world.cycle(new, 64);
+    // younger than what the other thread may have: it waits
+    assert_eq!((world.taken, world.threads[new].crossing.counters().waited.get()), (0, 1));
+    assert!(world.threads[new].crossing.next_at().is_some());
+    world.pass(200_000, 0);
+    world.cycle(new, 64);
+    assert_eq!(world.taken, 1);
+    assert_eq!(world.nic.as_ref().unwrap().steering.strays(new as u16).unanswered.get(), 1);
+    // and its answer that comes after all finds nobody
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn what_comes_later_than_was_waited_for_is_counted_and_waited_for_longer() {
+    let (mut world, group, flow) = moved();
+    let old = usize::from(1 - world.threads[0].crossing.owners().owner(group));
+    world.settle();
+    let steering = world.nic.as_ref().unwrap().steering.clone();
+    let grace = steering.grace();
+    for late in 1..4 {
+        world.nic.as_mut().unwrap().table[usize::from(group)] = old as u16;
+        world.send(flow);
+        world.pass(1000, 0);
+        world.cycle(old, 64);
+        assert_eq!((steering.strays(old as u16).late.get(), steering.grace()), (late, 2 * grace));
+    }
+    assert_eq!(steering.strays(old as u16).untrue.get(), 0);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn a_table_by_which_frames_do_not_come_is_given_up() {
+    let (mut world, group, flow) = moved();
+    let old = usize::from(1 - world.threads[0].crossing.owners().owner(group));
+    world.settle();
+    world.pass(200_000, 0);
+    let Nic { steering, table, .. } = world.nic.as_mut().unwrap();
+    table[usize::from(group)] = old as u16;
+    let steering = steering.clone();
+    for sent in 0..1500 {
+        assert_eq!(steering.follows(), sent <= 1024, "after {sent} frames");
+        world.send(flow);
+        world.pass(1000, 0);
+        world.cycle(old, 64);
+        world.cycle(1 - old, 64);
+    }
+    assert!(steering.strays(old as u16).untrue.get() >= 1024);
+    world.settle();
+    world.check();
 }
 
 #[test]
@@ -267,7 +536,7 @@ fn what_other_threads_have_sent_counts_as_backlog() {
     let owners = Arc::new(Owners::new(Groups::keyed(8, [77, 99]), 2, |_| 1));
     let bells: Vec<_> = (0..2).map(|_| Arc::new(Bell::new().unwrap())).collect();
     let helpers = Helpers::new(8, [None, None]);
-    let mut threads = crossings(&owners, Some(&Policy::default()), 0, &bells, &helpers);
+    let mut threads = crossings(&owners, Some(&Policy::default()), None, 0, &bells, &helpers);
     let (arena, frames) = Arena::new(64, 2048).unwrap();
     let mut pool = Pool::new(arena, frames);
     let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());

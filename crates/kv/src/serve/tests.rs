@@ -390,7 +390,8 @@ fn datagrams_are_gets_of_one_packet() {
     assert_eq!(asked(one, b"get k\r\n").as_deref(), Some("VALUE k 7 5\r\nvalue\r\nEND\r\n"));
     assert_eq!(asked(one, b"get k none k\r\nmg k f\r\n").unwrap().lines().count(), 6);
     assert_eq!(asked(one, b"get l\r\n").as_deref(), Some("SERVER_ERROR answer too large for a datagram\r\n"));
-    for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"] {
+    for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"]
+    {
         assert!(asked(one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
     }
     // several datagrams, no whole request, no header

@@ -62,7 +62,8 @@ impl Store {
         let shards = 1usize << shards.ilog2();
         let figures: Box<[_]> = (0..shards).map(|_| Arc::<Figures>::default()).collect();
         let each = limits.memory_bytes / shards as u64;
-        let shards = figures.iter().map(|figures| CacheAligned(Mutex::new(Shard::new(each, figures.clone())))).collect();
+        let shards =
+            figures.iter().map(|figures| CacheAligned(Mutex::new(Shard::new(each, figures.clone())))).collect();
         Store { shards, figures, limits }
     }
 

@@ -157,7 +157,12 @@ fn run(shard: &mut Shard, twin: &mut Twin, act: &Act, evicts: bool) {
             let expected = twin.live(key).map(|(value, ..)| value.clone());
             let found = get(shard, &name(key), now);
             if !(evicts && found.is_none()) {
-                assert!(found == expected, "{key}: {:?} against {:?} bytes", found.map(|v| v.len()), expected.map(|v| v.len()));
+                assert!(
+                    found == expected,
+                    "{key}: {:?} against {:?} bytes",
+                    found.map(|v| v.len()),
+                    expected.map(|v| v.len())
+                );
             }
         }
         Act::Delete(key) => {
@@ -275,10 +280,8 @@ fn what_is_on_its_way_never_changes() {
     let mut now = 2;
     set(&mut shard, b"a", &pattern(1, 50_000), now);
     let place = shard.find(hash(b"a"), b"a", now).unwrap();
-    let held: Vec<_> = shard
-        .chunks(place)
-        .map(|(chunk, bytes)| (shard.memory().content(chunk).unwrap().clone(), bytes))
-        .collect();
+    let held: Vec<_> =
+        shard.chunks(place).map(|(chunk, bytes)| (shard.memory().content(chunk).unwrap().clone(), bytes)).collect();
     // overwritten, deleted, evicted many times over
     for n in 0..200u32 {
         now += 1;

@@ -14,6 +14,7 @@ mod flows;
 mod hostile;
 mod life;
 mod likeness;
+mod nic_table;
 mod own;
 mod peers;
 mod spread;

@@ -67,12 +67,16 @@ counted! {
         Rejected = "rejected",
         /// a handshake of ours is complete
         Connected = "connected",
+        /// a handshake of ours was refused, since its answer would have come to another thread
+        Elsewhere = "connect refused, another thread's",
         /// both sides finished
         Closed = "closed",
         /// the peer reset it
         Reset = "reset by peer",
         /// we aborted it
         Aborted = "aborted",
+        /// its thread panicked, and nothing is known of it any more
+        Lost = "lost by a panic",
         /// it made no progress for too long
         TimedOut = "timed out",
         /// something it needed ran out

@@ -128,7 +128,8 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine over such a port, which counts in `counters`. Everything it will ever need is allocated here.
     pub(crate) fn new(config: &TcpConfig, facts: &port::Facts, counters: Arc<Counters>) -> Engine {
-        // an engine before this one may have left some
+        // an engine before this one may have left some, with connections that nobody knows any more
+        (0..counters.connections.get()).for_each(|_| counters.on(Event::Lost));
         [&counters.connections, &counters.half_open, &counters.time_wait].iter().for_each(|gauge| gauge.set(0));
         let mtu = facts.mtu.min(facts.frame_bytes - wire::ethernet::TAGGED_HEADER_BYTES);
         let limits = &config.limits;

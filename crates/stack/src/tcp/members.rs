@@ -26,10 +26,21 @@ struct Link {
 
 const FREE: Link = Link { next: NONE, previous: NONE };
 
+/// Which flow groups are this thread's. Groups come and go, so it is asked each time.
+pub trait Ours: std::fmt::Debug + Send + Sync {
+    /// Whether this one is.
+    fn owns(&self, group: u16) -> bool;
+
+    /// Whether there is any.
+    fn owns_some(&self) -> bool;
+}
+
 /// The lists.
 #[derive(Debug)]
 pub(crate) struct Members {
     groups: Arc<Groups>,
+    /// which of them are this thread's, if that was told
+    ours: Option<Arc<dyn Ours>>,
     /// who came last, by group
     heads: Vec<u32>,
     links: Vec<Link>,
@@ -50,6 +61,7 @@ impl Members {
             heads: vec![NONE; groups.count()],
             links: base::huge::table(all as usize, |_| FREE),
             groups,
+            ours: None,
             half_opens: connections,
             waits4,
             waits6: waits4 + time_wait,
@@ -83,6 +95,20 @@ impl Members {
     pub(crate) fn group(&self, tuple: &Tuple) -> u16 {
         // both ends are of one family
         Flow::new(Protocol::TCP, tuple.remote(), tuple.local()).map_or(0, |flow| self.groups.of(&flow))
+    }
+
+    /// Tells which groups are this thread's.
+    pub(crate) fn set_ours(&mut self, ours: Arc<dyn Ours>) {
+        self.ours = Some(ours);
+    }
+
+    pub(crate) fn ours(&self) -> Option<&Arc<dyn Ours>> {
+        self.ours.as_ref()
+    }
+
+    /// Whether the packets of such a connection come to this thread.
+    pub(crate) fn is_ours(&self, tuple: &Tuple) -> bool {
+        self.ours.as_ref().is_none_or(|ours| ours.owns(self.group(tuple)))
     }
 
     /// Somebody comes.

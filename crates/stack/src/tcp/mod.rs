@@ -71,6 +71,7 @@ pub(crate) use engine::{Engine, Outlet};
 pub(crate) use hop::Hop;
 pub(crate) use input::Place;
 pub(crate) use listen::Origin;
+pub use members::Ours;
 pub use moves::{Arrived, Departure};
 pub use send::BLOCK_BYTES;
 pub use usage::Usage;

@@ -22,7 +22,7 @@ use super::half_open::HalfOpen;
 use super::hop::{Hop, pseudo};
 use super::inflight::{Board, Record};
 use super::limits::Source;
-use super::members::Members;
+use super::members::{Members, Ours};
 use super::output::{lay_out, timestamps};
 use super::state::State;
 use super::tick::Tick;
@@ -130,6 +130,18 @@ impl Engine {
     /// How flows fall into groups, if that was told.
     pub(crate) fn groups(&self) -> Option<&Arc<Groups>> {
         self.members.as_ref().map(|members| members.groups())
+    }
+
+    /// Knows from now on which of them are this thread's.
+    pub(crate) fn set_ours(&mut self, ours: Arc<dyn Ours>) {
+        if let Some(members) = &mut self.members {
+            members.set_ours(ours);
+        }
+    }
+
+    /// Which are, if that was told.
+    pub(crate) fn ours(&self) -> Option<&Arc<dyn Ours>> {
+        self.members.as_ref().and_then(|members| members.ours())
     }
 
     /// Whether the group has connections, which the service would have to let go.

@@ -24,6 +24,9 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same after a reset of ours has cleared what the peer remembered.
 const SYN_AGAIN: Duration = Duration::from_millis(10);
 
+/// After so many ports that lead to other threads it is asked whether any can lead here.
+const DOUBTS: u32 = 256;
+
 /// The ephemeral ports (RFC 6335 section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
@@ -56,24 +59,50 @@ impl Engine {
         Ok(self.connections[index as usize].handle(index))
     }
 
-    /// The tuple, with a port that no connection to this peer has: by a keyed hash, then one after the other (RFC 6056 section 3.3.3).
+    /// The tuple, with a port that no connection to this peer has: by a keyed hash, then one after the other (RFC 6056 section 3.3.3),
+    /// without those that lead to other threads. With a part 1/n of the flow groups that is every n-th.
     fn free_tuple(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Result<Tuple, CallError> {
         let tuple = |port| Tuple::new(SocketAddr::new(local.ip(), port), peer).ok_or(CallError::NoSuchAddress);
         if local.port() != 0 {
             let tuple = tuple(local.port())?;
+            if !self.is_ours(&tuple) {
+                return Err(self.elsewhere());
+            }
             return if self.is_free(now, &tuple) { Ok(tuple) } else { Err(CallError::InUse) };
         }
         let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let offset = self.numbers.clock_offset(&tuple(0)?);
+        let mut others = 0;
         for _ in 0..count {
             self.next_port = self.next_port.wrapping_add(1);
             let port = EPHEMERAL.start() + (offset.wrapping_add(self.next_port) % count) as u16;
             let tuple = tuple(port)?;
-            if self.is_free(now, &tuple) {
+            if !self.is_ours(&tuple) {
+                others += 1;
+                if others == DOUBTS && !self.owns_some() {
+                    break;
+                }
+            } else if self.is_free(now, &tuple) {
                 return Ok(tuple);
             }
         }
-        Err(CallError::InUse)
+        // where some lead here, those are taken
+        Err(if others == 0 || self.owns_some() { CallError::InUse } else { self.elsewhere() })
+    }
+
+    /// Whether what the peer answers comes to this thread.
+    fn is_ours(&self, tuple: &Tuple) -> bool {
+        self.members.as_ref().is_none_or(|members| members.is_ours(tuple))
+    }
+
+    fn owns_some(&self) -> bool {
+        self.ours().is_none_or(|ours| ours.owns_some())
+    }
+
+    #[cold]
+    fn elsewhere(&self) -> CallError {
+        self.counters.on(Event::Elsewhere);
+        CallError::Elsewhere
     }
 
     fn is_free(&self, _now: Instant, tuple: &Tuple) -> bool {

@@ -66,6 +66,56 @@ fn a_frame_is_of_the_flow_between_its_ends() {
 }
 
 #[test]
+fn only_what_nics_agree_on_is_plain() {
+    for (src, dst) in PAIRS.map(|(src, dst)| (socket(src), socket(dst))) {
+        for (protocol, plain) in [(Protocol::TCP, true), (Protocol::UDP, true), (Protocol::ICMP, false)] {
+            let (ether_type, packet) = packet(protocol, src, dst);
+            for tag in [None, Some(7)] {
+                assert_eq!(is_plain(&framed(ether_type, tag, &packet)), plain, "{src} {protocol:?}");
+            }
+            assert!(!is_plain(&framed(EtherType::ARP, None, &packet)));
+            assert!(!is_plain(&framed(ether_type, None, &packet[..10])));
+        }
+    }
+    let fragment = ipv4([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), Protocol::UDP, 0x2000, &transport(1, 2));
+    assert!(!is_plain(&framed(EtherType::IPV4, None, &fragment)));
+}
+
+#[test]
+fn a_pure_ack_acknowledges_and_does_nothing_else() {
+    let segment = |flags: u8, payload: &[u8]| {
+        let mut bytes = vec![0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0];
+        bytes.extend_from_slice(payload);
+        bytes
+    };
+    let (ack, ece) = (0x10, 0x40);
+    let cases = [
+        (ack, &b""[..], true),
+        (ack | ece, b"", true),
+        (ack, b"x", false),
+        (0x11, b"", false), // FIN
+        (0x12, b"", false), // SYN
+        (0x14, b"", false), // RST
+        (0x18, b"x", false),
+        (0, b"", false),
+    ];
+    for (flags, payload, pure) in cases {
+        let segment = segment(flags, payload);
+        let mut v4 = ipv4([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), Protocol::TCP, 0, &segment);
+        let sum = crate::Sum::of(&v4[..20]).checksum();
+        v4[10..12].copy_from_slice(&sum);
+        // behind a short packet a link pads
+        v4.extend_from_slice(&[0; 6]);
+        assert_eq!(is_pure_ack(&framed(EtherType::IPV4, None, &v4)), pure, "{flags:#x}");
+        let ends: [Ipv6Addr; 2] = ["2001:db8::9", "2001:db8::1"].map(|at| at.parse().unwrap());
+        let v6 = ipv6(ends[0], ends[1], Protocol::TCP, &segment);
+        assert_eq!(is_pure_ack(&framed(EtherType::IPV6, Some(7), &v6)), pure, "{flags:#x}");
+        let other = ipv6(ends[0], ends[1], Protocol::UDP, &segment);
+        assert!(!is_pure_ack(&framed(EtherType::IPV6, None, &other)));
+    }
+}
+
+#[test]
 fn an_icmp_error_is_of_the_flow_that_it_quotes() {
     let (peer, ours) = (socket("203.0.113.9:40000"), socket("192.0.2.1:80"));
     let (_, sent) = packet(Protocol::TCP, ours, peer);
