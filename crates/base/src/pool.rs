@@ -131,6 +131,12 @@ impl Pool {
         }
     }
 
+    /// Whether a frame that is given here stays; else it is another's that this pool is joined with.
+    #[inline]
+    pub fn is_home_of(&self, frame: &Frame) -> bool {
+        self.homes.as_ref().is_none_or(|homes| homes.is_mine(frame))
+    }
+
     /// Free frames.
     pub fn len(&self) -> usize {
         self.free.len()
@@ -194,6 +200,7 @@ mod tests {
             for _ in 0..20 {
                 let mut frame = pools[from].take().unwrap();
                 assert!(frame.fill(b"away"));
+                assert_eq!(pools[to].is_home_of(&frame), from == to);
                 pools[to].give(frame);
             }
             pools.iter_mut().for_each(Pool::bring_home);

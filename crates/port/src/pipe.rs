@@ -74,6 +74,11 @@ impl Pipe {
         &self.stats
     }
 
+    /// Whether a frame is one of this queue's.
+    pub fn has(&self, frame: &Frame) -> bool {
+        self.pool.is_home_of(frame)
+    }
+
     /// Whether it takes super-segments and cuts them, as a device with TSO; not at first.
     pub fn set_segments(&mut self, segments: bool) {
         self.segments = segments;

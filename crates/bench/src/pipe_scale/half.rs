@@ -217,7 +217,6 @@ impl<T: Talk> Half<T> {
         self.rx = rx;
         for from in 0..self.into.len() {
             while let Some(frame) = self.into[from].as_mut().and_then(Consumer::pop) {
-                let frame = self.land(frame);
                 self.send(frame);
             }
         }
@@ -280,6 +279,13 @@ impl<T: Talk> Half<T> {
         if plan.pace.as_ref().is_some_and(|pace| !pace.may_ask(plan.talk.answered(flow))) {
             return self.parked.push_back((flow, frame));
         }
+        // a NIC writes what arrives at a queue into that queue's memory; chunks of two threads between each other have neither
+        // find its own in the cache, whose sets they share
+        if !self.client.has(&frame)
+            && let Some(own) = self.client.take()
+        {
+            self.client.give(std::mem::replace(&mut frame, own));
+        }
         plan.talk.ask(flow, &mut frame);
         self.tally.asked.add(1);
         match &mut self.out[plan.queue(flow)] {
@@ -291,18 +297,6 @@ impl<T: Talk> Half<T> {
                 }
             }
         }
-    }
-
-    /// A frame from another half in memory of this queue's, as a NIC writes what arrives at a queue: two frames share a page, and
-    /// processors that fetch ahead would fetch each other's.
-    fn land(&mut self, frame: Frame) -> Frame {
-        let Some(mut own) = self.client.take() else { return frame };
-        if own.fill(frame.bytes()) {
-            self.client.give(frame);
-            return own;
-        }
-        self.client.give(own);
-        frame
     }
 
     fn send(&mut self, frame: Frame) {

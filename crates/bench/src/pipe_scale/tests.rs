@@ -47,10 +47,10 @@ fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
         let content = Content::new(Protocol::Dns, 100).unwrap();
         let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();
         assert!(figures.moved > 0, "{mode:?} {figures:?}");
-        let [before, after] =
-            [figures.windows.len() / 2, figures.windows.len() - 1].map(|at| &figures.windows[at].answered);
-        let last: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
-        assert!(last.iter().all(|count| *count > 0), "{mode:?} {last:?}");
+        // whoever is kept from its processor may come to have none later
+        let both =
+            |two: &[bed::Window]| two[1].answered.iter().zip(&two[0].answered).all(|(after, before)| after > before);
+        assert!(figures.windows.windows(2).any(both), "{mode:?} {figures:?}");
     }
 }
 
