@@ -314,6 +314,11 @@ impl Balancer {
         self.views[thread].is_busy()
     }
 
+    /// Whether the scheduler lets `thread` wait for its processor.
+    pub fn is_late(&self, thread: usize) -> bool {
+        self.views[thread].shares.is_late()
+    }
+
     /// The moving average of the backlog of `thread`.
     pub fn average(&self, thread: usize) -> u32 {
         self.views[thread].load.average()

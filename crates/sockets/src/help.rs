@@ -176,10 +176,11 @@ impl Helper {
     }
 
     fn look_around(&mut self, now: Instant, idle: bool) {
-        let own = if idle { Look::default() } else { self.board.look(self.me) };
+        let own = if idle { Look::default() } else { self.board.look(self.me, false) };
         self.balancer.on_look(self.me, now, own);
         for thread in (0..self.board.threads()).filter(|thread| *thread != self.me) {
-            self.balancer.on_look(thread, now, self.board.look(thread));
+            let look = self.board.look(thread, self.balancer.is_late(thread));
+            self.balancer.on_look(thread, now, look);
         }
         let busy = self.balancer.is_busy(self.me);
         self.sharing.busy.set(busy.into());

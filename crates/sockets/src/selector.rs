@@ -248,6 +248,61 @@ mod tests {
         assert!(!arrivals.judge(&[5000, 1510]));
     }
 
+    /// A table that no program goes by.
+    fn table(groups: usize, threads: usize, spread: bool) -> Table {
+        Table {
+            owners: Owners::new(groups, threads),
+            walked: 0,
+            taken_over: vec![false; groups],
+            selectors: Vec::new(),
+            processors: (0..threads).collect(),
+            arrivals: Arrivals { spread, ..Arrivals::default() },
+        }
+    }
+
+    fn relief(from: usize, part: u32) -> Relief {
+        Relief { from, part }
+    }
+
+    #[test]
+    fn a_part_of_the_groups_moves_and_each_time_another_one() {
+        let mut table = table(100, 2, false);
+        assert_eq!(table.take_over(relief(0, WHOLE / 2), 1), 25);
+        assert_eq!((table.count(0), table.count(1)), (25, 75));
+        assert_eq!(table.take_over(relief(0, 1), 1), 1, "one at least");
+        assert_eq!(table.take_over(relief(0, WHOLE), 1), 24);
+        assert_eq!(table.take_over(relief(0, WHOLE), 1), 0, "nothing is left");
+        let first = table.choose(&[], relief(1, WHOLE / 8), 0);
+        let second = table.choose(&[], relief(1, WHOLE / 8), 0);
+        assert_eq!((first.len(), second.len()), (12, 12));
+        assert!(first.iter().all(|group| !second.contains(group)));
+        // and no more at once than can be told to the programs soon
+        assert_eq!(self::table(8192, 2, false).take_over(relief(0, WHOLE), 1), MOVES);
+    }
+
+    #[test]
+    fn groups_that_brought_something_go_first_and_alone_where_no_part_is_asked_for() {
+        let mut table = table(100, 2, false);
+        assert_eq!(table.choose(&[41, 40, 66], relief(0, WHOLE / 16), 1)[..2], [40, 66]);
+        assert_eq!(table.choose(&[41, 66, 68], relief(0, 0), 1), [66]);
+        assert_eq!(table.choose(&[41], relief(0, 0), 1), [0; 0], "it is not theirs any more");
+        assert_eq!(table.choose(&[], relief(0, 0), 1), [0; 0]);
+    }
+
+    #[test]
+    fn groups_that_follow_their_packets_are_taken_from_all_and_follow_again_when_taken_back() {
+        let mut table = table(120, 4, true);
+        // each brings something to three others, so a third of them makes up for what is asked of one
+        assert_eq!(table.take_over(relief(2, WHOLE / 4), 0), 10);
+        assert_eq!(table.taken_over.iter().filter(|taken| **taken).count(), 10);
+        assert!((0..120).filter(|group| table.taken_over[*group]).all(|group| table.owners.of(group) == 0));
+        assert_eq!(table.take_over(relief(0, WHOLE / 2), 2), 5);
+        assert_eq!(table.taken_over.iter().filter(|taken| **taken).count(), 5);
+        // one that is stolen from stays where it is needed
+        let theirs = (0..120).find(|group| table.taken_over[*group]).unwrap();
+        assert_eq!(table.choose(&[theirs], relief(0, 0), 3), [theirs]);
+    }
+
     #[test]
     fn processors_count_only_when_each_thread_has_one() {
         let with = |threads, cpus: &[usize]| pinned(&Config { threads, cpus: cpus.to_vec(), ..Config::default() });

@@ -134,15 +134,16 @@ impl Board {
         self.places[thread].state.store(state as u8, Ordering::SeqCst);
     }
 
-    /// Looks at a thread.
-    pub(crate) fn look(&self, thread: usize) -> Look {
+    /// Looks at a thread. What waits at one that sleeps has just woken it, unless its processor is known to let it run `late`.
+    pub(crate) fn look(&self, thread: usize, late: bool) -> Look {
         let place = &self.places[thread];
         let (cycles, down) = (place.counters.cycles.get(), self.is(thread, State::Down));
-        if self.is(thread, State::Asleep) || self.is(thread, State::Watching) {
-            return Look { waiting: 0, cycles, asleep: true, down };
+        let asleep = self.is(thread, State::Asleep) || self.is(thread, State::Watching);
+        if asleep && !late {
+            return Look { waiting: 0, cycles, asleep, down };
         }
         let waiting = place.queues.iter().map(Queue::waiting).max().unwrap_or(0);
-        Look { waiting, cycles, asleep: false, down }
+        Look { waiting, cycles, asleep: asleep && waiting == 0, down }
     }
 
     /// `me` is going to sleep; whether it is to watch.
@@ -294,7 +295,7 @@ mod tests {
         let (board, mut polls) = board(3);
         assert!(board.go_to_sleep(1), "0 and 2 run");
         assert!(!board.go_to_sleep(2), "1 watches already");
-        assert!(board.look(1).asleep && board.look(2).asleep && !board.look(0).asleep);
+        assert!(board.look(1, false).asleep && board.look(2, true).asleep && !board.look(0, false).asleep);
         assert!(!board.go_to_sleep(0));
         // the watcher's time is over: nobody runs, so nobody need watch
         board.wake_up(1, true, false);
@@ -311,7 +312,7 @@ mod tests {
         // and the watcher that has something to do has nobody to wake
         board.wake_up(1, true, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
-        assert!((0..3).all(|thread| !board.look(thread).asleep));
+        assert!((0..3).all(|thread| !board.look(thread, false).asleep));
     }
 
     #[test]
@@ -319,10 +320,26 @@ mod tests {
         let (board, mut polls) = board(3);
         board.go_to_sleep(1);
         assert_eq!(board.go_down(0), [], "there is no table");
-        assert!(board.look(0).down && !woken(&mut polls[0]));
+        assert!(board.look(0, false).down && !woken(&mut polls[0]));
         assert!(woken(&mut polls[1]) && woken(&mut polls[2]));
         board.come_up(0);
-        assert!(!board.look(0).down);
+        assert!(!board.look(0, false).down);
+    }
+
+    #[test]
+    fn what_waits_at_a_thread_that_sleeps_is_seen_when_it_runs_late() {
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let board = Board::new(vec![(waker, Arc::default(), vec![listening(&Arc::new(listener), 8)])], None);
+        board.go_to_sleep(0);
+        assert!(board.look(0, true).asleep, "it has nothing to do");
+        let _stream = std::net::TcpStream::connect(to).unwrap();
+        let seen = |late| (board.look(0, late).waiting, board.look(0, late).asleep);
+        assert_eq!((seen(false), seen(true)), ((0, true), (FULL / 8, false)));
+        board.wake_up(0, false, false);
+        assert_eq!(seen(false), (FULL / 8, false));
     }
 
     #[test]
