@@ -447,7 +447,10 @@ impl Crossing {
         if coming.takes(from) || coming.waiting.len() >= WAITING_FRAMES {
             return rx.push(frame);
         }
-        if coming.turns == Some(Turns::Quiet) && is_plain(frame.bytes()) {
+        if coming.turns == Some(Turns::Quiet)
+            && self.turner.as_ref().is_some_and(|turner| turner.is_writing(group))
+            && is_plain(frame.bytes())
+        {
             coming.turns = Some(Turns::Begun);
         }
         // a sender that hears nothing for some milliseconds would send again

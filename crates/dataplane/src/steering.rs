@@ -5,7 +5,8 @@
 //! likes; so a thread leaves a wish in a cell of its own group's, and a thread of whoever runs the dataplane carries wishes out
 //! ([`Steering::serve`]), many in one write. No lock, no allocation and no call that waits on the side of the dataplane.
 //!
-//! A cell goes from idle to wanted by the group's owner, from wanted to done or refused by the writer, and back to idle by the owner.
+//! A cell goes from idle to wanted by the group's owner, over being written to done or refused by the writer, and back to idle by the
+//! owner.
 //! How frames keep their order meanwhile is told in `crossing::turning`.
 //!
 //! The table is trusted no further than it proves true: a thread counts frames that come to its queue though table and hash say
@@ -32,8 +33,9 @@ const LONGEST_GRACE_US: u32 = 4_000;
 
 const IDLE: u32 = 0;
 const WANTED: u32 = 1 << 16;
-const DONE: u32 = 2 << 16;
-const REFUSED: u32 = 3 << 16;
+const WRITING: u32 = 2 << 16;
+const DONE: u32 = 3 << 16;
+const REFUSED: u32 = 4 << 16;
 const STATE: u32 = !0xffff;
 
 const FOLLOWS: u8 = 0;
@@ -177,13 +179,7 @@ impl Steering {
 
     /// One look at all wishes; whether something was written.
     pub(crate) fn step(&self, table: &mut dyn Table, turns: &mut Vec<Turn>, said: &mut bool) -> bool {
-        turns.clear();
-        for (entry, wish) in self.wishes.iter().enumerate() {
-            let wish = wish.load(Ordering::Acquire);
-            if wish & STATE == WANTED {
-                turns.push(Turn { entry: entry as u16, queue: wish as u16 });
-            }
-        }
+        self.take_wishes(turns);
         let mut wrote = false;
         if !turns.is_empty() && self.follows() {
             match table.write(turns) {
@@ -208,6 +204,19 @@ impl Steering {
             table.given_up("frames come to other queues than its hash and its table say");
         }
         wrote
+    }
+
+    /// The writer's: what is wished for, to be written now.
+    pub(crate) fn take_wishes(&self, turns: &mut Vec<Turn>) {
+        turns.clear();
+        for (entry, cell) in self.wishes.iter().enumerate() {
+            let wish = cell.load(Ordering::Acquire);
+            if matches!(wish & STATE, WANTED | WRITING) {
+                let turn = Turn { entry: entry as u16, queue: wish as u16 };
+                cell.store(WRITING | u32::from(turn.queue), Ordering::Release);
+                turns.push(turn);
+            }
+        }
     }
 
     fn answer(&self, turns: &[Turn], answer: u32) {
@@ -303,12 +312,9 @@ impl Steering {
         self.bell.ring();
     }
 
-    /// What is wished for now.
-    #[cfg(test)]
-    pub(crate) fn wished(&self) -> Vec<Turn> {
-        let wishes = self.wishes.iter().map(|wish| wish.load(Ordering::Acquire)).enumerate();
-        let wanted = wishes.filter(|(_, wish)| wish & STATE == WANTED);
-        wanted.map(|(entry, wish)| Turn { entry: entry as u16, queue: wish as u16 }).collect()
+    /// Whether an entry may be written just now.
+    pub(crate) fn is_writing(&self, entry: u16) -> bool {
+        self.wishes[usize::from(entry)].load(Ordering::Acquire) & STATE == WRITING
     }
 
     /// One thread's counters.
@@ -323,11 +329,8 @@ struct Leaves<'a>(&'a Steering);
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
         self.0.give_up(FAILED);
-        let wanted = |(entry, wish): (usize, &AtomicU32)| {
-            let wish = wish.load(Ordering::Acquire);
-            (wish & STATE == WANTED).then_some(Turn { entry: entry as u16, queue: wish as u16 })
-        };
-        let turns: Vec<Turn> = self.0.wishes.iter().enumerate().filter_map(wanted).collect();
+        let mut turns = Vec::new();
+        self.0.take_wishes(&mut turns);
         self.0.answer(&turns, REFUSED);
         self.0.gone.store(true, Ordering::Release);
         self.0.threads.get().into_iter().flatten().for_each(|bell| bell.ring());

@@ -157,7 +157,9 @@ impl World {
 
     fn begin(&mut self) {
         let Some(Nic { steering, table, good_writes: 1.., .. }) = &mut self.nic else { return };
-        steering.wished().into_iter().for_each(|turn| table[usize::from(turn.entry)] = turn.queue);
+        let mut turns = Vec::new();
+        steering.take_wishes(&mut turns);
+        turns.into_iter().for_each(|turn| table[usize::from(turn.entry)] = turn.queue);
     }
 
     fn write(&mut self) {

@@ -5,7 +5,7 @@
 //! 1. The owner turns it: from now on what other threads forward is taken at once, and what comes by the own queue waits, since it
 //!    is younger (but for TCP's pure acknowledgements, which may overtake, and for which senders' timers wait). Then it wishes for its queue in the table ([`Steering`]). Nothing has changed until that is written, and a wish that
 //!    is refused ends here, with nothing lost.
-//! 2. When it is written, which the writer says or a frame by the own queue shows, the owner tells the thread of the old queue. That one waits until the device has passed on what it had
+//! 2. When it is written, which the writer says or a frame by the own queue shows while that is being done, the owner tells the thread of the old queue. That one waits until the device has passed on what it had
 //!    hashed before the write (a time: [`Steering::grace`]), notes how many frames are in its receive ring by then, and when it has gone
 //!    through so many, or has found the ring empty, everything old is in the ring to the owner. It says so behind that.
 //! 3. The owner takes what waited, and from then on what comes by its own queue. The group is settled when the writer has answered, too.
@@ -140,6 +140,12 @@ impl Turner {
             self.steering.is_untrue();
         }
         (self.judged, self.untrue) = (0, 0);
+    }
+
+    /// Whether the NIC may bring a group here already, though the writer has not said so. Before that, what comes is left from when
+    /// it did so the last time.
+    pub(super) fn is_writing(&self, group: u16) -> bool {
+        self.steering.is_writing(group)
     }
 
     /// A frame of another's group came by the own queue.

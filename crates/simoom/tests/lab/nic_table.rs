@@ -172,6 +172,31 @@ fn nothing_crosses_once_the_table_has_followed() {
     }
 }
 
+/// What the kernel says of a child of this process.
+fn child_of(pid: u32) -> Option<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut all = processes.filter_map(|process| std::fs::read_to_string(process.path().join("status")).ok());
+    all.find(|status| status.lines().any(|line| line == format!("PPid:\t{pid}")))
+}
+
+#[test]
+fn a_table_that_is_to_be_kept_stays_and_nobody_keeps_it() {
+    let (pins, lab) = a_nic();
+    let hex: Vec<String> = key(&lab).iter().map(|byte| format!("{byte:02x}")).collect();
+    let (hex, table) = (hex.join(":"), pins.table().display().to_string());
+    for [balance, what] in [["off", table.as_str()], ["steal", "keep"]] {
+        let options = ["--balance", balance, "--rss-key", &hex, "--rss-table", what];
+        let args = [&["--interface", "vs", "--cpus", "0,1", "--listen", "198.18.0.1:80"], &options[..]].concat();
+        let web = Web::start(lab.server(), &args);
+        assert_eq!(child_of(web.server.process.id()), None);
+        if balance == "steal" {
+            move_all(&web, "0", "1");
+        }
+        assert!(curl(&lab, &["http://198.18.0.1/5000000.bin"]) == contents(5_000_000));
+        assert_eq!(lab.nic().unwrap().table().unwrap(), in_turn(), "{options:?}");
+    }
+}
+
 #[test]
 fn the_table_is_put_back_when_the_server_ends_and_when_it_is_killed() {
     let (pins, lab) = a_nic();
@@ -180,6 +205,9 @@ fn the_table_is_put_back_when_the_server_ends_and_when_it_is_killed() {
     let found = nic.table().unwrap();
     for end in [Signal::TERM, Signal::KILL] {
         let web = serve(&lab, &pins, &key(&lab));
+        // what it has needs no capability
+        let keeper = child_of(web.server.process.id()).expect("a keeper");
+        assert!(keeper.lines().any(|line| line == "CapPrm:\t0000000000000000"), "{keeper}");
         move_all(&web, "0", "1");
         assert!(lab::wait_until(|| nic.table().unwrap() == vec![1; 128], PATIENCE));
         web.server.process.signal(end);
