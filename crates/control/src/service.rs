@@ -467,9 +467,10 @@ impl Maker {
             let records = access_log.as_ref().map(|log| log.records());
             web::Server::with_stats(site.reader(), options.clone(), records, self.web_stats[thread].clone())
         });
-        let kv = published.kv.as_ref().zip(kv.as_ref()).map(|(shared, options)| {
-            kv::Server::new(shared.clone(), options.clone(), self.kv_stats[thread].clone())
-        });
+        let kv =
+            published.kv.as_ref().zip(kv.as_ref()).map(|(shared, options)| {
+                kv::Server::new(shared.clone(), options.clone(), self.kv_stats[thread].clone())
+            });
         let echo =
             echo.as_ref().map(|options| echo::Server::with_stats(options.clone(), self.echo_stats[thread].clone()));
         Composed { division: *division, dns, web, kv, echo }

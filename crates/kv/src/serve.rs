@@ -4,9 +4,7 @@
 //! of a bounded pool. Answers of one event go out together. A client that sends on without reading finds its receive window closed:
 //! nothing more is done for it until it has taken what it was answered. Connections may move between the servers of one store.
 
-use app::{
-    Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams,
-};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
 use base::Instant;
 use base::counter::{Figure, Report};
 use std::fmt;
@@ -337,12 +335,7 @@ impl Core {
 
     /// Hands the answers to the engine; what it does not take waits.
     #[inline]
-    fn flush<C: Streams>(
-        &mut self,
-        calls: &mut C,
-        connection: Connection,
-        client: &mut Client,
-    ) -> Result<(), Aborted> {
+    fn flush<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) -> Result<(), Aborted> {
         let left = self.out.left();
         if left == 0 {
             return Ok(());

@@ -64,7 +64,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut figures = Vec::new();
     let (summary, mean) = measure(common, [ROUND / 4, ROUND], |gets| alone.run(gets), |ns| ns)?;
     let unit = "ns a GET";
-    let figure = |what: String, summary, mean| Figure { what, unit, decimals: 1, summary, mean: Some(mean), asked: None };
+    let figure =
+        |what: String, summary, mean| Figure { what, unit, decimals: 1, summary, mean: Some(mean), asked: None };
     let is_asked = options.items == 1_000_000;
     figures.push(figure(format!("{what}: the service"), summary, mean).asked(is_asked.then_some("200 ns")));
     println!("{}", figures[0].line());

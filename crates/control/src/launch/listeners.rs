@@ -53,7 +53,8 @@ impl Listening {
 
     /// Where our own stack takes datagrams.
     pub(super) fn datagrams(&self) -> Option<UdpListener> {
-        matches!(self.kind, Kind::Dns | Kind::Echo).then_some(UdpListener { listener: self.listener, local: self.address })
+        matches!(self.kind, Kind::Dns | Kind::Echo)
+            .then_some(UdpListener { listener: self.listener, local: self.address })
     }
 
     /// Where our own stack takes connections: the web's and the key-value store's anywhere, those of DNS at own addresses.

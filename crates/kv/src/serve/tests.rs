@@ -194,9 +194,9 @@ fn script() -> Vec<u8> {
     script.extend(b"get k0 k1 k2 k3 k4 k5 k6 none k1\r\nmg k6 v s\r\nms k5 5\r\nshort\r\nmg k5 v\r\nstats settings\r\nnonsense\r\n");
     script.extend("get k4 k5 k1\r\n".repeat(50).bytes());
     script.extend(b"set bad 0 0 9000\r\n");
-    script.extend([b'x'; 9002]);
+    script.extend(vec![b'x'; 9002]);
     script.extend(b"\r\nget bad\r\nset large 0 0 2000000\r\n");
-    script.extend([b'y'; 2_000_000]);
+    script.extend(vec![b'y'; 2_000_000]);
     script.extend(b"\r\nmn\r\nquit\r\n");
     script
 }
@@ -390,7 +390,8 @@ fn datagrams_are_gets_of_one_packet() {
     assert_eq!(asked(one, b"get k\r\n").as_deref(), Some("VALUE k 7 5\r\nvalue\r\nEND\r\n"));
     assert_eq!(asked(one, b"get k none k\r\nmg k f\r\n").unwrap().lines().count(), 6);
     assert_eq!(asked(one, b"get l\r\n").as_deref(), Some("SERVER_ERROR answer too large for a datagram\r\n"));
-    for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"] {
+    for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"]
+    {
         assert!(asked(one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
     }
     // several datagrams, no whole request, no header

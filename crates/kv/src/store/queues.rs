@@ -77,7 +77,11 @@ impl Queues {
         let (newer, older) = (view.newer(), view.older());
         let list = &mut self.lists[usize::from(view.queue())][usize::from(view.is(MAIN))];
         list.len -= 1;
-        if newer == NONE { list.newest = older } else { item::set_older(memory.cell_mut(newer), older) }
+        if newer == NONE {
+            list.newest = older
+        } else {
+            item::set_older(memory.cell_mut(newer), older)
+        }
         if older == NONE { list.oldest = newer } else { item::set_newer(memory.cell_mut(older), newer) }
     }
 

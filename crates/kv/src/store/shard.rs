@@ -84,11 +84,13 @@ pub(crate) struct Shard {
     copied: Vec<u8>,
     /// how often it was made anew: places of the one before mean nothing
     generation: u32,
+    /// bytes of the largest item, as they are counted
+    item_bytes: u64,
     figures: Arc<Figures>,
 }
 
 impl Shard {
-    pub(crate) fn new(bytes: u64, figures: Arc<Figures>) -> Shard {
+    pub(crate) fn new(bytes: u64, item_bytes: u64, figures: Arc<Figures>) -> Shard {
         let memory = Memory::new((bytes / PAGE_BYTES as u64) as usize);
         let queues = memory.classes().len() + 1;
         let index = Index::new(bytes);
@@ -100,6 +102,7 @@ impl Shard {
             flushed: 0,
             flush_at: 0,
             generation: 0,
+            item_bytes,
             swept: 0,
             places: Vec::with_capacity(PAGE_BYTES / 64),
             copied: Vec::with_capacity(CHUNK_BYTES),
@@ -192,7 +195,8 @@ impl Shard {
 
     /// An empty one in its place, with the same numbers for stores.
     pub(crate) fn renewed(&self, bytes: u64, figures: Arc<Figures>) -> Shard {
-        Shard { cas: self.cas, generation: self.generation.wrapping_add(1), ..Shard::new(bytes, figures) }
+        let item_bytes = self.item_bytes;
+        Shard { cas: self.cas, generation: self.generation.wrapping_add(1), ..Shard::new(bytes, item_bytes, figures) }
     }
 
     /// A new number for a store.
@@ -582,6 +586,9 @@ impl Shard {
         let view = self.view(old);
         let (kept, binary) = (view.bytes() as usize, view.is(BINARY));
         let order = Order { flags: view.flags(), expiry: view.expiry(), binary, ..*order };
+        if super::counted_bytes(order.key.len(), order.flags, kept + added) > self.item_bytes {
+            return Stored::NotStored;
+        }
         let Ok(place) = self.build(&order, kept + added, now) else { return Stored::NotStored };
         // the old one may have had to go for it
         let Some(old) = self.find(order.hash, order.key, now) else {

@@ -12,7 +12,7 @@ fn hash(key: &[u8]) -> u64 {
 
 fn shard(pages: usize) -> (Shard, Arc<Figures>) {
     let figures = Arc::<Figures>::default();
-    (Shard::new((pages * PAGE_BYTES) as u64, figures.clone()), figures)
+    (Shard::new((pages * PAGE_BYTES) as u64, 1 << 20, figures.clone()), figures)
 }
 
 fn order(mode: Mode, key: &[u8]) -> Order<'_> {
@@ -157,7 +157,12 @@ fn run(shard: &mut Shard, twin: &mut Twin, act: &Act, evicts: bool) {
             let expected = twin.live(key).map(|(value, ..)| value.clone());
             let found = get(shard, &name(key), now);
             if !(evicts && found.is_none()) {
-                assert!(found == expected, "{key}: {:?} against {:?} bytes", found.map(|v| v.len()), expected.map(|v| v.len()));
+                assert!(
+                    found == expected,
+                    "{key}: {:?} against {:?} bytes",
+                    found.map(|v| v.len()),
+                    expected.map(|v| v.len())
+                );
             }
         }
         Act::Delete(key) => {
@@ -266,7 +271,7 @@ fn memory_goes_from_one_size_to_another_when_the_load_changes() {
     assert!(stored(20_000, 20_000, 2000) >= 90);
     // a page follows for each page's worth of what had to go
     assert!(stored(30_000, 600, 3000) > 1000);
-    assert!(figures.pages_moved.get() >= 20);
+    assert!(figures.pages_moved.get() >= 10, "{} pages moved", figures.pages_moved.get());
 }
 
 #[test]
@@ -275,10 +280,8 @@ fn what_is_on_its_way_never_changes() {
     let mut now = 2;
     set(&mut shard, b"a", &pattern(1, 50_000), now);
     let place = shard.find(hash(b"a"), b"a", now).unwrap();
-    let held: Vec<_> = shard
-        .chunks(place)
-        .map(|(chunk, bytes)| (shard.memory().content(chunk).unwrap().clone(), bytes))
-        .collect();
+    let held: Vec<_> =
+        shard.chunks(place).map(|(chunk, bytes)| (shard.memory().content(chunk).unwrap().clone(), bytes)).collect();
     // overwritten, deleted, evicted many times over
     for n in 0..200u32 {
         now += 1;

@@ -123,8 +123,7 @@ fn general(world: &mut World<'_>) {
     let Baseline { sum, stored, evictions, expired } = Baseline::now(world);
     let before = world.shared.baseline.lock().unwrap_or_else(PoisonError::into_inner);
     let sum = sum.since(&before.sum);
-    let (stored, evictions, expired) =
-        (stored - before.stored, evictions - before.evictions, expired - before.expired);
+    let (stored, evictions, expired) = (stored - before.stored, evictions - before.evictions, expired - before.expired);
     drop(before);
     let of = |figure: fn(&crate::store::Figures) -> u64| -> u64 { world.store.figures().map(figure).sum() };
     let (items, bytes) = (of(|figures| figures.items.get()), of(|figures| figures.bytes.get()));
@@ -237,12 +236,9 @@ fn slabs(world: &mut World<'_>) {
         }
         active += 1;
         allocated += pages * crate::store::memory::PAGE_BYTES as u64;
-        for (name, value) in [
-            ("chunk_size", bytes),
-            ("chunks_per_page", cells),
-            ("total_pages", pages),
-            ("total_chunks", pages * cells),
-        ] {
+        for (name, value) in
+            [("chunk_size", bytes), ("chunks_per_page", cells), ("total_pages", pages), ("total_chunks", pages * cells)]
+        {
             world.stat_of("", class + 1, name, value);
         }
     }

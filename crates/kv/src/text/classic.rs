@@ -206,8 +206,7 @@ pub(super) fn delete(world: &mut World<'_>, words: &Words<'_>) {
         quiet = is_quiet(words);
         let valid = (words.len() == 3 && (zero || quiet)) || (words.len() == 4 && zero && quiet);
         if !valid {
-            return world
-                .say_unless(quiet, b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]");
+            return world.say_unless(quiet, b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]");
         }
     }
     let key = words[1];

@@ -271,13 +271,7 @@ fn miss(world: &mut World<'_>, words: &Words<'_>, flags: &Flags) {
     }
 }
 
-pub(super) fn set(
-    world: &mut World<'_>,
-    state: &mut State,
-    words: &Words<'_>,
-    used: usize,
-    rest: &[u8],
-) -> Step {
+pub(super) fn set(world: &mut World<'_>, state: &mut State, words: &Words<'_>, used: usize, rest: &[u8]) -> Step {
     let done = |world: &mut World<'_>, line: &[u8]| {
         world.say(line);
         Step::Done(used)

@@ -219,7 +219,9 @@ fn command_of(
         b"version" => world.say(admin::VERSION_LINE.as_bytes()),
         b"shutdown" => world.say(b"ERROR: shutdown not enabled"),
         b"quit" => return Step::Close,
-        _ if words.last().is_some_and(|word| word.starts_with(b"HTTP/")) && is_elsewhere(command) => return Step::Close,
+        _ if words.last().is_some_and(|word| word.starts_with(b"HTTP/")) && is_elsewhere(command) => {
+            return Step::Close;
+        }
         _ => world.say(b"ERROR"),
     }
     Step::Done(used)
@@ -227,7 +229,9 @@ fn command_of(
 
 /// memcached looks for HTTP only behind commands that begin with none of the letters that its own begin with.
 fn is_elsewhere(command: &[u8]) -> bool {
-    command.len() >= 2 && !matches!(command[0], b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't') && !(command[0] == b'm' && command.len() == 2)
+    command.len() >= 2
+        && !matches!(command[0], b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't')
+        && !(command[0] == b'm' && command.len() == 2)
 }
 
 impl World<'_> {
