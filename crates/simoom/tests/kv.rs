@@ -304,7 +304,7 @@ impl Draw {
 fn random_scripts_are_answered_as_memcached_does() {
     let (place, theirs) = (Place::new(), Memcached::start());
     let ours = start(&place, &[]);
-    for seed in 0..150 {
+    for seed in 0..600 {
         let mut draw = Draw(seed);
         let count = 1 + draw.below(40);
         let commands: Vec<String> = (0..count).map(|_| draw.command()).collect();
