@@ -194,9 +194,9 @@ fn script() -> Vec<u8> {
     script.extend(b"get k0 k1 k2 k3 k4 k5 k6 none k1\r\nmg k6 v s\r\nms k5 5\r\nshort\r\nmg k5 v\r\nstats settings\r\nnonsense\r\n");
     script.extend("get k4 k5 k1\r\n".repeat(50).bytes());
     script.extend(b"set bad 0 0 9000\r\n");
-    script.extend([b'x'; 9002]);
+    script.extend(vec![b'x'; 9002]);
     script.extend(b"\r\nget bad\r\nset large 0 0 2000000\r\n");
-    script.extend([b'y'; 2_000_000]);
+    script.extend(vec![b'y'; 2_000_000]);
     script.extend(b"\r\nmn\r\nquit\r\n");
     script
 }

@@ -62,8 +62,10 @@ impl Store {
         let shards = 1usize << shards.ilog2();
         let figures: Box<[_]> = (0..shards).map(|_| Arc::<Figures>::default()).collect();
         let each = limits.memory_bytes / shards as u64;
-        let shards =
-            figures.iter().map(|figures| CacheAligned(Mutex::new(Shard::new(each, figures.clone())))).collect();
+        let shards = figures
+            .iter()
+            .map(|figures| CacheAligned(Mutex::new(Shard::new(each, limits.item_bytes, figures.clone()))))
+            .collect();
         Store { shards, figures, limits }
     }
 
@@ -120,14 +122,19 @@ impl Store {
 
     /// Whether an item is larger than the limit, counted as memcached does.
     pub(crate) fn is_too_large(&self, key_bytes: usize, flags: u32, bytes: usize) -> bool {
-        let flags = if flags == 0 { 0 } else { 4 };
-        ITEM_BYTES + key_bytes as u64 + 1 + flags + bytes as u64 + 2 > self.limits.item_bytes
+        counted_bytes(key_bytes, flags, bytes) > self.limits.item_bytes
     }
 
     /// Looks through a part of a shard for what has died.
     pub(crate) fn sweep(&self, number: usize, now: u32) {
         self.shard(number % self.shards.len()).sweep(now, SWEEP_BUCKETS);
     }
+}
+
+/// Bytes of an item as memcached counts them, so that the largest one is the same.
+pub(crate) fn counted_bytes(key_bytes: usize, flags: u32, bytes: usize) -> u64 {
+    let flags = if flags == 0 { 0 } else { 4 };
+    ITEM_BYTES + key_bytes as u64 + 1 + flags + bytes as u64 + 2
 }
 
 impl fmt::Debug for Store {

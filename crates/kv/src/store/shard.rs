@@ -53,7 +53,7 @@ pub(crate) enum Source<'a> {
 
 /// How it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum Outcome {
     /// with this number
     Stored(u64),
     Exists,
@@ -84,11 +84,13 @@ pub(crate) struct Shard {
     copied: Vec<u8>,
     /// how often it was made anew: places of the one before mean nothing
     generation: u32,
+    /// bytes of the largest item, as they are counted
+    item_bytes: u64,
     figures: Arc<Figures>,
 }
 
 impl Shard {
-    pub(crate) fn new(bytes: u64, figures: Arc<Figures>) -> Shard {
+    pub(crate) fn new(bytes: u64, item_bytes: u64, figures: Arc<Figures>) -> Shard {
         let memory = Memory::new((bytes / PAGE_BYTES as u64) as usize);
         let queues = memory.classes().len() + 1;
         let index = Index::new(bytes);
@@ -100,6 +102,7 @@ impl Shard {
             flushed: 0,
             flush_at: 0,
             generation: 0,
+            item_bytes,
             swept: 0,
             places: Vec::with_capacity(PAGE_BYTES / 64),
             copied: Vec::with_capacity(CHUNK_BYTES),
@@ -192,7 +195,8 @@ impl Shard {
 
     /// An empty one in its place, with the same numbers for stores.
     pub(crate) fn renewed(&self, bytes: u64, figures: Arc<Figures>) -> Shard {
-        Shard { cas: self.cas, generation: self.generation.wrapping_add(1), ..Shard::new(bytes, figures) }
+        let item_bytes = self.item_bytes;
+        Shard { cas: self.cas, generation: self.generation.wrapping_add(1), ..Shard::new(bytes, item_bytes, figures) }
     }
 
     /// A new number for a store.
@@ -404,7 +408,7 @@ impl Shard {
     }
 
     /// Puts an item that was built into the store, in place of another of the same key.
-    fn link(&mut self, place: u32, old: Option<u32>) -> Stored {
+    fn link(&mut self, place: u32, old: Option<u32>) -> Outcome {
         let hash = self.view(place).hash();
         let linked = match old {
             Some(old) => {
@@ -421,14 +425,14 @@ impl Shard {
         if !linked {
             self.figures.no_memory.add(1);
             self.discard(place);
-            return Stored::NoMemory;
+            return Outcome::NoMemory;
         }
         item::mark(self.memory.cell_mut(place), LINKED, true);
         self.queues.add(&mut self.memory, place);
         self.figures.items.add(1);
         self.figures.stored.add(1);
         self.figures.bytes.add(self.view(place).size());
-        Stored::Stored(self.renumber(place))
+        Outcome::Stored(self.renumber(place))
     }
 
     /// Makes room in an index that is full of small items.
@@ -441,7 +445,7 @@ impl Shard {
     }
 
     /// Stores a value as `order` says.
-    pub(crate) fn store(&mut self, order: &Order<'_>, value: Source<'_>, now: u32) -> Stored {
+    pub(crate) fn store(&mut self, order: &Order<'_>, value: Source<'_>, now: u32) -> Outcome {
         let old = self.find(order.hash, order.key, now);
         let (stays_stale, verdict) = self.judge(order, old);
         let result = match verdict {
@@ -458,25 +462,25 @@ impl Shard {
     }
 
     /// Whether the store is refused; and, if an older number will do, the marks that the item keeps.
-    fn judge(&mut self, order: &Order<'_>, old: Option<u32>) -> (Option<(u8, u32)>, Option<Stored>) {
+    fn judge(&mut self, order: &Order<'_>, old: Option<u32>) -> (Option<(u8, u32)>, Option<Outcome>) {
         let Some(old) = old else {
             let refused = match order.mode {
                 Mode::Set | Mode::Add => None,
-                Mode::Cas => Some(Stored::NotFound),
-                Mode::Replace | Mode::Append | Mode::Prepend => Some(Stored::NotStored),
+                Mode::Cas => Some(Outcome::NotFound),
+                Mode::Replace | Mode::Append | Mode::Prepend => Some(Outcome::NotStored),
             };
             return (None, refused);
         };
         let view = self.view(old);
         let matches = order.cas == view.cas() && order.cas != 0;
         match order.mode {
-            Mode::Add => (None, Some(Stored::NotStored)),
+            Mode::Add => (None, Some(Outcome::NotStored)),
             Mode::Cas if matches => (None, None),
             Mode::Cas if order.invalidate && order.cas != 0 && order.cas < view.cas() => {
                 (Some((STALE | view.state() & WON, view.expiry())), None)
             }
-            Mode::Cas => (None, Some(Stored::Exists)),
-            Mode::Append | Mode::Prepend if order.cas != 0 && !matches => (None, Some(Stored::Exists)),
+            Mode::Cas => (None, Some(Outcome::Exists)),
+            Mode::Append | Mode::Prepend if order.cas != 0 && !matches => (None, Some(Outcome::Exists)),
             _ => (None, None),
         }
     }
@@ -489,7 +493,7 @@ impl Shard {
         value: Source<'_>,
         stale: Option<(u8, u32)>,
         now: u32,
-    ) -> Stored {
+    ) -> Outcome {
         let place = match value {
             Source::Built(place) => place,
             Source::Bytes(bytes) => {
@@ -498,7 +502,7 @@ impl Shard {
                 {
                     return self.overwrite(order, old, bytes, now);
                 }
-                let Ok(place) = self.build(order, bytes.len(), now) else { return Stored::NoMemory };
+                let Ok(place) = self.build(order, bytes.len(), now) else { return Outcome::NoMemory };
                 self.write(place, 0, bytes);
                 place
             }
@@ -521,7 +525,7 @@ impl Shard {
     }
 
     /// Writes a value over the one before, which no one holds: small values leave as copies.
-    fn overwrite(&mut self, order: &Order<'_>, place: u32, bytes: &[u8], now: u32) -> Stored {
+    fn overwrite(&mut self, order: &Order<'_>, place: u32, bytes: &[u8], now: u32) -> Outcome {
         let before = self.view(place).size();
         let cell = self.memory.cell_mut(place);
         let heat = View(cell).heat();
@@ -536,7 +540,7 @@ impl Shard {
         let after = View(cell).size();
         self.figures.bytes.set(self.figures.bytes.get() + after - before);
         self.figures.stored.add(1);
-        Stored::Stored(self.renumber(place))
+        Outcome::Stored(self.renumber(place))
     }
 
     /// Writes a part of a value that is being filled.
@@ -574,7 +578,7 @@ impl Shard {
     }
 
     /// Stores what was there with something before or behind it.
-    fn join(&mut self, order: &Order<'_>, old: u32, value: Source<'_>, now: u32) -> Stored {
+    fn join(&mut self, order: &Order<'_>, old: u32, value: Source<'_>, now: u32) -> Outcome {
         let added = match value {
             Source::Bytes(bytes) => bytes.len(),
             Source::Built(place) => self.view(place).bytes() as usize,
@@ -582,11 +586,14 @@ impl Shard {
         let view = self.view(old);
         let (kept, binary) = (view.bytes() as usize, view.is(BINARY));
         let order = Order { flags: view.flags(), expiry: view.expiry(), binary, ..*order };
-        let Ok(place) = self.build(&order, kept + added, now) else { return Stored::NotStored };
+        if super::counted_bytes(order.key.len(), order.flags, kept + added) > self.item_bytes {
+            return Outcome::NotStored;
+        }
+        let Ok(place) = self.build(&order, kept + added, now) else { return Outcome::NotStored };
         // the old one may have had to go for it
         let Some(old) = self.find(order.hash, order.key, now) else {
             self.discard(place);
-            return Stored::NotStored;
+            return Outcome::NotStored;
         };
         let (old_at, new_at) = if order.mode == Mode::Append { (0, kept) } else { (added, 0) };
         // chunks are written from their beginning on

@@ -1,6 +1,6 @@
 use super::item::{BINARY, LARGE, STALE, WON};
 use super::memory::{CHUNK_BYTES, PAGE_BYTES};
-use super::shard::{Mode, Order, Shard, Source, Stored};
+use super::shard::{Mode, Order, Outcome, Shard, Source};
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ fn hash(key: &[u8]) -> u64 {
 
 fn shard(pages: usize) -> (Shard, Arc<Figures>) {
     let figures = Arc::<Figures>::default();
-    (Shard::new((pages * PAGE_BYTES) as u64, figures.clone()), figures)
+    (Shard::new((pages * PAGE_BYTES) as u64, 1 << 20, figures.clone()), figures)
 }
 
 fn order(mode: Mode, key: &[u8]) -> Order<'_> {
     Order { mode, hash: hash(key), key, flags: 0, expiry: 0, cas: 0, invalidate: false, binary: false }
 }
 
-fn set(shard: &mut Shard, key: &[u8], value: &[u8], now: u32) -> Stored {
+fn set(shard: &mut Shard, key: &[u8], value: &[u8], now: u32) -> Outcome {
     shard.store(&order(Mode::Set, key), Source::Bytes(value), now)
 }
 
@@ -93,14 +93,14 @@ impl Twin {
     }
 
     /// What a store comes to: the new value and its expiry, or the refusal.
-    fn store(&mut self, mode: Mode, key: u8, value: &[u8], expiry: u32, cas: u64) -> Result<(Vec<u8>, u32), Stored> {
+    fn store(&mut self, mode: Mode, key: u8, value: &[u8], expiry: u32, cas: u64) -> Result<(Vec<u8>, u32), Outcome> {
         let old = self.live(key);
         match (mode, old) {
             (Mode::Set | Mode::Add, None) | (Mode::Set | Mode::Replace, Some(_)) => Ok((value.to_vec(), expiry)),
-            (Mode::Add, Some(_)) | (Mode::Replace | Mode::Append | Mode::Prepend, None) => Err(Stored::NotStored),
-            (Mode::Cas, None) => Err(Stored::NotFound),
+            (Mode::Add, Some(_)) | (Mode::Replace | Mode::Append | Mode::Prepend, None) => Err(Outcome::NotStored),
+            (Mode::Cas, None) => Err(Outcome::NotFound),
             (Mode::Cas, Some((.., known))) if *known == cas => Ok((value.to_vec(), expiry)),
-            (Mode::Cas, Some(_)) => Err(Stored::Exists),
+            (Mode::Cas, Some(_)) => Err(Outcome::Exists),
             (Mode::Append, Some((old, expiry, _))) => Ok(([old, value].concat(), *expiry)),
             (Mode::Prepend, Some((old, expiry, _))) => Ok(([value, old].concat(), *expiry)),
         }
@@ -139,15 +139,15 @@ fn run(shard: &mut Shard, twin: &mut Twin, act: &Act, evicts: bool) {
             };
             let stored = shard.store(&order, source, now);
             match (twin.store(mode, key, &bytes, expiry, cas), stored) {
-                (Ok((value, expiry)), Stored::Stored(cas)) => {
+                (Ok((value, expiry)), Outcome::Stored(cas)) => {
                     twin.items.insert(key, (value, expiry, cas));
                 }
                 (Err(expected), stored) if expected == stored => {}
                 // what was evicted is not there
-                (_, Stored::NotFound | Stored::NotStored | Stored::NoMemory) if evicts => {
+                (_, Outcome::NotFound | Outcome::NotStored | Outcome::NoMemory) if evicts => {
                     twin.items.remove(&key);
                 }
-                (Err(Stored::NotStored), Stored::Stored(cas)) if evicts && mode == Mode::Add => {
+                (Err(Outcome::NotStored), Outcome::Stored(cas)) if evicts && mode == Mode::Add => {
                     twin.items.insert(key, (bytes, expiry, cas));
                 }
                 (expected, stored) => panic!("{act:?}: {expected:?} against {stored:?}"),
@@ -241,7 +241,7 @@ fn a_full_store_keeps_what_is_asked_for() {
                 hits += 1;
                 assert_eq!(value, [9; 100]);
             }
-            None => assert!(matches!(set(&mut shard, &popular, &[9; 100], 2), Stored::Stored(_))),
+            None => assert!(matches!(set(&mut shard, &popular, &[9; 100], 2), Outcome::Stored(_))),
         }
     }
     shard.check();
@@ -259,7 +259,7 @@ fn memory_goes_from_one_size_to_another_when_the_load_changes() {
         for n in 0..3000 {
             let key = format!("{}", from + n);
             let done = set(&mut shard, key.as_bytes(), &pattern(n as u8, bytes), now + n / 10);
-            assert!(matches!(done, Stored::Stored(_)), "{bytes} bytes, {n}: {done:?}");
+            assert!(matches!(done, Outcome::Stored(_)), "{bytes} bytes, {n}: {done:?}");
             assert_eq!(get(&mut shard, key.as_bytes(), now + n / 10), Some(pattern(n as u8, bytes)));
         }
         shard.check();
@@ -271,7 +271,7 @@ fn memory_goes_from_one_size_to_another_when_the_load_changes() {
     assert!(stored(20_000, 20_000, 2000) >= 90);
     // a page follows for each page's worth of what had to go
     assert!(stored(30_000, 600, 3000) > 1000);
-    assert!(figures.pages_moved.get() >= 20);
+    assert!(figures.pages_moved.get() >= 10, "{} pages moved", figures.pages_moved.get());
 }
 
 #[test]
@@ -316,11 +316,11 @@ fn when_everything_is_held_a_store_fails_and_takes_no_more_memory() {
     for n in 0..40u32 {
         let key = format!("{n}");
         match set(&mut shard, key.as_bytes(), &pattern(n as u8, 3 * CHUNK_BYTES), 2 + n) {
-            Stored::Stored(_) => {
+            Outcome::Stored(_) => {
                 let place = shard.find(hash(key.as_bytes()), key.as_bytes(), 2 + n).unwrap();
                 held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
             }
-            Stored::NoMemory => failed += 1,
+            Outcome::NoMemory => failed += 1,
             other => panic!("{other:?}"),
         }
         shard.check();
@@ -328,21 +328,21 @@ fn when_everything_is_held_a_store_fails_and_takes_no_more_memory() {
     assert!(failed > 20 && figures.no_memory.get() > 0, "{failed} failed");
     assert!(held.len() <= 4 * 15);
     held.clear();
-    assert!(matches!(set(&mut shard, b"again", &pattern(1, 3 * CHUNK_BYTES), 99), Stored::Stored(_)));
+    assert!(matches!(set(&mut shard, b"again", &pattern(1, 3 * CHUNK_BYTES), 99), Outcome::Stored(_)));
 }
 
 #[test]
 fn an_older_number_will_do_when_the_item_is_to_be_made_anew() {
     let (mut shard, _) = shard(4);
-    let Stored::Stored(first) = set(&mut shard, b"k", b"one", 2) else { panic!() };
+    let Outcome::Stored(first) = set(&mut shard, b"k", b"one", 2) else { panic!() };
     let place = shard.find(hash(b"k"), b"k", 2).unwrap();
     item::set_expiry(shard.cell_mut(place), 99);
     item::mark(shard.cell_mut(place), STALE | WON, true);
     shard.renumber(place);
     let refused = Order { cas: first, ..order(Mode::Cas, b"k") };
-    assert_eq!(shard.store(&refused, Source::Bytes(b"two"), 3), Stored::Exists);
+    assert_eq!(shard.store(&refused, Source::Bytes(b"two"), 3), Outcome::Exists);
     let taken = Order { invalidate: true, ..refused };
-    assert!(matches!(shard.store(&taken, Source::Bytes(b"two"), 3), Stored::Stored(_)));
+    assert!(matches!(shard.store(&taken, Source::Bytes(b"two"), 3), Outcome::Stored(_)));
     let place = shard.find(hash(b"k"), b"k", 3).unwrap();
     let view = shard.view(place);
     assert!(view.is(STALE | WON) && !view.is(BINARY));

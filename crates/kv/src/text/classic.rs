@@ -3,7 +3,7 @@
 use super::number::{self, signed_32, unsigned, unsigned_32};
 use super::{KEY_MOST_BYTES, Keys, State, Step, Storing, Words, World, take_value};
 use crate::store::item::{self, LARGE};
-use crate::store::shard::{Mode, NoMemory, Order, Shard, Source, Stored};
+use crate::store::shard::{Mode, NoMemory, Order, Outcome, Shard, Source};
 
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format";
 const BAD_TIME: &[u8] = b"CLIENT_ERROR invalid exptime argument";
@@ -296,7 +296,7 @@ pub(super) fn change(
     let (flags, expiry, binary) = (view.flags(), view.expiry(), view.is(item::BINARY));
     let order = Order { mode: Mode::Set, hash, key, flags, expiry, cas: 0, invalidate: false, binary };
     match shard.store(&order, Source::Bytes(&text), now) {
-        Stored::Stored(_) => match shard.find(hash, key, now) {
+        Outcome::Stored(_) => match shard.find(hash, key, now) {
             Some(place) => Changed::To(number, place),
             None => Changed::NotFound,
         },
@@ -340,7 +340,7 @@ pub(super) fn arithmetic(world: &mut World<'_>, words: &Words<'_>, up: bool) {
 /// An item of these bytes, which is in the store then.
 pub(super) fn add(shard: &mut Shard, order: &Order<'_>, bytes: &[u8], now: u32) -> Result<u32, NoMemory> {
     match shard.store(order, Source::Bytes(bytes), now) {
-        Stored::Stored(_) => shard.find(order.hash, order.key, now).ok_or(NoMemory),
+        Outcome::Stored(_) => shard.find(order.hash, order.key, now).ok_or(NoMemory),
         _ => Err(NoMemory),
     }
 }

@@ -5,7 +5,7 @@ use super::classic::{Changed, add, change, write_value};
 use super::number::{self, signed_32, unsigned, unsigned_32};
 use super::{ECHO_MOST_BYTES, KEY_MOST_BYTES, State, Step, Storing, Words, World, take_value};
 use crate::store::item::{self, BINARY, FETCHED, STALE, WON};
-use crate::store::shard::{Mode, Order, Stored};
+use crate::store::shard::{Mode, Order, Outcome};
 use arrayvec::ArrayVec;
 use data_encoding::BASE64;
 
@@ -58,10 +58,7 @@ impl Flags {
             let time = || signed_32(token).map(|given| world.clock.expiry(given, world.now)).ok_or(BAD_TOKEN);
             let result = match letter {
                 b'b' => flags.decode(words[1]),
-                b'N' => time().map(|at| flags.vivify = Some(at)).or_else(|why| {
-                    flags.vivify = Some(0);
-                    Err(why)
-                }),
+                b'N' => time().map(|at| flags.vivify = Some(at)),
                 b'T' => time().map(|at| flags.expiry = Some(at)),
                 b'R' => time().map(|at| flags.recache = at),
                 b'F' => unsigned_32(token).map(|given| flags.client_flags = given).ok_or(wrong.unwrap_or(BAD_LINE)),
@@ -113,7 +110,7 @@ fn refused(words: &Words<'_>, too_many: &'static [u8]) -> Option<&'static [u8]> 
         Some(b"ERROR")
     } else if words[1].len() > KEY_MOST_BYTES {
         Some(BAD_LINE)
-    } else if words.len() >= WORDS_MOST + 1 {
+    } else if words.len() > WORDS_MOST {
         Some(too_many)
     } else {
         None
@@ -348,14 +345,14 @@ fn storing(world: &World<'_>, words: &Words<'_>) -> Result<(Storing, Flags), &'s
 }
 
 /// What an `ms` is answered.
-pub(super) fn answer_store(world: &mut World<'_>, store: &Storing, echo: &[u8], key: &[u8], stored: Stored) {
+pub(super) fn answer_store(world: &mut World<'_>, store: &Storing, echo: &[u8], key: &[u8], stored: Outcome) {
     let (code, cas) = match stored {
         // the ordinary outcome need not be told
-        Stored::Stored(_) if store.quiet => return,
-        Stored::Stored(cas) => (b"HD", cas),
-        Stored::Exists => (b"EX", 0),
-        Stored::NotFound => (b"NF", 0),
-        Stored::NotStored | Stored::NoMemory => (b"NS", 0),
+        Outcome::Stored(_) if store.quiet => return,
+        Outcome::Stored(cas) => (b"HD", cas),
+        Outcome::Exists => (b"EX", 0),
+        Outcome::NotFound => (b"NF", 0),
+        Outcome::NotStored | Outcome::NoMemory => (b"NS", 0),
     };
     let out = &mut world.out.bytes;
     out.extend_from_slice(code);

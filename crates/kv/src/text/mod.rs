@@ -18,7 +18,7 @@ use crate::out::Out;
 use crate::serve::Shared;
 use crate::stats::Stats;
 use crate::store::Store;
-use crate::store::shard::{Mode, Order, Source, Stored};
+use crate::store::shard::{Mode, Order, Outcome, Source};
 use arrayvec::ArrayVec;
 
 /// Bytes of the longest key.
@@ -364,26 +364,26 @@ fn drop_stale(world: &mut World<'_>, key: &[u8], hash: u64) {
     }
 }
 
-fn answer_store(world: &mut World<'_>, store: &Storing, key: &[u8], hash: u64, stored: Stored) {
+fn answer_store(world: &mut World<'_>, store: &Storing, key: &[u8], hash: u64, stored: Outcome) {
     let stats = world.stats;
     if store.mode == Mode::Cas {
         match stored {
-            Stored::Stored(_) => stats.cas_hits.add(1),
-            Stored::Exists => stats.cas_badval.add(1),
+            Outcome::Stored(_) => stats.cas_hits.add(1),
+            Outcome::Exists => stats.cas_badval.add(1),
             _ => stats.cas_misses.add(1),
         }
     }
-    if stored == Stored::NoMemory {
+    if stored == Outcome::NoMemory {
         return no_memory(world, store, key, hash);
     }
     if let Some(echo) = &store.echo {
         return meta::answer_store(world, store, echo, key, stored);
     }
     let line: &[u8] = match stored {
-        Stored::Stored(_) => b"STORED",
-        Stored::Exists => b"EXISTS",
-        Stored::NotFound => b"NOT_FOUND",
-        Stored::NotStored | Stored::NoMemory => b"NOT_STORED",
+        Outcome::Stored(_) => b"STORED",
+        Outcome::Exists => b"EXISTS",
+        Outcome::NotFound => b"NOT_FOUND",
+        Outcome::NotStored | Outcome::NoMemory => b"NOT_STORED",
     };
     world.say_unless(store.quiet, line);
 }

@@ -48,23 +48,27 @@ pub(crate) const DIGITS_MOST: usize = 20;
 /// Writes a number behind what is there.
 #[inline]
 pub(crate) fn write(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&digits(number));
+    let mut room = [0; DIGITS_MOST];
+    out.extend_from_slice(render(number, &mut room));
 }
 
 /// A number's digits.
+pub(crate) fn digits(number: u64) -> ArrayVec<u8, DIGITS_MOST> {
+    let mut room = [0; DIGITS_MOST];
+    render(number, &mut room).iter().copied().collect()
+}
+
 #[inline]
-pub(crate) fn digits(mut number: u64) -> ArrayVec<u8, DIGITS_MOST> {
-    let mut digits = [0; DIGITS_MOST];
+fn render(mut number: u64, room: &mut [u8; DIGITS_MOST]) -> &[u8] {
     let mut at = DIGITS_MOST;
     loop {
         at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
+        room[at] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            break;
+            return &room[at..];
         }
     }
-    digits[at..].iter().copied().collect()
 }
 
 #[cfg(test)]
