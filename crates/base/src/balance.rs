@@ -14,8 +14,8 @@
 //!   let, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers
 //!   are.
 //! - Such a thread is relieved at once. If its work takes half as long at the other one, waiting for the processor counted, of as much as
-//!   that one has room for; else of as much as levels the two: of the time for which each had something to do, run or not. From a thread
-//!   that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
+//!   that one does in half of its time; beyond that, of as much as levels the two: of the time for which each had something to do, run or
+//!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
 //! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
@@ -133,8 +133,11 @@ const LATE_PART: u32 = 4;
 const LATE_INTERVALS: u32 = 2;
 /// Two threads are level whose times differ by less than this part of an interval.
 const LEVEL_PART: u32 = 8;
-/// A thread that takes over leaves itself this part of an interval.
-const RESERVE_PART: u32 = 8;
+/// A thread takes over all that is held up elsewhere until it has something to do for this part of an interval: of what goes beyond,
+/// the processor with other work does its share as well.
+const ROOM_PART: u32 = 2;
+/// One that is held up about as long elsewhere is relieved only when it has less than this part of an interval left.
+const SPARE_PART: u32 = 4;
 /// Smaller parts are not worth a move.
 const LEAST_PART: u32 = 64;
 /// How much a thread's processor holds it up cannot be told when it had something to do for less than this part of an interval,
@@ -384,14 +387,18 @@ impl Balancer {
         relief.filter(|_| self.policy.migrate && !held && !self.views[self.me].is_behind())
     }
 
-    /// Whom the scheduler lets down most, if there is somebody to be relieved: whose work would not be held up more here.
+    /// Whom the scheduler lets down most, if there is somebody to be relieved.
     fn late_one(&self) -> Option<Relief> {
-        let ours = self.views[self.me].shares.slow;
-        let late = self.others().map(|thread| (thread, &self.views[thread].shares));
-        let late = late.filter(|(_, shares)| shares.is_late() && shares.slow >= ours);
-        let (from, shares) = late.max_by_key(|(_, shares)| shares.waited)?;
-        let level = self.level(from);
-        let part = if shares.slow >= 2 * ours { level.max(self.room_for(from)) } else { level };
+        let late = self.others().filter(|thread| self.is_late(*thread));
+        let from = late.max_by_key(|thread| self.views[*thread].shares.waited)?;
+        let (theirs, ours) = (self.views[from].shares.slow, self.views[self.me].shares.slow);
+        let part = if theirs >= 2 * ours {
+            self.level(from).max(self.room_for(from))
+        } else if self.views[from].time().0 >= WHOLE - WHOLE / SPARE_PART {
+            self.level(from)
+        } else {
+            0
+        };
         Some(Relief { from, part }).filter(|relief| relief.part >= WHOLE / LEAST_PART)
     }
 
@@ -404,7 +411,7 @@ impl Balancer {
 
     /// What part of the work of `from` we have room for.
     fn room_for(&self, from: usize) -> u32 {
-        let room = (WHOLE - WHOLE / RESERVE_PART).saturating_sub(self.ours());
+        let room = (WHOLE / ROOM_PART).saturating_sub(self.ours());
         (u64::from(room) * u64::from(WHOLE) / self.here(from).max(1)).min(WHOLE.into()) as u32
     }
 

@@ -229,8 +229,7 @@ impl Helper {
             let taken = table.take_over(relief, self.me);
             self.sharing.groups_taken.add(taken as u64);
         }
-        // to be asked wakes a thread, and one that has nothing is best left asleep
-        if relief.part > 0 && self.board.connections(relief.from) > 0 {
+        if relief.part > 0 {
             self.board.ask(self.me, relief);
         }
     }

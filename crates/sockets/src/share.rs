@@ -210,13 +210,16 @@ impl Board {
         self.places[thread].scheduled.get()?.read()
     }
 
-    /// `me` wants connections of another thread.
+    /// `me` has relieved another thread, and wants its connections.
     pub(crate) fn ask(&self, me: usize, relief: Relief) {
         let place = &self.places[relief.from];
         // a word that was not heard yet is replaced: the newer one knows better
         place.mail.asked.store((me as u64 + 1) << 32 | u64::from(relief.part), Ordering::Release);
-        // refused only when the eventfd's count is full, and then the thread is about to wake
-        let _ = place.waker.wake();
+        // one that has none hears of it when it wakes for something else
+        if self.connections(relief.from) > 0 {
+            // refused only when the eventfd's count is full, and then the thread is about to wake
+            let _ = place.waker.wake();
+        }
     }
 
     /// Who wants what part of the connections of `me`, told once.
@@ -340,6 +343,21 @@ mod tests {
         assert_eq!((seen(false), seen(true)), ((0, true), (FULL / 8, false)));
         board.wake_up(0, false, false);
         assert_eq!(seen(false), (FULL / 8, false));
+    }
+
+    #[test]
+    fn who_is_relieved_is_told_once_and_woken_if_it_has_connections() {
+        let (board, mut polls) = board(2);
+        assert_eq!(board.asked(0), None);
+        board.ask(1, Relief { from: 0, part: 7 });
+        assert!(!woken(&mut polls[0]), "it has none");
+        board.places[0].counters.connections.set(1);
+        board.ask(1, Relief { from: 0, part: 9 });
+        assert!(woken(&mut polls[0]));
+        assert_eq!((board.asked(1), board.asked(0), board.asked(0)), (None, Some((1, 9)), None));
+        assert_eq!(board.given(1).len(), 0);
+        board.give(1, &mut Vec::new());
+        assert!(woken(&mut polls[1]) && board.given(1).is_empty());
     }
 
     #[test]
