@@ -30,6 +30,30 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
 }
 
 #[test]
+fn a_key_value_store_has_memcacheds_port_and_limits() {
+    let settings_of = |text: &str| settings(text).kv.unwrap();
+    let kv = settings_of("[kv]\n");
+    assert_eq!(kv.listen, ["[::]:11211".parse().unwrap(), "0.0.0.0:11211".parse().unwrap()]);
+    assert_eq!((kv.memory_bytes, kv.item_bytes, kv.idle_s, kv.send_timeout_s), (64 << 20, 1 << 20, None, 60));
+    assert!(kv.listen_by_default && !kv.udp);
+    let kv = settings_of(
+        "[kv]\nlisten = [\"192.0.2.1:1\"]\nmemory = \"1G\"\nitem-size = \"8M\"\nidle-timeout = 9\nudp = true\n",
+    );
+    assert_eq!((kv.memory_bytes, kv.item_bytes, kv.idle_s), (1 << 30, 8 << 20, Some(9)));
+    assert!(!kv.listen_by_default && kv.udp);
+    for (text, line) in [
+        ("[kv]\nmemory = \"1M\"\n", "s.toml:2:10: too little to store anything in; give at least 4M"),
+        ("[kv]\nitem-size = \"33M\"\n", "s.toml:2:13: give 1K to 64M, and no more than half of the memory"),
+        (
+            "[dataplane]\nlisten = [\"192.0.2.1:7\"]\n[kv]\n",
+            "s.toml:2:11: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [kv]",
+        ),
+    ] {
+        assert_eq!(refused(text), line, "{text}");
+    }
+}
+
+#[test]
 fn echo_listens_on_port_7_of_every_address_and_is_careful() {
     let settings_of = |text: &str| settings(text).echo.unwrap();
     let echo = settings_of("[echo]\n");
@@ -140,10 +164,10 @@ group = "nogroup"
 #[test]
 fn errors_name_their_place_and_the_mend() {
     let cases: &[(&str, &str)] = &[
-        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root, or [echo]"),
+        ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root, or [kv], or [echo]"),
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
         ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
-        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `echo`, `control`"),
+        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `kv`, `echo`, `control`"),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
         ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),
