@@ -83,7 +83,7 @@ fn compare(ours: SocketAddr, theirs: SocketAddr, script: &[u8], cut: usize) {
             "at line {at} of the answer\nours   {:#?}\ntheirs {:#?}\nto {}",
             near(&ours),
             near(&theirs),
-            text(script).chars().take(3000).collect::<String>()
+            text(script).lines().map(|line| line.chars().take(80).collect::<String>() + "\n").collect::<String>()
         );
     }
 }
@@ -134,7 +134,7 @@ fn scripts() -> Vec<Vec<u8>> {
         "ms k 1 O12345678901234567890123456789012\r\nx\r\nms k 1 O1234567890123456789012345678901\r\nx\r\nmg none O12345678901234567890123456789012\r\nmd none O12345678901234567890123456789012\r\n",
         "ms YmluYXJ5IGtleQ== 3 b k\r\nabc\r\nmg YmluYXJ5IGtleQ== b v k\r\nmg YmluYXJ5IGtleQ== v\r\nmg !!! b\r\nms !!! 2 b\r\nxx\r\nme YmluYXJ5IGtleQ== b\r\nmd YmluYXJ5IGtleQ== b k q\r\nmd YmluYXJ5IGtleQ== b k\r\nme !!! b\r\n",
         "ms d 1\r\nx\r\nmd d k Oq\r\nmd d k Oq\r\nmd d q\r\nms d 1\r\nx\r\nmd d C1\r\nmd d y\r\nmd d q q\r\nmd\r\nms d 1 T100\r\nx\r\nmd d I T30\r\nmg d v t c\r\nmg d v\r\nmg d v k\r\nms d 1\r\ny\r\nmg d v\r\n",
-        "mg viv N30 t v\r\nmg viv N30 t v\r\nmg viv R60 t\r\nmg viv2 N30\r\nmg viv2 R60\r\nms viv2 1 T100\r\nv\r\nmg viv2 R60\r\nmg viv2 R160 k\r\nmg viv2 R160 k\r\nmg viv3 Nx\r\nmg viv2 Rx\r\n",
+        "mg viv N30 t v\r\nmg viv N30 t v\r\nmg viv4 t N30\r\nmg viv4 t N30\r\nmg viv R60 t\r\nmg viv2 N30\r\nmg viv2 R60\r\nms viv2 1 T100\r\nv\r\nmg viv2 R60\r\nmg viv2 R160 k\r\nmg viv2 R160 k\r\nmg viv3 Nx\r\nmg viv2 Rx\r\n",
         "ms st 1 T100\r\na\r\nmd st I\r\nms st 1 C1 I\r\nb\r\nmg st v t\r\nmg st v t\r\nms st 1 C999999 I\r\nc\r\nmg st v\r\n",
         "ma num\r\nma num N0 J13 v\r\nma num v t c k Oo\r\nma num D5 v\r\nma num MD v\r\nma num M- D100 v\r\nma num MI\r\nma num M+ q\r\nma num MX\r\nma num Dx\r\nma num Jx\r\nma num y\r\nma none q\r\nma none k Ox\r\nma\r\n",
         "ma num T100 t v\r\nma num t v\r\nma num C1 v\r\nma num2 N100 J5 t v q\r\nms num2 3\r\nabc\r\nma num2\r\nma num2 q\r\n",

@@ -183,13 +183,14 @@ pub(super) fn get(world: &mut World<'_>, words: &Words<'_>) {
     let found = shard.find(hash, key, now);
     let (place, created) = match (found, flags.vivify) {
         (Some(place), _) => (place, false),
-        (None, Some(expiry)) => {
+        (None, Some(_)) => {
             let order = Order {
                 mode: Mode::Add,
                 hash,
                 key,
                 flags: 0,
-                expiry,
+                // until its flag's turn comes, as in memcached
+                expiry: 0,
                 cas: 0,
                 invalidate: false,
                 // as in memcached, where only ms keeps how the key came
@@ -222,6 +223,7 @@ pub(super) fn get(world: &mut World<'_>, words: &Words<'_>) {
         let view = shard.view(place);
         match word[0] {
             b'T' => item::set_expiry(shard.cell_mut(place), flags.expiry.unwrap_or_default()),
+            b'N' if created => item::set_expiry(shard.cell_mut(place), flags.vivify.unwrap_or_default()),
             b'R' => won |= !view.is(WON) && !created && view.expiry() != 0 && view.expiry() < flags.recache,
             b's' => write_number(out, b's', u64::from(bytes)),
             b't' => write_time_left(out, view.expiry(), now),

@@ -88,7 +88,8 @@ fn without_the_capability_flows_are_dealt_out_and_it_is_said_once() {
 #[test]
 fn a_thread_that_is_taken_off_its_processor_is_helped() {
     let lab = Lab::new().unwrap();
-    let (server, _dir) = start_through(&lab, &[], &["--cpus", "0,1"]);
+    // its groups stay, so that it goes on getting what it cannot take
+    let (server, _dir) = start_through(&lab, &[], &["--cpus", "0,1", "--balance", "steal"]);
     dig_until(&lab, "@198.18.0.1 www.example.com", WWW);
     // one processor's thread competes with work of a higher priority and gets a small part of it
     let hogs: Vec<Process> = (0..4)
