@@ -6,7 +6,7 @@ use crate::pipe::{self, ACK, Fields, Maker, PSH, RST, Repeated, SYN, WINDOW_SCAL
 use crate::pipe_http::head;
 use crate::queries::{Content, Queries, Synthetic};
 use anyhow::{Result, anyhow, ensure};
-use base::Frame;
+use base::{CacheAligned, Frame};
 use port::Mac;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -97,7 +97,8 @@ pub(super) struct Dns {
     flows: Flows,
     template: Template,
     queries: Queries,
-    answered: Vec<AtomicU32>,
+    // flows of different threads shall not share a cache line
+    answered: Vec<CacheAligned<AtomicU32>>,
 }
 
 impl Dns {
@@ -111,7 +112,7 @@ impl Dns {
             server: SocketAddr::from((SERVER, Self::PORT)),
         };
         let zone = Synthetic { origin: "example.com".into(), names, content: Content::Plain };
-        let answered = (0..flows.count()).map(|_| AtomicU32::new(0)).collect();
+        let answered = (0..flows.count()).map(|_| CacheAligned::default()).collect();
         Ok(Dns { flows, template: Template::new(ends, false), queries: Queries::synthetic(&zone, None, 7)?, answered })
     }
 
@@ -182,7 +183,8 @@ pub(super) struct Web {
     content_bytes: u64,
     /// octets of an answer with its head, once one was checked
     answer_bytes: AtomicU32,
-    links: Vec<Link>,
+    // as above
+    links: Vec<CacheAligned<Link>>,
 }
 
 impl Web {
@@ -194,7 +196,7 @@ impl Web {
 
     pub(super) fn new(flows: Flows, macs: [Mac; 2], request: Vec<u8>, content: Repeated) -> Web {
         let server = SocketAddrV4::new(SERVER, Self::PORT);
-        let links = (0..flows.count()).map(|_| Link::default()).collect();
+        let links = (0..flows.count()).map(|_| CacheAligned::default()).collect();
         let (maker, answer_bytes) = (Maker::new(macs, server), AtomicU32::new(0));
         Web { flows, maker, server, request, content, content_bytes: Self::FILE_BYTES, answer_bytes, links }
     }
