@@ -141,12 +141,13 @@ fn a_peer_that_changes_octets_is_found_out() {
     let lab = Lab::new().unwrap();
     let peer = lab.server().inside(|| UdpSocket::bind("198.18.0.1:7007").unwrap());
     peer.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        // until the other end goes, be it by a panic, which would wait for this thread
+        let (_goes, is_gone) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
             let mut buffer = [0; 2048];
             let mut answered = 0;
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while is_gone.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 let Ok((bytes, from)) = peer.recv_from(&mut buffer) else { continue };
                 answered += 1;
                 // every second one is wrong in one bit of its last octet
@@ -155,7 +156,7 @@ fn a_peer_that_changes_octets_is_found_out() {
             }
         });
         for client in [&[][..], &["--interface", "vc"]] {
-            let common = ["198.18.0.1:7007", "--count", "10", "--timeout", "300", "--warm-up", "0", "--json"];
+            let common = ["198.18.0.1:7007", "--count", "10", "--timeout", "1000", "--warm-up", "0", "--json"];
             let output = ping(lab.client(), &[&common[..], client].concat());
             let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!((count(&figures, "answered"), count(&figures, "wrong")), (5, 5), "{figures}");
@@ -164,7 +165,6 @@ fn a_peer_that_changes_octets_is_found_out() {
             assert!(complaints(&said).last().unwrap().contains("5 answers had wrong octets"), "{said}");
             assert_eq!(output.status.code(), Some(1));
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 
