@@ -48,11 +48,11 @@ struct Aside {
 impl Helpers {
     /// Of threads whose ports have these receive sides, and so many flow groups.
     pub(crate) fn new(groups: usize, inlets: impl IntoIterator<Item = Option<Arc<dyn Inlet>>>) -> Arc<Helpers> {
-        let seat = |inlet| Seat {
-            helper: CacheAligned(AtomicU16::new(NOBODY)),
-            inlet,
-            aside: Mutex::new(Aside { frames: VecDeque::new(), groups: vec![false; groups].into() }),
-            frames_aside: AtomicUsize::new(0),
+        let seat = |inlet: Option<Arc<dyn Inlet>>| {
+            // nothing is put aside where nobody helps, and nothing grows on the packet path where somebody does
+            let frames = VecDeque::with_capacity(if inlet.is_some() { MOST_ASIDE } else { 0 });
+            let aside = Mutex::new(Aside { frames, groups: vec![false; groups].into() });
+            Seat { helper: CacheAligned(AtomicU16::new(NOBODY)), inlet, aside, frames_aside: AtomicUsize::new(0) }
         };
         Arc::new(Helpers(inlets.into_iter().map(seat).collect()))
     }
