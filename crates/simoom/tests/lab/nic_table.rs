@@ -1,13 +1,13 @@
 //! The NIC's table follows flow groups, and is put back whatever becomes of the server.
 
 use crate::common::{PATIENCE, Stats};
+use crate::flows::download_while_groups_move;
 use crate::web::{SERVERS, Web, contents, curl};
 use lab::capture::Capture;
 use lab::{Lab, NicOptions, Options};
 use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 /// A bpffs of the test's own.
@@ -96,33 +96,7 @@ fn the_table_follows_and_connections_lose_and_reorder_nothing() {
     assert_eq!(nic.table().unwrap(), in_turn());
     lab.client().run(&["ethtool", "-K", "vc", "gro", "off"]).unwrap();
     let capture = Capture::start(&lab).unwrap();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let downloads: Vec<_> = (0..3)
-            .map(|n| {
-                let lab = &lab;
-                scope.spawn(move || {
-                    let url = format!("http://{}/5000000.bin", SERVERS[n % 2]);
-                    curl(lab, &[&url, &url, &url])
-                })
-            })
-            .collect();
-        let mover = scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                for [from, to] in [["0", "1"], ["1", "0"]] {
-                    let asked = web.server.ctl(&["move-groups", from, to]);
-                    assert!(asked.status.success(), "{asked:?}");
-                }
-            }
-        });
-        let bodies: Vec<_> = downloads.into_iter().map(|download| download.join()).collect();
-        // the mover ends whatever became of them
-        done.store(true, Ordering::Relaxed);
-        mover.join().unwrap();
-        for body in bodies {
-            assert!(body.unwrap() == contents(5_000_000).repeat(3), "{}", web.server.process.log());
-        }
-    });
+    download_while_groups_move(&lab, &web);
     let findings = capture.finish_counting().unwrap();
     let stats = web.tcp();
     findings.check();
