@@ -5,6 +5,7 @@
 
 mod frames;
 mod http;
+mod items;
 mod message;
 mod questions;
 mod segment;
@@ -12,6 +13,7 @@ mod zones;
 
 pub use frames::frames;
 pub use http::http_request;
+pub use items::kv;
 pub use questions::{question, stream};
 pub use segment::segment;
 pub use zones::zone_file;

@@ -26,6 +26,11 @@ fn http_request() {
 }
 
 #[test]
+fn kv() {
+    replay("kv", fuzz::kv);
+}
+
+#[test]
 fn question() {
     replay("question", fuzz::question);
 }

@@ -1,8 +1,9 @@
 //! The stream half's calls.
 
-use crate::{Connection, Content, ObjectId};
+use crate::{Addresses, Connection, Content, Listener, ObjectId};
 use base::Instant;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Ranges that one [`Streams::sendv`] takes at most.
@@ -62,6 +63,10 @@ pub enum DeadReason {
     TimedOut,
     /// the engine ran out of what the connection needs
     NoResources,
+    /// it was asked for, and nobody listens there
+    Refused,
+    /// it was asked for, and there is no way to the peer: no neighbour or route, or a router said so
+    Unreachable,
 }
 
 /// A call that cannot be done.
@@ -83,6 +88,12 @@ pub enum CallError {
     Elsewhere,
     /// the engine has no room for it
     NoResources,
+    /// nobody knows the way to the peer
+    Unreachable,
+    /// the datagram is longer than can be sent
+    TooLong,
+    /// the engine does not have this call
+    Unsupported,
 }
 
 impl fmt::Display for CallError {
@@ -96,13 +107,35 @@ impl fmt::Display for CallError {
             CallError::InUse => "the port is taken",
             CallError::Elsewhere => "the flow belongs to another thread",
             CallError::NoResources => "the engine has no room for it",
+            CallError::Unreachable => "the way to the peer is not known",
+            CallError::TooLong => "the datagram is longer than can be sent",
+            CallError::Unsupported => "the engine does not have this call",
         })
     }
 }
 
 impl std::error::Error for CallError {}
 
-/// What a service can do with connections. The engine implements it.
+/// Whether two ends can be those of a flow that the caller begins, as far as the addresses alone tell; engines share it, so that they
+/// agree. A local address or port that is zero is one that the engine chooses.
+///
+/// # Errors
+/// [`CallError::NoSuchAddress`]: two families, or a peer that no packet can go to or that is not one host.
+pub fn judge_ends(local: Option<SocketAddr>, peer: SocketAddr) -> Result<(), CallError> {
+    let no_host = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_multicast() || ip == Ipv4Addr::BROADCAST,
+        IpAddr::V6(ip) => ip.is_multicast() || ip.to_ipv4_mapped().is_some(),
+    };
+    let sound = peer.port() != 0
+        && !peer.ip().is_unspecified()
+        && !no_host(peer.ip())
+        && local.is_none_or(|local| local.is_ipv4() == peer.is_ipv4() && !no_host(local.ip()));
+    if sound { Ok(()) } else { Err(CallError::NoSuchAddress) }
+}
+
+/// What a service can do. The engine implements it; nothing here waits.
+///
+/// The last three calls have defaults that say [`CallError::Unsupported`], for engines in tests.
 pub trait Streams {
     /// Takes a connection that knocked; later events carry `cookie`.
     ///
@@ -157,6 +190,8 @@ pub trait Streams {
 
     /// Ends the connection at once, with a reset.
     ///
+    /// One that was asked for and is not there yet is given up: [`connected`](crate::Service::connected) says so.
+    ///
     /// # Errors
     /// No such connection.
     fn abort(&mut self, connection: Connection) -> Result<(), CallError>;
@@ -166,4 +201,46 @@ pub trait Streams {
     /// # Errors
     /// No such connection.
     fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError>;
+
+    /// Asks `remote` for a connection, from `local` if that is given (its port may be zero), else from an address and a port that the
+    /// engine chooses. What becomes of it comes as one [`connected`](crate::Service::connected) with this cookie, never during the
+    /// call; until then the handle is good for [`Streams::abort`] alone. Later events carry `cookie`, too. The peer may send as much
+    /// before some is given back as the engine is configured to allow.
+    ///
+    /// On our own stack connections leave from own addresses, over the neighbour that ARP or neighbour discovery finds: the remote
+    /// host if it is on the link, else the gateway. Of several threads each is given ports whose answers come to it.
+    ///
+    /// # Errors
+    /// [`CallError::NoSuchAddress`]: a remote address or port that nobody can have, two families, or a local address that is not ours
+    /// (on our own stack also one that is not in use yet). [`CallError::InUse`]: the local port is taken, or all are.
+    /// [`CallError::Elsewhere`]: the answers to this local port would come to another thread. [`CallError::NoResources`]: no room.
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
+        let _ = (remote, local, cookie);
+        Err(CallError::Unsupported)
+    }
+
+    /// Sends a datagram from a listener's address and port to a peer, asked for or not; `bytes` are copied. The local end is that of the
+    /// listener, with the address that a question came to where it listens on every one. Like every datagram it may be lost, also here,
+    /// when the way is not found in time or the device takes no more.
+    ///
+    /// On our own stack the way to a peer is known if a question of its was left unanswered lately, or is found by ARP and neighbour
+    /// discovery if the local address is an own one.
+    ///
+    /// # Errors
+    /// [`CallError::NoSuchAddress`]: the listener takes no datagrams or the local end is not its, two families, or a peer that cannot be
+    /// sent to. [`CallError::Unreachable`]: nobody knows the way. [`CallError::TooLong`]. [`CallError::NoResources`]: too many wait.
+    fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
+        let _ = (listener, ends, bytes);
+        Err(CallError::Unsupported)
+    }
+
+    /// Has [`alarm`](crate::Service::alarm) told at a time: a timer of the service itself, by its cookie. Setting it again replaces the
+    /// time, None takes it back. Alarms belong to one thread's service and stay there when connections move.
+    ///
+    /// # Errors
+    /// [`CallError::NoResources`]: there are [`ALARMS`](crate::ALARMS) of other cookies.
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        let _ = (cookie, at);
+        Err(CallError::Unsupported)
+    }
 }

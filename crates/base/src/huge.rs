@@ -2,7 +2,8 @@
 //! every visit when its pages are small.
 //!
 //! Sound because `madvise` with this advice changes no byte of memory and no right to it, only what backs it, and because the
-//! range is inside an allocation made here; shared bytes are written before they count as initialised.
+//! range is inside an allocation made here; shared bytes are written before they count as initialised. Giving pages back changes
+//! bytes, those of an exclusive slice, to zeros.
 
 #![allow(unsafe_code)]
 
@@ -26,6 +27,32 @@ pub fn zeroed(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes];
     advise(memory.as_mut_ptr(), bytes);
     memory
+}
+
+/// Makes all of it zeros, and gives the kernel the whole pages back that it has: they take memory again when they are next written. For
+/// memory of [`zeroed`], or other memory of the allocator's, which is nobody's file.
+pub fn clear(memory: &mut [u8]) {
+    let (at, page) = (memory.as_ptr().addr(), page_bytes());
+    let from = at.next_multiple_of(page) - at;
+    let to = ((at + memory.len()) / page * page).saturating_sub(at);
+    if from >= to {
+        return memory.fill(0);
+    }
+    let (head, rest) = memory.split_at_mut(from);
+    let (pages, tail) = rest.split_at_mut(to - from);
+    head.fill(0);
+    tail.fill(0);
+    // SAFETY: `pages` are whole pages of private anonymous memory that is exclusively ours: any value of its bytes is valid, and the next
+    // access finds zeros (madvise(2)).
+    if unsafe { madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxDontNeed) }.is_err() {
+        pages.fill(0);
+    }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: it takes a number and returns one; any thread may call it at any time.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(HUGE_PAGE_BYTES)
 }
 
 /// So many zeros to be shared: what `Arc::get_mut` fills while nobody else has it.
@@ -60,6 +87,28 @@ pub fn table<T>(len: usize, value: impl FnMut(usize) -> T) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cleared_is_zero_and_takes_no_memory() {
+        let mut memory = zeroed(8 << 20);
+        for (from, to) in [(0, 8 << 20), (1, 5000), (4095, 4097), (100_000, 5_000_001), (3, 3)] {
+            memory.fill(7);
+            clear(&mut memory[from..to]);
+            let is_right = |(at, byte): (usize, &u8)| *byte == if (from..to).contains(&at) { 0 } else { 7 };
+            assert!(memory.iter().enumerate().all(is_right), "{from} to {to}");
+        }
+        let resident = || -> usize {
+            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+            status.split(' ').nth(1).unwrap().parse().unwrap()
+        };
+        let mut large = zeroed(64 << 20);
+        large.fill(1);
+        let full = resident();
+        clear(&mut large);
+        // other tests of this process may allocate meanwhile
+        assert!(resident() + 8192 < full, "{} of {full} pages", resident());
+        assert!(large.iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn a_table_has_what_was_asked_for_whatever_its_size() {

@@ -14,6 +14,7 @@ mod http;
 mod interface;
 mod link;
 mod load;
+mod memcache;
 mod page;
 mod pages;
 mod pipe;
@@ -52,6 +53,8 @@ enum Command {
     Dns(commands::dns::Options),
     /// An HTTP load through AF_XDP: connections of our own stack, open or closed loop, checked bodies, latency
     Http(commands::http::Options),
+    /// A memcached load through AF_XDP: the published mixes, Poisson arrivals, compared values, latency, the rate that a bound on it allows
+    Kv(commands::kv::Options),
     /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
     PipeDns(pipe_dns::Options),
     /// What TCP costs in our stack with no kernel in it: round trips, connections, downloads, idle connections
@@ -60,6 +63,11 @@ enum Command {
     PipeHttp(pipe_http::Options),
     /// Nanoseconds or instructions a GET in our stack and key-value service, with no kernel in it
     PipeKv(pipe_kv::Options),
+    /// What a process of its own costs the key-value service and an echo, by batch, with no kernel in the packets' way
+    Protection(pipe_kv::ProtectionOptions),
+    /// The other process of `protection`
+    #[command(hide = true)]
+    ProtectionApp(pipe_kv::AppOptions),
     /// What another thread brings, with no kernel in it, and what becomes of an uneven load
     PipeScale(pipe_scale::Options),
     /// Write a synthetic zone
@@ -87,10 +95,13 @@ fn main() -> ExitCode {
         Command::Wire(options) => commands::wire::run(&options),
         Command::Dns(options) => commands::dns::run(&options),
         Command::Http(options) => commands::http::run(&options),
+        Command::Kv(options) => commands::kv::run(&options),
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::PipeTcp(options) => pipe_tcp::run(&options),
         Command::PipeHttp(options) => pipe_http::run(&options),
         Command::PipeKv(options) => pipe_kv::run(&options),
+        Command::Protection(options) => pipe_kv::protection(&options),
+        Command::ProtectionApp(options) => pipe_kv::app(&options),
         Command::PipeScale(options) => pipe_scale::run(&options),
         Command::Zone(options) => commands::zone::run(&options),
         Command::Compare(options) => experiment::compare(&options),

@@ -7,6 +7,7 @@
 use crate::config;
 use crate::error::{Error, reason};
 use crate::privileges::Identity;
+use crate::sandbox;
 use crate::words::LogFormat;
 use base::Counter;
 use base::counter::{Figure, Report};
@@ -244,7 +245,7 @@ impl Writer {
             Err(error) => tracing::error!(
                 "access log {}: cannot be opened anew: {}; the old file is written on",
                 path.display(),
-                reason(&error)
+                sandbox::explain(path, &error)
             ),
         }
     }

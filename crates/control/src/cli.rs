@@ -1,9 +1,11 @@
 //! The command line.
 
-use crate::config::{ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, KvOptions, WebOptions};
+use crate::config::{AppOptions, ControlOptions, DataplaneOptions, DnsOptions, EchoOptions, KvOptions, WebOptions};
 use crate::error::Error;
 use crate::nic_table::KeepCommand;
 use crate::ping::Options as PingOptions;
+use crate::run::{EchoApp, EnterCommand, KvApp};
+use crate::top::Options as TopOptions;
 use crate::tune::{Flow, Service};
 use crate::words::{Cpus, Within, ZoneArg};
 use clap::{Parser, Subcommand};
@@ -30,6 +32,8 @@ pub enum Command {
     Kv(KvCommand),
     /// UDP echo (RFC 862): what comes goes back
     Echo(EchoCommand),
+    /// Run a program that speaks the application API in an unprivileged process, and serve it
+    Run(RunCommand),
     /// Measure round trips to an echo server
     Ping(PingOptions),
     /// Serve what a configuration file says
@@ -52,6 +56,18 @@ pub enum Command {
     /// Keep the table by which a NIC spreads flows; started by a server
     #[command(hide = true)]
     KeepTable(KeepCommand),
+    /// Keep an application's process; started by a server
+    #[command(hide = true)]
+    KeepApp(EnterCommand),
+    /// Become an application's process; started by its keeper
+    #[command(hide = true)]
+    EnterApp(EnterCommand),
+    /// The key-value store as an application
+    #[command(hide = true)]
+    KvApp(KvApp),
+    /// Echo as an application
+    #[command(hide = true)]
+    EchoApp(EchoApp),
     /// Talk to a running server
     Ctl {
         /// The server's control socket; default: /run/simoom/control, else $XDG_RUNTIME_DIR/simoom/control
@@ -61,6 +77,8 @@ pub enum Command {
         #[command(subcommand)]
         command: CtlCommand,
     },
+    /// Watch a running server: threads, services, connections and drops, with rates
+    Top(TopOptions),
 }
 
 /// `simoom dns`.
@@ -160,6 +178,23 @@ pub struct EchoCommand {
     pub control: ControlOptions,
 }
 
+/// `simoom run`.
+#[derive(Debug, clap::Args)]
+pub struct RunCommand {
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, last = true)]
+    pub program: Vec<String>,
+    /// packets
+    #[command(flatten, next_help_heading = "Packets")]
+    pub dataplane: DataplaneOptions,
+    /// the application
+    #[command(flatten, next_help_heading = "Application")]
+    pub app: AppOptions,
+    /// supervision
+    #[command(flatten, next_help_heading = "Supervision")]
+    pub control: ControlOptions,
+}
+
 /// Whether an argument of `simoom check` is a directory of web content.
 pub(crate) fn is_directory(arg: &ZoneArg) -> bool {
     arg.origin.is_none() && std::path::Path::new(&arg.file).is_dir()
@@ -208,6 +243,11 @@ pub enum CtlCommand {
         /// At most so many; default: all
         #[arg(long, value_name = "N")]
         count: Option<Within<1, 65_536>>,
+    },
+    /// Have so many threads of an AF_XDP interface serve, from the first on; the others give away what they have, and sleep
+    Threads {
+        /// How many
+        count: Within<1, 256>,
     },
     /// Read the zone files and the content again
     Reload,

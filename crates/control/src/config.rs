@@ -4,10 +4,12 @@
 //! in both. [`Settings`] is the outcome: defaults filled in, contradictions refused. Nothing is opened here but the
 //! configuration file itself.
 
+mod app;
 mod echo;
 mod kv;
 mod web;
 
+pub use app::{App, AppEntry, AppOptions};
 pub use echo::{Echo, EchoOptions};
 pub use kv::{Kv, KvOptions};
 pub use web::{
@@ -16,13 +18,14 @@ pub use web::{
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Spread,
-    Switch, Transmit, Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Sandbox,
+    Spread, Switch, Threads, Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How packets come and go; `[dataplane]` in the file.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
@@ -43,9 +46,13 @@ pub struct DataplaneOptions {
     /// How AF_XDP is bound: auto, zerocopy, copy or generic
     #[arg(long, value_name = "WORD")]
     pub mode: Option<Mode>,
-    /// Processors that get a pinned thread each, such as 0,2-3; default: one thread for each receive queue
+    /// Processors that get a pinned thread each, such as 0,2-3; those beyond the interface's queues serve what others receive;
+    /// default: one thread for each receive queue
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<Cpus>,
+    /// Over AF_XDP, how many of the threads serve: static (all), or elastic (as many as the load needs; the others sleep); default: static
+    #[arg(long, value_name = "static|elastic")]
+    pub threads: Option<Threads>,
     /// Most frames of one cycle, 1 to 64
     #[arg(long, value_name = "N")]
     pub batch: Option<Within<1, 64>>,
@@ -69,6 +76,9 @@ pub struct DataplaneOptions {
     /// Flow groups that are dealt out to the threads: a power of two; default: 4096
     #[arg(long, value_name = "N")]
     pub flow_groups: Option<Within<1, 65_536>>,
+    /// Milliseconds that a service may keep its thread before that is counted and said; default: 10
+    #[arg(long, value_name = "MS")]
+    pub slow_after: Option<Within<1, 60_000>>,
     /// The key by which the NIC spreads flows over its queues (as `ethtool -x` shows it), where its driver does not tell
     #[arg(long, value_name = "KEY")]
     pub rss_key: Option<RssKey>,
@@ -178,6 +188,13 @@ pub struct ControlOptions {
     /// Become this group after start; default: the user's
     #[arg(long, value_name = "NAME")]
     pub group: Option<Placed<String>>,
+    /// The user that protected applications run as; default: --user, else nobody (where the server is started as root)
+    #[arg(long, value_name = "NAME")]
+    pub app_user: Option<String>,
+    /// Whether the server confines itself after start to the files that it serves and the system calls that it needs: on (or not
+    /// at all), off, or auto (by what the kernel has); default: auto
+    #[arg(long, value_name = "WORD")]
+    pub sandbox: Option<Sandbox>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -188,6 +205,8 @@ struct File {
     web: Option<WebOptions>,
     kv: Option<KvOptions>,
     echo: Option<EchoOptions>,
+    #[serde(rename = "app")]
+    apps: Vec<AppEntry>,
     control: ControlOptions,
 }
 
@@ -206,6 +225,8 @@ pub struct Settings {
     pub mode: Mode,
     /// pinned threads, or None for one a queue
     pub cpus: Option<Vec<usize>>,
+    /// how many of them serve
+    pub threads: Threads,
     /// most frames of one cycle
     pub batch: usize,
     /// idle policy
@@ -220,6 +241,8 @@ pub struct Settings {
     pub balance: Option<Balance>,
     /// flow groups of an interface's threads, or of affinity
     pub flow_groups: usize,
+    /// a service that keeps its thread so long is slow
+    pub slow_after: Duration,
     /// by which the NIC spreads flows
     pub rss_key: Option<RssKey>,
     /// its table
@@ -236,6 +259,10 @@ pub struct Settings {
     pub kv: Option<Kv>,
     /// the echo service
     pub echo: Option<Echo>,
+    /// programs in processes of their own
+    pub apps: Vec<App>,
+    /// the user that they run as, if that was said
+    pub app_user: Option<String>,
     /// the control socket as given
     pub control: Option<PathBuf>,
     /// the metrics listener
@@ -244,6 +271,8 @@ pub struct Settings {
     pub user: Option<String>,
     /// group to become
     pub group: Option<String>,
+    /// whether the server confines itself
+    pub sandbox: Sandbox,
 }
 
 /// The DNS service's settings.
@@ -386,6 +415,23 @@ pub fn from_echo_command_line(
     settle(&places, dataplane, services, control, errors)
 }
 
+/// The settings of `simoom run`.
+///
+/// # Errors
+/// What contradicts itself, all of it.
+pub fn from_run_command_line(
+    program: &[String],
+    dataplane: &DataplaneOptions,
+    options: &AppOptions,
+    control: &ControlOptions,
+) -> Result<Settings, Error> {
+    let places = Places { file: None };
+    let mut errors = Vec::new();
+    let app = app::of_command_line(&places, program, &dataplane.listen, options, &mut errors);
+    let services = Services { apps: vec![app], ..Services::default() };
+    settle(&places, dataplane, services, control, errors)
+}
+
 /// What `simoom check` is to read as web content; None without directories.
 ///
 /// # Errors
@@ -441,7 +487,9 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
         Error::input(format!("{at}: {}", plain(error.message())))
     })?;
     let places = Places { file: Some((name, text)) };
-    if file.dns.is_none() && file.web.is_none() && file.kv.is_none() && file.echo.is_none() {
+    let services =
+        [file.dns.is_some(), file.web.is_some(), file.kv.is_some(), file.echo.is_some(), !file.apps.is_empty()];
+    if services == [false; 5] {
         return Err(Error::input(format!(
             "{name}: no service; add [[dns.zone]] with origin and file, or [web] with root, or [kv], or [echo]"
         )));
@@ -450,10 +498,11 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
     let mut errors = Vec::new();
     if let (None, Some(listen)) = (&file.dns, file.dataplane.listen.first()) {
         let at = places.at(listen, "");
-        let of = match (&file.web, &file.kv) {
-            (Some(_), _) => "web",
-            (None, Some(_)) => "kv",
-            (None, None) => "echo",
+        let of = match (&file.web, &file.kv, &file.echo) {
+            (Some(_), ..) => "web",
+            (None, Some(_), _) => "kv",
+            (None, None, Some(_)) => "echo",
+            (None, None, None) => "[app]",
         };
         errors.push(format!("{at}: dataplane.listen is for DNS, and there is no [dns]; move it to listen of [{of}]"));
     }
@@ -475,7 +524,9 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
     });
     let kv = file.kv.map(|kv| kv::settle(&places, &kv.listen, &kv, &mut errors));
     let echo = file.echo.map(|echo| echo::settle(&places, &echo.listen, &echo, &mut errors));
-    let mut settings = settle(&places, &file.dataplane, Services { dns, web, kv, echo }, &file.control, errors)?;
+    let apps = app::of_file(&places, &file.apps, &mut errors);
+    let services = Services { dns, web, kv, echo, apps };
+    let mut settings = settle(&places, &file.dataplane, services, &file.control, errors)?;
     settings.file = Some(name.to_owned());
     Ok(settings)
 }
@@ -549,6 +600,12 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
         let next = groups.0.next_power_of_two();
         errors.push(format!("{option}: {} is not a power of two; give {next}", groups.0));
     }
+    if dataplane.threads == Some(Threads::Elastic) && dataplane.balance == Some(Balance::Off) {
+        let option = word(places, "--threads elastic", "dataplane.threads = \"elastic\"");
+        errors.push(format!(
+            "{option}: threads that share nothing cannot take over from each other; leave --balance off out"
+        ));
+    }
     if let Some(RssTable::Map(map)) = &dataplane.rss_table {
         let option = word(places, "--rss-table", "dataplane.rss-table");
         if dataplane.rss_key.is_none() {
@@ -574,12 +631,13 @@ struct Services {
     web: Option<Web>,
     kv: Option<Kv>,
     echo: Option<Echo>,
+    apps: Vec<App>,
 }
 
 fn settle(
     places: &Places<'_>,
     dataplane: &DataplaneOptions,
-    Services { dns, web, kv, echo }: Services,
+    Services { dns, web, kv, echo, apps }: Services,
     control: &ControlOptions,
     mut errors: Vec<String>,
 ) -> Result<Settings, Error> {
@@ -598,6 +656,7 @@ fn settle(
         backend,
         mode: dataplane.mode.unwrap_or(Mode::Auto),
         cpus: dataplane.cpus.clone().map(|cpus| cpus.0),
+        threads: dataplane.threads.unwrap_or(Threads::Static),
         batch: dataplane.batch.map_or(64, |n| n.0 as usize),
         idle: dataplane.idle.unwrap_or(Idle::Adaptive),
         busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
@@ -605,6 +664,7 @@ fn settle(
         receive: dataplane.receive.unwrap_or(Spread::Affinity),
         balance: dataplane.balance,
         flow_groups: dataplane.flow_groups.map_or(4096, |n| n.0 as usize),
+        slow_after: dataplane.slow_after.map_or(::app::Cycles::SLOW_AFTER, |ms| Duration::from_millis(ms.0.into())),
         rss_key: dataplane.rss_key,
         rss_table: dataplane.rss_table.clone().unwrap_or(RssTable::Follow),
         allow: dataplane.allow.clone(),
@@ -613,10 +673,13 @@ fn settle(
         web,
         kv,
         echo,
+        apps,
+        app_user: control.app_user.clone(),
         control: control.path.clone(),
         metrics: control.metrics.as_ref().map(|placed| placed.value.0),
         user: control.user.as_ref().map(|placed| placed.value.clone()),
         group: control.group.as_ref().map(|placed| placed.value.clone()),
+        sandbox: control.sandbox.unwrap_or(Sandbox::Auto),
     })
 }
 

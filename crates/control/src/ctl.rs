@@ -48,6 +48,11 @@ pub enum Request {
         #[serde(default = "default_groups")]
         count: u32,
     },
+    /// how many threads serve
+    Threads {
+        /// so many
+        count: usize,
+    },
     /// read the zones again
     Reload {},
     /// end

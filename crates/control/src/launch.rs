@@ -7,6 +7,7 @@
 mod limits;
 mod listeners;
 mod sharing;
+mod slow;
 mod watchdog;
 mod xdp;
 
@@ -14,7 +15,7 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
-use crate::words::{Backend, Balance, Cpus, Idle, Spread, Transmit, WebTransmit};
+use crate::words::{Backend, Balance, Cpus, Idle, Spread, Threads, Transmit, WebTransmit};
 use base::ring::Consumer;
 use dataplane::tap::{Copy, tap};
 use listeners::{Listening, division, listeners};
@@ -84,6 +85,9 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
     if settings.backend == Backend::Sockets {
         if !settings.interfaces.is_empty() {
             tracing::info!("--backend sockets: --interface has no effect, the listeners say where");
+        }
+        if settings.threads == Threads::Elastic {
+            tracing::info!("--threads elastic has no effect on kernel sockets, where all threads serve");
         }
         if settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy) {
             tracing::info!("--transmit copy has no effect on kernel sockets, which copy every datagram");
@@ -204,7 +208,12 @@ fn open_sockets(
         },
         streams: limits::on_sockets(settings, threads),
         // echo gives back whatever comes
-        datagram_bytes: if settings.echo.is_some() { 65_535 } else { default.datagram_bytes },
+        slow_after: settings.slow_after,
+        datagram_bytes: match (&settings.echo, settings.apps.is_empty()) {
+            (Some(_), _) => 65_535,
+            (None, false) => guard::layout::SEND_BYTES,
+            (None, true) => default.datagram_bytes,
+        },
         busy_poll_us: if alone { settings.busy_poll_us } else { 0 },
         // what the program will take would find no connection that the kernel has held
         refuse_until_started: !alone,
@@ -236,6 +245,12 @@ fn spread(word: Spread) -> sockets::Spread {
 }
 
 impl Opened {
+    /// How many threads will serve, over all engines.
+    pub(crate) fn engine_threads(&self) -> usize {
+        let of_sockets = self.sockets.as_ref().map_or(0, |_| self.socket_threads);
+        of_sockets + self.xdp.as_ref().map_or(0, xdp::Opened::threads)
+    }
+
     /// Whose listener is whose.
     pub(crate) fn division(&self) -> Division {
         self.division
@@ -269,7 +284,9 @@ impl Opened {
         }
         if let Some(xdp) = self.xdp {
             let threads = xdp.threads();
-            let tcp = limits::on_stack(settings, &self.listeners, threads, plan.secret());
+            // where threads come and go, one may come to have all connections
+            let share = if settings.threads == Threads::Elastic { 1 } else { threads };
+            let tcp = limits::on_stack(settings, &self.listeners, share, plan.secret());
             let services = plan.maker(threads, tcp.is_some());
             let stack = xdp::stack_config(settings, &self.listeners, tcp, plan.seed());
             let xdp = xdp.start(settings, stack, services, registry).map_err(|error| cannot("AF_XDP", error))?;
@@ -277,6 +294,14 @@ impl Opened {
             running.backend = format!("AF_XDP: {}", xdp.described.join("; "));
             engines.xdp = Some(xdp);
         }
+        let of_sockets = engines.sockets.iter().flat_map(|it| it.cycles());
+        let cycles: Vec<_> =
+            engines.xdp.iter().flat_map(|it| it.dataplane.cycles()).chain(of_sockets).cloned().collect();
+        cycles.iter().for_each(|cycles| registry.add(cycles.clone()));
+        let slow =
+            slow::SlowWatch::start(cycles, settings.slow_after).map_err(|error| cannot("starting a thread", error))?;
+        registry.add(slow.unresponsive().clone());
+        engines.slow = Some(slow);
         running.engines = Mutex::new(engines);
         Ok(running)
     }
@@ -288,6 +313,8 @@ fn count(n: usize, what: &str) -> String {
 
 #[derive(Debug, Default)]
 struct Engines {
+    /// says which service keeps its thread
+    slow: Option<slow::SlowWatch>,
     xdp: Option<xdp::Running>,
     tapped: bool,
     sockets: Option<sockets::Running>,
@@ -343,6 +370,14 @@ impl Running {
         match &self.engines().xdp {
             Some(xdp) => xdp.move_groups(from, to, count),
             None => Err("the server is on kernel sockets, where threads take groups over by themselves".into()),
+        }
+    }
+
+    /// Has so many threads of each interface serve; what was done, or why it cannot be.
+    pub(crate) fn set_threads(&self, count: usize) -> Result<String, String> {
+        match &self.engines().xdp {
+            Some(xdp) => xdp.set_threads(count),
+            None => Err("the server is on kernel sockets, where all threads serve".into()),
         }
     }
 

@@ -22,11 +22,14 @@ pub mod ping;
 mod print;
 mod privileges;
 mod reload;
+mod run;
+mod sandbox;
 mod secrets;
 mod serve;
 mod service;
 mod signals;
 mod sites;
+pub mod top;
 pub mod tune;
 pub mod watch;
 mod words;
@@ -83,6 +86,15 @@ fn run(cli: Cli) -> Result<String, Error> {
             logs::start();
             serve::run(&settings).map(|()| String::new())
         }
+        Command::Run(run) => {
+            let settings = config::from_run_command_line(&run.program, &run.dataplane, &run.app, &run.control)?;
+            logs::start();
+            serve::run(&settings).map(|()| String::new())
+        }
+        Command::KeepApp(command) => run::keep(&command),
+        Command::EnterApp(command) => run::enter(&command),
+        Command::KvApp(options) => run::kv(&options),
+        Command::EchoApp(options) => run::echo(&options),
         Command::Ping(options) => ping::run(&options),
         Command::Serve { config } => {
             let settings = config::from_file(&config)?;
@@ -104,5 +116,6 @@ fn run(cli: Cli) -> Result<String, Error> {
         Command::KeepTable(command) => nic_table::keep(&command),
         Command::Tune(command) => tune::run(&command),
         Command::Ctl { control, command } => ctl::client::run(control.as_deref(), &command),
+        Command::Top(options) => top::run(&options),
     }
 }

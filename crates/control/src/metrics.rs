@@ -85,21 +85,59 @@ fn add(metrics: &mut Metrics, figure: Figure<'_>) {
     *sum = sum.wrapping_add(figure.value);
 }
 
+/// Units of whole numbers, at the end of a name or before its `_total`; what Prometheus wants in their place, and how many decimal
+/// places that has.
+const UNITS: [(&str, &str, usize); 4] = [
+    ("_nanoseconds", "_seconds", 9),
+    ("_microseconds", "_seconds", 6),
+    ("_milliseconds", "_seconds", 3),
+    ("_permille", "_ratio", 3),
+];
+
+/// A metric's name as Prometheus has it, in base units, and the decimal places of its values.
+fn exposed(name: &str) -> (String, usize) {
+    let (stem, total) = name.strip_suffix("_total").map_or((name, ""), |stem| (stem, "_total"));
+    for (unit, base, places) in UNITS {
+        if let Some(stem) = stem.strip_suffix(unit) {
+            return (format!("simoom_{stem}{base}{total}"), places);
+        }
+    }
+    (format!("simoom_{name}"), 0)
+}
+
+/// A whole number with its last `places` digits behind the point, exactly.
+fn decimal(value: u64, places: usize) -> String {
+    let digits = format!("{value:0>least$}", least = places + 1);
+    let (whole, part) = digits.split_at(digits.len() - places);
+    match part.trim_end_matches('0') {
+        "" => whole.to_owned(),
+        part => format!("{whole}.{part}"),
+    }
+}
+
 /// The text form of Prometheus, version 0.0.4.
 pub(crate) fn prometheus(metrics: &Metrics) -> String {
+    // in the order of the names that are shown
+    let shown: BTreeMap<_, _> = metrics.iter().map(|(name, metric)| (exposed(name), metric)).collect();
     let mut text = String::new();
-    for (name, metric) in metrics {
+    for ((name, places), metric) in shown {
         let kind = if metric.gauge { "gauge" } else { "counter" };
+        let help = ["nanoseconds", "microseconds", "milliseconds"];
+        let help = help.iter().fold(metric.help.clone(), |help, unit| match places {
+            0 => help,
+            _ => help.replace(unit, "seconds"),
+        });
+        let help = if name.ends_with("_ratio") { help.replace("in thousandths of", "as a share of") } else { help };
         // writing to a String does not fail
-        let _ = writeln!(text, "# HELP simoom_{name} {}", escape(&metric.help, false));
-        let _ = writeln!(text, "# TYPE simoom_{name} {kind}");
+        let _ = writeln!(text, "# HELP {name} {}", escape(&help, false));
+        let _ = writeln!(text, "# TYPE {name} {kind}");
         for (labels, value) in &metric.samples {
-            let _ = write!(text, "simoom_{name}");
+            let _ = write!(text, "{name}");
             for (n, (label, value)) in labels.iter().enumerate() {
                 let open = if n == 0 { '{' } else { ',' };
                 let _ = write!(text, "{open}{label}=\"{}\"", escape(value, true));
             }
-            let _ = writeln!(text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+            let _ = writeln!(text, "{} {}", if labels.is_empty() { "" } else { "}" }, decimal(*value, places));
         }
     }
     text
@@ -186,6 +224,38 @@ mod tests {
              # TYPE simoom_threads gauge\n\
              simoom_threads 2\n"
         );
+    }
+
+    #[test]
+    fn prometheus_gets_base_units_without_rounding() {
+        struct Times;
+        impl Report for Times {
+            fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+                for (name, gauge, value) in [
+                    ("time_nanoseconds_total", false, u64::MAX),
+                    ("time_microseconds", true, 250),
+                    ("wait_milliseconds", true, 2000),
+                    ("full_permille", true, 5),
+                ] {
+                    show(Figure { name, help: "nanoseconds, in thousandths of it", gauge, labels: &[], value });
+                }
+            }
+        }
+        let registry = Registry::default();
+        registry.add(Arc::new(Times));
+        let text = prometheus(&registry.collect());
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                "simoom_full_ratio 0.005",
+                "simoom_time_seconds 0.00025",
+                "simoom_time_seconds_total 18446744073.709551615",
+                "simoom_wait_seconds 2"
+            ]
+        );
+        assert!(text.contains("# HELP simoom_time_seconds seconds, in"), "{text}");
+        assert!(text.contains("# HELP simoom_full_ratio seconds, as a share of it"), "{text}");
     }
 
     #[test]

@@ -6,11 +6,13 @@
 
 use crate::config::Dns;
 use crate::error::{Error, reason};
+use crate::sandbox;
 use base::publish::Publisher;
 use dns::cookie::Secrets;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Two are in use while one is rolled in; each costs a hash for a cookie that none of those before it made.
@@ -50,7 +52,9 @@ pub(crate) fn publisher(dns: &Dns) -> Result<Option<Arc<Publisher<Secrets>>>, Er
 /// # Errors
 /// One line with the place and the mend.
 pub(crate) fn load(path: &str) -> Result<Secrets, String> {
-    let unreadable = |error: &io::Error| format!("{path}: cannot be read: {}; check --cookie-secret", reason(error));
+    let unreadable = |error: &io::Error| {
+        format!("{path}: cannot be read: {}; check --cookie-secret", sandbox::explain(Path::new(path), error))
+    };
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     let facts = file.metadata().map_err(|error| unreadable(&error))?;
     if !facts.is_file() {

@@ -11,8 +11,10 @@ use crate::error::{Error, reason};
 use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
 use crate::reload::{self, Loader, Outcome};
+use crate::run::Apps;
 use crate::service::{Plan, Published};
-use crate::{access_log, ctl, http, notify, privileges, secrets, signals, sites, watch, zones};
+use crate::words::Placement;
+use crate::{access_log, ctl, http, notify, privileges, sandbox, secrets, signals, sites, watch, zones};
 use base::Clock;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
@@ -50,6 +52,7 @@ pub(crate) struct World {
     events: Sender<Event>,
     started: Instant,
     listen: Vec<String>,
+    sandbox: String,
 }
 
 impl World {
@@ -63,6 +66,10 @@ impl World {
                 Ok(asked) => {
                     json!({ "ok": true, "message": format!("{asked} flow groups go from thread {from} to thread {to}") })
                 }
+                Err(why) => failed(&why),
+            },
+            Request::Threads { count } => match self.running.set_threads(*count) {
+                Ok(message) => json!({ "ok": true, "message": message }),
                 Err(why) => failed(&why),
             },
             Request::Reload {} => self.reload(),
@@ -85,6 +92,7 @@ impl World {
             "backend": self.running.backend(),
             "listen": self.listen,
             "threads": self.running.threads(),
+            "sandbox": self.sandbox,
         });
         if let Some(tables) = &self.published.tables {
             let (current, version) = (tables.current(), tables.version());
@@ -214,7 +222,13 @@ fn items(kv: &Kv, threads: usize) -> Result<Arc<kv::Shared>, Error> {
     let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
     let number = || secrets::random().map(u64::from_ne_bytes);
     let secret = number().and_then(|first| Ok([first, number()?])).map_err(no_entropy)?;
-    let limits = kv::Limits { memory_bytes: kv.memory_bytes, item_bytes: kv.item_bytes, threads, secret };
+    let Kv { memory_bytes, item_bytes, shared_nothing, .. } = *kv;
+    if shared_nothing && memory_bytes / (threads as u64) < 2 * item_bytes {
+        return Err(Error::input(format!(
+            "--shared-nothing: {threads} threads have less than two of the largest items each; give more --memory or a smaller --item-size"
+        )));
+    }
+    let limits = kv::Limits { memory_bytes, item_bytes, threads, secret, shared_nothing };
     Ok(Arc::new(kv::Shared::new(limits)))
 }
 
@@ -264,14 +278,20 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     launch::check(settings)?;
     let loads = Loads::read(settings)?;
     let secrets = settings.dns.as_ref().map(secrets::publisher).transpose()?.flatten();
-    let kv = settings.kv.as_ref().map(|kv| items(kv, launch::threads(settings))).transpose()?;
-    let published = loads.published(secrets.as_ref(), kv);
+    // one in a process of its own has its items there
+    let kv = settings.kv.as_ref().filter(|kv| kv.place == Placement::Inline);
+    let kv = kv.map(|kv| items(kv, launch::threads(settings))).transpose()?;
+    let published = loads.published(secrets.as_ref(), kv.clone());
     let control = open_control(settings, identity.as_ref())?;
     let metrics = settings.metrics.map(http::bind).transpose()?;
     let log = settings.web.as_ref().and_then(|web| web.access_log.as_ref());
     let log = log.map(|log| access_log::open(log, identity.as_ref())).transpose()?;
     let opened = launch::open(settings)?;
+    let apps = Apps::open(settings, opened.division(), opened.engine_threads())?;
     privileges::drop_all(identity.as_ref())?;
+    let read = loads.zones.iter().flat_map(|zones| zones.prints.paths());
+    let confined = Arc::new(sandbox::confine(settings, read, control.as_ref().map(Socket::path))?);
+    tracing::info!("sandbox: {}", confined.said());
     warn(settings);
     if let Some(content) = &loads.content {
         // they were looked at with privileges, and are read without
@@ -283,6 +303,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
     let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
     let registry = Arc::new(Registry::default());
+    registry.add(confined.clone());
     let records = log.as_ref().map(access_log::Opened::log);
     if let Some(log) = &records {
         registry.add(log.counters());
@@ -295,10 +316,19 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         registry.add(kv.clone());
     }
     let wall = Wall::start();
-    let plan =
-        Plan::new(settings, opened.division(), published.clone(), &wall.clock, records.clone(), registry.clone());
+    let plan = Plan::new(
+        settings,
+        opened.division(),
+        published.clone(),
+        &wall.clock,
+        records.clone(),
+        registry.clone(),
+        apps.seats(),
+    );
     let cache = published.cache.clone();
+    apps.seats().stats().for_each(|stats| registry.add(stats));
     let running = Arc::new(opened.start(settings, &plan.map_err(no_entropy)?, &registry)?);
+    let apps = apps.start()?;
     // after the engines, so that it outlives them: what they put in last is written
     let writing = log.map(access_log::Opened::start).transpose().map_err(thread)?;
     let secrets = settings.dns.as_ref().and_then(|dns| dns.cookie_secret.clone()).zip(secrets);
@@ -320,13 +350,14 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     }
     if let Some(control) = &control {
         let (started, listen) = (Instant::now(), running.listen());
-        let world = World { registry, published, running: running.clone(), events, started, listen };
+        let sandbox = confined.said().to_owned();
+        let world = World { registry, published, running: running.clone(), events, started, listen, sandbox };
         control.start(Arc::new(world)).map_err(thread)?;
     }
     let status = format!("serving on {}", running.listen().join(", "));
     tracing::info!("{status} ({})", running.backend());
     notify::ready(&status);
-    supervise(&wanted, &reloads, &wall);
+    supervise(&wanted, &reloads, &wall, kv.as_deref());
     notify::stopping();
     if let Some(web) = &settings.web {
         drain(&running, Duration::from_secs(web.drain_s.into()));
@@ -334,6 +365,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     // no new control client; those that wait see the process end
     drop(control);
     running.stop();
+    drop(apps);
     if let Some(cache) = &cache {
         cache.stop();
     }
@@ -369,11 +401,19 @@ fn drain(running: &Running, most: Duration) {
 }
 
 /// Sleeps between events; returns when the server is to stop.
-fn supervise(wanted: &mpsc::Receiver<Event>, reloads: &Sender<Option<SyncSender<Outcome>>>, wall: &Wall) {
+fn supervise(
+    wanted: &mpsc::Receiver<Event>,
+    reloads: &Sender<Option<SyncSender<Outcome>>>,
+    wall: &Wall,
+    kv: Option<&kv::Shared>,
+) {
     let interval = notify::watchdog_interval();
     loop {
         let event = wanted.recv_timeout(interval.map_or(WALL_EVERY, |interval| interval.min(WALL_EVERY)));
         wall.set();
+        if let Some(kv) = kv {
+            kv.tend();
+        }
         match event {
             // the loader's thread lives as long as this one
             Ok(Event::Reload(done)) => drop(reloads.send(done)),

@@ -3,15 +3,20 @@
 use crate::access_log::AccessLog;
 use crate::config::{Dns, Echo, Kv, Settings, Web};
 use crate::metrics::Registry;
+use crate::run::{Placed, Seats};
 use crate::secrets::random;
-use crate::words::{Prefix, QuestionCompression, Transmit};
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Range, Service, Streams, Waker};
-use base::Instant;
+use crate::words::{Placement, Prefix, QuestionCompression, Transmit};
+use app::{
+    Addresses, CallError, Coming, Connection, Datagram, DeadReason, Listener, Luggage, Range, Service, Streams, Waker,
+};
+use arrayvec::ArrayVec;
 use base::counter::Report;
 use base::publish::Publisher;
+use base::{BURST_FRAMES, Instant};
 use dns::Tables;
 use dns::cookie::{self, Secrets};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use web::chunks::Cache;
@@ -23,6 +28,10 @@ const RETAINED_BYTES: usize = 16 << 20;
 const WEB: u64 = 1 << 63;
 /// What those of the key-value store have.
 const KV: u64 = 1 << 62;
+/// What those of applications in processes of their own have, with the application's number at [`APP_AT`].
+const APP: u64 = 1 << 61;
+const APP_AT: u32 = 48;
+const APP_NUMBER: u64 = 0xff << APP_AT;
 
 /// A service, for what differs between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +40,17 @@ pub(crate) enum Kind {
     Web,
     Kv,
     Echo,
+    /// a program in a process of its own
+    App,
 }
 
-/// What is served, by listener: those of DNS come first, then those of the web, of the key-value store, and of echo.
+/// What is served, by listener: those of DNS come first, then those of the web, of the key-value store, of echo, and of applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     pub(crate) web_from: u16,
     pub(crate) kv_from: u16,
     pub(crate) echo_from: u16,
+    pub(crate) app_from: u16,
 }
 
 impl Division {
@@ -50,8 +62,10 @@ impl Division {
             Kind::Web
         } else if listener.0 < self.echo_from {
             Kind::Kv
-        } else {
+        } else if listener.0 < self.app_from {
             Kind::Echo
+        } else {
+            Kind::App
         }
     }
 }
@@ -63,6 +77,22 @@ pub(crate) struct Composed {
     web: Option<web::Server>,
     kv: Option<kv::Server>,
     echo: Option<echo::Server>,
+    /// applications in processes of their own, each with its listeners; services that are placed there among them
+    apps: Vec<Placed>,
+}
+
+impl Composed {
+    /// The application that a listener belongs to.
+    #[inline]
+    fn app_of(&self, listener: Listener) -> Option<usize> {
+        self.apps.iter().position(|app| app.listeners.contains(&listener.0))
+    }
+}
+
+/// What marks the connections of an application.
+#[inline]
+fn app_mark(number: usize) -> u64 {
+    APP | (number as u64) << APP_AT
 }
 
 /// Calls of one service, whose connections are told from the others' by a bit of the cookie.
@@ -73,7 +103,7 @@ struct Marked<'a, C> {
 
 impl<C: Streams> Streams for Marked<'_, C> {
     fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
-        debug_assert_eq!(cookie & (WEB | KV), 0, "services number their connections from 0");
+        debug_assert_eq!(cookie & (WEB | KV | APP), 0, "services number their connections from 0");
         self.calls.accept(connection, cookie | self.mark)
     }
     fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
@@ -100,6 +130,15 @@ impl<C: Streams> Streams for Marked<'_, C> {
     fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
         self.calls.timer_set(connection, at)
     }
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
+        self.calls.connect(remote, local, cookie | self.mark)
+    }
+    fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
+        self.calls.send_to(listener, ends, bytes)
+    }
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.calls.alarm_set(cookie | self.mark, at)
+    }
 }
 
 /// Passes an event to the service that a cookie belongs to.
@@ -113,6 +152,11 @@ macro_rules! pass {
         } else if $cookie & KV != 0 {
             if let Some($service) = &mut $self.kv {
                 let $cookie = $cookie & !KV;
+                $event
+            }
+        } else if $cookie & APP != 0 {
+            if let Some(app) = $self.apps.get_mut((($cookie & APP_NUMBER) >> APP_AT) as usize) {
+                let ($service, $cookie) = (&mut app.remote, $cookie & !(APP | APP_NUMBER));
                 $event
             }
         } else if let Some($service) = &mut $self.dns {
@@ -129,6 +173,7 @@ impl Service for Composed {
         if let Some(web) = &mut self.web {
             web.begin(waker);
         }
+        self.apps.iter_mut().for_each(|app| app.remote.begin(waker));
     }
 
     #[inline]
@@ -137,8 +182,22 @@ impl Service for Composed {
             dns.woken(now, &mut Marked { calls: &mut *calls, mark: 0 });
         }
         if let Some(web) = &mut self.web {
-            web.woken(now, &mut Marked { calls, mark: WEB });
+            web.woken(now, &mut Marked { calls: &mut *calls, mark: WEB });
         }
+        for (n, app) in self.apps.iter_mut().enumerate() {
+            app.remote.woken(now, &mut Marked { calls: &mut *calls, mark: app_mark(n) });
+        }
+    }
+
+    #[inline]
+    fn has_news(&mut self) -> bool {
+        self.apps.iter_mut().any(|app| app.remote.has_news())
+    }
+
+    #[inline]
+    fn may_rest(&mut self, now: Instant) -> bool {
+        // all are asked: each is told that the thread sleeps
+        self.apps.iter_mut().fold(true, |all, app| app.remote.may_rest(now) & all)
     }
 
     fn cycle(&mut self, now: Instant) {
@@ -151,15 +210,19 @@ impl Service for Composed {
         if let Some(kv) = &mut self.kv {
             kv.cycle(now);
         }
+        self.apps.iter_mut().for_each(|app| app.remote.cycle(now));
     }
 
     #[inline]
     fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
+        if let Some(n) = self.app_of(listener) {
+            return self.apps[n].remote.datagrams(now, listener, burst);
+        }
         match self.division.of(listener) {
             Kind::Dns => self.dns.iter_mut().for_each(|dns| dns.datagrams(now, listener, burst)),
             Kind::Echo => self.echo.iter_mut().for_each(|echo| echo.datagrams(now, listener, burst)),
             Kind::Kv => self.kv.iter_mut().for_each(|kv| kv.datagrams(now, listener, burst)),
-            Kind::Web => {}
+            Kind::Web | Kind::App => {}
         }
     }
 
@@ -171,6 +234,10 @@ impl Service for Composed {
         connection: Connection,
         addresses: Addresses,
     ) {
+        if let Some(n) = self.app_of(listener) {
+            let mut calls = Marked { calls, mark: app_mark(n) };
+            return self.apps[n].remote.knock(now, &mut calls, listener, connection, addresses);
+        }
         // an unanswered knock is a rejection
         match self.division.of(listener) {
             Kind::Web => {
@@ -188,15 +255,29 @@ impl Service for Composed {
                     dns.knock(now, &mut Marked { calls, mark: 0 }, listener, connection, addresses);
                 }
             }
-            Kind::Echo => {}
+            Kind::Echo | Kind::App => {}
         }
     }
 
+    fn foresees(&self) -> bool {
+        self.kv.is_some()
+    }
+
+    fn foresee(&mut self, coming: &[Coming<'_>]) {
+        let Some(kv) = &mut self.kv else { return };
+        let of_kv = coming.iter().filter(|coming| coming.cookie & KV != 0);
+        // no burst has more
+        let of_kv = of_kv.map(|coming| Coming { cookie: coming.cookie & !KV, ..*coming }).take(BURST_FRAMES);
+        kv.foresee(&of_kv.collect::<ArrayVec<_, BURST_FRAMES>>());
+    }
+
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
         pass!(self, cookie, |service| service.recv(now, calls, connection, cookie, bytes));
     }
 
     fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
         pass!(self, cookie, |service| service.eof(now, calls, connection, cookie));
     }
 
@@ -209,6 +290,7 @@ impl Service for Composed {
         bytes: usize,
         room: usize,
     ) {
+        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
         pass!(self, cookie, |service| service.sent(now, calls, connection, cookie, bytes, room));
     }
 
@@ -217,13 +299,61 @@ impl Service for Composed {
     }
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
         pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
+    }
+
+    fn connected<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        cookie: u64,
+        outcome: Result<Connection, DeadReason>,
+    ) {
+        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        pass!(self, cookie, |service| service.connected(now, calls, cookie, outcome));
+    }
+
+    fn alarm<C: Streams>(&mut self, now: Instant, calls: &mut C, cookie: u64) {
+        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        pass!(self, cookie, |service| service.alarm(now, calls, cookie));
+    }
+
+    #[inline]
+    fn flush<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        if let Some(dns) = &mut self.dns {
+            dns.flush(now, &mut Marked { calls: &mut *calls, mark: 0 });
+        }
+        if let Some(web) = &mut self.web {
+            web.flush(now, &mut Marked { calls: &mut *calls, mark: WEB });
+        }
+        if let Some(kv) = &mut self.kv {
+            kv.flush(now, &mut Marked { calls: &mut *calls, mark: KV });
+        }
+        for (n, app) in self.apps.iter_mut().enumerate() {
+            app.remote.flush(now, &mut Marked { calls: &mut *calls, mark: app_mark(n) });
+        }
+    }
+
+    /// Those that share the thread: which of them was slow is not known.
+    fn name(&self) -> &'static str {
+        match (self.dns.is_some(), self.web.is_some(), self.kv.is_some()) {
+            (true, false, false) => "dns",
+            (false, true, false) => "web",
+            (false, false, true) => "kv",
+            (true, true, false) => "dns, web",
+            (true, false, true) => "dns, kv",
+            (false, true, true) => "web, kv",
+            (true, true, true) => "dns, web, kv",
+            (false, false, false) => "echo",
+        }
     }
 
     fn can_move(&self) -> bool {
         self.dns.as_ref().is_none_or(Service::can_move)
             && self.web.as_ref().is_none_or(Service::can_move)
             && self.kv.as_ref().is_none_or(Service::can_move)
+            && self.apps.is_empty()
     }
 
     fn depart(&mut self, now: Instant, connection: Connection, cookie: u64) -> Luggage {
@@ -286,6 +416,7 @@ pub(crate) struct Plan {
     web: Option<web::Options>,
     kv: Option<kv::Options>,
     echo: Option<echo::Options>,
+    apps: Seats,
     access_log: Option<Arc<AccessLog>>,
     registry: Arc<Registry>,
     seed: u64,
@@ -301,6 +432,8 @@ pub(crate) struct Maker {
     web_stats: Arc<[Arc<web::Stats>]>,
     kv_stats: Arc<[Arc<kv::Stats>]>,
     echo_stats: Arc<[Arc<echo::Stats>]>,
+    /// of this engine's threads among those of all
+    first_seat: usize,
 }
 
 impl Plan {
@@ -313,6 +446,7 @@ impl Plan {
         wall: &Arc<WallClock>,
         access_log: Option<Arc<AccessLog>>,
         registry: Arc<Registry>,
+        apps: Seats,
     ) -> io::Result<Plan> {
         let dns = settings.dns.as_ref().map(|dns| dns_options(dns, published.secrets.as_ref()));
         let cache = published.cache.clone();
@@ -321,8 +455,9 @@ impl Plan {
             dns: dns.transpose()?,
             published,
             web: settings.web.as_ref().map(|web| web_options(web, wall, cache)).transpose()?,
-            kv: settings.kv.as_ref().map(kv_options),
-            echo: settings.echo.as_ref().map(echo_options),
+            kv: settings.kv.as_ref().filter(|kv| kv.place == Placement::Inline).map(kv_options),
+            echo: settings.echo.as_ref().filter(|echo| echo.place == Placement::Inline).map(echo_options),
+            apps,
             access_log,
             registry,
             seed: u64::from_ne_bytes(random()?),
@@ -363,7 +498,8 @@ impl Plan {
         let web_stats = self.counted(if plan.web.is_some() { threads } else { 0 });
         let kv_stats = self.kv_counted(if plan.kv.is_some() { threads } else { 0 });
         let echo_stats = self.counted(if plan.echo.is_some() { threads } else { 0 });
-        Maker { plan, dns_stats, web_stats, kv_stats, echo_stats }
+        let first_seat = self.apps.take(threads);
+        Maker { plan, dns_stats, web_stats, kv_stats, echo_stats, first_seat }
     }
 
     /// New blocks of counters of the key-value store, which clients may ask for too.
@@ -467,13 +603,14 @@ impl Maker {
             let records = access_log.as_ref().map(|log| log.records());
             web::Server::with_stats(site.reader(), options.clone(), records, self.web_stats[thread].clone())
         });
-        let kv =
-            published.kv.as_ref().zip(kv.as_ref()).map(|(shared, options)| {
-                kv::Server::new(shared.clone(), options.clone(), self.kv_stats[thread].clone())
-            });
+        let kv = published.kv.as_ref().zip(kv.as_ref()).map(|(shared, options)| {
+            let options = kv::Options { thread, ..options.clone() };
+            kv::Server::new(shared.clone(), options, self.kv_stats[thread].clone())
+        });
         let echo =
             echo.as_ref().map(|options| echo::Server::with_stats(options.clone(), self.echo_stats[thread].clone()));
-        Composed { division: *division, dns, web, kv, echo }
+        let apps = self.plan.apps.remotes(self.first_seat + thread);
+        Composed { division: *division, dns, web, kv, echo, apps }
     }
 }
 
@@ -546,12 +683,14 @@ mod tests {
         let settings = settings.unwrap();
         let registry = Arc::new(Registry::default());
         let tables = Arc::new(Publisher::new(Arc::new(Tables::build(Vec::new(), 1).unwrap())));
-        let (wall, division) = (Arc::new(WallClock::new(0)), Division { web_from: 1, kv_from: 2, echo_from: 2 });
+        let division = Division { web_from: 1, kv_from: 2, echo_from: 2, app_from: 2 };
+        let wall = Arc::new(WallClock::new(0));
         let config = web::Config { hosts: vec![web::Host::default()], ..web::Config::default() };
         let site = web::SiteBuilder::new(config, 1, 0, None).unwrap();
         let site = Arc::new(Publisher::new(Arc::new(site.finish().unwrap())));
         let published = Published { tables: Some(tables), secrets: None, site: Some(site), cache: None, kv: None };
-        let mut plan = Plan::new(&settings, division, published, &wall, None, registry.clone()).unwrap();
+        let mut plan =
+            Plan::new(&settings, division, published, &wall, None, registry.clone(), Seats::default()).unwrap();
         plan.dns.as_mut().unwrap().retained_bytes = 1 << 16;
         (registry, plan.maker(2, true))
     }

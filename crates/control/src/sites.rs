@@ -19,6 +19,7 @@ pub(crate) use compress::Memo;
 use crate::config::{HostSpec, Web};
 use crate::error::reason;
 use crate::print::Print;
+use crate::sandbox;
 use ::web::{Encoding, File, FileError, Identity, Site, SiteBuilder};
 use budget::Budget;
 use on_disk::OnDisk;
@@ -102,7 +103,10 @@ impl Root {
         match rustix::fs::open(&spec.root, flags, Mode::empty()) {
             Ok(fd) => Ok(Root { fd, shown }),
             Err(Errno::NOTDIR) => Err(format!("{shown}: it is not a directory; name the one that is to be served")),
-            Err(error) => Err(format!("{shown}: cannot be read: {}; check the path", why(error))),
+            Err(error) => {
+                let why = sandbox::explain(&spec.root, &error.into());
+                Err(format!("{shown}: cannot be read: {why}; check the path"))
+            }
         }
     }
 

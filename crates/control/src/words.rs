@@ -261,7 +261,42 @@ macro_rules! from_text {
     };
 }
 
-from_text!(Prefix, Own, Listen, RssKey, RssTable);
+/// Where a service runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// in the server's own process
+    #[default]
+    Inline,
+    /// in a process of its own, on the processor of the thread that serves it
+    Same,
+    /// in a process of its own, on this processor
+    Cpu(u32),
+}
+
+impl FromStr for Placement {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "inline" => return Ok(Placement::Inline),
+            "same" => return Ok(Placement::Same),
+            _ => {}
+        }
+        let cpu = text.strip_prefix("cpu=").and_then(|cpu| cpu.parse().ok()).filter(|cpu| *cpu < 4096);
+        cpu.map(Placement::Cpu).ok_or_else(|| format!("`{text}` is none of inline, same, cpu=N"))
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Placement::Inline => f.write_str("inline"),
+            Placement::Same => f.write_str("same"),
+            Placement::Cpu(cpu) => write!(f, "cpu={cpu}"),
+        }
+    }
+}
+
+from_text!(Prefix, Own, Listen, Placement, RssKey, RssTable);
 
 impl<'de> serde::Deserialize<'de> for Cpus {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -347,6 +382,28 @@ word! {
         Steal = "steal",
         /// each for itself
         Off = "off",
+    }
+}
+
+word! {
+    /// Whether the server confines itself once everything is open.
+    Sandbox {
+        /// it does, or does not start
+        On = "on",
+        /// it does not
+        Off = "off",
+        /// by what the kernel has for that
+        Auto = "auto",
+    }
+}
+
+word! {
+    /// How many of the threads serve.
+    Threads {
+        /// all of them
+        Static = "static",
+        /// as many as the load needs
+        Elastic = "elastic",
     }
 }
 

@@ -8,11 +8,12 @@
 //! before it was read that a later write could carry the same time counts as changed.
 
 use crate::config::ZoneSpec;
-use crate::error::reason;
 use crate::print::Print;
+use crate::sandbox;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use zone::{Name, Source, Zone};
 
@@ -21,6 +22,11 @@ use zone::{Name, Source, Zone};
 pub(crate) struct Prints(BTreeMap<String, Print>);
 
 impl Prints {
+    /// Which files these are.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Whether every file is what it was when it was read.
     pub(crate) fn unchanged(&self) -> bool {
         self.0.iter().all(|(path, print)| {
@@ -36,7 +42,7 @@ struct FsSource(Mutex<Prints>);
 
 impl Source for FsSource {
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
-        let file = File::open(path)?;
+        let file = File::open(path).map_err(|error| sandbox::explained(path, error))?;
         if file.metadata()?.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
@@ -104,7 +110,7 @@ fn readable(path: &str) -> Result<(), String> {
     match File::open(path).and_then(|file| file.metadata()) {
         Ok(facts) if facts.is_dir() => Err("it is a directory; name a zone file".into()),
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("{}; check the path", reason(&error))),
+        Err(error) => Err(format!("{}; check the path", sandbox::explain(Path::new(path), &error))),
     }
 }
 

@@ -120,6 +120,24 @@ impl Balance {
         self.weights[usize::from(group)] = weight;
     }
 
+    /// What a group of ours weighs.
+    pub(crate) fn weight(&self, group: u16) -> u32 {
+        self.weights[usize::from(group)]
+    }
+
+    /// What the groups of a thread weigh, as it has shown.
+    pub(crate) fn shown_by(&self, thread: usize) -> u32 {
+        self.board.0[thread].frames.load(Ordering::Relaxed)
+    }
+
+    /// The thread takes no part for now: nobody is to ask it.
+    pub(crate) fn rest(&self) {
+        let seat = &self.board.0[usize::from(self.me)];
+        seat.busy.store(false, Ordering::Relaxed);
+        seat.held_up.store(false, Ordering::Relaxed);
+        seat.frames.store(0, Ordering::Relaxed);
+    }
+
     /// What our groups weigh together.
     fn frames(&self) -> u32 {
         self.weights.iter().fold(0, |sum, weight| sum.saturating_add(*weight))

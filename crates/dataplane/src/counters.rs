@@ -20,6 +20,8 @@ pub struct Counters {
     pub received: Counter,
     /// frames that the port took for sending
     pub transmitted: Counter,
+    /// frames that waited behind each burst, summed over all
+    pub queued: Counter,
     /// bursts by size
     pub bursts: [Counter; BURST_CLASSES],
     /// cycles that received less, or nothing, because the port took no more
@@ -63,6 +65,7 @@ impl Report for Counters {
         let frames = "frames between port and stack";
         one("dataplane_frames_total", frames, &[("direction", "in")], &self.received);
         one("dataplane_frames_total", frames, &[("direction", "out")], &self.transmitted);
+        one("dataplane_queued_frames_total", "frames left waiting, summed over cycles", &[], &self.queued);
         for (most, counter) in CLASS_NAMES.iter().zip(&self.bursts) {
             one(
                 "dataplane_bursts_total",
@@ -111,6 +114,8 @@ pub struct Crossings {
     pub groups_out: Counter,
     /// flow groups that were taken over
     pub groups_in: Counter,
+    /// times that groups left though frames of theirs waited for a host that did not run
+    pub hurried: Counter,
     /// 1 while the thread is busy, as the balancer sees it
     pub busy: Counter,
     /// moving average of the frames that wait in its port and in the rings from other threads
@@ -132,6 +137,7 @@ impl Crossings {
             passed: Counter::default(),
             groups_out: Counter::default(),
             groups_in: Counter::default(),
+            hurried: Counter::default(),
             busy: Counter::default(),
             backlog: Counter::default(),
         }
@@ -160,6 +166,8 @@ impl Report for Crossings {
         let groups = "flow groups that changed their thread";
         one("dataplane_moved_groups_total", groups, Some("out"), &self.groups_out);
         one("dataplane_moved_groups_total", groups, Some("in"), &self.groups_in);
+        let hurried = "times that groups moved though frames of theirs waited for a thread that did not run";
+        one("dataplane_hurried_moves_total", hurried, None, &self.hurried);
         let mut gauge = |name, help, value: u64| show(Figure { name, help, gauge: true, labels: &[thread], value });
         gauge("dataplane_flow_groups", "flow groups that the thread owns", self.owners.count(self.me) as u64);
         gauge("dataplane_busy", "1 while the balancer sees the thread as busy", self.busy.get());

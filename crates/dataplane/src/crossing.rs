@@ -13,9 +13,11 @@
 //!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*).
 //!
 //! What arrives for a thread that is held up others take for it ([`help`]). Where the NIC's table can be written, it follows then ([`turning`]).
+//! A thread that is not needed gives all its groups away, and its queue to another thread ([`duty`]).
 //!
 //! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
 
+mod duty;
 mod help;
 mod turning;
 
@@ -29,6 +31,7 @@ use crate::steering::Steering;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
+use duty::Duty;
 pub(crate) use help::Helpers;
 use help::Helping;
 use std::collections::VecDeque;
@@ -72,6 +75,16 @@ enum Note {
     Turned { group: u16, number: u32 },
     /// the answer: what came before has been forwarded
     Drained { group: u16, number: u32 },
+    /// to a thread on duty: let the receiver, who is now too, have one of so many parts of your groups
+    Share { of: u16, by: u16 },
+    /// to the others: answer behind all frames that came from here, which are the last of this queue
+    Fence { queue: u16 },
+    /// the answer
+    Fenced { queue: u16 },
+    /// to who serves the queue from now on: nothing older of it is anywhere
+    Queue { queue: u16 },
+    /// to who serves the queue: its own thread is on duty again
+    Back { queue: u16 },
 }
 
 /// A group on its way to this thread.
@@ -141,6 +154,7 @@ pub(crate) struct Crossing {
     arrivals: VecDeque<(Instant, Parcel)>,
     balance: Option<Balance>,
     helping: Helping,
+    duty: Duty,
     turner: Option<Turner>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
@@ -183,6 +197,7 @@ pub(crate) fn crossings(
         arrivals: VecDeque::new(),
         balance: balance(me),
         helping: Helping::new(helpers.clone()),
+        duty: Duty::default(),
         turner: steering.map(|steering| Turner::new(me as u16, steering.clone())),
         touched: vec![false; threads],
         bells: bells.to_vec(),
@@ -215,16 +230,18 @@ impl Crossing {
         &self.counters
     }
 
-    /// The thread is about to sleep unless something waits for it, which is told. One that sleeps is not busy.
-    pub(crate) fn may_rest(&mut self) -> bool {
+    /// The thread is about to sleep unless something waits for it, which is told; while it holds groups back it may always. One that
+    /// sleeps is not busy.
+    pub(crate) fn may_rest(&mut self, holds: bool) -> bool {
         self.counters.busy.set(0);
         self.counters.backlog.set(0);
-        !self.has_work()
+        holds || !self.has_work()
     }
 
     fn has_work(&mut self) -> bool {
         !self.replayed.is_empty()
             || !self.departures.is_empty()
+            || self.duty.wants_another_look()
             || !self.wishes.is_empty()
             || !self.unsent.is_empty()
             || self.put_aside() > 0
@@ -233,7 +250,8 @@ impl Crossing {
 
     /// Groups to be given away now, each by [`Crossing::send`].
     pub(crate) fn departing(&mut self) -> usize {
-        let waiting = self.departures.len().min(DEPARTURES);
+        // what is replayed may be of a group that is to go
+        let waiting = if self.is_replaying() { 0 } else { self.departures.len().min(DEPARTURES) };
         if waiting > 0 && self.has_room() { waiting } else { 0 }
     }
 
@@ -259,7 +277,9 @@ impl Crossing {
 
     /// Asks the owner of `group` to hand it over, soon. Nothing comes of it when it is ours, or its owner has changed by then.
     pub(crate) fn want(&mut self, group: u16) {
-        self.wishes.push_back(group);
+        if self.is_on_duty() {
+            self.wishes.push_back(group);
+        }
     }
 
     #[cold]
@@ -290,17 +310,22 @@ impl Crossing {
     }
 
     /// Looks at the load, with so many frames that wait in the port, and does what the balance asks for. What other threads have
-    /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever.
+    /// sent waits too: a thread whose frames all come that way would otherwise never seem busy, and ask for more for ever. How many
+    /// frames wait in all.
     #[inline]
-    pub(crate) fn look(&mut self, now: Instant, waiting: usize) {
+    pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> usize {
         // looked at behind the port: who takes something there puts it aside before the next look at it
         let waiting = waiting + self.put_aside();
         self.follow_up(now, waiting);
-        let Some(balance) = &mut self.balance else { return };
+        self.attend(now, waiting);
         let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
-        if let Some(advice) = balance.look(now, waiting + sent + self.replayed.len()) {
+        let waiting = waiting + self.waits_elsewhere() + sent + self.replayed.len();
+        if let Some(balance) = self.balance.as_mut().filter(|_| self.duty.is_on())
+            && let Some(advice) = balance.look(now, waiting)
+        {
             self.take_advice(advice);
         }
+        waiting
     }
 
     #[cold]
@@ -331,7 +356,7 @@ impl Crossing {
     #[cold]
     fn relieve(&mut self, by: u16, frames: [u32; 2]) {
         let Some(balance) = &self.balance else { return };
-        if !self.departures.is_empty() {
+        if !self.departures.is_empty() || !self.is_on_duty() {
             return; // what was asked for before is on its way
         }
         let chosen = balance.choose(frames, self.chosen, |group| self.may_depart(group, by));
@@ -504,6 +529,7 @@ impl Crossing {
     }
 
     fn take_note(&mut self, from: u16, note: Note) {
+        self.duty.on_note();
         match note {
             Note::Wanted { group, by } => {
                 if self.may_depart(group, by) {
@@ -525,6 +551,11 @@ impl Crossing {
             Note::Settled { group } => self.settle(group),
             Note::Turned { group, number } => self.drain(from, group, number),
             Note::Drained { group, number } => self.take_drained(group, number),
+            Note::Share { of, by } => self.share(of, by),
+            Note::Fence { queue } => self.note(from, Note::Fenced { queue }),
+            Note::Fenced { queue } => self.take_fenced(queue),
+            Note::Queue { queue } => self.take_queue(queue),
+            Note::Back { queue } => self.give_back(queue),
         }
     }
 
@@ -543,6 +574,11 @@ impl Crossing {
         self.mine[usize::from(group)] = true;
         self.replayed.extend(coming.waiting);
         self.turn(group);
+    }
+
+    /// Something was left for a thread elsewhere.
+    pub(crate) fn touch(&mut self, thread: usize) {
+        self.touched[thread] = true;
     }
 
     /// Wakes those who were sent something and sleep. Called once a cycle.

@@ -8,6 +8,7 @@ use base::{BURST_FRAMES, Burst, Frame, Instant};
 use port::{Gather, Inlet, Large, Outgoing, Piece, Port, Segmentation, Supply};
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::flow::Groups;
 
 /// What belongs to a flow group, on its way to another thread's stack.
@@ -145,7 +146,7 @@ impl Floor for stack::Stack {
 pub struct Activity {
     /// frames received
     pub received: usize,
-    /// frames that the port took, gathered ones counted
+    /// frames that the port took, those gathered and those of guests counted
     pub transmitted: usize,
     /// what of the frames sent is still on its way out, in the port or kept here, and so how soon the next cycle should come
     pub outgoing: Outgoing,
@@ -191,12 +192,17 @@ struct Joint {
     received: Burst,
     /// the port's receive side, where others may take from it
     inlet: Option<Arc<dyn Inlet>>,
+    /// since when groups wait to be given away because frames of ours have not left
+    held_since: Option<Instant>,
 }
+
+/// So long groups wait for that at most: a host that does not run must not keep them.
+const HELD: Duration = Duration::from_millis(20);
 
 impl Joint {
     /// Receives from the port what is there for this thread and sends others theirs, before anybody else takes something there.
     fn receive<P: Port>(&mut self, port: &mut P, rx: &mut Burst, limit: usize, lost: &mut Burst) -> usize {
-        let Joint { crossing, received, inlet } = self;
+        let Joint { crossing, received, inlet, .. } = self;
         let Some(inlet) = inlet else {
             let seen = port.receive(received, limit);
             crossing.sort(received, rx, lost);
@@ -240,8 +246,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             self.stack.set_groups(crossing.owners().groups());
             self.stack.set_ours(crossing.ours());
         }
-        let joint = |crossing: Crossing| Joint { inlet: crossing.inlet(), crossing, received: Burst::new() };
-        self.joint = crossing.map(|crossing| Box::new(joint(crossing)));
+        self.joint = crossing.map(|crossing| {
+            Box::new(Joint { inlet: crossing.inlet(), crossing, received: Burst::new(), held_since: None })
+        });
         self
     }
 
@@ -261,27 +268,34 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.service.cycle(now);
         let mut transmitted = if self.tx.is_empty() { 0 } else { self.transmit(now) };
         let kept = !self.tx.is_empty();
-        if !kept && self.joint.as_mut().is_some_and(|joint| joint.crossing.departing() > 0) {
-            self.depart(now);
-        }
+        let holds = self.joint.is_some() && !kept && self.let_depart(now);
         let spare = self.tx.remaining_capacity();
         let room = self.port.transmit_room().saturating_sub(self.tx.len()).min(spare);
         if room < self.batch {
             self.counters.transmit_stalls.add(1);
         }
+        if self.service.has_news() {
+            self.due = Some(now);
+        }
         let due = self.due.is_some_and(|due| now >= due);
         // when the stack waits for room, acknowledgements come, which need no answer; what else comes is answered when there is room
         let waits = due && room == 0;
-        let limit = self.batch.min(if waits { spare } else { room });
+        let limit = if holds { 0 } else { self.batch.min(if waits { spare } else { room }) };
         let received = match limit {
             0 => 0,
             limit if self.joint.is_some() => self.receive_sorted(&mut now, limit),
-            limit => self.port.receive(&mut self.rx, limit),
+            limit => {
+                let received = self.port.receive(&mut self.rx, limit);
+                if received == limit {
+                    self.counters.queued.add(self.port.waiting() as u64);
+                }
+                received
+            }
         };
         if !self.rx.is_empty() {
             self.take_in(now, self.rx.len());
         }
-        if (received > 0 || due) && !waits {
+        if (received > 0 || due) && !waits && !holds {
             let Loop { port, stack, service, tx, tap, counters, .. } = self;
             let mut supply = Supplies { now, port, kept, gathered: 0, tap: tap.as_mut(), counters };
             self.due = stack.poll(now, &mut supply, tx, service);
@@ -291,18 +305,25 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if !self.tx.is_empty() {
             transmitted += self.transmit(now);
         }
-        let kept = if self.tx.is_empty() { Outgoing::Nothing } else { Outgoing::Waiting };
+        let kept = if self.tx.is_empty() && !holds { Outgoing::Nothing } else { Outgoing::Waiting };
+        let carried = self.port.carry();
         let outgoing = self.port.flush().max(kept);
         if let Some(joint) = &mut self.joint {
+            if let Some(host) = self.port.host()
+                && (transmitted > 0 || outgoing >= Outgoing::Waiting)
+            {
+                joint.crossing.touch(host);
+            }
             joint.crossing.ring_bells();
         }
         self.counters.cycles.add(1);
+        let transmitted = transmitted + carried;
         if received + transmitted == 0 {
             self.counters.empty_cycles.add(1);
         }
         // a port that takes nothing more is asked again soon anyway
         let crossing = self.joint.as_ref().and_then(|joint| joint.crossing.next_at());
-        let next = self.due.into_iter().chain(crossing).min().filter(|_| outgoing != Outgoing::Full);
+        let next = self.due.into_iter().chain(crossing).min().filter(|_| outgoing != Outgoing::Full && !holds);
         Activity { received, transmitted, outgoing, next }
     }
 
@@ -312,27 +333,57 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     /// what has happened: the cycle's time goes on to when the group was sent.
     #[inline(never)]
     fn receive_sorted(&mut self, now: &mut Instant, limit: usize) -> usize {
-        let Loop { port, stack, service, rx, free, due, joint, .. } = self;
+        let Loop { port, stack, service, rx, free, due, joint, counters, .. } = self;
         let Some(joint) = joint.as_deref_mut() else { return 0 };
         let home = |free: &mut Burst, port: &mut P| free.drain(..).for_each(|frame| port.give(frame));
-        joint.crossing.look(*now, port.waiting());
+        let has_queue = joint.crossing.has_queue();
+        let waiting = joint.crossing.look(*now, if has_queue { port.waiting() } else { 0 });
         // neither side starves the other
         let mut seen = joint.crossing.receive(rx, limit.div_ceil(2), free);
         home(free, port);
         if !joint.crossing.is_replaying() {
-            seen += joint.receive(port, rx, limit - rx.len(), free);
-            home(free, port);
+            // asked again: to give the queue away was among what it has just done, or to have it back
+            if joint.crossing.has_queue() {
+                seen += joint.receive(port, rx, limit - rx.len(), free);
+                home(free, port);
+            }
+            if joint.crossing.stands_in() {
+                let Joint { crossing, received, .. } = joint;
+                seen += crossing.stand_in(rx, received, limit, port);
+            }
             seen += joint.crossing.receive(rx, limit, free);
             home(free, port);
         }
         let Joint { crossing, received, .. } = joint;
         seen += crossing.help(rx, received, limit, port);
+        counters.queued.add(waiting.saturating_sub(seen) as u64);
         while let Some((at, parcel)) = crossing.arrival() {
             *now = at.max(*now);
             stack.arrive(*now, parcel, service);
             *due = Some(*now);
         }
         seen
+    }
+
+    /// Gives flow groups away if any are to go, or says that they wait: until what a thread without a queue has sent for them has left,
+    /// for which it sends nothing more meanwhile.
+    #[inline]
+    fn let_depart(&mut self, now: Instant) -> bool {
+        let Some(joint) = self.joint.as_deref_mut() else { return false };
+        if joint.crossing.departing() == 0 {
+            joint.held_since = None;
+            return false;
+        }
+        if !self.port.has_left() {
+            let since = *joint.held_since.get_or_insert(now);
+            if now - since < HELD {
+                return true;
+            }
+            joint.crossing.counters().hurried.add(1);
+        }
+        joint.held_since = None;
+        self.depart(now);
+        false
     }
 
     /// Gives flow groups away that other threads asked for. Nothing of theirs is in hand, and what was sent for them is the
@@ -405,6 +456,11 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         &mut self.service
     }
 
+    /// What the service is called.
+    pub(crate) fn service_name(&self) -> &'static str {
+        self.service.name()
+    }
+
     /// The counters, which the loop goes on writing.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
@@ -418,6 +474,13 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
     /// Asks other threads for flow groups.
     pub(crate) fn crossing(&mut self) -> Option<&mut Crossing> {
         self.joint.as_deref_mut().map(|joint| &mut joint.crossing)
+    }
+
+    /// Whether the thread may sleep: nothing waits for it, and the service has nothing that another cycle would do.
+    pub(crate) fn may_rest(&mut self, now: Instant) -> bool {
+        let Loop { port, joint, service, .. } = self;
+        let rests = joint.as_deref_mut().is_none_or(|joint| joint.crossing.may_rest(joint.held_since.is_some()));
+        rests && !port.is_asked() && service.may_rest(now)
     }
 
     /// The port, and the way to other threads.
@@ -552,5 +615,7 @@ impl<P: Port> Large for Supplies<'_, P> {
     }
 }
 
+#[cfg(test)]
+mod guests;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,8 @@
 //! Ownership: every frame of a thread is its port's, or in the loop's two bursts between cycles; a panic gives those back.
 //! Nothing is allocated, locked or logged for a packet while no tap is on.
 //!
-//! Left out so far: threads without a queue of their own.
+//! A thread may be without a queue of its own: then its port is a guest's (`port::guest`), and what it serves comes from others. Of
+//! several threads not all need serve: those that are not needed have nothing, and sleep ([`elastic`]).
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod bell;
 pub mod counters;
 mod crossing;
 mod cycle;
+pub mod elastic;
 pub mod idle;
 mod owners;
 mod pulse;

@@ -16,6 +16,8 @@ pub struct Owners {
     groups: Arc<Groups>,
     owners: Box<[AtomicU16]>,
     threads: u16,
+    /// so many of them, the first, are to own groups
+    on_duty: AtomicU16,
 }
 
 impl Owners {
@@ -31,7 +33,7 @@ impl Owners {
             AtomicU16::new(owner)
         };
         let owners = (0..groups.count()).map(|group| checked(group as u16)).collect();
-        Owners { groups: Arc::new(groups), owners, threads: threads as u16 }
+        Owners { groups: Arc::new(groups), owners, threads: threads as u16, on_duty: AtomicU16::new(threads as u16) }
     }
 
     /// The groups.
@@ -42,6 +44,18 @@ impl Owners {
     /// How many threads there are.
     pub fn threads(&self) -> usize {
         usize::from(self.threads)
+    }
+
+    /// How many of them, from the first on, are to serve; the others have nothing to do.
+    #[inline]
+    pub fn on_duty(&self) -> usize {
+        usize::from(self.on_duty.load(Ordering::Relaxed))
+    }
+
+    /// So many are to serve; at least one does, and at most all. Those whom it concerns must be woken.
+    pub(crate) fn set_on_duty(&self, threads: usize) {
+        let threads = threads.clamp(1, self.threads());
+        self.on_duty.store(threads as u16, Ordering::Relaxed);
     }
 
     /// The thread that owns a group.

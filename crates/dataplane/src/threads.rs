@@ -3,11 +3,12 @@
 use crate::bell::Bell;
 use crate::counters::Crossings;
 use crate::crossing::{Crossing, Helpers, crossings};
+use crate::elastic::{Averages, Crew, Overseer, Policy as Elastic};
 use crate::idle::{Governor, Idle, Next};
 use crate::pulse::{Pulse, Scheduled};
 use crate::tap::Tap;
 use crate::{Counters, Floor, Loop, Owners, Steering};
-use app::{Service, Waker};
+use app::{Cycles, Service, Stopwatch, Waker};
 use arrayvec::ArrayVec;
 use base::balance::Policy;
 use base::{BURST_FRAMES, Clock, Instant};
@@ -45,8 +46,12 @@ pub struct Config {
     pub copies: bool,
     /// what a thread does when there is nothing to do
     pub idle: Idle,
+    /// a cycle that takes so long counts as slow
+    pub slow_after: Duration,
     /// Threads that share their work by flow group; the others serve what their ports receive.
     pub sharing: Vec<Sharing>,
+    /// by what threads that share are added and removed; None: all serve
+    pub elastic: Option<Elastic>,
 }
 
 /// Threads that share the work of one interface by flow group.
@@ -83,7 +88,15 @@ fn ways<P: Port>(sharing: &[Sharing], bells: &[Arc<Bell>], ports: &[P]) -> Vec<O
 
 impl Default for Config {
     fn default() -> Self {
-        Config { cpus: Vec::new(), batch: BURST_FRAMES, copies: false, idle: Idle::default(), sharing: Vec::new() }
+        Config {
+            cpus: Vec::new(),
+            batch: BURST_FRAMES,
+            copies: false,
+            idle: Idle::default(),
+            slow_after: Cycles::SLOW_AFTER,
+            sharing: Vec::new(),
+            elastic: None,
+        }
     }
 }
 
@@ -123,11 +136,16 @@ struct Handle<P, S, N> {
     counters: Arc<Counters>,
     crossings: Option<Arc<Crossings>>,
     scheduled: Arc<Scheduled>,
+    service_cycles: Arc<Cycles>,
 }
 
 /// Running threads, one a port. Dropping it stops them.
 pub struct Dataplane<P, S, N = stack::Stack> {
+    /// the first to go: nobody changes the threads' number while they end
+    overseer: Option<Overseer>,
     threads: Vec<Handle<P, S, N>>,
+    /// threads that share, each crew with the number of its first
+    crews: Vec<(usize, Arc<Crew>)>,
 }
 
 impl<P, S, N> Dataplane<P, S, N>
@@ -152,9 +170,14 @@ where
     ) -> io::Result<Self> {
         let make = Arc::new((make_stack, make_service));
         let clock = Clock::start();
-        let mut dataplane = Dataplane { threads: Vec::with_capacity(ports.len()) };
         let bells = ports.iter().map(|_| Bell::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
         let mut ways = ways(&config.sharing, &bells, &ports).into_iter();
+        let crews = config.sharing.iter().map(|Sharing { first, owners, .. }| {
+            let bells = bells[*first..*first + owners.threads()].to_vec();
+            (*first, Arc::new(Crew::new(*first, owners.clone(), bells)))
+        });
+        let crews: Vec<_> = crews.collect();
+        let mut dataplane = Dataplane { overseer: None, threads: Vec::with_capacity(ports.len()), crews };
         for ((n, port), bell) in ports.into_iter().enumerate().zip(bells) {
             let crossing = ways.next().flatten();
             let crossings = crossing.as_ref().map(|crossing| crossing.counters().clone());
@@ -182,9 +205,13 @@ where
                 let cycles = cycles.with_crossing(crossing);
                 // as above
                 let scheduled = Arc::new(Scheduled::of_this_thread());
-                let _ = ready.send(Ok((cycles.counters().clone(), scheduled.clone())));
+                let service_cycles = Arc::new(Cycles::new("dataplane", n));
+                service_cycles.serves(cycles.service_name());
+                let _ = ready.send(Ok((cycles.counters().clone(), scheduled.clone(), service_cycles.clone())));
                 let mut thread = Thread {
                     scheduled,
+                    service_cycles,
+                    stopwatch: Stopwatch::new(config.slow_after),
                     cycles,
                     shared: of_thread,
                     ordered,
@@ -196,11 +223,21 @@ where
                 thread.cycles.into_port()
             })?;
             let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it panicked at its start")));
-            let (counters, scheduled) = started
+            let (counters, scheduled, service_cycles) = started
                 .map_err(|error| io::Error::new(error.kind(), format!("starting dataplane thread {n}: {error}")))?;
             let orders = Mutex::new(orders);
-            dataplane.threads.push(Handle { join: Some(join), shared, orders, counters, crossings, scheduled });
+            dataplane.threads.push(Handle {
+                join: Some(join),
+                shared,
+                orders,
+                counters,
+                crossings,
+                scheduled,
+                service_cycles,
+            });
         }
+        let counters = dataplane.counters().cloned().collect();
+        dataplane.overseer = Some(Overseer::start(counters, dataplane.crews.clone(), config.elastic.clone())?);
         Ok(dataplane)
     }
 
@@ -212,6 +249,27 @@ where
     /// What each thread counts of its dealings with the others; nothing where each serves what its port receives.
     pub fn crossings(&self) -> impl Iterator<Item = &Arc<Crossings>> {
         self.threads.iter().filter_map(|thread| thread.crossings.as_ref())
+    }
+
+    /// How long the service of each thread keeps it.
+    pub fn cycles(&self) -> impl Iterator<Item = &Arc<Cycles>> {
+        self.threads.iter().map(|thread| &thread.service_cycles)
+    }
+
+    /// Each thread's moving averages.
+    pub fn averages(&self) -> impl Iterator<Item = &Arc<Averages>> {
+        self.overseer.iter().flat_map(Overseer::averages)
+    }
+
+    /// The threads of each interface that share their work.
+    pub fn crews(&self) -> impl Iterator<Item = &Arc<Crew>> {
+        self.crews.iter().map(|(_, crew)| crew)
+    }
+
+    /// Has `threads` of each interface's threads serve, from the first on, or all that it has if those are fewer. Those that are not
+    /// needed give away what they have, and sleep. Under a policy ([`Config::elastic`]) it is the number from which that goes on.
+    pub fn set_threads(&self, threads: usize) {
+        self.crews().for_each(|crew| crew.set(threads.clamp(1, crew.threads())));
     }
 
     /// Each thread's pulse.
@@ -265,6 +323,7 @@ where
 
 impl<P, S, N> Dataplane<P, S, N> {
     fn end(&mut self) -> Vec<P> {
+        self.overseer = None;
         for thread in &self.threads {
             thread.shared.stop.store(true, Ordering::Release);
             thread.shared.bell.ring();
@@ -298,6 +357,8 @@ fn pin(cpu: usize) -> io::Result<()> {
 
 struct Thread<P, S, N> {
     scheduled: Arc<Scheduled>,
+    service_cycles: Arc<Cycles>,
+    stopwatch: Stopwatch,
     cycles: Loop<P, S, N>,
     shared: Arc<Shared>,
     ordered: Receiver<Order<S, N>>,
@@ -357,14 +418,19 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             {
                 crossing.on_delay(now, self.scheduled.waits());
             }
+            self.stopwatch.begin(&self.service_cycles);
             let activity = self.cycles.cycle(now);
             let (began, busy) = (now, activity.is_busy());
             now = self.clock.now();
+            let waited_ns = || self.scheduled.waits().ns;
+            self.stopwatch.end(&self.service_cycles, began, now, waited_ns);
             if busy {
                 self.short_sleep = SHORT_SLEEP;
                 self.cycles.counters().busy_ns.add((now - began).as_nanos() as u64);
             }
-            match self.governor.after_cycle(now, busy) {
+            // who is not needed does not ask, whatever the policy: its processor is somebody else's
+            let needed = busy || self.cycles.crossing().is_none_or(|crossing| !crossing.is_off_duty());
+            match if needed { self.governor.after_cycle(now, busy) } else { Next::Sleep } {
                 Next::Cycle => {}
                 Next::Yield => {
                     rustix::thread::sched_yield();
@@ -407,7 +473,7 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
     fn sleep(&mut self, now: Instant, until: Option<Instant>, outgoing: Outgoing) -> Instant {
         let bell = self.shared.bell.clone();
         bell.fall_asleep();
-        let rests = self.cycles.crossing().is_none_or(|crossing| crossing.may_rest());
+        let rests = self.cycles.may_rest(now);
         let woken = if rests { self.wait(now, until, outgoing) } else { now };
         bell.wake_up();
         woken
@@ -418,10 +484,13 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         // what has arrived cannot be received while nothing can be sent: to wait for it would be to ask again and again, on a
         // processor that whoever makes room may need
         let full = outgoing == Outgoing::Full;
-        let pollable = if full { None } else { port.descriptor() };
+        // nothing of ours arrives at a port without a queue, or whose queue another thread serves
+        let receives = port.host().is_none() && crossing.is_none_or(Crossing::has_queue);
+        let pollable = if full || !receives { None } else { port.descriptor() };
+        let asks = receives && pollable.is_none();
         let elsewhere = crossing.filter(|_| !full).and_then(Crossing::elsewhere);
         let is_blocked = crossing.is_some_and(Crossing::is_blocked);
-        let most = if outgoing == Outgoing::Waiting || pollable.is_none() || is_blocked {
+        let most = if outgoing >= Outgoing::Waiting || asks || is_blocked {
             let short = self.short_sleep;
             self.short_sleep = (short * 2).min(LONGEST_SHORT_SLEEP);
             Some(now + short)

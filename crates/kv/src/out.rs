@@ -60,6 +60,11 @@ impl Out {
 
     /// Offers what is left to the engine; how many bytes it took.
     pub(crate) fn send<C: Streams>(&mut self, calls: &mut C, connection: Connection) -> Result<u64, CallError> {
+        if self.is_plain() {
+            let taken = calls.sendv(connection, &[Range::Owned(&self.bytes[self.taken as usize..])])?;
+            self.taken += taken;
+            return Ok(taken);
+        }
         let mut ranges = ArrayVec::<Range<'_>, SENDV_RANGES>::new();
         let (mut offered, mut taken, mut skip) = (0, 0, self.taken);
         for piece in 0..=2 * self.parts.len() {

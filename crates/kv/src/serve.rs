@@ -4,10 +4,12 @@
 //! of a bounded pool. Answers of one event go out together. A client that sends on without reading finds its receive window closed:
 //! nothing more is done for it until it has taken what it was answered. Connections may move between the servers of one store.
 
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
-use base::Instant;
+use app::{Addresses, CallError, Coming, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
+use arrayvec::ArrayVec;
 use base::counter::{Figure, Report};
+use base::{BURST_FRAMES, Instant};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::clock::Clock;
 use crate::out::Out;
 use crate::stats::{Baseline, DropReason, Stats};
 use crate::store::memory::CHUNK_BYTES;
-use crate::store::{Limits, Store};
+use crate::store::{Foreseen, Home, Limits, Store};
 use crate::text::{self, State, Step, World};
 use client::{Buffers, Client, Mode, NONE, Pendings};
 
@@ -39,6 +41,8 @@ const ROOM_LEAST_BYTES: usize = 8 << 10;
 const OUT_BYTES: usize = 32 << 10;
 /// How often a part of the store is looked through for what has died.
 const SWEEP_EVERY: Duration = Duration::from_millis(10);
+/// So many freed pages of large values, of 64 KiB, are worth a walk through the allocator's heaps.
+const TENDED_PAGES: u64 = 64;
 /// The first octet of the binary protocol's requests.
 const BINARY_REQUEST: u8 = 0x80;
 
@@ -57,6 +61,8 @@ pub struct Options {
     pub stuck: Duration,
     /// how many servers work side by side; limits are divided among them
     pub threads: usize,
+    /// which of them this one is
+    pub thread: usize,
     /// the wall clock
     pub clock: Clock,
 }
@@ -70,6 +76,7 @@ impl Default for Options {
             idle: None,
             stuck: Duration::from_secs(60),
             threads: 1,
+            thread: 0,
             clock: Clock::default(),
         }
     }
@@ -80,12 +87,25 @@ pub struct Shared {
     store: Store,
     stats: Mutex<Vec<Arc<Stats>>>,
     pub(crate) baseline: Mutex<Baseline>,
+    /// pages of chunks that were freed when the allocator was last told
+    tended: AtomicU64,
 }
 
 impl Shared {
     /// An empty store.
     pub fn new(limits: Limits) -> Shared {
-        Shared { store: Store::new(limits), stats: Mutex::default(), baseline: Mutex::default() }
+        let (stats, baseline, tended) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Shared { store: Store::new(limits), stats, baseline, tended }
+    }
+
+    /// Has the allocator give back what large values have left to small ones, when there is enough of it. Now and then, from a thread that
+    /// may wait; nothing else returns that memory to the kernel.
+    pub fn tend(&self) {
+        let freed: u64 = (0..self.store.shards()).map(|n| self.store.shard(n).memory().freed_chunks()).sum();
+        if freed >= self.tended.load(Ordering::Relaxed) + TENDED_PAGES {
+            self.tended.store(freed, Ordering::Relaxed);
+            base::heap::give_back();
+        }
     }
 
     /// A block of counters for one thread, which `stats` adds up with all others.
@@ -137,6 +157,8 @@ pub struct Server {
     free: Vec<u32>,
     buffers: Buffers,
     core: Core,
+    /// where the keys of connections stand that are accepted here
+    home: Home,
     swept: Instant,
     sweep_at: usize,
 }
@@ -160,6 +182,7 @@ impl Server {
         let clients = share(options.connections).min(u32::MAX as usize);
         let parts = TOGETHER_PIECES + (shared.store.limits().item_bytes as usize).div_ceil(CHUNK_BYTES);
         Server {
+            home: shared.store.home(options.thread),
             clients: (0..clients).map(|_| Client::default()).collect(),
             free: (0..clients as u32).rev().collect(),
             buffers: Buffers::new(share(options.buffers), WINDOW_BYTES),
@@ -278,8 +301,9 @@ impl Server {
 }
 
 impl Core {
-    fn world(&mut self, now: Instant) -> World<'_> {
+    fn world(&mut self, now: Instant, home: Home) -> World<'_> {
         World {
+            home,
             shared: &self.shared,
             store: &self.shared.store,
             clock: self.options.clock,
@@ -310,7 +334,7 @@ impl Core {
                 self.stats.stalled.add(1);
                 break;
             }
-            match text::step(&mut self.world(now), &mut client.state, &input[used..]) {
+            match text::step(&mut self.world(now, client.home), &mut client.state, &input[used..]) {
                 Step::Done(bytes) => used += bytes,
                 Step::More => break,
                 Step::Close => {
@@ -541,8 +565,9 @@ impl Service for Server {
     }
 
     fn datagrams(&mut self, now: Instant, _listener: Listener, burst: &mut [Datagram<'_>]) {
+        let home = self.home;
         for datagram in burst {
-            let answered = datagrams::answer(self.core.world(now), datagram);
+            let answered = datagrams::answer(self.core.world(now, home), datagram);
             let stats = &self.core.stats;
             if answered { stats.datagrams.add(1) } else { stats.dropped(DropReason::Datagram) }
         }
@@ -566,10 +591,30 @@ impl Service for Server {
             return;
         }
         let client = &mut self.clients[place as usize];
-        *client = Client { used: true, ..Client::default() };
+        *client = Client { used: true, home: self.home, ..Client::default() };
         self.core.stats.connections.add(1);
         self.core.stats.open.add(1);
         self.core.settle(now, calls, connection, client);
+    }
+
+    fn foresees(&self) -> bool {
+        true
+    }
+
+    fn foresee(&mut self, coming: &[Coming<'_>]) {
+        let store = &self.core.shared.store;
+        let mut keys: ArrayVec<Foreseen, BURST_FRAMES> = ArrayVec::new();
+        for Coming { cookie, bytes } in coming {
+            let Some(client) = self.clients.get(*cookie as usize) else { continue };
+            if !matches!(client.state, State::Line) || client.held_bytes > 0 {
+                continue;
+            }
+            for key in text::keys_at_a_glance(bytes).take(keys.remaining_capacity()) {
+                let hash = store.hash(key);
+                keys.push(Foreseen { shard: store.number(client.home, hash), hash });
+            }
+        }
+        store.foresee(&keys);
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {

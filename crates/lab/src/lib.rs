@@ -39,7 +39,7 @@ pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 use std::path::PathBuf;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 24] = [
+const PACKAGES: [(&str, &str); 25] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("chromium", "chromium"),
@@ -55,6 +55,7 @@ const PACKAGES: [(&str, &str); 24] = [
     ("kdig", "knot-dnsutils"),
     ("knotd", "knot"),
     ("kxdpgun", "knot-dnsutils"),
+    ("memcached", "memcached"),
     ("nginx", "nginx"),
     ("nsd", "nsd"),
     ("perf", "linux-perf"),

@@ -1,5 +1,5 @@
-//! Two hosts on one machine: a pair of network namespaces joined by one veth pair, or by two with a third namespace between them,
-//! where a program (`simoom-bench wire`) plays the path.
+//! Two hosts on one machine: a pair of network namespaces joined by a veth pair or several, or by two with a third namespace between
+//! them, where a program (`simoom-bench wire`) plays the path.
 //!
 //! What makes a veth pair behave like a wire between two hosts: receive processing in NAPI threads (without them veth runs
 //! the receiver's softirq on the sender's processor), which [`Lab::pin`] puts on each side's processor; GRO on, without
@@ -41,6 +41,9 @@ const NETNS_DIR: &str = "/run/netns";
 pub struct Options {
     /// Receive and transmit queues on either side.
     pub queues: u32,
+    /// Wires between the two, 1 to 16, each with its own interfaces (`vs`, `vs1`, `vs2`, ... at the server), networks
+    /// (198.18.N.0/24, 2001:db8:18:N::/64) and processor: what comes by the wire N is received on processor N at either end.
+    pub wires: usize,
     /// Bytes of an IP packet.
     pub mtu: u32,
     /// Checksum and segmentation offloads, as a NIC that segments in hardware has them. A kernel sender then leaves its checksums partial.
@@ -51,16 +54,16 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, mtu: 1500, offloads: true, nic: None }
+        Self { queues: 1, wires: 1, mtu: 1500, offloads: true, nic: None }
     }
 }
 
 /// Which end of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Interface `vs`.
+    /// Interface `vs`, and `vs1` and so on where there are several wires.
     Server,
-    /// Interface `vc`.
+    /// Interface `vc`, and `vc1` and so on.
     Client,
     /// Between the two: interface `wc` towards the client, `ws` towards the server.
     Middle,
@@ -68,6 +71,14 @@ pub enum Side {
 
 /// The interfaces in the middle, towards the client and towards the server.
 pub const MIDDLE: [&str; 2] = ["wc", "ws"];
+
+/// The server's interfaces, and the client's, one for each wire.
+const SERVER: [&str; 16] = [
+    "vs", "vs1", "vs2", "vs3", "vs4", "vs5", "vs6", "vs7", "vs8", "vs9", "vs10", "vs11", "vs12", "vs13", "vs14", "vs15",
+];
+const CLIENT: [&str; 16] = [
+    "vc", "vc1", "vc2", "vc3", "vc4", "vc5", "vc6", "vc7", "vc8", "vc9", "vc10", "vc11", "vc12", "vc13", "vc14", "vc15",
+];
 
 /// The two hosts. Dropping it removes the namespaces and with them the wire.
 #[derive(Debug)]
@@ -98,11 +109,14 @@ impl Lab {
     fn make(options: &Options, apart: bool) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         crate::require_programs(&["ip", "ethtool"]);
+        let wires = options.wires;
+        ensure!((1..=SERVER.len()).contains(&wires), "{wires} wires: 1 to {} can be made", SERVER.len());
+        ensure!(wires == 1 || !apart && options.nic.is_none(), "a host between, and a NIC, are for one wire");
         remove_stale();
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // from here on Drop cleans up, also when a step fails
-        let middle = if apart { Some(Host::new(&name, Side::Middle)?) } else { None };
-        let (server, client) = (Host::new(&name, Side::Server)?, Host::new(&name, Side::Client)?);
+        let middle = if apart { Some(Host::new(&name, Side::Middle, 1)?) } else { None };
+        let (server, client) = (Host::new(&name, Side::Server, wires)?, Host::new(&name, Side::Client, wires)?);
         let mut lab = Self { server, middle, client, nic: None };
         lab.join(options).context("cannot join the two hosts")?;
         if let Some(nic) = &options.nic {
@@ -144,14 +158,17 @@ impl Lab {
     }
 
     fn join(&self, options: &Options) -> Result<()> {
-        let (server, client) = ((&self.server, "vs"), (&self.client, "vc"));
         match &self.middle {
-            None => connect(server, client, options)?,
+            None => {
+                for (near, far) in self.server.interfaces().iter().zip(self.client.interfaces()) {
+                    connect((&self.server, near), (&self.client, far), options)?;
+                }
+            }
             Some(middle) => {
                 middle.hush().context("cannot turn IPv6 off")?;
                 let [to_client, to_server] = MIDDLE.map(|interface| (middle, interface));
-                connect(server, to_server, options)?;
-                connect(to_client, client, options)?;
+                connect((&self.server, self.server.interface()), to_server, options)?;
+                connect(to_client, (&self.client, self.client.interface()), options)?;
                 middle.set_up(options)?;
             }
         }
@@ -186,17 +203,20 @@ impl Lab {
     }
 
     /// Puts each side's receive threads on its processor: the server's on 0, or with a NIC that of queue `n` on processor `n`, the
-    /// client's and the middle's on 1. Call it again after a program was attached, since that makes the threads anew.
+    /// client's and the middle's on 1; with several wires, those of each on its own. Call it again after a program was attached,
+    /// since that makes the threads anew.
     pub fn pin(&self) {
+        let several = self.server.interfaces().len() > 1;
         self.place(|side, queue| match side {
+            Side::Server | Side::Client if several => queue,
             Side::Server if self.nic.is_some() => queue,
             Side::Server => 0,
             Side::Client | Side::Middle => 1,
         });
     }
 
-    /// Puts the receive thread of each side's queue on the processor that is named, modulo those there are; the threads. With one
-    /// processor there is nothing to choose, and none is told.
+    /// Puts the receive thread of each side's queue, or with several wires of each wire, on the processor that is named, modulo
+    /// those there are; the threads. With one processor there is nothing to choose, and none is told.
     pub fn place(&self, processor: impl Fn(Side, usize) -> usize) -> Vec<u32> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if processors < 2 {
@@ -241,16 +261,17 @@ fn connect((here, near): (&Host, &str), (there, far): (&Host, &str), options: &O
 pub struct Host {
     name: String,
     side: Side,
+    wires: usize,
 }
 
 impl Host {
-    fn new(lab: &str, side: Side) -> Result<Self> {
+    fn new(lab: &str, side: Side, wires: usize) -> Result<Self> {
         let letter = match side {
             Side::Server => "s",
             Side::Client => "c",
             Side::Middle => "m",
         };
-        let host = Self { name: format!("{lab}-{letter}"), side };
+        let host = Self { name: format!("{lab}-{letter}"), side, wires };
         output(Command::new("ip").args(["netns", "add", &host.name]))?;
         Ok(host)
     }
@@ -268,8 +289,8 @@ impl Host {
     /// All interfaces of the wire that are here.
     pub fn interfaces(&self) -> &'static [&'static str] {
         match self.side {
-            Side::Server => &["vs"],
-            Side::Client => &["vc"],
+            Side::Server => &SERVER[..self.wires],
+            Side::Client => &CLIENT[..self.wires],
             Side::Middle => &MIDDLE,
         }
     }
@@ -333,14 +354,16 @@ impl Host {
         }
     }
 
-    /// The names of the threads that receive here, each with its queue.
+    /// The names of the threads that receive here, each with its queue, or with its wire where there are several.
     fn receive_threads(&self) -> Vec<(Side, usize, String)> {
-        let of = |interface: &&str| -> std::io::Result<Vec<_>> {
+        let of = |(wire, interface): (usize, &&str)| -> std::io::Result<Vec<_>> {
             let index = rustix::net::netdevice::name_to_index(any_socket()?, interface)?;
             let ids = napi::ids(index)?.into_iter().enumerate();
-            Ok(ids.map(|(queue, id)| (self.side, queue, format!("napi/{interface}-{id}"))).collect())
+            let place = |queue| if self.wires > 1 { wire } else { queue };
+            Ok(ids.map(|(queue, id)| (self.side, place(queue), format!("napi/{interface}-{id}"))).collect())
         };
-        let found: std::io::Result<Vec<Vec<_>>> = self.inside(|| self.interfaces().iter().map(of).collect());
+        let found: std::io::Result<Vec<Vec<_>>> =
+            self.inside(|| self.interfaces().iter().enumerate().map(of).collect());
         found
             .unwrap_or_else(|error| {
                 eprintln!("lab: the receive threads of {} are not on their processors: {error}", self.name);
@@ -368,9 +391,10 @@ impl Host {
             Side::Client => 2,
             Side::Middle => return Ok(()),
         };
-        let interface = self.interface();
-        self.run(&["ip", "addr", "add", &format!("198.18.0.{last}/24"), "dev", interface])?;
-        self.run(&["ip", "addr", "add", &format!("2001:db8:18::{last}/64"), "dev", interface, "nodad"])?;
+        for (wire, interface) in self.interfaces().iter().enumerate() {
+            self.run(&["ip", "addr", "add", &format!("198.18.{wire}.{last}/24"), "dev", interface])?;
+            self.run(&["ip", "addr", "add", &format!("2001:db8:18:{wire:x}::{last}/64"), "dev", interface, "nodad"])?;
+        }
         Ok(())
     }
 
@@ -445,6 +469,20 @@ mod tests {
         }
         lab.client().run(&["ping", "-c", "1", "-W", "5", "198.18.0.1"]).unwrap();
         assert!(Lab::new().unwrap().middle().is_none());
+    }
+
+    #[test]
+    fn several_wires_are_networks_of_their_own_each_received_on_its_processor() {
+        crate::require_programs(&["ip", "ethtool", "ping"]);
+        let lab = Lab::with(&Options { wires: 2, ..Options::default() }).unwrap();
+        for address in ["198.18.0.1", "198.18.1.1", "2001:db8:18:1::1"] {
+            lab.client().run(&["ping", "-c", "1", "-W", "5", address]).unwrap();
+        }
+        let threads = lab.server().receive_threads();
+        let places: Vec<_> = threads.iter().map(|(_, place, name)| (*place, name.split('-').next().unwrap())).collect();
+        assert_eq!(places, [(0, "napi/vs"), (1, "napi/vs1")]);
+        Lab::with(&Options { wires: 17, ..Options::default() }).unwrap_err();
+        Lab::with_middle(&Options { wires: 2, ..Options::default() }).unwrap_err();
     }
 
     #[test]

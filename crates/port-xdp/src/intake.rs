@@ -159,6 +159,10 @@ impl Waiting for Side {
         self.receive(into, limit, home)
     }
 
+    fn waiting(&mut self) -> usize {
+        Side::waiting(self)
+    }
+
     fn refill(&mut self, supply: &mut dyn FnMut() -> Option<Frame>) {
         self.refill(1, supply);
         if self.wake().is_err() {

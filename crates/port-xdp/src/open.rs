@@ -96,6 +96,8 @@ pub struct OpenConfig {
     pub tx_slots: u32,
     /// frames of a queue beyond those that its rings can hold
     pub spare_frames: u32,
+    /// threads without a queue ([`port::guest`]), for each of which there are frames
+    pub guests: u32,
     /// poll the device from our thread for up to so many microseconds
     pub busy_poll_us: Option<u32>,
     /// super-segments
@@ -105,6 +107,9 @@ pub struct OpenConfig {
     /// how long to wait for the carrier after the program and the sockets are in place
     pub carrier_wait: Duration,
 }
+
+/// Frames of a queue that may be with a guest: on their way to it, in its hands, and on their way back.
+const GUEST_AWAY_FRAMES: u32 = 2048 + 2 * base::BURST_FRAMES as u32 + port::guest::RING_FRAMES as u32;
 
 impl OpenConfig {
     /// The defaults for `interface`: every queue, the best mode, nothing taken.
@@ -121,6 +126,7 @@ impl OpenConfig {
             rx_slots: 2048,
             tx_slots: 2048,
             spare_frames: 2048,
+            guests: 0,
             busy_poll_us: None,
             large_sends: LargeSends::default(),
             completion_timeout: Duration::from_secs(5),
@@ -134,10 +140,17 @@ impl OpenConfig {
         Sizes { rx, tx, fill: 2 * rx, completion: tx }
     }
 
-    /// Frames of a queue: what waits in the fill ring, what has arrived, what is being sent, and what the thread holds.
-    fn frames(&self) -> u32 {
+    /// Frames of a queue: what waits in the fill ring, what has arrived, what is being sent, what the thread holds, and what is with
+    /// those of the guests that send through it.
+    fn frames(&self, queues: u32) -> u32 {
         let sizes = self.sizes();
-        sizes.fill + sizes.rx + sizes.tx + self.spare_frames.max(base::BURST_FRAMES as u32)
+        let away = self.guests.div_ceil(queues.max(1)) * GUEST_AWAY_FRAMES;
+        sizes.fill + sizes.rx + sizes.tx + self.spare_frames.max(base::BURST_FRAMES as u32) + away
+    }
+
+    /// Frames of a guest: what is on its way to its host, what is being sent, and what its thread holds.
+    fn guest_frames(&self) -> u32 {
+        port::guest::RING_FRAMES as u32 + self.sizes().tx + self.spare_frames.max(base::BURST_FRAMES as u32)
     }
 }
 
@@ -311,6 +324,8 @@ impl std::fmt::Display for Got {
 pub struct Opened {
     /// a port for each queue, in their order
     pub ports: Vec<XdpPort>,
+    /// the free frames of each guest, for [`port::guest::house`]
+    pub pools: Vec<Pool>,
     /// says what is ours; taking it down detaches the program
     pub handle: Handle,
     /// what it became
@@ -457,6 +472,7 @@ const RETRY: Duration = Duration::from_millis(5);
 struct Made {
     arena: Arc<Arena>,
     sockets: Vec<(Socket, Vec<Frame>)>,
+    guests: Vec<Vec<Frame>>,
     pieces: bool,
 }
 
@@ -471,9 +487,9 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
         // some drivers restart the link for a program; a link that was down before is waited for once, at the end
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     }
-    let frames = config.frames();
-    let (arena, mut all) =
-        Arena::new(frames * device.rx_queues, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
+    let (frames, guest_frames) = (config.frames(device.rx_queues), config.guest_frames());
+    let all = frames * device.rx_queues + guest_frames * config.guests;
+    let (arena, mut all) = Arena::new(all, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
     let mut pieces = attempt.pieces != Pieces::None;
     let mut sockets: Vec<(Socket, Vec<Frame>)> = Vec::new();
     for queue in 0..device.rx_queues {
@@ -494,7 +510,8 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
         let share = all.split_off(all.len() - frames as usize);
         sockets.push((socket, share));
     }
-    Ok((steering, Made { arena, sockets, pieces }))
+    let guests = (0..config.guests).map(|_| all.split_off(all.len() - guest_frames as usize)).collect();
+    Ok((steering, Made { arena, sockets, guests, pieces }))
 }
 
 fn bind(memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
@@ -580,7 +597,9 @@ fn finish(
     let mut ports = Vec::new();
     let (sockets, shares): (Vec<Socket>, Vec<Vec<Frame>>) = made.sockets.into_iter().unzip();
     // threads may hand frames to each other
-    let pools = Pool::join(shares.into_iter().map(|frames| Pool::new(made.arena.clone(), frames)).collect());
+    let all = shares.into_iter().chain(made.guests);
+    let mut pools = Pool::join(all.map(|frames| Pool::new(made.arena.clone(), frames)).collect());
+    let guests = pools.split_off(sockets.len());
     for (queue, (socket, pool)) in sockets.into_iter().zip(pools).enumerate() {
         let mut busy_poll = config.busy_poll_us.map(|us| (us, base::BURST_FRAMES as u32));
         if let Some((us, budget)) = busy_poll {
@@ -617,7 +636,7 @@ fn finish(
     let handle = Handle::new(config, &device, steering)?;
     let frames = made.arena.chunks();
     let got = Got { mode, not, device, chunk_bytes, frames, tx_budget, busy_polling, large_sends, warnings };
-    Ok(Opened { ports, handle, got })
+    Ok(Opened { ports, pools: guests, handle, got })
 }
 
 fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<String> {

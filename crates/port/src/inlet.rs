@@ -13,6 +13,9 @@ pub trait Waiting {
     /// none for a stack are given to `home`.
     fn receive(&mut self, into: &mut Burst, limit: usize, home: &mut dyn FnMut(Frame)) -> usize;
 
+    /// Frames that [`Waiting::receive`] would give now.
+    fn waiting(&mut self) -> usize;
+
     /// Gives the device free frames, as many as it has room for and `supply` has.
     fn refill(&mut self, supply: &mut dyn FnMut() -> Option<Frame>);
 }

@@ -6,7 +6,8 @@
 //! A port whose device segments TCP has [`Large`] sends beside frames, one whose device fetches a packet from several places
 //! [`Gather`]; a stack sees frames and those as [`Supply`].
 //!
-//! A port whose receive side other threads may help out at has an [`Inlet`].
+//! A port whose receive side other threads may help out at has an [`Inlet`]. A thread without a queue has a port that sends through
+//! another's ([`guest`]).
 //!
 //! Ownership: [`Port::receive`] gives frames to the caller; each must go out by [`Port::transmit`] or home by
 //! [`Port::give`]. What `transmit` accepts is the port's until the device has sent it, then it is a free frame again.
@@ -15,6 +16,7 @@
 
 pub mod capture;
 pub mod fault;
+pub mod guest;
 pub mod pipe;
 
 mod gather;
@@ -112,5 +114,28 @@ pub trait Port {
     /// sleep, or sleeps for bounded times).
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// For a port without a queue ([`guest`]): the thread, among those of the interface, through whose port it sends. Nothing arrives here, and
+    /// that thread is to be woken for what was transmitted.
+    fn host(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether all that was transmitted before the last flush is the device's, so that nothing which another port sends from now on
+    /// overtakes it here.
+    fn has_left(&self) -> bool {
+        true
+    }
+
+    /// For a host: puts what guests have sent into the transmit ring, as far as there is room; how many frames. Called before each
+    /// flush.
+    fn carry(&mut self) -> usize {
+        0
+    }
+
+    /// For a host: whether guests have sent something that is not in the transmit ring yet.
+    fn is_asked(&mut self) -> bool {
+        false
     }
 }

@@ -235,7 +235,18 @@ impl Gather for Pipe {
 /// # Panics
 /// When `ring_frames` is not a power of two.
 pub fn pair(config: &Config) -> io::Result<(Vec<Pipe>, Vec<Pipe>)> {
-    let pools = (0..2 * config.queues).map(|_| pool(config)).collect::<io::Result<Vec<Pool>>>()?;
+    pair_with_pools(config, 0).map(|(first, second, _)| (first, second))
+}
+
+/// The same, and so many pools more that frames find their way home to, for threads without a queue ([`crate::guest`]).
+///
+/// # Errors
+/// The kernel's, when there is no memory for the frames.
+///
+/// # Panics
+/// When `ring_frames` is not a power of two.
+pub fn pair_with_pools(config: &Config, more: usize) -> io::Result<(Vec<Pipe>, Vec<Pipe>, Vec<Pool>)> {
+    let pools = (0..2 * config.queues + more).map(|_| pool(config)).collect::<io::Result<Vec<Pool>>>()?;
     let mut pools = Pool::join(pools).into_iter();
     let mut ends = (Vec::new(), Vec::new());
     for _ in 0..config.queues {
@@ -251,7 +262,7 @@ pub fn pair(config: &Config) -> io::Result<(Vec<Pipe>, Vec<Pipe>)> {
         ends.0.push(end(0, (first_out, first_in), (first_out_pieces, first_in_pieces)));
         ends.1.push(end(1, (second_out, second_in), (second_out_pieces, second_in_pieces)));
     }
-    Ok(ends)
+    Ok((ends.0, ends.1, pools.collect()))
 }
 
 fn chunk_bytes(config: &Config) -> u16 {

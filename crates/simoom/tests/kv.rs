@@ -214,6 +214,20 @@ fn every_command_is_answered_as_memcached_does() {
     }
 }
 
+/// The same code in a process of its own, on the same processor and on another one.
+#[test]
+fn a_store_in_a_process_of_its_own_answers_the_same() {
+    for placement in ["same", "cpu=1"] {
+        let place = Place::new();
+        let (server, memcached) = (start(&place, &["--place", placement]), Memcached::start());
+        for (n, script) in scripts().into_iter().enumerate() {
+            // whole, and in pieces of a few bytes
+            let cut = if n % 3 == 0 && script.len() < 5000 { 1 + n % 11 } else { usize::MAX };
+            compare(server.address, memcached.address, &script, cut);
+        }
+    }
+}
+
 #[test]
 fn commands_may_be_cut_anywhere() {
     let (place, theirs) = (Place::new(), Memcached::start());
@@ -452,8 +466,78 @@ fn who_does_not_read_is_made_to_wait_and_then_sent_away() {
         line.map_or(0, |count| count.trim().parse().unwrap())
     };
     until(|| sent_away() >= 19, || format!("only {} of 19", sent_away()));
-    let status = std::fs::read_to_string(format!("/proc/{}/status", ours.pid())).unwrap();
+    assert!(resident_kib(&ours) < 200 << 10, "{} KiB", resident_kib(&ours));
+}
+
+fn resident_kib(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let resident_kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(resident_kib < 200 << 10, "{resident}");
+    resident.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_full_store_goes_on_storing_and_its_memory_is_bounded_whatever_sizes_come() {
+    const MEMORY_MIB: u64 = 64;
+    let place = Place::new();
+    let ours = start(&place, &["--memory", &format!("{MEMORY_MIB}M")]);
+    // the table of keys and what else there is beside the items
+    let bound_kib = resident_kib(&ours) + (MEMORY_MIB << 10) * 5 / 4;
+    let fill = |bytes: usize, name: &str| {
+        let count = 2 * ((MEMORY_MIB as usize) << 20) / (bytes + 100);
+        let value = "f".repeat(bytes);
+        let mut reader = TcpStream::connect(ours.address).unwrap();
+        reader.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = std::io::BufWriter::new(reader.try_clone().unwrap());
+        let reading = std::thread::spawn(move || {
+            let mut answers = vec![0; count * b"STORED\r\n".len()];
+            reader.read_exact(&mut answers).unwrap();
+            answers
+        });
+        for n in 0..count {
+            stream.write_all(format!("set {name}{n} 0 0 {bytes}\r\n{value}\r\n").as_bytes()).unwrap();
+        }
+        stream.flush().unwrap();
+        // memcached says the same of each
+        assert!(reading.join().unwrap() == b"STORED\r\n".repeat(count), "{name}");
+        // the newest is there
+        let newest = say(ours.address, format!("get {name}{}\r\nquit\r\n", count - 1).as_bytes(), usize::MAX);
+        assert!(newest.len() > bytes, "{name}: {}", text(&newest[..newest.len().min(80)]));
+    };
+    for round in 0..2 {
+        for (bytes, name) in [(100, "small"), (30_000, "large"), (1500, "middle"), (700_000, "huge")] {
+            fill(bytes, &format!("{name}{round}-"));
+            until(
+                || resident_kib(&ours) < bound_kib,
+                || format!("{} KiB after {name} {round}, more than {bound_kib}", resident_kib(&ours)),
+            );
+        }
+    }
+    assert!(ours.stat("kv_pages_moved_total") > 0 && ours.stat("kv_evictions_total") > 0);
+}
+
+#[test]
+fn threads_that_share_nothing_have_stores_of_their_own() {
+    let place = Place::new();
+    let ours = Server::start_service(&place, &["kv", "--cpus", "0,1"], &["--shared-nothing"], |_| {});
+    // each connection sees what it has stored itself
+    for n in 0..40 {
+        let script = format!("set k{n} 0 0 2\r\n{n:02}\r\nget k{n}\r\nappend k{n} 0 0 1\r\nx\r\nquit\r\n");
+        let expected = format!("STORED\r\nVALUE k{n} 0 2\r\n{n:02}\r\nEND\r\nSTORED\r\n");
+        assert_eq!(text(&say(ours.address, script.as_bytes(), usize::MAX)), expected);
+    }
+    // some of what others have stored is another thread's
+    let keys: String = (0..40).map(|n| format!(" k{n}")).collect();
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..40 {
+        let answer = text(&say(ours.address, format!("get{keys}\r\nquit\r\n").as_bytes(), usize::MAX));
+        seen.insert(answer.matches("VALUE").count());
+    }
+    let (least, most) = (seen.iter().min().unwrap(), seen.iter().max().unwrap());
+    assert!(seen.len() <= 2 && (seen.len() == 1 || least + most == 40), "{seen:?}");
+    assert_eq!(ours.stat("kv_items"), 40);
+    // what is flushed is everybody's
+    assert_eq!(text(&say(ours.address, b"flush_all\r\nquit\r\n", usize::MAX)), "OK\r\n");
+    for _ in 0..10 {
+        assert_eq!(text(&say(ours.address, format!("get{keys}\r\nquit\r\n").as_bytes(), usize::MAX)), "END\r\n");
+    }
 }

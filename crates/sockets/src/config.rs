@@ -100,8 +100,11 @@ pub struct Streams {
     pub budget_bytes: usize,
     /// ranges queued and not yet taken by the kernel, a connection
     pub queue_ranges: usize,
-    /// how long a closed connection may take to send what is queued and to see the peer's end
+    /// how long a closed connection may go without a byte of what is queued being taken, then it is reset; and how long it waits for
+    /// the peer's end after that, 5 s at most, then it is left to the kernel
     pub linger: Duration,
+    /// how long the handshake of a connection that the service asks for may take
+    pub connect_timeout: Duration,
     /// connections that the kernel holds before they are accepted, a listener; it takes no more than net.core.somaxconn
     pub backlog: i32,
 }
@@ -115,7 +118,8 @@ impl Default for Streams {
             queue_bytes: 128 << 10,
             budget_bytes: 64 << 20,
             queue_ranges: 256,
-            linger: Duration::from_secs(2),
+            linger: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(31),
             backlog: 1024,
         }
     }
@@ -150,6 +154,10 @@ pub struct Config {
     pub receive: Spread,
     /// how threads help each other out
     pub balance: Balance,
+    /// a cycle that takes so long counts as slow
+    pub slow_after: Duration,
+    /// whether there may be no endpoint at all: for a service that only asks for connections
+    pub may_lack_endpoints: bool,
     /// bounds of the stream half
     pub streams: Streams,
     /// whether connections to ports that were given are refused between binding and starting, rather than held: for who will take
@@ -173,6 +181,8 @@ impl Default for Config {
             accept: Spread::default(),
             receive: Spread::default(),
             balance: Balance::default(),
+            slow_after: app::Cycles::SLOW_AFTER,
+            may_lack_endpoints: false,
             streams: Streams::default(),
             refuse_until_started: false,
         }
@@ -256,7 +266,7 @@ impl Config {
 
     pub(crate) fn check(&self) -> Result<(), BindError> {
         let wrong = |what: String| Err(BindError::Config(what));
-        if self.endpoints.is_empty() {
+        if self.endpoints.is_empty() && !self.may_lack_endpoints {
             return wrong("no address to listen on; give one".into());
         }
         if self.threads == 0 {

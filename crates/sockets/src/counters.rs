@@ -26,6 +26,8 @@ pub struct Counters {
     pub dropped_oversize: Counter,
     /// datagrams whose source cannot be answered: port 0, or no IP address
     pub dropped_source: Counter,
+    /// datagrams that the service sent by itself, whatever became of them
+    pub unasked: Counter,
     /// answers dropped because the kernel's send queue stayed full
     pub dropped_send_full: Counter,
     /// answers that the kernel refused: no route, a firewall, too long
@@ -46,6 +48,12 @@ pub struct Counters {
     pub refused_source: Counter,
     /// accept calls that failed for want of descriptors or memory
     pub accept_errors: Counter,
+    /// connections that the service asked for
+    pub connects: Counter,
+    /// of which so many came about
+    pub connected: Counter,
+    /// and so many did not
+    pub connects_failed: Counter,
     /// stream bytes received
     pub stream_received: Counter,
     /// stream bytes that the kernel took
@@ -125,7 +133,7 @@ impl Report for Sharing {
         one("sockets_thread_groups_left_total", left, &[thread], &self.groups_left);
         one("sockets_thread_groups", "flow groups that a thread owns", &[thread], &self.groups);
         let backlog = "what waits at a thread, in thousandths of what it holds at most";
-        one("sockets_thread_backlog", backlog, &[thread], &self.backlog);
+        one("sockets_thread_backlog_permille", backlog, &[thread], &self.backlog);
         one(
             "sockets_thread_busy",
             "1 while a thread cannot keep up, or its processor has other work",
@@ -173,6 +181,11 @@ impl Report for Counters {
         ] {
             one("sockets_connections_refused_total", refused, &[("reason", reason)], counter);
         }
+        one("sockets_unasked_datagrams_total", "datagrams that a service sent by itself", &[], &self.unasked);
+        let connects = "connections that a service asked for, and what became of them";
+        one("sockets_connects_total", connects, &[("step", "asked for")], &self.connects);
+        one("sockets_connects_total", connects, &[("step", "connected")], &self.connected);
+        one("sockets_connects_total", connects, &[("step", "failed")], &self.connects_failed);
         one(
             "sockets_accept_errors_total",
             "accepts that failed for want of descriptors or memory",

@@ -9,7 +9,7 @@ use crate::selector::{self, Table};
 use crate::share::{self, Board, Queue};
 use crate::sys;
 use crate::udp::Udp;
-use app::{Listener, Service};
+use app::{Cycles, Listener, Service};
 use base::{Clock, Instant};
 use bpf::SelectorError;
 use mio::net::TcpListener;
@@ -71,6 +71,7 @@ pub(crate) struct Thread {
     pub(crate) sharing: Arc<Sharing>,
     /// None where threads do not help each other out
     pub(crate) helper: Option<Helper>,
+    pub(crate) cycles: Arc<Cycles>,
 }
 
 /// A socket of an endpoint, with one handle for all who use it.
@@ -140,6 +141,7 @@ impl Engine {
                 counters: Arc::default(),
                 sharing: Arc::new(Sharing::new(n)),
                 helper: None,
+                cycles: Arc::new(Cycles::new("sockets", n)),
             });
         }
         let mut addresses = Vec::with_capacity(config.endpoints.len());
@@ -196,6 +198,7 @@ impl Engine {
         for (n, mut thread) in self.threads.into_iter().enumerate() {
             let (make, stage, config) = (make.clone(), stage.clone(), self.config.clone());
             let (waker, counters, sharing) = (thread.waker.clone(), thread.counters.clone(), thread.sharing.clone());
+            let cycles = thread.cycles.clone();
             let (pinned, pinned_result) = std::sync::mpsc::sync_channel(1);
             let cpu = (!config.cpus.is_empty()).then(|| config.cpus[n % config.cpus.len()]);
             let join = std::thread::Builder::new().name(format!("sockets-{n}")).spawn(move || {
@@ -207,7 +210,7 @@ impl Engine {
                     thread.supervise(&config, clock, &stage, || make(n));
                 }
             })?;
-            running.threads.push(Handle { join: Some(join), waker, counters, sharing });
+            running.threads.push(Handle { join: Some(join), waker, counters, sharing, cycles });
             match pinned_result.recv() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -297,6 +300,7 @@ struct Handle {
     waker: Arc<Waker>,
     counters: Arc<Counters>,
     sharing: Arc<Sharing>,
+    cycles: Arc<Cycles>,
 }
 
 /// A running engine. Dropping it stops it.
@@ -316,6 +320,11 @@ impl Running {
     /// Each thread's counters.
     pub fn counters(&self) -> impl Iterator<Item = &Arc<Counters>> {
         self.threads.iter().map(|thread| &thread.counters)
+    }
+
+    /// How long the service of each thread keeps it.
+    pub fn cycles(&self) -> impl Iterator<Item = &Arc<Cycles>> {
+        self.threads.iter().map(|thread| &thread.cycles)
     }
 
     /// What each thread does of its own work and of others'; nothing when there is one thread.
@@ -408,6 +417,7 @@ impl Thread {
             // everything that outlives a panic is set right below: the table is dropped inside, sockets carry no half state
             let run = catch_unwind(AssertUnwindSafe(|| {
                 let mut service = make();
+                self.cycles.serves(service.name());
                 let waker = self.waker.clone();
                 service.begin(&app::Waker::new(move || {
                     // refused only when the eventfd's count is full, and then the thread is about to wake

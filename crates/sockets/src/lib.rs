@@ -5,7 +5,7 @@
 //! by recvmmsg, answered where they lie and sent by sendmmsg; streams are non-blocking and edge-triggered. Nothing is allocated, locked or
 //! logged for a datagram.
 //!
-//! Left out: outgoing connections.
+//! Left out: unasked datagrams to groups and broadcast addresses.
 //!
 //! Unsafe code stands in `sys` alone, which owns the memory of a burst.
 
@@ -25,6 +25,7 @@ mod share;
 mod sys;
 mod tcp;
 mod udp;
+mod unasked;
 
 pub use config::{
     BATCH_DATAGRAMS, Balance, BindError, Config, Endpoint, Idle, MOST_GROUPS, Spread, Streams, Transport,

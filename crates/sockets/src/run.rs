@@ -4,9 +4,11 @@ use crate::config::{BATCH_DATAGRAMS, Config, Idle};
 use crate::engine::{DRAIN, STOP, Stage, Thread, WAKE};
 use crate::help::Helper;
 use crate::idle::Governor;
+use crate::scheduled::Source;
 use crate::sys::Batch;
-use crate::tcp::{READ_BYTES, Table, reset_on_close};
-use app::{Addresses, Listener, Service};
+use crate::tcp::{Asks, READ_BYTES, Table, reset_on_close};
+use crate::unasked::Unasked;
+use app::{Addresses, Listener, Service, Stopwatch};
 use base::{Clock, Instant};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Token};
@@ -62,13 +64,18 @@ impl<'a> Loop<'a> {
         }
         let slots = if thread.udp.is_empty() { 1 } else { config.batch };
         let scratch_bytes = if thread.tcp.is_empty() { 0 } else { READ_BYTES };
+        let first_connection = 2 * (thread.udp.len().max(thread.tcp.len()) + 1);
+        // refused only for want of descriptors: then no connections can be asked for either
+        let registry = thread.poll.registry().try_clone().ok();
+        let asks = registry.map(|registry| Asks { registry, first_token: first_connection });
+        let unasked = Unasked::new(&thread.udp, config.datagram_bytes);
         Loop {
             batch: Batch::new(slots, config.datagram_bytes),
-            table: Table::new(config.streams.clone(), thread.counters.clone()),
+            table: Table::new(config.streams.clone(), thread.counters.clone()).with(asks, unasked),
             events: Events::with_capacity(BATCH_DATAGRAMS * 4),
             scratch: vec![0; scratch_bytes],
             has_streams: !thread.tcp.is_empty(),
-            first_connection: 2 * (thread.udp.len().max(thread.tcp.len()) + 1),
+            first_connection,
             woken: false,
             thread,
             config,
@@ -78,18 +85,20 @@ impl<'a> Loop<'a> {
 
     pub(crate) fn run<S: Service>(&mut self, stage: &Stage, service: &mut S) {
         let mut governor = Governor::new(self.config.idle);
+        let (mut stopwatch, scheduled) = (Stopwatch::new(self.config.slow_after), Source::of_this_thread());
         let (mut busy_cycles, mut worked) = (0, false);
         while !stage.is(STOP) {
             if worked {
                 governor.on_work();
             }
             let idle = !(self.has_work() || (governor.asks_again() && self.ask_again()));
-            let busy = !idle || self.sees_a_victim();
+            let busy = !idle || self.sees_a_victim() || !service.may_rest(self.clock.now());
             busy_cycles = if busy { busy_cycles + 1 } else { 0 };
             if !busy || busy_cycles % BUSY_CYCLES == 0 {
                 self.wait(busy);
             }
             let now = self.clock.now();
+            stopwatch.begin(&self.thread.cycles);
             self.thread.counters.cycles.add(1);
             self.table.set_now(now);
             service.cycle(now);
@@ -105,7 +114,9 @@ impl<'a> Loop<'a> {
             worked |= own > 0;
             if self.has_streams {
                 worked |= self.receive_gifts(service);
-                service.woken(now, &mut self.table);
+            }
+            service.woken(now, &mut self.table);
+            if self.has_streams {
                 for n in 0..self.thread.tcp.len() {
                     own += self.accept(n, now, service);
                 }
@@ -114,15 +125,21 @@ impl<'a> Loop<'a> {
                 helper.retire();
             }
             worked |= self.help(now, own, idle, service);
-            if self.has_streams {
-                if stage.is(DRAIN) {
-                    self.table.drain();
-                    self.close_listeners();
-                }
-                self.table.turn(TURNS, service, &mut self.scratch);
+            if stage.is(DRAIN) {
+                self.table.drain();
+                self.close_listeners();
             }
+            if self.scratch.is_empty() && self.table.len() > 0 {
+                // connections that the service asked for, where none are accepted
+                self.scratch.resize(READ_BYTES, 0);
+            }
+            self.table.turn(TURNS, service, &mut self.scratch);
+            self.table.flush(TURNS, service, &mut self.scratch);
+            self.table.unasked.send(&self.thread.udp, &mut self.batch, &self.thread.counters);
             // now that answers have gone out
             self.woken |= self.give(now, self.config.streams.connections, service);
+            let waited_ns = || scheduled.as_ref().and_then(Source::read).map_or(0, |counts| counts.waited_ns);
+            stopwatch.end(&self.thread.cycles, now, self.clock.now(), waited_ns);
         }
         self.table.abort_all(service);
     }
@@ -131,7 +148,7 @@ impl<'a> Loop<'a> {
     fn ask_again(&mut self) -> bool {
         match &mut self.thread.udp[..] {
             // one socket is asked itself, several through epoll
-            [udp] if !self.has_streams => udp.readable = true,
+            [udp] if !self.has_streams && self.table.len() == 0 => udp.readable = true,
             _ => self.wait(true),
         }
         self.has_work()

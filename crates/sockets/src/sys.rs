@@ -189,6 +189,25 @@ impl Batch {
         })
     }
 
+    /// Begins a burst that answers nothing: what was received in the slots is not needed any more.
+    pub(crate) fn begin(&mut self) {
+        self.queued = 0;
+    }
+
+    /// Puts a datagram to `peer` into a slot, to be queued. Behind [`Batch::begin`].
+    ///
+    /// # Panics
+    /// When it is longer than a slot, or there is no such slot.
+    pub(crate) fn put(&mut self, slot: usize, peer: SocketAddr, bytes: &[u8]) {
+        assert!(bytes.len() <= self.slot_bytes, "a datagram of {} bytes", bytes.len());
+        let at = slot * self.slot_bytes;
+        self.buffers.get_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        let name_bytes = write_address(&mut self.names.get_mut()[slot].0, peer);
+        self.receive.get_mut()[slot].msg_hdr.msg_namelen = name_bytes;
+        // the next receive has to offer the whole name again
+        self.dirty = self.dirty.max(slot + 1);
+    }
+
     /// Queues the first `bytes` of `slot` as an answer to its peer, from `source` if given.
     pub(crate) fn queue(&mut self, slot: usize, bytes: usize, source: Option<IpAddr>) {
         debug_assert!(bytes <= self.slot_bytes, "an answer of {bytes} bytes");
@@ -217,6 +236,25 @@ impl Batch {
         // SAFETY: the headers from `first` to `queued` describe memory of this batch, which is borrowed for the call.
         let n = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers, count, libc::MSG_DONTWAIT as _) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Writes a peer's address as [`address`] reads it; its bytes.
+fn write_address(name: &mut [u8; NAME_BYTES], peer: SocketAddr) -> u32 {
+    name.fill(0);
+    name[2..4].copy_from_slice(&peer.port().to_be_bytes());
+    match peer {
+        SocketAddr::V4(peer) => {
+            name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            name[4..8].copy_from_slice(&peer.ip().octets());
+            size_of::<libc::sockaddr_in>() as u32
+        }
+        SocketAddr::V6(peer) => {
+            name[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            name[8..24].copy_from_slice(&peer.ip().octets());
+            name[24..28].copy_from_slice(&peer.scope_id().to_ne_bytes());
+            NAME_BYTES as u32
+        }
     }
 }
 
@@ -409,6 +447,16 @@ mod tests {
             let mut got = blank();
             read_control(&control[..used], &mut got);
             assert_eq!(got.local, None, "length {length}");
+        }
+    }
+
+    #[test]
+    fn an_address_survives_both_families() {
+        for peer in ["192.0.2.1:53", "[2001:db8::1]:65535", "[fe80::1%7]:1"] {
+            let peer = peer.parse().unwrap();
+            let mut name = [0xff; NAME_BYTES];
+            let bytes = write_address(&mut name, peer);
+            assert_eq!((address(&name), bytes), (Some(peer), if peer.is_ipv4() { 16 } else { 28 }));
         }
     }
 

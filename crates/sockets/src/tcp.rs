@@ -11,14 +11,18 @@
 //! owned bytes for all of them, a time for closed connections to finish. How long an open connection may idle is the service's
 //! business (`timer_set`).
 
+mod asking;
+mod calls;
 mod moves;
 
+pub(crate) use asking::Asks;
 pub(crate) use moves::Parcel;
 
 use crate::config::Streams as Limits;
 use crate::counters::Counters;
-use crate::outbox::{Bounds, Outbox};
-use app::{Addresses, CallError, Connection, DeadReason, Listener, Range, Service, Streams, Versions};
+use crate::outbox::Outbox;
+use crate::unasked::Unasked;
+use app::{Addresses, Alarms, CallError, Connection, DeadReason, Listener, Service, Streams, Versions};
 use base::Instant;
 use mio::net::TcpStream;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
@@ -31,6 +35,10 @@ use std::time::Duration;
 
 /// Bytes that one turn reads at most; also what a lingering connection may still send us, a turn.
 pub(crate) const READ_BYTES: usize = 64 << 10;
+/// So long at most a connection whose last byte the kernel has taken waits for the peer's end.
+const LINGER_DONE: Duration = Duration::from_secs(5);
+/// Flushes of one cycle, each but the first for what the one before has brought about.
+const FLUSHES: usize = 4;
 /// Empty queues kept for reuse, and made with the table.
 const SPARE_QUEUES: usize = 64;
 
@@ -48,6 +56,10 @@ enum Fin {
 enum Phase {
     /// the service was not asked yet, or has not answered
     Knocked,
+    /// the service asked for it; the kernel has not said yet what became of that
+    Asking,
+    /// the same, and it will not be; the service was not told yet
+    Failed(DeadReason),
     Open,
     /// closed by the service; what is queued goes out
     Closing,
@@ -114,14 +126,26 @@ impl Conn {
 
     /// Whether a turn would do something.
     fn has_work(&self) -> bool {
+        match self.phase {
+            Phase::Asking => return self.writable || self.hup,
+            Phase::Failed(_) => return true,
+            _ => {}
+        }
         let reads = match self.phase {
             Phase::Open => self.readable && !self.eof && self.delivered < self.window_bytes,
             Phase::Lingering => self.readable,
-            Phase::Knocked | Phase::Closing => false,
+            Phase::Knocked | Phase::Closing | Phase::Asking | Phase::Failed(_) => false,
         };
         let writes = self.writable && !self.queue.is_empty();
         reads || writes || self.fin_is_due()
     }
+}
+
+/// What the service is told last of a connection.
+enum Last {
+    Dead(Connection, u64, DeadReason),
+    /// it never was one
+    NotConnected(u64, DeadReason),
 }
 
 struct Slot {
@@ -136,7 +160,7 @@ pub(crate) struct Table {
     sources: HashMap<IpAddr, usize>,
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     ready: VecDeque<u32>,
-    dead: VecDeque<(Connection, u64, DeadReason)>,
+    dead: VecDeque<Last>,
     /// owned bytes queued over all connections
     queued_bytes: usize,
     /// who waits for others' bytes to go, the longest first
@@ -147,6 +171,13 @@ pub(crate) struct Table {
     counters: Arc<Counters>,
     now: Instant,
     draining: bool,
+    /// what connections are asked for with
+    asks: Option<Asks>,
+    /// the service was told something after the last flush
+    unsettled: bool,
+    alarms: Alarms,
+    /// datagrams that the service sends by itself
+    pub(crate) unasked: Unasked,
 }
 
 impl Table {
@@ -166,12 +197,23 @@ impl Table {
             counters,
             now: Instant::ZERO,
             draining: false,
+            asks: None,
+            unsettled: false,
+            alarms: Alarms::new(),
+            unasked: Unasked::default(),
         }
+    }
+
+    /// One that can ask for connections and send datagrams.
+    pub(crate) fn with(mut self, asks: Option<Asks>, unasked: Unasked) -> Table {
+        (self.asks, self.unasked) = (asks, unasked);
+        self
     }
 
     /// The cycle's time, for what its calls set.
     pub(crate) fn set_now(&mut self, now: Instant) {
         self.now = now;
+        self.unsettled = false;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -265,12 +307,26 @@ impl Table {
 
     /// Whether a turn waits or a death is to be told.
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.dead.is_empty() || self.feeds()
+        self.unsettled || !self.ready.is_empty() || !self.dead.is_empty() || self.feeds()
     }
 
     /// When the first timer is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((at, ..))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        timer.into_iter().chain(self.alarms.next()).min()
+    }
+
+    /// The cycle's last event. What it queues has another turn, and what that tells another flush; at its bound the next cycle goes on.
+    pub(crate) fn flush<S: Service>(&mut self, turns: usize, service: &mut S, scratch: &mut [u8]) {
+        for _ in 0..FLUSHES {
+            let before = (self.ready.len(), self.dead.len());
+            service.flush(self.now, self);
+            if (self.ready.len(), self.dead.len()) == before {
+                return;
+            }
+            self.turn(turns, service, scratch);
+        }
+        self.unsettled = true;
     }
 
     /// At most `turns` turns of ready connections, then the timers that are due, then the dead.
@@ -284,9 +340,27 @@ impl Table {
             }
         }
         self.fire_timers(turns, service);
+        self.ring_alarms(turns, service);
         self.feed(turns, service);
-        while let Some((handle, cookie, reason)) = self.dead.pop_front() {
-            service.dead(self.now, handle, cookie, reason);
+        // what asks again and fails at once is told in the next cycle
+        for _ in 0..self.dead.len() {
+            self.tell_last(service);
+        }
+    }
+
+    fn ring_alarms<S: Service>(&mut self, most: usize, service: &mut S) {
+        for _ in 0..most {
+            let Some(cookie) = self.alarms.pop(self.now) else { return };
+            service.alarm(self.now, self, cookie);
+        }
+    }
+
+    /// Tells what is to be told last of the connection that ended first.
+    fn tell_last<S: Service>(&mut self, service: &mut S) {
+        match self.dead.pop_front() {
+            Some(Last::Dead(handle, cookie, reason)) => service.dead(self.now, handle, cookie, reason),
+            Some(Last::NotConnected(cookie, reason)) => service.connected(self.now, self, cookie, Err(reason)),
+            None => {}
         }
     }
 
@@ -315,6 +389,9 @@ impl Table {
     fn turn_of<S: Service>(&mut self, index: u32, service: &mut S, scratch: &mut [u8]) {
         let generation = self.slots[index as usize].generation;
         let handle = Connection { index, generation };
+        if !self.learn(handle, service) {
+            return;
+        }
         self.read(handle, service, scratch);
         self.write(handle, service);
         self.close_if_drained(handle);
@@ -324,6 +401,7 @@ impl Table {
                 self.end(handle, DeadReason::Closed, false);
             } else if conn.phase == Phase::Closing {
                 (conn.phase, conn.fin) = (Phase::Lingering, Fin::Sent);
+                self.schedule(handle, self.now + self.limits.linger.min(LINGER_DONE));
             } else {
                 conn.fin = Fin::Sent;
             }
@@ -392,10 +470,13 @@ impl Table {
                 if conn.queue.is_empty() {
                     keep(spare, std::mem::take(&mut conn.queue));
                 }
-                let (open, cookie) = (conn.phase == Phase::Open, conn.cookie);
-                if open && n > 0 {
+                let (phase, cookie) = (conn.phase, conn.cookie);
+                if phase == Phase::Open && n > 0 {
                     let room = self.room(handle);
                     service.sent(now, self, handle, cookie, n, room);
+                } else if n > 0 {
+                    // who takes what is queued, however slowly, is not cut off
+                    self.schedule(handle, now + self.limits.linger);
                 }
             }
             Err(error) => match error.kind() {
@@ -428,9 +509,13 @@ impl Table {
                     if conn.phase == Phase::Open {
                         let cookie = conn.cookie;
                         service.timer(now, self, handle, cookie);
-                    } else {
-                        self.counters.linger_expired.add(1);
+                    } else if conn.phase == Phase::Asking {
                         self.end(handle, DeadReason::TimedOut, true);
+                    } else {
+                        // what the kernel has taken it goes on sending, and keeps its own time with a peer that is gone
+                        let reset = conn.phase != Phase::Lingering;
+                        self.counters.linger_expired.add(1);
+                        self.end(handle, DeadReason::TimedOut, reset);
                     }
                 }
                 Some(due) => self.schedule(handle, due),
@@ -461,11 +546,16 @@ impl Table {
             reset_on_close(&conn.stream);
         }
         self.forget_source(conn.addresses.peer.ip());
-        if conn.phase == Phase::Knocked {
-            self.counters.rejected.add(1);
-        } else {
-            self.counters.ended.add(1);
-            self.dead.push_back((handle, conn.cookie, reason));
+        match conn.phase {
+            Phase::Knocked => self.counters.rejected.add(1),
+            Phase::Asking | Phase::Failed(_) => {
+                self.counters.connects_failed.add(1);
+                self.dead.push_back(Last::NotConnected(conn.cookie, reason));
+            }
+            Phase::Open | Phase::Closing | Phase::Lingering => {
+                self.counters.ended.add(1);
+                self.dead.push_back(Last::Dead(handle, conn.cookie, reason));
+            }
         }
         self.queued_bytes -= conn.queue.owned_bytes();
         let mut queue = conn.queue;
@@ -519,8 +609,9 @@ impl Table {
             let generation = self.slots[index as usize].generation;
             self.end(Connection { index, generation }, DeadReason::Aborted, true);
         }
-        while let Some((handle, cookie, reason)) = self.dead.pop_front() {
-            service.dead(self.now, handle, cookie, reason);
+        // what is asked for meanwhile ends with the table, without a word
+        for _ in 0..self.dead.len() {
+            self.tell_last(service);
         }
     }
 
@@ -565,124 +656,5 @@ fn prefix(source: IpAddr) -> IpAddr {
     match source {
         IpAddr::V4(_) => source,
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !(u128::MAX >> 56)).into()),
-    }
-}
-
-impl Streams for Table {
-    fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
-        if conn.phase != Phase::Knocked {
-            return Err(CallError::WrongState);
-        }
-        conn.phase = Phase::Open;
-        conn.cookie = cookie;
-        self.counters.accepted.add(1);
-        self.make_ready(connection.index);
-        Ok(())
-    }
-
-    fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
-        if self.conn(connection)?.phase != Phase::Knocked {
-            return Err(CallError::WrongState);
-        }
-        self.end(connection, DeadReason::Aborted, true);
-        Ok(())
-    }
-
-    fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
-        let bounds = Bounds { owned_bytes: self.limits.queue_bytes, ranges: self.limits.queue_ranges };
-        let Table { slots, versions, spare, queued_bytes, starved, limits, counters, .. } = self;
-        let conn = match slots.get_mut(connection.index as usize) {
-            Some(Slot { generation, conn: Some(conn) }) if *generation == connection.generation => conn,
-            _ => return Err(CallError::NoConnection),
-        };
-        if conn.phase != Phase::Open || conn.fin != Fin::No {
-            return Err(CallError::WrongState);
-        }
-        if !ranges.iter().all(Range::is_valid) {
-            return Err(CallError::NoSuchRange);
-        }
-        if !conn.queue.has_memory()
-            && let Some(queue) = spare.pop()
-        {
-            conn.queue = queue;
-        }
-        let owned = conn.queue.owned_bytes();
-        // what the budget has left for this connection, where that is less than its quota
-        let most = bounds.owned_bytes.min(owned + limits.budget_bytes.saturating_sub(*queued_bytes));
-        let taken = conn.queue.queue(ranges, Bounds { owned_bytes: most, ..bounds }, versions);
-        *queued_bytes += conn.queue.owned_bytes() - owned;
-        let wanted: u64 = ranges.iter().take(app::SENDV_RANGES).map(Range::bytes).sum();
-        if taken < wanted && most < bounds.owned_bytes && conn.queue.owned_bytes() >= most {
-            counters.budget_spent.add(1);
-            if !std::mem::replace(&mut conn.starved, true) {
-                starved.push_back(connection);
-            }
-        }
-        self.make_ready(connection.index);
-        Ok(taken)
-    }
-
-    fn room(&self, connection: Connection) -> usize {
-        match self.slots.get(connection.index as usize) {
-            Some(Slot { generation, conn: Some(conn) })
-                if *generation == connection.generation && conn.phase == Phase::Open && conn.fin == Fin::No =>
-            {
-                let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
-                self.limits.queue_bytes.saturating_sub(conn.queue.owned_bytes()).min(budget)
-            }
-            _ => 0,
-        }
-    }
-
-    fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
-        conn.delivered = conn.delivered.checked_sub(bytes).ok_or(CallError::TooMuch)?;
-        self.make_ready(connection.index);
-        Ok(())
-    }
-
-    fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
-        if conn.phase != Phase::Open {
-            return Err(CallError::WrongState);
-        }
-        if conn.fin == Fin::No {
-            conn.fin = Fin::Wanted;
-            self.make_ready(connection.index);
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, connection: Connection) -> Result<(), CallError> {
-        let end = self.now + self.limits.linger;
-        let conn = self.conn(connection)?;
-        match conn.phase {
-            Phase::Knocked => return Err(CallError::WrongState),
-            Phase::Open => {
-                conn.phase = Phase::Closing;
-                self.schedule(connection, end);
-                self.make_ready(connection.index);
-            }
-            Phase::Closing | Phase::Lingering => {}
-        }
-        Ok(())
-    }
-
-    fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
-        self.conn(connection)?;
-        self.end(connection, DeadReason::Aborted, true);
-        Ok(())
-    }
-
-    fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
-        if conn.phase == Phase::Open || conn.phase == Phase::Knocked {
-            match at {
-                Some(at) => self.schedule(connection, at),
-                None => conn.deadline = None,
-            }
-        }
-        Ok(())
     }
 }

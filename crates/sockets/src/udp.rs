@@ -36,6 +36,21 @@ impl Udp {
         Udp { socket, listener, local, wildcard, with_control: wildcard || ecn, readable: true, in_hand: 0 }
     }
 
+    /// What the service calls it.
+    pub(crate) fn listener(&self) -> Listener {
+        self.listener
+    }
+
+    /// Where it is bound.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends what is queued in `batch`, or counts why not.
+    pub(crate) fn send(&self, batch: &mut Batch, counters: &Counters) {
+        send(self.socket.as_fd(), batch, counters);
+    }
+
     /// The service panicked: what was in hand is lost, and the socket is to be looked at again.
     pub(crate) fn recover(&mut self, counters: &Counters) {
         counters.dropped_panic.add(std::mem::take(&mut self.in_hand) as u64);

@@ -9,6 +9,7 @@ use sockets::{Config, Streams, Transport};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).unwrap();
@@ -138,7 +139,7 @@ fn a_reset_in_the_middle_releases_what_was_queued() {
     let mut stream = connect(address);
     stream.write_all(b"bbb").unwrap();
     stream.read_exact(&mut [0; 1000]).unwrap();
-    socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
     drop(stream);
     assert_eq!(deaths.recv_timeout(PATIENCE), Ok(DeadReason::Reset));
     // the engine holds nothing of it once it is retired
@@ -146,6 +147,48 @@ fn a_reset_in_the_middle_releases_what_was_queued() {
     content.retire();
     running.wake();
     until("the release", || Arc::strong_count(&content) == 1);
+}
+
+#[test]
+fn a_slow_peer_gets_all_that_was_queued_before_the_close() {
+    let bytes = 24 << 20;
+    let (make, _, deaths) = objects(&version(1, bytes));
+    let linger = Duration::from_secs(3);
+    let (running, address) = start(tcp(|s| s.linger = linger), make);
+    let mut stream = connect(address);
+    stream.write_all(b"bc").unwrap();
+    // each pause is much shorter than the linger, all of them are longer
+    for part in pattern(1, bytes).chunks_exact(bytes / 8) {
+        std::thread::sleep(linger / 6);
+        expect(&mut stream, part);
+    }
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    drop(stream);
+    assert_eq!(deaths.recv_timeout(PATIENCE), Ok(DeadReason::Closed));
+    assert_eq!(total(&running, |c| c.linger_expired.get()), 0);
+}
+
+#[test]
+fn what_the_kernel_has_taken_arrives_after_the_linger() {
+    let (make, _, deaths) = objects(&version(1, 100));
+    let (running, address) = start(tcp(|s| s.linger = Duration::from_millis(50)), make);
+    let mut stream = connect(address);
+    stream.write_all(b"sc").unwrap();
+    assert_eq!(deaths.recv_timeout(PATIENCE), Ok(DeadReason::TimedOut));
+    assert_eq!(total(&running, |c| c.linger_expired.get()), 1);
+    expect(&mut stream, &small(1));
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_reset_after_the_linger() {
+    let (make, _, deaths) = objects(&version(1, 64 << 20));
+    let (running, address) = start(tcp(|s| s.linger = Duration::from_millis(50)), make);
+    let mut stream = connect(address);
+    stream.write_all(b"bc").unwrap();
+    assert_eq!(deaths.recv_timeout(PATIENCE), Ok(DeadReason::TimedOut));
+    assert_eq!(total(&running, |c| c.linger_expired.get()), 1);
+    assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]

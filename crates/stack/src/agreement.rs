@@ -4,14 +4,17 @@
 //! may come to any queue, so whoever hears it counts it here; before the address is in use that ends the claim, afterwards
 //! the one that heard it defends the address, at most once an interval for all of them together.
 //!
+//! A neighbour's answer, too, comes to whichever queue: who asks leaves word of whom, and whoever hears that one leaves its hardware
+//! address here.
+//!
 //! Everything here is written rarely (when a claim moves, when a rival is heard) and is read by following stacks once a
 //! burst: one load of a line that stays shared.
 
 use crate::counters::{OwnStatus, Readiness};
 use base::Instant;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What the stacks of one interface tell each other of its own addresses; give it to all of them ([`crate::Config`]).
@@ -20,7 +23,14 @@ pub struct Agreement {
     /// rises when an address's readiness changes
     changes: AtomicU64,
     addresses: Vec<Arc<Shared>>,
+    /// neighbours that a stack asks for, with what was heard
+    asked: Mutex<Vec<(IpAddr, Option<wire::Mac>)>>,
+    /// how many those are, for who only looks
+    asking: AtomicUsize,
 }
+
+/// Neighbours that are asked for at one time; beyond them the oldest are asked for again.
+const ASKED: usize = 64;
 
 /// An own address as all stacks and all onlookers see it.
 #[derive(Debug)]
@@ -49,11 +59,49 @@ impl Agreement {
                 defended_at: AtomicU64::new(u64::MAX),
             })
         };
-        Agreement { changes: AtomicU64::new(0), addresses: addresses.into_iter().map(shared).collect() }
+        Agreement {
+            changes: AtomicU64::new(0),
+            addresses: addresses.into_iter().map(shared).collect(),
+            asked: Mutex::default(),
+            asking: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn find(&self, addr: IpAddr) -> Option<&Arc<Shared>> {
         self.addresses.iter().find(|shared| shared.addr == addr)
+    }
+
+    /// A stack asks for a neighbour.
+    pub(crate) fn ask(&self, neighbour: IpAddr) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.iter().all(|(addr, _)| *addr != neighbour) {
+            if asked.len() == ASKED {
+                asked.remove(0);
+            }
+            asked.push((neighbour, None));
+        }
+        self.asking.store(asked.len(), Ordering::Release);
+    }
+
+    /// A neighbour was heard; whether a stack asks for it.
+    pub(crate) fn hear(&self, neighbour: IpAddr, mac: wire::Mac) -> bool {
+        if self.asking.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, heard)) = asked.iter_mut().find(|(addr, _)| *addr == neighbour) else { return false };
+        *heard = Some(mac);
+        true
+    }
+
+    /// Shows what was heard; what `take` takes is asked for no more.
+    pub(crate) fn take_heard(&self, take: &mut dyn FnMut(IpAddr, wire::Mac) -> bool) {
+        if self.asking.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.retain(|(addr, heard)| !heard.is_some_and(|mac| take(*addr, mac)));
+        self.asking.store(asked.len(), Ordering::Release);
     }
 
     #[inline]

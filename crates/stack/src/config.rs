@@ -101,6 +101,8 @@ pub struct Config {
     pub limits: Limits,
     /// how own addresses are claimed
     pub claim: Claim,
+    /// routers for peers that are on no link of an own address: the first of each family
+    pub gateways: Vec<IpAddr>,
     /// What the stacks of several queues share, one of which claims; one that lacks an own address is as good as none.
     pub agreement: Option<Arc<Agreement>>,
     /// of the random delays and nonces; give each stack another
@@ -116,6 +118,7 @@ impl Default for Config {
             steered: true,
             limits: Limits::default(),
             claim: Claim::default(),
+            gateways: Vec::new(),
             agreement: None,
             seed: 0,
         }

@@ -167,6 +167,10 @@ counted! {
         NeighbourConflict = "neighbour conflict",
         /// a listener query
         ListenerQuery = "listener query",
+        /// an ARP packet that told what we had asked for
+        ArpHeard = "arp answer",
+        /// a neighbour advertisement that told what we had asked for
+        NeighbourHeard = "neighbour answer",
     }
 }
 
@@ -210,6 +214,12 @@ pub struct Counters {
     pub icmp_errors_withheld: Counter,
     /// ARP probes and announcements, neighbour solicitations and advertisements, listener reports sent unasked
     pub claims_sent: Counter,
+    /// datagrams sent that the service gave by itself
+    pub unasked: Counter,
+    /// of those, lost since nobody knew the way
+    pub unasked_lost: Counter,
+    /// ARP requests and neighbour solicitations sent for neighbours
+    pub neighbours_asked: Counter,
     drops: [Counter; DropReason::ALL.len()],
     handled: [Counter; Handled::ALL.len()],
     /// and whether this stack is the one to report them; changed only when the configuration is, never locked for a packet
@@ -225,6 +235,9 @@ impl Counters {
             icmp_errors_sent: Counter::new(),
             icmp_errors_withheld: Counter::new(),
             claims_sent: Counter::new(),
+            unasked: Counter::new(),
+            unasked_lost: Counter::new(),
+            neighbours_asked: Counter::new(),
             drops: [const { Counter::new() }; _],
             handled: [const { Counter::new() }; _],
             own: Mutex::default(),
@@ -288,6 +301,11 @@ impl Report for Counters {
         count("icmp_errors_withheld_total", "ICMP errors not sent for the limit", &self.icmp_errors_withheld, &[]);
         let help = "probes, announcements and listener reports sent unasked for own addresses";
         count("claims_sent_total", help, &self.claims_sent, &[]);
+        let help = "datagrams that a service sent by itself, by what became of them";
+        count("unasked_datagrams_total", help, &self.unasked, &[("fate", "sent")]);
+        count("unasked_datagrams_total", help, &self.unasked_lost, &[("fate", "no way to the peer")]);
+        let help = "ARP requests and neighbour solicitations for those that something is sent to";
+        count("neighbours_asked_total", help, &self.neighbours_asked, &[]);
         // what several stacks share is added up only once
         let reported = if self.lock().1 { self.own() } else { Vec::new() };
         for own in reported {
@@ -322,7 +340,7 @@ mod tests {
             assert!(seen.insert(format!("{} {:?}", figure.name, figure.labels)), "{figure:?} twice");
             sum += figure.value;
         });
-        assert_eq!(seen.len(), DropReason::ALL.len() + Handled::ALL.len() + 8);
+        assert_eq!(seen.len(), DropReason::ALL.len() + Handled::ALL.len() + 11);
         assert_eq!(sum, 4);
     }
 }

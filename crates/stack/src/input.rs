@@ -11,7 +11,7 @@
 
 use crate::locals::{Key, Local, Route};
 use crate::turn::{pair4, pair6, turn4, turn6};
-use crate::{DropReason, Handled, Stack};
+use crate::{DropReason, Handled, Stack, tcp};
 use app::{Addresses, Datagram, Ecn, Listener, Service};
 use arrayvec::ArrayVec;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
@@ -532,6 +532,9 @@ impl Stack {
             };
             counts[usize::from(v6) * 2 + usize::from(note.reply_bytes.is_none())] += 1;
             note.fate = sent(note.reply_bytes.is_some());
+            if note.reply_bytes.is_none() {
+                self.note_path(frame, note, v6);
+            }
             if let Some(bytes) = note.reply_bytes {
                 if v6 { answer6(frame, note, usize::from(bytes)) } else { answer4(frame, note, usize::from(bytes)) }
             }
@@ -539,6 +542,16 @@ impl Stack {
         let kinds = [Handled::Udp4Answered, Handled::Udp4Unanswered, Handled::Udp6Answered, Handled::Udp6Unanswered];
         for (kind, n) in kinds.into_iter().zip(counts) {
             self.counters.add_handled(kind, n);
+        }
+    }
+
+    /// Where a later answer to this datagram would go.
+    fn note_path(&mut self, frame: &Frame, note: &Note, v6: bool) {
+        let (bytes, ip_at) = (frame.bytes(), usize::from(note.ip_at));
+        let Some(link) = Link::parse(bytes) else { return };
+        let peer = if v6 { pair6(bytes, ip_at).0.into() } else { pair4(bytes, ip_at).0.into() };
+        if let Some(outward) = self.outward() {
+            outward.note_path(peer, tcp::Hop::new(link.src, link.tag));
         }
     }
 

@@ -6,8 +6,11 @@
 //! [`app::Service`] as bursts and are answered in place, or in frames that the caller adds ([`Stack::input_copied`]). TCP
 //! ([`tcp`]) is there when it is configured; its data go to the same service.
 //!
-//! Left out: reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routing (answers
-//! go to the hardware address that asked, so nothing needs a neighbour cache); address configuration; redirects.
+//! Answers go to the hardware address that asked. What leaves by itself (connections and datagrams that the service asks for) leaves
+//! from own addresses, over neighbours that are asked for, or the gateway.
+//!
+//! Left out: reassembly of fragments (dropped and counted; on shared addresses the kernel gets them); routes but a gateway a family;
+//! address configuration; redirects.
 //!
 //! One stack serves one queue. Where several serve one interface, one of them claims the own addresses, the others are
 //! [`ClaimMode::Silent`], and an [`Agreement`] holds them together. Connections go from one to another by flow group
@@ -22,6 +25,7 @@ mod counters;
 mod icmp;
 mod input;
 mod locals;
+mod outward;
 mod own;
 mod segments;
 mod turn;
@@ -37,6 +41,7 @@ use base::Instant;
 use base::rng::Rng;
 use bucket::Bucket;
 use locals::{Key, Local, Locals};
+use outward::Outward;
 use own::Own;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -62,6 +67,8 @@ pub struct Stack {
     /// what it was told last
     config: Config,
     tcp: Option<Box<tcp::Engine>>,
+    /// what TCP has in it, where there is none
+    plain: Option<Box<Outward>>,
     /// when `poll` has something to do
     due_at: Instant,
     rng: Rng,
@@ -76,7 +83,11 @@ impl Stack {
 
     fn with(config: Config, facts: &port::Facts, counters: AllCounters, own: Vec<Own>) -> Stack {
         let (counters, of_tcp) = counters;
+        let mtu = facts.mtu.min(facts.frame_bytes - wire::ethernet::TAGGED_HEADER_BYTES);
+        let outward = || Outward::new(mtu, counters.clone());
         let tcp = config.tcp.as_ref().zip(of_tcp);
+        let tcp = tcp.map(|(tcp, counters)| Box::new(tcp::Engine::new(tcp, facts, counters, outward())));
+        let plain = if tcp.is_none() { Some(Box::new(outward())) } else { None };
         let mut stack = Stack {
             locals: Locals::new(std::iter::empty(), &[], &[], false),
             facts: facts.clone(),
@@ -88,7 +99,8 @@ impl Stack {
             follows: false,
             seen: 0,
             claim: config.claim,
-            tcp: tcp.map(|(tcp, counters)| Box::new(tcp::Engine::new(tcp, facts, counters))),
+            tcp,
+            plain,
             config: Config::default(),
             due_at: Instant::ZERO,
             rng: Rng::new(config.seed),
@@ -158,6 +170,15 @@ impl Stack {
         match &mut self.tcp {
             Some(tcp) => tcp.arrive(now, departure, service),
             None => Arrived { refused: departure.connections(), ..Arrived::default() },
+        }
+    }
+
+    /// What leaves unasked: always there.
+    #[inline]
+    pub(crate) fn outward(&mut self) -> Option<&mut Outward> {
+        match &mut self.tcp {
+            Some(tcp) => Some(&mut tcp.outward),
+            None => self.plain.as_deref_mut(),
         }
     }
 
@@ -280,6 +301,10 @@ impl Stack {
         let segments = config.tcp.as_ref().filter(|_| self.tcp.is_some()).map_or(&[][..], |tcp| &tcp.listeners);
         self.locals = Locals::new(all, &config.listeners, segments, config.steered);
         self.counters.show_own(self.own.iter().map(|own| own.shown.clone()).collect(), !self.follows);
+        let agreement = self.agreement.clone();
+        if let Some(outward) = self.outward() {
+            outward.reconfigure(&config, &agreement);
+        }
         self.config = config;
         self.due_at = Instant::ZERO;
     }

@@ -122,28 +122,43 @@ impl Own {
 }
 
 /// Where packets of our own are built and put.
-struct Outlet<'a> {
+pub(crate) struct Outlet<'a> {
     supply: &'a mut dyn Supply,
     tx: &'a mut Burst,
-    mac: Mac,
+    pub(crate) mac: Mac,
 }
 
 impl Outlet<'_> {
     /// Sends a packet of `bytes` that `write` writes; false when there is no frame or no room for it now.
     fn send(&mut self, dst: Mac, ether_type: EtherType, bytes: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        self.send_on(Link { dst, src: self.mac, tag: None, ether_type }, bytes, write)
+    }
+
+    /// The same with any link header.
+    pub(crate) fn send_on(&mut self, link: Link, bytes: usize, write: impl FnOnce(&mut [u8])) -> bool {
         if self.tx.is_full() {
             return false;
         }
         let Some(mut frame) = self.supply.frame() else { return false };
-        frame.set_len(ethernet::HEADER_BYTES + bytes);
-        let (head, packet) = frame.bytes_mut().split_at_mut(ethernet::HEADER_BYTES);
-        Link { dst, src: self.mac, tag: None, ether_type }.write(head);
+        frame.set_len(link.bytes() + bytes);
+        let (head, packet) = frame.bytes_mut().split_at_mut(link.bytes());
+        link.write(head);
         write(packet);
         self.tx.push(frame);
         true
     }
 
-    fn arp(&mut self, sender: Ipv4Addr, target: Ipv4Addr) -> bool {
+    /// Asks who has an IPv6 address (RFC 4861 section 7.2.2).
+    pub(crate) fn solicit(&mut self, from: Ipv6Addr, target: Ipv6Addr) -> bool {
+        let (dst, mac) = (ipv6::solicited_node(target), self.mac);
+        let bytes = ipv6::HEADER_BYTES + icmpv6::SOLICITATION_BYTES;
+        self.send(ipv6::group_mac(dst), EtherType::IPV6, bytes, |out| {
+            let message = write_link_ipv6(out, from, dst).first_chunk_mut().expect("its bytes were asked for");
+            icmpv6::write_solicitation(message, (from, dst), target, mac);
+        })
+    }
+
+    pub(crate) fn arp(&mut self, sender: Ipv4Addr, target: Ipv4Addr) -> bool {
         let (operation, sender_mac, target_mac) = (Operation::Request, self.mac, [0; 6]);
         self.send(BROADCAST, EtherType::ARP, arp::BYTES, |out| {
             let out = out.first_chunk_mut().expect("an ARP packet's bytes were asked for");
@@ -218,11 +233,20 @@ impl Stack {
             }
             self.due_at = due_at;
         }
-        let tcp_at = match &mut self.tcp {
-            Some(tcp) => tcp.poll(now, &mut tcp::Outlet { supply, tx, mac: self.facts.mac }, service),
-            None => None,
+        let mac = self.facts.mac;
+        let (outward, tcp_at) = match (&mut self.tcp, &mut self.plain) {
+            (Some(tcp), _) => {
+                let next = tcp.poll(now, &mut tcp::Outlet { supply: &mut *supply, tx: &mut *tx, mac }, service);
+                (&mut tcp.outward, next)
+            }
+            (None, Some(plain)) => {
+                plain.tell(now, service);
+                (&mut **plain, None)
+            }
+            (None, None) => return Some(self.due_at).filter(|at| *at != Instant::MAX),
         };
-        let due_at = self.due_at.min(tcp_at.unwrap_or(Instant::MAX));
+        let outward_at = outward.poll(now, &mut Outlet { supply, tx, mac });
+        let due_at = [tcp_at, outward_at].into_iter().flatten().fold(self.due_at, Instant::min);
         (due_at != Instant::MAX).then_some(due_at)
     }
 
@@ -377,7 +401,10 @@ impl Stack {
             let defence = Arp { operation, sender_mac: mac, sender: addr, target_mac: [0; 6], target: addr };
             return self.send_arp(frame, at, BROADCAST, defence);
         }
-        match self.locals.find(Key::v4(arp.target)) {
+        let to_us = self.locals.find(Key::v4(arp.target));
+        // RFC 826: whoever asks tells, too
+        let heard = matches!(to_us, Some(Local::Own(_))) && self.hear(now, arp.sender.into(), arp.sender_mac);
+        match to_us {
             Some(Local::Own(_)) if arp.operation == Operation::Request => {
                 self.counters.add_handled(Handled::ArpRequest, 1);
                 let operation = Operation::Reply;
@@ -387,8 +414,21 @@ impl Stack {
                 self.send_arp(frame, at, asker, reply)
             }
             Some(Local::NotReady(_)) => self.drop_frame(DropReason::NotReady),
+            _ if heard => {
+                self.counters.add_handled(Handled::ArpHeard, 1);
+                false
+            }
             _ => self.drop_frame(DropReason::ArpNotOurs),
         }
+    }
+
+    /// A neighbour has told its hardware address; whether that was asked for.
+    fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
+        let heard = self.outward().is_some_and(|outward| outward.hear(addr, mac));
+        if heard {
+            self.due_at = self.due_at.min(now);
+        }
+        heard
     }
 
     fn send_arp(&self, frame: &mut Frame, at: usize, dst: Mac, arp: Arp) -> bool {
@@ -447,6 +487,11 @@ impl Stack {
                 self.on_conflict(now, index, rival) && {
                     self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
                 }
+            }
+            // RFC 4861 section 7.2.5
+            None if self.hear(now, neighbour.target.into(), neighbour.target_mac.unwrap_or(src_mac)) => {
+                self.counters.add_handled(Handled::NeighbourHeard, 1);
+                false
             }
             _ => self.drop_frame(DropReason::NeighbourNotOurs),
         }

@@ -4,10 +4,10 @@
 use crate::input::{Fate, Note, sent};
 use crate::locals::{Key, Local, Route};
 use crate::tcp::tuple::{Tuple, Tuple4, Tuple6};
-use crate::tcp::{Hop, Origin, Place};
+use crate::tcp::{Engine, Hop, Origin, Place};
 use crate::turn::{pair4, pair6};
 use crate::{DropReason, Handled, Stack};
-use app::{Ecn, Service};
+use app::{Coming, Ecn, Service};
 use arrayvec::ArrayVec;
 use base::{BURST_FRAMES, Burst, Frame, Instant};
 use wire::Sum;
@@ -74,6 +74,9 @@ impl Stack {
         likely.iter().for_each(|index| tcp.foresee_sending(*index));
         likely.iter().for_each(|index| tcp.foresee_flight(*index));
         likely.iter().for_each(|index| tcp.foresee_owned(*index));
+        if service.foresees() {
+            tcp.foresee_data(frames, notes, &origins, &likely, service);
+        }
         for (index, origin) in &origins {
             let (frame, note) = (&mut frames[usize::from(*index)], &mut notes[usize::from(*index)]);
             let place = Place {
@@ -120,5 +123,31 @@ impl From<Malformed> for DropReason {
             Malformed::Short => DropReason::TcpShort,
             Malformed::DataOffset => DropReason::TcpDataOffset,
         }
+    }
+}
+
+impl Engine {
+    /// Tells the service what the segments bring, as far as it can be told by now; `likely` has the connection of each run of one
+    /// connection's segments.
+    fn foresee_data<S: Service>(
+        &self,
+        frames: &Burst,
+        notes: &[Note],
+        origins: &[(u8, Origin)],
+        likely: &[u32],
+        service: &mut S,
+    ) {
+        let mut coming: ArrayVec<Coming<'_>, BURST_FRAMES> = ArrayVec::new();
+        let (mut runs, mut connection, mut last) = (likely.iter(), None, None);
+        for (index, origin) in origins {
+            if last.replace(origin.hash) != Some(origin.hash) {
+                connection = runs.next();
+            }
+            let note = &notes[usize::from(*index)];
+            let (at, bytes) = (usize::from(note.payload_at), usize::from(note.payload_bytes));
+            let segment = &frames[usize::from(*index)].bytes()[at..at + bytes];
+            coming.extend(connection.and_then(|connection| self.coming(*connection, segment)));
+        }
+        service.foresee(&coming);
     }
 }

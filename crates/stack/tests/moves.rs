@@ -392,7 +392,7 @@ fn a_connection_that_we_ask_for_goes_along_before_and_after_it_is_there() {
                 if refused {
                     hand.send(hand.head(Flags::RST | Flags::ACK), b"");
                     let told = &hand.peer.refused;
-                    assert_eq!(*told, [DeadReason::Reset]);
+                    assert_eq!(*told, [DeadReason::Refused]);
                     return;
                 }
                 let answer = Header { mss: Some(1000), ..hand.head(Flags::SYN | Flags::ACK) };

@@ -138,7 +138,7 @@ fn a_refused_connection_and_one_that_nobody_answers_are_told() {
             world.connect(false, 1, 1000);
         }
         assert!(world.run(seconds(200), |world| world.is_over()));
-        let expect = if swallowed { DeadReason::TimedOut } else { DeadReason::Reset };
+        let expect = if swallowed { DeadReason::TimedOut } else { DeadReason::Refused };
         assert_eq!(world.hosts[1].service.refused, [expect]);
         assert_eq!(world.hosts[1].stack.tcp_usage(), Usage::default());
     }
@@ -172,7 +172,7 @@ fn a_drained_stack_closes_what_is_idle_and_takes_nobody() {
     world.hosts[1].service.ends.insert(2, Script::default());
     world.connect(false, 2, 100_000);
     assert!(world.run(seconds(200), |world| !world.hosts[1].service.refused.is_empty()));
-    assert_eq!(world.hosts[1].service.refused, [DeadReason::Reset]);
+    assert_eq!(world.hosts[1].service.refused, [DeadReason::Refused]);
 }
 
 #[test]

@@ -159,6 +159,8 @@ pub struct Query {
 
 /// Bytes of an advertisement as [`write_advertisement`] writes it.
 pub const ADVERTISEMENT_BYTES: usize = NEIGHBOUR_BYTES + 8;
+/// Bytes of a solicitation as [`write_solicitation`] writes it.
+pub const SOLICITATION_BYTES: usize = NEIGHBOUR_BYTES + 8;
 /// Bytes of a solicitation as [`write_probe`] writes it.
 pub const PROBE_BYTES: usize = NEIGHBOUR_BYTES;
 /// Bytes of a report as [`write_report`] writes it.
@@ -187,6 +189,21 @@ pub fn write_probe(out: &mut [u8; PROBE_BYTES], dst: Ipv6Addr, target: Ipv6Addr)
     out[0] = TYPE_NEIGHBOUR_SOLICITATION;
     out[8..24].copy_from_slice(&target.octets());
     finish(out, Ipv6Addr::UNSPECIFIED, dst);
+}
+
+/// Writes a solicitation of `target` by who is at `mac` (RFC 4861 section 4.3).
+pub fn write_solicitation(
+    out: &mut [u8; SOLICITATION_BYTES],
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    target: Ipv6Addr,
+    mac: Mac,
+) {
+    *out = [0; SOLICITATION_BYTES];
+    out[0] = TYPE_NEIGHBOUR_SOLICITATION;
+    out[8..24].copy_from_slice(&target.octets());
+    out[24..26].copy_from_slice(&[OPTION_SOURCE_MAC, 1]);
+    out[26..32].copy_from_slice(&mac);
+    finish(out, src, dst);
 }
 
 /// Writes a version 2 report that `group` is listened to from everyone (RFC 3810 section 5.2); `change` when it is new.

@@ -1,6 +1,6 @@
 //! What a load of bursts came to.
 
-use crate::load::Latency;
+use crate::load::{Latency, histogram};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -34,11 +34,6 @@ pub(crate) struct Outcome {
     pub(crate) latency: Latency,
     #[serde(skip, default = "histogram")]
     histogram: Histogram<u64>,
-}
-
-/// 100 ns to a minute with three digits.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(100, 60_000_000_000, 3).expect("bounds in order")
 }
 
 impl Outcome {

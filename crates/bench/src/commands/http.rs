@@ -5,7 +5,7 @@ use crate::flood::{Flood, Flooding};
 use crate::http::{Failure, Load, Manner, Mix, Peer, Plan, Sources, Url};
 use crate::interface;
 use crate::xdp;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use base::Instant;
 use port::Mac;
 use rustix::time::{ClockId, clock_gettime};
@@ -62,6 +62,9 @@ pub(crate) struct Options {
     /// An answer, or a connection, that takes longer is an error
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     timeout: f64,
+    /// A connection that was answered waits so long before its next request
+    #[arg(long, value_name = "S", default_value = "0", value_parser = think, conflicts_with = "rate")]
+    think: f64,
     /// Bytes that the server may send on a connection before they are read
     #[arg(long, value_name = "BYTES", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1024..=1 << 30))]
     window: u32,
@@ -73,24 +76,47 @@ pub(crate) struct Options {
     flood: Option<f64>,
     #[command(flatten)]
     tool: Tool,
+    /// More to ask for, a line each
+    #[arg(long, value_name = "FILE")]
+    urls_from: Option<PathBuf>,
     /// What to ask for, in turn or as often as the weights say
-    #[arg(value_name = "[WEIGHT@]URL", required = true)]
+    #[arg(value_name = "[WEIGHT@]URL", required_unless_present = "urls_from")]
     urls: Vec<Url>,
+}
+
+/// Seconds, or none.
+fn think(text: &str) -> Result<f64, String> {
+    if text == "0" { Ok(0.0) } else { seconds(text) }
+}
+
+/// All URLs, those of the file behind those of the command line.
+fn urls(options: &Options) -> Result<Vec<Url>> {
+    let mut all = options.urls.clone();
+    if let Some(path) = &options.urls_from {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let url = line.trim().parse();
+            all.push(url.map_err(|error: String| anyhow!("{}:{}: {error}", path.display(), number + 1))?);
+        }
+        ensure!(!all.is_empty(), "{}: no URL in it", path.display());
+    }
+    Ok(all)
 }
 
 /// Of sequence numbers and timestamps: always the same, so that those of a tuple go on growing from run to run. Else a server in
 /// whose TIME-WAIT the last run's connections stand would not take this one's for newer (RFC 6191), and every one of them would
 /// cost a reset first.
-const SECRET: [u64; 2] = [0x5349_4d4f_4f4d_2d42, 0x454e_4348_2d48_5454];
+pub(super) const SECRET: [u64; 2] = [0x5349_4d4f_4f4d_2d42, 0x454e_4348_2d48_5454];
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
     options.tool.pin()?;
     let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let bodies = options.body.iter().map(read).collect::<Result<_>>()?;
+    let urls = urls(options)?;
     let mix = match options.synthetic {
-        true => Mix::synthetic(&options.urls, &options.header)?,
-        false => Mix::new(&options.urls, bodies, &options.header)?,
+        true => Mix::synthetic(&urls, &options.header)?,
+        false => Mix::new(&urls, bodies, &options.header)?,
     };
     let server = mix.server();
     let addresses = options.address.addresses();
@@ -106,6 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         requests_per_connection: options.requests_per_connection,
         check_every: options.check_every,
         timeout: Duration::from_secs_f64(options.timeout),
+        think: Duration::from_secs_f64(options.think),
     };
     let peer = Peer { server, hop, window_bytes: options.window };
     let plan = Plan {
@@ -140,7 +167,7 @@ fn flood(server: SocketAddr, hop: Mac, rate: f64) -> Result<Flood> {
 }
 
 /// The origin is the same in every run, see [`SECRET`].
-fn since_boot() -> Instant {
+pub(super) fn since_boot() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

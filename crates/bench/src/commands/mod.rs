@@ -3,6 +3,7 @@
 pub(crate) mod bursts;
 pub(crate) mod dns;
 pub(crate) mod http;
+pub(crate) mod kv;
 pub(crate) mod reflect;
 pub(crate) mod results;
 pub(crate) mod wire;

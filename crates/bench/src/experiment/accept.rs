@@ -1,7 +1,9 @@
 //! `simoom-bench experiment accept`: how connections get to the threads of a server on kernel sockets (Affinity-Accept's figures 2 to
-//! 5): one listener for all, a listener a thread, and affinity, by processors and by requests a connection.
+//! 5, 7 and 8): one listener for all, a listener a thread, and affinity, by processors, by requests a connection and by the time that
+//! clients think between them.
 //!
-//! Left out of the paper's sweeps: think times and mixes of files, which the load does not have in a closed loop.
+//! Packets arrive on all of the server's processors, as they do from a NIC with a queue for each: there is a wire for each processor,
+//! with a load of its own. So no thread has more of the load beside it than another.
 
 use super::web::{Server, server};
 use super::{Common, tell_written};
@@ -19,8 +21,9 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Requests/s of `simoom web` on kernel sockets with --accept shared, per-core and affinity, in turn in every round, by the processors that
-the server has and by the requests of a connection. The load is `simoom-bench http` over AF_XDP, from the last processor. Writes
-accept.csv, .svg and .md. Needs root.")]
+the server has, by the requests of a connection, and by the time that a client thinks before the next. A load for each processor, on it:
+`simoom-bench http` over AF_XDP, on a wire of its own. Writes accept.csv, .svg and .md. Needs root.
+  simoom-bench experiment accept --requests 6 --think 0 --files 100 --rounds 1 --out /tmp      a quick look")]
 pub(crate) struct Options {
     /// Numbers of threads, with a processor each; default: one to as many as there are processors
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -28,10 +31,13 @@ pub(crate) struct Options {
     /// Requests of a connection
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,6,1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: Vec<u32>,
-    /// Bytes of the file
-    #[arg(long, value_name = "N", default_value_t = 700, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
-    bytes: u32,
-    /// Connections at once
+    /// Milliseconds that a client thinks before the next request of a connection, with six of them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,10,100", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    think: Vec<u32>,
+    /// Files, of 30 to 5,670 bytes, 700 on average
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    files: u32,
+    /// Connections at once, of all loads together; with time to think, 100 more for each millisecond of it
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
     /// How long each load runs
@@ -47,10 +53,14 @@ pub(crate) struct Options {
 
 /// The first is what the others are compared with.
 const POLICIES: [&str; 3] = ["shared", "per-core", "affinity"];
-const ADDRESS: &str = "198.18.0.1:80";
-/// So many addresses that ports last.
-const OWN: &str = "198.18.0.16-198.18.0.79";
 const START: Duration = Duration::from_secs(60);
+/// Requests of a connection whose client thinks, as in the paper.
+const THINKING: u32 = 6;
+/// Connections more for a millisecond to think: enough to keep 100,000 requests a second coming.
+const PER_MS: u32 = 100;
+/// The least and the greatest file, and the power by which sizes fall so that they come to 700 bytes on average.
+const FILE_BYTES: (f64, f64) = (30.0, 5670.0);
+const FILE_POWER: f64 = 1.238;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,11 +75,26 @@ struct Figures {
     failed: u64,
 }
 
-/// A policy, threads and requests of a connection, with its rounds.
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Manner {
+    /// of a connection
+    requests: u32,
+    think_ms: u32,
+}
+
+impl std::fmt::Display for Manner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} requests a connection", self.requests)?;
+        if self.think_ms > 0 { write!(f, ", {} ms apart", self.think_ms) } else { Ok(()) }
+    }
+}
+
+/// A policy, threads and the clients' manner, with its rounds.
 struct Line {
     policy: &'static str,
     threads: u16,
-    requests: u32,
+    manner: Manner,
     runs: Vec<Figures>,
 }
 
@@ -81,29 +106,21 @@ struct Bed {
 
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     let simoom = options.common.simoom()?;
     lab::interrupt_by(crate::commands::stop_flag()?);
     let folder = tempfile::Builder::new().prefix("simoom-bench-").tempdir().context("no temporary folder")?;
-    std::fs::create_dir(folder.path().join("www")).context("no folder for the file")?;
-    std::fs::write(folder.path().join("www/file"), vec![b'x'; options.bytes as usize]).context("no file to serve")?;
     let bed = Bed { folder, simoom, processors };
+    write_files(&bed, options.files).context("no files to serve")?;
     let most = options.threads.iter().copied().max().unwrap_or(0);
     ensure!(usize::from(most) <= processors, "--threads {most}: there are {processors} processors");
-    let threads: Vec<u16> =
-        if options.threads.is_empty() { (1..=processors as u16).collect() } else { options.threads.clone() };
-    let mut lines = Vec::new();
-    for &requests in &options.requests {
-        for &threads in &threads {
-            lines.extend(POLICIES.map(|policy| Line { policy, threads, requests, runs: Vec::new() }));
-        }
-    }
+    let mut lines = lines(options, processors as u16);
     for round in 1..=options.rounds {
         for line in &mut lines {
             let run = measure(&bed, options, line)?;
             eprintln!(
-                "{round} {:<8} {} threads, {:>4} requests a connection: {:>8.0} requests/s, {:>5.1} of 1000 stolen",
-                line.policy, line.threads, line.requests, run.requests_per_s, run.stolen
+                "{round} {:<8} {} threads, {}: {:>8.0} requests/s, {:>5.1} of 1000 stolen, {} failed",
+                line.policy, line.threads, line.manner, run.requests_per_s, run.stolen, run.failed
             );
             line.runs.push(run);
         }
@@ -114,13 +131,72 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+fn manners(options: &Options) -> Vec<Manner> {
+    let at_once = options.requests.iter().map(|&requests| Manner { requests, think_ms: 0 });
+    let apart = options.think.iter().map(|&think_ms| Manner { requests: THINKING, think_ms });
+    let mut all: Vec<Manner> = Vec::new();
+    for manner in at_once.chain(apart) {
+        if !all.contains(&manner) {
+            all.push(manner);
+        }
+    }
+    all
+}
+
+fn lines(options: &Options, processors: u16) -> Vec<Line> {
+    let all: Vec<u16> = (1..=processors).collect();
+    let threads = if options.threads.is_empty() { &all } else { &options.threads };
+    let mut lines = Vec::new();
+    for manner in manners(options) {
+        for &threads in threads {
+            lines.extend(POLICIES.map(|policy| Line { policy, threads, manner, runs: Vec::new() }));
+        }
+    }
+    lines
+}
+
+/// The size of a file: densities fall by a power, the files stand at equal steps of the distribution.
+fn file_bytes(file: u32, files: u32) -> usize {
+    let (least, greatest) = FILE_BYTES;
+    let at = (f64::from(file) + 0.5) / f64::from(files);
+    let power = 1.0 - FILE_POWER;
+    let (from, to) = (least.powf(power), greatest.powf(power));
+    (from + at * (to - from)).powf(1.0 / power).round() as usize
+}
+
+/// The order in which files are asked for has nothing to do with their sizes.
+fn place(file: u32, files: u32) -> u32 {
+    // a prime above the most files, so that each has its place
+    (u64::from(file) * 1_000_003 % u64::from(files)) as u32
+}
+
+/// The files, and what each load asks for: the same in the same order, of the server's address at its wire.
+fn write_files(bed: &Bed, files: u32) -> std::io::Result<()> {
+    let www = bed.folder.path().join("www");
+    for file in 0..files {
+        let folder = www.join(format!("{}", file / 1000));
+        if file % 1000 == 0 {
+            std::fs::create_dir_all(&folder)?;
+        }
+        let bytes = file_bytes(place(file, files), files);
+        std::fs::write(folder.join(file.to_string()), vec![b'a' + (file % 26) as u8; bytes])?;
+    }
+    for wire in 0..bed.processors {
+        let urls: String = (0..files).map(|file| format!("http://198.18.{wire}.1/{}/{file}\n", file / 1000)).collect();
+        std::fs::write(bed.folder.path().join(format!("urls-{wire}")), urls)?;
+    }
+    Ok(())
+}
+
 /// `simoom web` as a line has it.
 fn command(bed: &Bed, line: &Line) -> Result<Server> {
     let cpus: Vec<String> = (0..line.threads).map(|processor| processor.to_string()).collect();
     let path = |name: &str| bed.folder.path().join(name).display().to_string();
+    let listen: Vec<String> = (0..bed.processors).map(|wire| format!("--listen 198.18.{wire}.1:80")).collect();
     let text = format!(
-        "simoom={} web --listen {ADDRESS} --cpus {} --accept {} --per-source 1000000 --control {} {}",
+        "simoom={} web {} --cpus {} --accept {} --per-source 1000000 --control {} {}",
         bed.simoom.display(),
+        listen.join(" "),
         cpus.join(","),
         line.policy,
         path("control"),
@@ -129,38 +205,55 @@ fn command(bed: &Bed, line: &Line) -> Result<Server> {
     server(&text).map_err(anyhow::Error::msg)
 }
 
+/// The load of a wire: from its processor, from so many addresses that ports last.
+fn load(bed: &Bed, lab: &Lab, options: &Options, manner: Manner, wire: usize) -> Result<Process> {
+    let own = std::env::current_exe().context("where this program lies")?;
+    let connections = options.connections + manner.think_ms * PER_MS;
+    let connections = connections.div_ceil(bed.processors as u32).to_string();
+    let mut load = lab.client().command("taskset");
+    load.args(["-c", &wire.to_string()]).arg(own).args(["http", "--interface", lab.client().interfaces()[wire]]);
+    load.args(["--address", &format!("198.18.{wire}.16-198.18.{wire}.79"), "--json", "--connections", &connections]);
+    load.args(["--requests-per-connection", &manner.requests.to_string()]);
+    load.args(["--think", &(f64::from(manner.think_ms) / 1e3).to_string()]);
+    // who yields again and again beside a busy server hardly ever runs (Linux 6.18 takes the rest of its slice)
+    load.args(["--wait", "poll", "--warm-up", "0.5", "--seconds", &options.seconds.to_string(), "--urls-from"]);
+    load.arg(bed.folder.path().join(format!("urls-{wire}")));
+    Process::spawn(load)
+}
+
 fn measure(bed: &Bed, options: &Options, line: &Line) -> Result<Figures> {
-    let lab = Lab::new()?;
+    let lab = Lab::with(&lab::Options { wires: bed.processors, ..lab::Options::default() })?;
     let words = command(bed, line)?.words;
     let mut serving = lab.server().command(&words[0]);
     serving.args(&words[1..]);
     let mut serving = Process::spawn(serving)?;
     serving.wait_for("serving on ", START).context("the server does not come up")?;
-    let own = std::env::current_exe().context("where this program lies")?;
-    let last = (bed.processors - 1).to_string();
-    let mut load = lab.client().command("taskset");
-    load.args(["-c", &last]).arg(own).args(["http", "--interface", "vc", "--address", OWN, "--json"]);
-    load.args(["--connections", &options.connections.to_string(), "--seconds", &options.seconds.to_string()]);
-    load.args(["--requests-per-connection", &line.requests.to_string(), "http://198.18.0.1/file"]);
+    let loads: Result<Vec<Process>> =
+        (0..bed.processors).map(|wire| load(bed, &lab, options, line.manner, wire)).collect();
+    let mut loads = loads?;
+    for load in &mut loads {
+        load.wait_for("measures for ", START).context("a load does not begin")?;
+    }
     let (ticks, begun) = (Ticks::now(None)?, Instant::now());
-    let mut load = Process::spawn(load)?;
-    let status = load.wait(Duration::from_secs(3600))?;
+    std::thread::sleep(Duration::from_secs_f64(options.seconds * 0.9));
     let busy = Ticks::now(None)?.busy_s_since(ticks) / begun.elapsed().as_secs_f64() * 100.0;
-    let log = load.log();
-    ensure!(status.success(), "the load failed ({status}): {}", log.trim());
-    let outcome: Outcome = super::web::json(&log)?;
-    if !outcome.failures.is_empty() {
-        eprintln!("what failed: {:?}", outcome.failures);
+    let mut figures = Figures { busy, ..Figures::default() };
+    for load in &mut loads {
+        let status = load.wait(Duration::from_secs(3600))?;
+        let log = load.log();
+        ensure!(status.success(), "a load failed ({status}): {}", log.trim());
+        let outcome: Outcome = super::web::json(&log)?;
+        if !outcome.failures.is_empty() {
+            eprintln!("what failed: {:?}", outcome.failures);
+        }
+        figures.requests_per_s += outcome.answered_rate();
+        figures.failed += outcome.failed(|_| true) + outcome.statuses.values().sum::<u64>();
     }
     let (own, stolen, groups_taken) = shares(bed, &lab)?;
+    figures.stolen = stolen as f64 * 1000.0 / (own + stolen).max(1) as f64;
+    figures.groups_taken = groups_taken;
     serving.stop();
-    Ok(Figures {
-        requests_per_s: outcome.answered_rate(),
-        busy,
-        stolen: stolen as f64 * 1000.0 / (own + stolen).max(1) as f64,
-        groups_taken,
-        failed: outcome.failed(|_| true) + outcome.statuses.values().sum::<u64>(),
-    })
+    Ok(figures)
 }
 
 /// Connections that threads accepted of their own and of others', and groups taken over; nothing of a single thread.
@@ -190,12 +283,13 @@ fn rates(line: &Line) -> Vec<f64> {
 
 /// The line of another policy that is otherwise the same.
 fn peer<'a>(lines: &'a [Line], line: &Line, policy: &str) -> Option<&'a Line> {
-    lines.iter().find(|it| it.policy == policy && it.threads == line.threads && it.requests == line.requests)
+    lines.iter().find(|it| it.policy == policy && it.threads == line.threads && it.manner == line.manner)
 }
 
 fn report(options: &Options, lines: &[Line]) -> Report {
     let mut table = Table::new(&[
         "requests a connection",
+        "ms apart",
         "threads",
         "accept",
         "requests/s",
@@ -217,7 +311,8 @@ fn report(options: &Options, lines: &[Line]) -> Report {
         let (shared, per_core) = (to("shared"), to("per-core"));
         let middle = |of: fn(&Figures) -> f64| stats::median(&line.runs.iter().map(of).collect::<Vec<_>>());
         table.row(vec![
-            Cell::Count(line.requests.into()),
+            Cell::Count(line.manner.requests.into()),
+            Cell::Count(line.manner.think_ms.into()),
             Cell::Count(line.threads.into()),
             Cell::text(line.policy),
             Cell::Number(median, 0),
@@ -235,26 +330,27 @@ fn report(options: &Options, lines: &[Line]) -> Report {
         ]);
     }
     let method = format!(
-        "`simoom web` on kernel sockets with --accept shared, per-core and affinity, a thread on each of the first processors, over one veth \
-         pair; a file of {} bytes, {} connections at once in a closed loop by `simoom-bench http` over AF_XDP from the last processor, \
-         which it shares with the server when that has all of them; {} s each, {} rounds in turn, a fresh laboratory for each: medians, and \
-         medians of ratios within a round. On veth the receive work of the server's side runs where its receive thread is pinned, \
-         processor 0, so packets of all connections arrive there, and affinity deals them out by its table.",
-        options.bytes, options.connections, options.seconds, options.rounds
+        "`simoom web` on kernel sockets with --accept shared, per-core and affinity, a thread on each of the first processors. Between the two \
+         hosts there is a wire (veth pair) for each processor, received there at both ends as by the queues of a NIC, with a load of its own \
+         on the same processor: `simoom-bench http` over AF_XDP, in a closed loop, with its part of {} connections at once, and of {PER_MS} more for \
+         each millisecond that a client thinks before the next request of a connection. {} files of 30 to 5,670 bytes, 700 on average, asked \
+         for in turn. {} s each after 0.5 s to warm up, {} rounds in turn, a fresh laboratory for each: medians, and medians of ratios within \
+         a round. Loads and server share the processors, so these are no figures of a machine that only serves.",
+        options.connections, options.files, options.seconds, options.rounds
     );
     let title = "Connections to the threads".to_owned();
-    let chart = |requests: u32| Chart {
-        title: format!("{title}: {requests} requests a connection"),
+    let chart = |manner: Manner| Chart {
+        title: format!("{title}: {manner}"),
         x: Axis::linear("threads"),
         y: Axis::linear("requests/s"),
-        series: POLICIES.iter().map(|policy| series(lines, policy, requests)).collect(),
+        series: POLICIES.iter().map(|policy| series(lines, policy, manner)).collect(),
     };
-    let charts = options.requests.iter().map(|requests| chart(*requests)).collect();
+    let charts = manners(options).into_iter().map(chart).collect();
     Report { name: "accept".into(), title: title.clone(), method, table, charts, machine: Machine::here(Peers::None) }
 }
 
-fn series(lines: &[Line], policy: &str, requests: u32) -> Series {
-    let of = lines.iter().filter(|line| line.policy == policy && line.requests == requests).filter_map(|line| {
+fn series(lines: &[Line], policy: &str, manner: Manner) -> Series {
+    let of = lines.iter().filter(|line| line.policy == policy && line.manner == manner).filter_map(|line| {
         let Summary { median, least, greatest, .. } = Summary::of(&rates(line))?;
         Some(((f64::from(line.threads), median), (least, greatest)))
     });
@@ -273,17 +369,18 @@ mod tests {
 
     #[test]
     fn a_report_pairs_each_policy_with_the_shared_listener() {
-        let options = <Cli as clap::Parser>::parse_from(["accept", "--requests", "6"]).options;
+        let options = <Cli as clap::Parser>::parse_from(["accept", "--requests", "6", "--think", "0"]).options;
+        let manner = Manner { requests: 6, think_ms: 0 };
         let line = |policy, rates: [f64; 2]| Line {
             policy,
             threads: 2,
-            requests: 6,
+            manner,
             runs: rates.map(|requests_per_s| Figures { requests_per_s, ..Figures::default() }).to_vec(),
         };
         let lines = [line("shared", [100.0, 50.0]), line("per-core", [100.0, 100.0]), line("affinity", [200.0, 100.0])];
         let report = report(&options, &lines);
         let csv = report.table.csv();
-        assert_eq!(csv.lines().nth(3), Some("6,2,affinity,150,100,200,75,2.00,2.00,2.00,1.50,0,0.0,0,0"), "{csv}");
+        assert_eq!(csv.lines().nth(3), Some("6,0,2,affinity,150,100,200,75,2.00,2.00,2.00,1.50,0,0.0,0,0"), "{csv}");
         assert_eq!((report.charts.len(), report.charts[0].series.len()), (1, 3));
     }
 
@@ -302,8 +399,30 @@ mod tests {
     fn the_server_gets_a_processor_for_each_thread() {
         let folder = tempfile::tempdir().unwrap();
         let bed = Bed { folder, simoom: PathBuf::from("/s"), processors: 3 };
-        let line = Line { policy: "per-core", threads: 3, requests: 1, runs: Vec::new() };
+        let manner = Manner { requests: 1, think_ms: 0 };
+        let line = Line { policy: "per-core", threads: 2, manner, runs: Vec::new() };
         let words = command(&bed, &line).unwrap().words.join(" ");
-        assert!(words.starts_with("/s web --listen 198.18.0.1:80 --cpus 0,1,2 --accept per-core "), "{words}");
+        let listen = "--listen 198.18.0.1:80 --listen 198.18.1.1:80 --listen 198.18.2.1:80";
+        assert!(words.starts_with(&format!("/s web {listen} --cpus 0,1 --accept per-core ")), "{words}");
+    }
+
+    #[test]
+    fn files_are_as_large_as_those_of_the_paper() {
+        let files = 30_000;
+        let mut sizes: Vec<usize> = (0..files).map(|file| file_bytes(place(file, files), files)).collect();
+        let mean = sizes.iter().sum::<usize>() as f64 / f64::from(files);
+        sizes.sort_unstable();
+        assert!((690.0..710.0).contains(&mean), "{mean}");
+        assert!((30..32).contains(&sizes[0]) && (5600..=5670).contains(&sizes[files as usize - 1]), "{sizes:?}");
+        assert!((0..100).map(|file| place(file, 100)).collect::<std::collections::BTreeSet<_>>().len() == 100);
+    }
+
+    #[test]
+    fn clients_that_think_make_six_requests_and_none_is_measured_twice() {
+        let options = <Cli as clap::Parser>::parse_from(["accept", "--requests", "1,6", "--think", "0,100"]).options;
+        let all: Vec<String> = manners(&options).iter().map(Manner::to_string).collect();
+        let expected = ["1 requests a connection", "6 requests a connection", "6 requests a connection, 100 ms apart"];
+        assert_eq!(all, expected);
+        assert_eq!(lines(&options, 2).len(), 3 * 2 * 3);
     }
 }

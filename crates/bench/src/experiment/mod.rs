@@ -7,10 +7,12 @@ mod bed;
 mod compare;
 mod compare_web;
 mod downloads;
+mod elastic;
 mod figures;
 mod idle;
 mod ladder;
 mod loss;
+mod memcached;
 mod rtt;
 mod soak;
 mod stress;
@@ -26,6 +28,7 @@ pub(crate) use soak::web::Options as SoakWebOptions;
 
 use crate::commands::{rate, seconds};
 use crate::grid;
+use crate::memcache::Mix;
 use crate::queries::{Content, Synthetic};
 use anyhow::{Context as _, Result, ensure};
 use bed::Generator;
@@ -74,6 +77,12 @@ enum Experiment {
     Balance(balance::Options),
     /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
     UdpReaders(udp_readers::Options),
+    /// Load up and down on the in-memory NIC: threads that are added and removed, and how long answers take
+    Elastic(elastic::Options),
+    /// Key-value store, short keys and values: throughput with a bound on latency, against memcached
+    MemcachedUsr(memcached::Options),
+    /// Key-value store, keys and values of many lengths: the same
+    MemcachedEtc(memcached::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
 }
@@ -93,6 +102,9 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Accept(options) => accept::run(options),
         Experiment::Balance(options) => balance::run(options),
         Experiment::UdpReaders(options) => udp_readers::run(options),
+        Experiment::Elastic(options) => elastic::run(options),
+        Experiment::MemcachedUsr(options) => memcached::run(Mix::Usr, options),
+        Experiment::MemcachedEtc(options) => memcached::run(Mix::Etc, options),
         Experiment::Ladder(options) => ladder::run(options),
     }
 }

@@ -33,11 +33,13 @@ pub(crate) struct Manner {
     pub(crate) check_every: u64,
     /// how long an answer, or a connection, may take
     pub(crate) timeout: Duration,
+    /// how long a connection that was answered waits before its next request
+    pub(crate) think: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// nothing to ask
+    /// nothing to ask, or thinking about what to ask next
     Idle,
     /// a connection is asked for
     Connecting,
@@ -115,6 +117,8 @@ pub(crate) struct Client {
     wanted: VecDeque<u32>,
     /// slots that failed, and until when they rest
     resting: VecDeque<(Instant, u32)>,
+    /// slots that were answered, and until when they think
+    thinking: VecDeque<(Instant, u32)>,
     sweep_at: Instant,
 }
 
@@ -133,6 +137,7 @@ impl Client {
             idle: (0..manner.connections).collect(),
             wanted: queue(),
             resting: VecDeque::with_capacity(count),
+            thinking: VecDeque::with_capacity(count),
             sweep_at: Instant::ZERO,
         }
     }
@@ -149,7 +154,7 @@ impl Client {
 
     /// Whether nothing is under way.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.idle.len() == self.slots.len()
+        self.idle.len() + self.thinking.len() == self.slots.len()
     }
 
     /// Slots that have a connection.
@@ -164,19 +169,22 @@ impl Client {
 
     /// When [`Client::pump`] has something to do at the latest.
     pub(super) fn next_at(&self, now: Instant) -> Instant {
-        let asks = if self.idle.is_empty() { Instant::MAX } else { self.schedule.next_at(now) };
-        let rests = self.resting.front().map_or(Instant::MAX, |(at, _)| *at);
-        asks.min(rests).min(self.sweep_at)
+        let asks_no_more = self.idle.is_empty() || self.schedule.is_over(now);
+        let asks = if asks_no_more { Instant::MAX } else { self.schedule.next_at(now) };
+        let until = |waiting: &VecDeque<(Instant, u32)>| waiting.front().map_or(Instant::MAX, |(at, _)| *at);
+        asks.min(until(&self.resting)).min(until(&self.thinking)).min(self.sweep_at)
     }
 
     /// Between events: gives due requests to free slots, and ends what takes too long. True when it did something.
     pub(super) fn pump<C: Streams>(&mut self, now: Instant, calls: &mut C) -> bool {
         let mut busy = false;
-        while let Some((at, index)) = self.resting.front().copied()
-            && at <= now
-        {
-            self.resting.pop_front();
-            self.idle.push_back(index);
+        for waiting in [&mut self.resting, &mut self.thinking] {
+            while let Some((at, index)) = waiting.front().copied()
+                && at <= now
+            {
+                waiting.pop_front();
+                self.idle.push_back(index);
+            }
         }
         while !self.idle.is_empty()
             && let Some(due) = self.schedule.take(now)
@@ -209,9 +217,6 @@ impl Client {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             match (slot.state, slot.connection) {
                 (State::Idle, _) => continue,
-                (State::Connecting, Some(connection)) => {
-                    let _ = calls.reject(connection);
-                }
                 (_, Some(connection)) => {
                     let _ = calls.abort(connection);
                 }
@@ -276,6 +281,12 @@ impl Client {
     /// The slot is free for the next request.
     #[inline]
     fn go_on<C: Streams>(&mut self, now: Instant, calls: &mut C, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if self.manner.think > Duration::ZERO && slot.connection.is_some() {
+            slot.state = State::Idle;
+            self.thinking.push_back((now + self.manner.think, index));
+            return;
+        }
         match self.schedule.take(now) {
             Some(due) => self.begin(now, calls, index, due),
             None => {
@@ -311,8 +322,7 @@ impl Client {
         let waited = now.saturating_since(slot.since);
         match slot.state {
             State::Connecting if waited > self.manner.timeout => {
-                // not ours before it stands, so it cannot be aborted
-                let _ = calls.reject(connection);
+                let _ = calls.abort(connection);
                 self.fail(now, index, Failure::ConnectTimeout);
             }
             State::Waiting if waited > self.manner.timeout => {
@@ -449,6 +459,7 @@ impl Service for Client {
             State::Connecting => {}
             State::Idle | State::Leaving => {
                 self.idle.retain(|other| *other != index);
+                self.thinking.retain(|(_, other)| *other != index);
                 self.fail_and_abort(now, calls, index, Failure::Malformed(Malformed::Extra));
             }
         }

@@ -78,7 +78,7 @@ pub(crate) struct Load<P> {
 }
 
 /// What a stack for so many connections from these addresses is told.
-fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Config {
+pub(crate) fn stack_config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Config {
     // connections that are being ended have a place beside those that took their places
     let places = connections.saturating_mul(2).saturating_add(16_384);
     let limits = TcpLimits {
@@ -108,7 +108,7 @@ fn config(addresses: &[IpAddr], connections: u32, secret: [u64; 2]) -> stack::Co
 impl<P: Port> Load<P> {
     /// A generator over `port`; `secret` makes sequence numbers and timestamps.
     pub(crate) fn new(port: P, mix: Mix, manner: Manner, peer: Peer, sources: Sources, secret: [u64; 2]) -> Load<P> {
-        let config = config(sources.addresses(), manner.connections, secret);
+        let config = stack_config(sources.addresses(), manner.connections, secret);
         let stack = Stack::new(config, port.facts());
         let work = Loop::new(port, stack, Client::new(mix, manner), BURST_FRAMES);
         Load { work, peer, sources }
@@ -274,7 +274,7 @@ impl<P: Port> Load<P> {
 }
 
 /// Asks for a connection from the next port that is free.
-fn dial(
+pub(crate) fn dial(
     now: Instant,
     stack: &mut Stack,
     peer: &Peer,

@@ -1,7 +1,7 @@
 //! What a load came to.
 
 use super::response::Malformed;
-use crate::load::Latency;
+use crate::load::{Latency, histogram};
 use app::DeadReason;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -46,10 +46,10 @@ impl Failure {
     /// Of a connection that ended for this reason; `connecting`: before it stood.
     pub(super) fn of(reason: DeadReason, connecting: bool) -> Failure {
         match (reason, connecting) {
-            (DeadReason::Reset, true) => Failure::Refused,
+            (DeadReason::Reset | DeadReason::Refused | DeadReason::Unreachable, true) => Failure::Refused,
             (DeadReason::TimedOut, true) => Failure::ConnectTimeout,
             (DeadReason::Closed | DeadReason::Aborted, true) => Failure::Closed,
-            (DeadReason::Reset, false) => Failure::Reset,
+            (DeadReason::Reset | DeadReason::Refused | DeadReason::Unreachable, false) => Failure::Reset,
             (DeadReason::TimedOut, false) => Failure::Timeout,
             (DeadReason::Closed | DeadReason::Aborted, false) => Failure::Cut,
             (DeadReason::NoResources, _) => Failure::NoResources,
@@ -134,11 +134,6 @@ pub(crate) struct Outcome {
     pub(crate) latency: Latency,
     #[serde(skip, default = "histogram")]
     histogram: Histogram<u64>,
-}
-
-/// 100 ns to a minute with three digits.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(100, 60_000_000_000, 3).expect("bounds in order")
 }
 
 impl Outcome {

@@ -99,7 +99,13 @@ impl<P: Port> Bed<P> {
 }
 
 fn manner(connections: u32, requests_per_connection: u32) -> Manner {
-    Manner { connections, requests_per_connection, check_every: 1, timeout: Duration::from_secs(20) }
+    Manner {
+        connections,
+        requests_per_connection,
+        check_every: 1,
+        timeout: Duration::from_secs(20),
+        think: Duration::ZERO,
+    }
 }
 
 fn plan(rate: Option<f64>, ms: u64) -> Plan {
@@ -174,6 +180,26 @@ fn connections_end_after_as_many_requests_as_told() {
     assert_whole(&outcome);
     let fewest = outcome.sent / 3;
     assert!((fewest..=fewest + 2).contains(&outcome.connections), "{outcome}");
+}
+
+#[test]
+fn a_connection_thinks_before_it_asks_again() {
+    let think = Duration::from_millis(10);
+    let mut bed = bed(Manner { think, ..manner(4, 6) }, mix(&["/small"]));
+    let outcome = bed.run(&plan(None, 300)).unwrap();
+    assert_whole(&outcome);
+    // six requests take five pauses, so a place has six connections at most; what is asked for takes no time to speak of
+    assert!((4 * 30..=4 * 36).contains(&outcome.sent), "{outcome}");
+    assert!((20..=24).contains(&outcome.connections), "{outcome}");
+    assert!(outcome.latency.greatest_us < 10_000.0, "pauses are no latency: {outcome}");
+    assert!(bed.is_clean());
+    // who thinks is not where an answer is due, and what a server ends meanwhile is asked for on a new connection
+    let (options, think) = (web::Options { idle: think, ..web::Options::default() }, Duration::from_secs(3));
+    let mut bed = bed_over(|pipe| pipe, options, Manner { think, ..manner(4, 0) }, mix(&["/small"]));
+    let outcome = bed.run(&plan(None, 7000)).unwrap();
+    assert_whole(&outcome);
+    // one of them had asked what the body is, and thought first
+    assert_eq!((outcome.sent, outcome.connections), (11, 12), "{outcome}");
 }
 
 #[test]

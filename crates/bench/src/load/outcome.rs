@@ -118,9 +118,9 @@ impl Windows {
     }
 }
 
-/// 100 ns to 10 s with three digits.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(100, 10_000_000_000, 3).expect("bounds in order")
+/// For the latencies of any load: 100 ns to a minute with three digits.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(100, 60_000_000_000, 3).expect("bounds in order")
 }
 
 impl Outcome {

@@ -39,9 +39,9 @@ pub(crate) fn stack(config: stack::Config, address: IpAddr, facts: &Facts) -> St
     Stack::new(config, &facts)
 }
 
-/// The server's cycles over everything that waits, until one moves nothing. One function that is never inlined, so that
+/// The server's cycles over everything that waits, until one moves nothing and the service expects nothing from outside. One function that is never inlined, so that
 /// callgrind can be told to count inside it alone.
 #[inline(never)]
 pub(crate) fn serve_waiting<S: Service>(server: &mut Loop<Pipe, S>, now: Instant) {
-    while server.cycle(now).is_busy() {}
+    while server.cycle(now).is_busy() || !server.service().may_rest(now) {}
 }

@@ -1,6 +1,6 @@
 use super::peer::{self, Peer};
 use super::*;
-use app::{Addresses, Connection, Listener, Streams};
+use app::{Addresses, Coming, Connection, Listener, Streams};
 use proptest::prelude::*;
 use stack::{TcpConfig, TcpLimits};
 
@@ -50,6 +50,10 @@ impl Service for Says {
 }
 
 fn bed(connections: usize) -> Bed<Says> {
+    bed_of(connections, Says(b"an answer".to_vec()))
+}
+
+fn bed_of<S: Service>(connections: usize, service: S) -> Bed<S> {
     let setup = Setup {
         connections,
         batch: 64,
@@ -57,9 +61,62 @@ fn bed(connections: usize) -> Bed<Says> {
         receive_bytes: 65_536,
         window_bytes: 65_536,
     };
-    let mut bed = Bed::new(&setup, Says(b"an answer".to_vec()), || {}).unwrap();
+    let mut bed = Bed::new(&setup, service, || {}).unwrap();
     bed.establish().unwrap();
     bed
+}
+
+/// A service that remembers what it was told to come, and what came.
+#[derive(Default)]
+struct Looks {
+    foreseen: Vec<(u64, Vec<u8>)>,
+    received: Vec<(u64, Vec<u8>)>,
+    bursts: usize,
+}
+
+impl Service for Looks {
+    fn knock<C: Streams>(
+        &mut self,
+        _now: Instant,
+        calls: &mut C,
+        _listener: Listener,
+        connection: Connection,
+        _addresses: Addresses,
+    ) {
+        let _ = calls.accept(connection, 100 + u64::from(connection.index));
+    }
+
+    fn foresees(&self) -> bool {
+        true
+    }
+
+    fn foresee(&mut self, coming: &[Coming<'_>]) {
+        assert_eq!(self.foreseen.len(), self.received.len(), "what was told before has come");
+        self.bursts += usize::from(!coming.is_empty());
+        self.foreseen.extend(coming.iter().map(|coming| (coming.cookie, coming.bytes.to_vec())));
+    }
+
+    fn recv<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        let _ = calls.recv_done(connection, bytes.len());
+        self.received.push((cookie, bytes.to_vec()));
+    }
+}
+
+#[test]
+fn a_service_is_told_what_a_burst_brings_before_it_comes() {
+    let mut bed = bed_of(100, Looks::default());
+    for slot in 0..100 {
+        bed.peer.send(slot, PSH, &vec![slot as u8; slot + 1]).unwrap();
+        if slot % 3 == 0 {
+            // one behind the other
+            bed.peer.send(slot, PSH, b"more").unwrap();
+        }
+    }
+    bed.exchange().unwrap();
+    let Looks { foreseen, received, bursts } = bed.service();
+    assert_eq!(received.len(), 134);
+    assert_eq!(foreseen, received);
+    assert_eq!(*bursts, 3, "of 64 at most");
 }
 
 /// What the peer says to the answer, changed on its way by `spoil`.

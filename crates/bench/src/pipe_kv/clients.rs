@@ -2,7 +2,9 @@
 
 use crate::pipe::{Bed, Meter, PSH, RoundFigures, SEGMENT_BYTES, Setup};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use app::{Addresses, CallError, Connection, Listener, Range, Service, Streams};
+use app::{Addresses, CallError, Coming, Connection, Listener, Range, Service, Streams};
+use arrayvec::ArrayVec;
+use base::BURST_FRAMES;
 use base::rng::Rng;
 use kv::{Limits, Options, Server, Shared};
 use stack::{TcpConfig, TcpLimits};
@@ -19,6 +21,8 @@ pub(super) struct Plan {
     pub(super) bytes: usize,
     pub(super) connections: usize,
     pub(super) batch: usize,
+    /// what comes goes back, and nothing is stored
+    pub(super) echo: bool,
 }
 
 impl Plan {
@@ -31,12 +35,20 @@ impl Plan {
         format!("{item:08}").bytes().cycle().take(self.bytes).collect()
     }
 
+    /// What is sent: a GET, or for an echo what is to come back.
+    fn question(&self, item: u32) -> Vec<u8> {
+        if self.echo { self.value(item) } else { Plan::request(item) }
+    }
+
     fn answer(&self, item: u32) -> Vec<u8> {
+        if self.echo {
+            return self.value(item);
+        }
         let head = format!("VALUE key:{item:08} 0 {}\r\n", self.bytes);
         [head.as_bytes(), &self.value(item), b"\r\nEND\r\n"].concat()
     }
 
-    fn options(&self) -> Options {
+    pub(super) fn options(&self) -> Options {
         Options { connections: self.connections, buffers: self.connections, ..Options::default() }
     }
 }
@@ -45,7 +57,13 @@ impl Plan {
 pub(super) fn items(plan: &Plan) -> Result<Shared> {
     // twice what they take, so that nothing goes
     let memory_bytes = (u64::from(plan.items) * (plan.bytes as u64 + 128) * 2).max(64 << 20);
-    let shared = Arc::new(Shared::new(Limits { memory_bytes, item_bytes: 1 << 20, threads: 1, secret: [5, 8] }));
+    let shared = Arc::new(Shared::new(Limits {
+        memory_bytes,
+        item_bytes: 1 << 20,
+        threads: 1,
+        secret: [5, 8],
+        shared_nothing: false,
+    }));
     let mut alone = Alone::new(plan, shared.clone());
     for item in 0..plan.items {
         let head = format!("set key:{item:08} 0 0 {} noreply\r\n", plan.bytes);
@@ -136,12 +154,17 @@ impl Alone {
             self.sink.taken.reserve(answers.len());
             self.now += std::time::Duration::from_micros(100);
             let start = Instant::now();
-            for request in &requests {
-                let before = self.sink.taken.len();
-                self.server.recv(self.now, &mut self.sink, CONNECTION, 0, request);
-                // what an engine says when the peer has it
-                let sent = self.sink.taken.len() - before;
-                self.server.sent(self.now, &mut self.sink, CONNECTION, 0, sent, usize::MAX);
+            for burst in requests.chunks(self.plan.batch) {
+                // what an engine tells of a burst before it hands it over
+                let coming = burst.iter().map(|request| Coming { cookie: 0, bytes: request });
+                self.server.foresee(&coming.collect::<ArrayVec<_, BURST_FRAMES>>());
+                for request in burst {
+                    let before = self.sink.taken.len();
+                    self.server.recv(self.now, &mut self.sink, CONNECTION, 0, request);
+                    // what an engine says when the peer has it
+                    let sent = self.sink.taken.len() - before;
+                    self.server.sent(self.now, &mut self.sink, CONNECTION, 0, sent, usize::MAX);
+                }
             }
             meter.note(start.elapsed().as_nanos() as f64, SECTION as u64);
             ensure!(self.sink.taken == answers && !self.sink.failed, "an answer is not what was stored");
@@ -151,15 +174,15 @@ impl Alone {
 }
 
 /// The connections and the server.
-pub(super) struct Clients {
-    bed: Bed<Server>,
+pub(super) struct Clients<S> {
+    bed: Bed<S>,
     plan: Plan,
     rng: Rng,
     awaited: Vec<u32>,
 }
 
-impl Clients {
-    pub(super) fn new(plan: Plan, shared: Arc<Shared>) -> Result<Clients> {
+impl<S: Service> Clients<S> {
+    pub(super) fn new(plan: Plan, service: S) -> Result<Clients<S>> {
         let limits = TcpLimits { connections: plan.connections as u32, ..TcpLimits::default() };
         let setup = Setup {
             connections: plan.connections,
@@ -168,8 +191,7 @@ impl Clients {
             receive_bytes: kv::WINDOW_BYTES as u32,
             window_bytes: 8 * SEGMENT_BYTES,
         };
-        let stats = shared.stats();
-        let mut bed = Bed::new(&setup, Server::new(shared, plan.options(), stats), || {})?;
+        let mut bed = Bed::new(&setup, service, || {})?;
         bed.establish()?;
         Ok(Clients { bed, plan, rng: Rng::new(13), awaited: vec![0; plan.connections] })
     }
@@ -180,7 +202,7 @@ impl Clients {
         while meter.operations() < gets {
             for (slot, awaited) in self.awaited.iter_mut().enumerate() {
                 *awaited = self.rng.below(u64::from(self.plan.items)) as u32;
-                self.bed.peer.send(slot, PSH, &Plan::request(*awaited))?;
+                self.bed.peer.send(slot, PSH, &self.plan.question(*awaited))?;
             }
             let took_ns = self.bed.exchange()?;
             let (plan, awaited) = (self.plan, &self.awaited);

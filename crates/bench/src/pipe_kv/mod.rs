@@ -1,8 +1,11 @@
 //! `simoom-bench pipe-kv`: nanoseconds, or instructions, a GET in the key-value service alone, and in our stack with it, with no kernel in it.
 
 mod clients;
+mod protected;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use protected::{AppOptions, ProtectionOptions, app, protection};
 
 use crate::pipe::{Common, Figure, callgrind, measure, write};
 use anyhow::Result;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 /// Options of `simoom-bench pipe-kv`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A store of many items is asked for them in random order, one GET a connection at a time. First the service alone is given requests as an engine
+A store of many items is asked for them in random order, one GET a connection at a time. First the service alone is given requests in bursts as an engine
 would give them, and what it sends is taken at once. Then it answers a peer over an in-memory pipe in one thread, as in `simoom-bench
 pipe-tcp`: the server's cycles are timed, asking and checking is not in the figure. Every answer is compared with what was stored; what is
 wrong ends the program with status 1.
@@ -51,6 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bytes: options.bytes as usize,
         connections: usize::from(options.connections),
         batch: usize::from(common.batch),
+        echo: false,
     };
     let what = format!("GET of {} bytes, {} items", options.bytes, options.items);
     let whole = format!("{what}, {} connections: the server", options.connections);
@@ -69,7 +73,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let is_asked = options.items == 1_000_000;
     figures.push(figure(format!("{what}: the service"), summary, mean).asked(is_asked.then_some("200 ns")));
     println!("{}", figures[0].line());
-    let mut clients = Clients::new(plan, shared)?;
+    let stats = shared.stats();
+    let mut clients = Clients::new(plan, kv::Server::new(shared, plan.options(), stats))?;
     let (summary, mean) = measure(common, [ROUND / 4, ROUND], |gets| clients.run(gets), |ns| ns)?;
     figures.push(figure(whole, summary, mean).asked(is_asked.then_some("450 ns")));
     println!("{}", figures[1].line());

@@ -1,7 +1,7 @@
 //! `simoom-bench pipe-tcp`: what TCP costs in our stack, with no kernel in it.
 
 mod scenarios;
-mod services;
+pub(crate) mod services;
 #[cfg(test)]
 mod tests;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// One object that the peer knows too.
 #[derive(Clone, Debug)]
-pub(super) struct Object {
+pub(crate) struct Object {
     content: Arc<Content>,
     id: ObjectId,
     bytes: u64,
@@ -32,8 +32,8 @@ impl Object {
 }
 
 /// Answers whatever a segment brings: with the same bytes, or with an object.
-#[derive(Debug)]
-pub(super) struct Echo {
+#[derive(Debug, Default)]
+pub(crate) struct Echo {
     pub(super) object: Option<Object>,
 }
 

@@ -20,6 +20,8 @@ pub(crate) enum Peers {
     Dns,
     /// another web server, and loads
     Web,
+    /// another key-value store
+    Memcached,
 }
 
 /// A program, and the command that tells its version.
@@ -30,6 +32,7 @@ impl Peers {
         match self {
             Peers::None => &[],
             Peers::Dns => &[("NSD", &["nsd", "-v"]), ("Knot DNS", &["knotd", "-V"])],
+            Peers::Memcached => &[("memcached", &["memcached", "-V"])],
             Peers::Web => &[("nginx", &["nginx", "-v"]), ("wrk", &["wrk", "-v"]), ("h2load", &["h2load", "--version"])],
         }
     }

@@ -1,7 +1,7 @@
 //! The echo service's part of the settings.
 
 use super::{Places, twice};
-use crate::words::{Listen, Placed, Switch};
+use crate::words::{Listen, Placed, Placement, Switch};
 use serde::Deserialize;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -15,6 +15,10 @@ pub struct EchoOptions {
     /// Answer datagrams from ports below 1024 and from our own, too: on or off (a loop with another server needs them)
     #[arg(long, value_name = "on|off")]
     pub any_source_port: Option<Switch>,
+    /// Where echo runs: inline, or in an unprivileged process of its own, same (on the processor of the thread that serves it)
+    /// or cpu=N; default: inline
+    #[arg(long, value_name = "PLACE")]
+    pub place: Option<Placement>,
 }
 
 /// The echo service's settings.
@@ -26,6 +30,8 @@ pub struct Echo {
     pub listen_by_default: bool,
     /// whether the ports of servers are answered
     pub any_source_port: bool,
+    /// where it runs
+    pub place: Placement,
 }
 
 /// Fills in defaults and refuses contradictions.
@@ -44,5 +50,6 @@ pub(super) fn settle(
         listen: addresses,
         listen_by_default: listen.is_empty(),
         any_source_port: echo.any_source_port.is_some_and(|on| on.0),
+        place: echo.place.unwrap_or_default(),
     }
 }

@@ -1,7 +1,7 @@
 //! The key-value store's part of the settings.
 
 use super::{Places, twice};
-use crate::words::{Listen, Placed, Size, Switch, Within};
+use crate::words::{Listen, Placed, Placement, Size, Switch, Within};
 use serde::Deserialize;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -38,6 +38,14 @@ pub struct KvOptions {
     /// Answer gets over UDP too: on or off (whoever forges a source has answers sent there); default: off
     #[arg(long, value_name = "on|off")]
     pub udp: Option<Switch>,
+    /// Give each thread a store of its own, of which a connection sees that of the thread that accepted it, on or off; without it all
+    /// connections see all items; default: off
+    #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on")]
+    pub shared_nothing: Option<Switch>,
+    /// Where the store runs: inline, or in an unprivileged process of its own, same (on the processor of the thread that serves it)
+    /// or cpu=N; default: inline
+    #[arg(long, value_name = "PLACE")]
+    pub place: Option<Placement>,
 }
 
 /// The key-value store's settings.
@@ -61,6 +69,10 @@ pub struct Kv {
     pub send_timeout_s: u32,
     /// whether gets are answered over UDP
     pub udp: bool,
+    /// whether each thread has a store of its own
+    pub shared_nothing: bool,
+    /// where it runs
+    pub place: Placement,
 }
 
 /// Fills in defaults and refuses contradictions.
@@ -91,5 +103,7 @@ pub(super) fn settle(places: &Places<'_>, listen: &[Placed<Listen>], kv: &KvOpti
         idle_s: kv.idle_timeout.map(|seconds| seconds.0).filter(|seconds| *seconds > 0),
         send_timeout_s: kv.send_timeout.map_or(60, |n| n.0),
         udp: kv.udp.is_some_and(|on| on.0),
+        shared_nothing: kv.shared_nothing.is_some_and(|on| on.0),
+        place: kv.place.unwrap_or_default(),
     }
 }

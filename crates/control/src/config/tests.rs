@@ -40,7 +40,8 @@ fn a_key_value_store_has_memcacheds_port_and_limits() {
         "[kv]\nlisten = [\"192.0.2.1:1\"]\nmemory = \"1G\"\nitem-size = \"8M\"\nidle-timeout = 9\nudp = true\n",
     );
     assert_eq!((kv.memory_bytes, kv.item_bytes, kv.idle_s), (1 << 30, 8 << 20, Some(9)));
-    assert!(!kv.listen_by_default && kv.udp);
+    assert!(!kv.listen_by_default && kv.udp && !kv.shared_nothing);
+    assert!(settings_of("[kv]\nshared-nothing = true\n").shared_nothing);
     for (text, line) in [
         ("[kv]\nmemory = \"1M\"\n", "s.toml:2:10: too little to store anything in; give at least 4M"),
         ("[kv]\nitem-size = \"33M\"\n", "s.toml:2:13: give 1K to 64M, and no more than half of the memory"),
@@ -71,7 +72,7 @@ fn echo_listens_on_port_7_of_every_address_and_is_careful() {
             "[echo]\nlisten = [\"192.0.2.1:7\", \"192.0.2.1:7\"]\n",
             "s.toml:2:26: 192.0.2.1:7 is given twice; it stands at s.toml:2:11 already; remove one",
         ),
-        ("[echo]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `listen` or `any-source-port`"),
+        ("[echo]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `listen`, `any-source-port`, `place`"),
     ] {
         assert_eq!(refused(text), line);
     }
@@ -109,6 +110,7 @@ accept = "shared"
 receive = "per-core"
 balance = "steal"
 flow-groups = 512
+slow-after = 25
 rss-key = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa"
 rss-table = "keep"
 allow = ["192.0.2.0/24"]
@@ -142,6 +144,7 @@ group = "nogroup"
     assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
     assert_eq!((settings.accept, settings.receive), (Spread::Shared, Spread::PerCore));
     assert_eq!((settings.balance, settings.flow_groups), (Some(Balance::Steal), 512));
+    assert_eq!(settings.slow_after, std::time::Duration::from_millis(25));
     assert_eq!(settings.rss_table, RssTable::Keep);
     assert_eq!(settings.rss_key.map(|key| key.to_string().len()), Some(40 * 3 - 1));
     assert_eq!((settings.mode, settings.own.len()), (Mode::Copy, 1));
@@ -166,8 +169,14 @@ fn errors_name_their_place_and_the_mend() {
     let cases: &[(&str, &str)] = &[
         ("", "s.toml: no service; add [[dns.zone]] with origin and file, or [web] with root, or [kv], or [echo]"),
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
-        ("[control]\ncolour = 1\n", "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`"),
-        ("[wbe]\n", "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `kv`, `echo`, `control`"),
+        (
+            "[control]\ncolour = 1\n",
+            "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`, `app-user`, `sandbox`",
+        ),
+        (
+            "[wbe]\n",
+            "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `kv`, `echo`, `app`, `control`",
+        ),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
         ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),

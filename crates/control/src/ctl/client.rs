@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Does one command and gives what is to be printed.
 ///
@@ -40,6 +41,10 @@ pub fn run(control: Option<&Path>, command: &CtlCommand) -> Result<String, Error
             let answer = connection.ask(&request)?;
             Ok(format!("{}\n", answer["message"].as_str().unwrap_or("asked")))
         }
+        CtlCommand::Threads { count } => {
+            let answer = connection.ask(&Request::Threads { count: count.0 as usize })?;
+            Ok(format!("{}\n", answer["message"].as_str().unwrap_or("asked")))
+        }
         CtlCommand::Reload => {
             let answer = connection.ask(&Request::Reload {})?;
             Ok(format!("{}\n", answer["message"].as_str().unwrap_or("reloaded")))
@@ -52,13 +57,19 @@ pub fn run(control: Option<&Path>, command: &CtlCommand) -> Result<String, Error
     }
 }
 
-struct Connection {
+/// A connection to a server's control socket.
+#[derive(Debug)]
+pub(crate) struct Connection {
     stream: BufReader<UnixStream>,
     path: PathBuf,
 }
 
 impl Connection {
-    fn open(control: Option<&Path>) -> Result<Connection, Error> {
+    /// Connects to `control`, or to where servers put their sockets.
+    ///
+    /// # Errors
+    /// No server is there.
+    pub(crate) fn open(control: Option<&Path>) -> Result<Connection, Error> {
         let paths = control.map_or_else(candidates, |path| vec![path.to_owned()]);
         let mut failures = Vec::new();
         for path in paths {
@@ -68,6 +79,17 @@ impl Connection {
             }
         }
         Err(Error::environment(format!("no server answers: {}; is it running? see --control", failures.join("; "))))
+    }
+
+    /// With an end to waiting for answers.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn patient(self, patience: Duration) -> Result<Connection, Error> {
+        let stream = self.stream.get_ref();
+        let set = stream.set_read_timeout(Some(patience)).and(stream.set_write_timeout(Some(patience)));
+        set.map_err(|error| self.broken(&error))?;
+        Ok(self)
     }
 
     fn broken(&self, error: &io::Error) -> Error {
@@ -101,7 +123,11 @@ impl Connection {
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Value, Error> {
+    /// Asks, and gives the answer.
+    ///
+    /// # Errors
+    /// The server does not answer, or says no.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Value, Error> {
         self.send(request)?;
         self.answer()
     }

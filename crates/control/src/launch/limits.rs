@@ -11,7 +11,8 @@ use stack::{TcpConfig, TcpLimits};
 pub(super) fn connections(settings: &Settings) -> usize {
     let (dns, web) = (settings.dns.as_ref(), settings.web.as_ref());
     let kv = settings.kv.as_ref().map_or(0, |kv| kv.connections);
-    dns.map_or(0, |dns| dns.tcp_connections) + web.map_or(0, |web| web.connections) + kv
+    let apps: usize = settings.apps.iter().map(|app| app.connections).sum();
+    dns.map_or(0, |dns| dns.tcp_connections) + web.map_or(0, |web| web.connections) + kv + apps
 }
 
 /// Bytes that may wait for slow readers. The budget is one for both services, the sum of what each has alone: it bounds the
@@ -19,12 +20,15 @@ pub(super) fn connections(settings: &Settings) -> usize {
 fn budget_bytes(settings: &Settings) -> usize {
     let of_web = settings.web.as_ref().map_or(0, |_| Streams::default().budget_bytes);
     let of_kv = settings.kv.as_ref().map_or(0, |_| Streams::default().budget_bytes);
-    settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web + of_kv
+    let of_apps = settings.apps.len() * Streams::default().budget_bytes;
+    settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web + of_kv + of_apps
 }
 
 /// Connections of one source, if a service says how many.
 fn per_source(settings: &Settings) -> Option<usize> {
-    settings.web.iter().map(|web| web.per_source).chain(settings.kv.iter().map(|kv| kv.per_source)).max()
+    let of_apps = settings.apps.iter().map(|app| app.connections);
+    let of_kv = settings.kv.iter().map(|kv| kv.per_source);
+    settings.web.iter().map(|web| web.per_source).chain(of_kv).chain(of_apps).max()
 }
 
 /// Of one thread on kernel sockets.

@@ -1,6 +1,7 @@
 //! Who listens where: which engine takes what.
 
 use crate::config::Settings;
+use crate::run;
 use crate::service::{Division, Kind};
 use app::Listener;
 use bpf::steering::{TCP, UDP};
@@ -26,7 +27,8 @@ pub(super) fn listeners(settings: &Settings) -> Vec<Listening> {
     let echo =
         settings.echo.iter().flat_map(|echo| echo.listen.iter().map(|at| (*at, echo.listen_by_default, Kind::Echo)));
     let kv = settings.kv.iter().flat_map(|kv| kv.listen.iter().map(|at| (*at, kv.listen_by_default, Kind::Kv)));
-    let numbered = dns.chain(web).chain(kv).chain(echo).enumerate();
+    let apps = settings.apps.iter().flat_map(|app| app.listen.iter().map(|at| (*at, false, Kind::App)));
+    let numbered = dns.chain(web).chain(kv).chain(echo).chain(apps).enumerate();
     let possible = numbered.filter(|(_, (address, by_default, _))| wanted(address, *by_default));
     possible.map(|(n, (address, _, kind))| Listening { listener: Listener(n as u16), address, kind }).collect()
 }
@@ -34,7 +36,9 @@ pub(super) fn listeners(settings: &Settings) -> Vec<Listening> {
 pub(super) fn division(settings: &Settings) -> Division {
     let web_from = settings.dns.as_ref().map_or(0, |dns| dns.listen.len() as u16);
     let kv_from = web_from + settings.web.as_ref().map_or(0, |web| web.listen.len() as u16);
-    Division { web_from, kv_from, echo_from: kv_from + settings.kv.as_ref().map_or(0, |kv| kv.listen.len() as u16) }
+    let echo_from = kv_from + settings.kv.as_ref().map_or(0, |kv| kv.listen.len() as u16);
+    let app_from = echo_from + settings.echo.as_ref().map_or(0, |echo| echo.listen.len() as u16);
+    Division { web_from, kv_from, echo_from, app_from }
 }
 
 impl Listening {
@@ -43,24 +47,33 @@ impl Listening {
         self.address.ip() == own || (self.address.ip().is_unspecified() && self.address.is_ipv4() == own.is_ipv4())
     }
 
-    /// What the steering program takes for it: datagrams of DNS and of echo, connections of the web and of the key-value
-    /// store, whose datagrams stay with the kernel. The connections of DNS at an address
-    /// that the kernel has stay with the kernel.
-    pub(super) fn taken(&self) -> port_xdp::Listener {
-        let protocol = if matches!(self.kind, Kind::Web | Kind::Kv) { TCP } else { UDP };
-        port_xdp::Listener { address: self.address.ip(), protocol, port: self.address.port() }
+    /// What the steering program takes for it: datagrams of DNS and of echo, connections of the web and of the key-value store, and
+    /// datagrams of that if it has them, both of applications. The connections of DNS at an address that the kernel has stay with the kernel.
+    pub(super) fn taken(&self, settings: &Settings) -> impl Iterator<Item = port_xdp::Listener> + use<> {
+        let connections = matches!(self.kind, Kind::Web | Kind::Kv | Kind::App).then_some(TCP);
+        let protocols = connections.into_iter().chain(self.has_datagrams(settings).then_some(UDP));
+        let (address, port) = (self.address.ip(), self.address.port());
+        protocols.map(move |protocol| port_xdp::Listener { address, protocol, port })
+    }
+
+    fn has_datagrams(&self, settings: &Settings) -> bool {
+        match self.kind {
+            Kind::Dns | Kind::Echo | Kind::App => true,
+            Kind::Web => false,
+            Kind::Kv => settings.kv.as_ref().is_some_and(|kv| kv.udp),
+        }
     }
 
     /// Where our own stack takes datagrams.
-    pub(super) fn datagrams(&self) -> Option<UdpListener> {
-        matches!(self.kind, Kind::Dns | Kind::Echo)
-            .then_some(UdpListener { listener: self.listener, local: self.address })
+    pub(super) fn datagrams(&self, settings: &Settings) -> Option<UdpListener> {
+        let local = self.address;
+        self.has_datagrams(settings).then_some(UdpListener { listener: self.listener, local })
     }
 
     /// Where our own stack takes connections: the web's and the key-value store's anywhere, those of DNS at own addresses.
     pub(super) fn streams(&self, settings: &Settings) -> Option<TcpListener> {
         let ours = match self.kind {
-            Kind::Web | Kind::Kv => true,
+            Kind::Web | Kind::Kv | Kind::App => true,
             Kind::Dns => settings.own.iter().any(|own| self.is_at(own.0.address)),
             Kind::Echo => false,
         };
@@ -72,6 +85,7 @@ impl Listening {
         match self.kind {
             Kind::Web => ::web::WINDOW_BYTES,
             Kind::Kv => ::kv::WINDOW_BYTES,
+            Kind::App => run::WINDOW_BYTES,
             Kind::Dns | Kind::Echo => dns::stream::WINDOW_BYTES,
         }
     }
@@ -82,13 +96,13 @@ impl Listening {
         let Listening { listener, address, kind } = *self;
         let window_bytes = Some(self.window_bytes());
         let backlog = settings.dns.as_ref().filter(|_| kind == Kind::Dns).map(|dns| dns.tcp_backlog as i32);
-        let kv_datagrams = settings.kv.as_ref().is_some_and(|kv| kv.udp);
         let transports: &[Transport] = match kind {
-            Kind::Kv if kv_datagrams => &[Transport::Udp, Transport::Tcp],
+            Kind::Kv if self.has_datagrams(settings) => &[Transport::Udp, Transport::Tcp],
             Kind::Kv => &[Transport::Tcp],
             Kind::Dns => &[Transport::Udp, Transport::Tcp],
             Kind::Web => &[Transport::Tcp],
             Kind::Echo => &[Transport::Udp],
+            Kind::App => &[Transport::Udp, Transport::Tcp],
         };
         transports.iter().map(move |&transport| Endpoint { listener, address, transport, window_bytes, backlog })
     }
@@ -113,9 +127,25 @@ mod tests {
         let dns = |transport| (0, 53, transport, Some(9));
         let others = [(1, 80, Transport::Tcp, None), (2, 7, Transport::Udp, None)];
         assert_eq!(found, [&[dns(Transport::Udp), dns(Transport::Tcp)], &others[..]].concat());
-        assert_eq!(division(&settings), Division { web_from: 1, kv_from: 2, echo_from: 2 });
-        let taken: Vec<_> = listeners.iter().map(|at| (at.taken().port, at.taken().protocol)).collect();
+        assert_eq!(division(&settings), Division { web_from: 1, kv_from: 2, echo_from: 2, app_from: 3 });
+        let taken: Vec<_> = taken(&settings);
         assert_eq!(taken, [(53, UDP), (80, TCP), (7, UDP)]);
+    }
+
+    fn taken(settings: &Settings) -> Vec<(u16, u8)> {
+        let taken = listeners(settings).into_iter().flat_map(|at| at.taken(settings));
+        taken.map(|at| (at.port, at.protocol)).collect()
+    }
+
+    #[test]
+    fn datagrams_of_the_key_value_store_are_taken_when_it_has_them() {
+        for (udp, protocols) in [("", &[TCP][..]), ("udp = true\n", &[TCP, UDP])] {
+            let settings = settings(&format!("[kv]\nlisten = [\"192.0.2.1:11211\"]\n{udp}"));
+            let expected: Vec<_> = protocols.iter().map(|protocol| (11_211, *protocol)).collect();
+            assert_eq!(taken(&settings), expected);
+            let ours = listeners(&settings).iter().filter_map(|at| at.datagrams(&settings)).count();
+            assert_eq!(ours, protocols.len() - 1);
+        }
     }
 
     #[test]

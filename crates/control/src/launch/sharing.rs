@@ -10,7 +10,7 @@
 use crate::config::Settings;
 use crate::nic_table::Keeper;
 use crate::secrets::random;
-use crate::words::Balance;
+use crate::words::{Balance, Threads};
 use base::balance::Policy;
 use dataplane::{Owners, Sharing, Steering};
 use port_xdp::nic::{Flows, HashFunction, Nic};
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) said: Option<String>,
 }
 
-/// How the threads of `interface` share its flows, whose table `keeper` keeps, if anybody does.
+/// How the threads of `interface` share its flows, whose table `keeper` keeps, if anybody does. The first `queues` have one each.
 ///
 /// # Errors
 /// The kernel's, when it has no randomness, descriptor or thread to give.
@@ -52,24 +52,32 @@ pub(crate) fn sharing(
     settings: &Settings,
     interface: &str,
     threads: Range<usize>,
+    queues: usize,
     keeper: Option<Keeper>,
 ) -> io::Result<Shared> {
+    let guests = threads.len() - queues;
     if threads.len() < 2 || settings.balance == Some(Balance::Off) {
         return Ok(Shared::default());
     }
-    let asked = settings.balance == Some(Balance::On);
+    // a thread without a queue has only what others hand over, and so has one that takes another's place
+    let asked = settings.balance == Some(Balance::On) || guests > 0 || settings.threads == Threads::Elastic;
     let spreading = match &settings.rss_key {
-        Some(key) => Ok(supposed(key.0, keeper.as_ref(), threads.len())),
+        Some(key) => Ok(supposed(key.0, keeper.as_ref(), queues)),
         None => read(&Nic::of(interface)),
     };
     let groups = keeper.as_ref().map_or(settings.flow_groups, |keeper| keeper.found().len());
-    let checked = spreading.and_then(|spreading| check(spreading, groups, threads.len()));
+    let checked = spreading.and_then(|spreading| check(spreading, groups, queues));
     let (owners, writer, said) = match checked {
         Ok(Spreading { key, ports, table }) => {
-            let owner = |group: u16| table[usize::from(group) % table.len()] as u16;
+            let owner = |group: u16| {
+                let (entry, round) = (usize::from(group) % table.len(), usize::from(group) / table.len());
+                owner_of(table[entry] as usize, round, queues, guests)
+            };
             let owners = Owners::new(Groups::toeplitz(groups, &key, ports), threads.len(), owner);
-            let said =
-                format!("{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue");
+            let said = format!(
+                "{interface}: {groups} flow groups by the NIC's hash, each with the thread of its queue{}",
+                with_guests(guests)
+            );
             match keeper {
                 Some(keeper) => {
                     let coalescing = Nic::of(interface).coalescing().ok().flatten();
@@ -90,7 +98,10 @@ pub(crate) fn sharing(
             (
                 owners,
                 None,
-                format!("{interface}: {groups} flow groups by our own hash, handed over between threads ({why})"),
+                format!(
+                    "{interface}: {groups} flow groups by our own hash, handed over between threads{} ({why})",
+                    with_guests(guests)
+                ),
             )
         }
         Err(why) => {
@@ -102,6 +113,23 @@ pub(crate) fn sharing(
     let steering = writer.as_ref().map(|writer| writer.steering.clone());
     let sharing = Sharing { first: threads.start, owners: Arc::new(owners), balance, steering };
     Ok(Shared { sharing: Some(sharing), writer, said: Some(said) })
+}
+
+/// Which thread gets a group of a queue: in turn its own and those without a queue that send through it.
+fn owner_of(queue: usize, round: usize, queues: usize, guests: usize) -> u16 {
+    let lodgers = (guests + queues - 1 - queue) / queues;
+    match round % (1 + lodgers) {
+        0 => queue as u16,
+        nth => (queue + nth * queues) as u16,
+    }
+}
+
+fn with_guests(guests: usize) -> String {
+    match guests {
+        0 => String::new(),
+        1 => ", of which one has no queue".into(),
+        guests => format!(", of which {guests} have no queue"),
+    }
 }
 
 /// The thread that writes a NIC's table. When it is dropped the table is put back.
@@ -189,6 +217,17 @@ mod tests {
         assert!(check(spreading(entries[..100].to_vec()), 4096, 2).is_err_and(|why| why.contains("100 entries")));
         assert!(check(spreading(entries), 4096, 1).is_err_and(|why| why.contains("queue 1")));
         assert_eq!(supposed(Key::MICROSOFT, None, 3).table[..5], [0, 1, 2, 0, 1]);
+    }
+
+    #[test]
+    fn groups_of_a_queue_are_dealt_out_to_its_thread_and_its_guests() {
+        let owners =
+            |queue, queues, guests| (0..6).map(|round| owner_of(queue, round, queues, guests)).collect::<Vec<_>>();
+        assert_eq!(owners(1, 2, 0), [1; 6]);
+        assert_eq!(owners(0, 1, 2), [0, 1, 2, 0, 1, 2]);
+        // as `port::guest::house` has it: threads 3, 4, 5, 6 send through queues 0, 1, 2, 0
+        assert_eq!(owners(0, 3, 4), [0, 3, 6, 0, 3, 6]);
+        assert_eq!([owners(1, 3, 4), owners(2, 3, 4)], [[1, 4, 1, 4, 1, 4], [2, 5, 2, 5, 2, 5]]);
     }
 
     #[test]

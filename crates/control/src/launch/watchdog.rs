@@ -45,9 +45,9 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches the threads whose pulses `pulses` tells, and whose queues' places are `slots`, in the same order.
+    /// Watches the threads whose pulses `pulses` tells, and whose queues' places are `slots`, in the same order; some have no queue.
     pub(crate) fn start(
-        slots: Vec<Arc<Slot>>,
+        slots: Vec<Option<Arc<Slot>>>,
         pulses: impl Fn() -> Vec<Pulse> + Send + 'static,
     ) -> io::Result<Watchdog> {
         let stalls = Arc::new(Stalls::default());
@@ -61,8 +61,8 @@ impl Watchdog {
                 for (thread, ((watched, slot), pulse)) in watched.iter_mut().zip(&slots).zip(pulses()).enumerate() {
                     match watched.look(now, pulse, PATIENCE) {
                         Finding::Same => {}
-                        Finding::Hangs => hangs(thread, slot, &counted),
-                        Finding::Recovered => recovered(thread, slot, &counted),
+                        Finding::Hangs => hangs(thread, slot.as_deref(), &counted),
+                        Finding::Recovered => recovered(thread, slot.as_deref(), &counted),
                     }
                 }
             }
@@ -76,9 +76,14 @@ impl Watchdog {
     }
 }
 
-fn hangs(thread: usize, slot: &Slot, stalls: &Stalls) {
+fn hangs(thread: usize, slot: Option<&Slot>, stalls: &Stalls) {
     stalls.began.add(1);
     stalls.hanging.add(1);
+    let Some(slot) = slot else {
+        return tracing::error!(
+            "dataplane thread {thread} hangs, and what it has waits until it comes round; this is a bug in simoom: please report it"
+        );
+    };
     let queue = slot.queue();
     match slot.empty() {
         Ok(()) => tracing::error!(
@@ -91,9 +96,12 @@ fn hangs(thread: usize, slot: &Slot, stalls: &Stalls) {
     }
 }
 
-fn recovered(thread: usize, slot: &Slot, stalls: &Stalls) {
+fn recovered(thread: usize, slot: Option<&Slot>, stalls: &Stalls) {
     stalls.hanging.set(stalls.hanging.get().saturating_sub(1));
-    tracing::warn!("dataplane thread {thread} comes round again and has queue {} back", slot.queue());
+    match slot {
+        Some(slot) => tracing::warn!("dataplane thread {thread} comes round again and has queue {} back", slot.queue()),
+        None => tracing::warn!("dataplane thread {thread} comes round again"),
+    }
 }
 
 impl Drop for Watchdog {

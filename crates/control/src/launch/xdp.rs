@@ -8,9 +8,10 @@ use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
 use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
-use crate::words::{Idle, Mode, Prefix, Transmit, WebTransmit};
+use crate::words::{Balance, Idle, Mode, Prefix, Threads, Transmit, WebTransmit};
 use dataplane::{Dataplane, Sharing};
-use port_xdp::device::Link;
+use port::guest::{Housed, house};
+use port_xdp::device::{Device, Link};
 use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::tcp::View;
@@ -33,7 +34,7 @@ const ANSWER_TAKES: Duration = Duration::from_secs(5);
 /// Interfaces with the program attached and nobody serving yet.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    ports: Vec<XdpPort>,
+    ports: Vec<Housed<XdpPort>>,
     handles: Vec<Interface>,
     described: Vec<String>,
 }
@@ -43,8 +44,9 @@ pub(crate) struct Opened {
 struct Interface {
     name: String,
     handle: Handle,
-    /// its ports among all
+    /// its ports among all, the first of which have queues
     ports: Range<usize>,
+    queues: usize,
     link: Link,
     /// of its NIC's table
     keeper: Option<Keeper>,
@@ -69,11 +71,18 @@ pub(crate) fn open(settings: &Settings, listeners: &[Listening]) -> Result<Opene
         }
         tracing::info!("AF_XDP: {}", one.got);
         opened.described.push(one.got.to_string());
-        let first = opened.ports.len();
-        opened.ports.extend(one.ports);
+        let (first, queues, guests) = (opened.ports.len(), one.ports.len(), one.pools.len());
+        if guests > 0 && settings.balance == Some(Balance::Off) {
+            return Err(Error::input(format!(
+                "--cpus: {} threads for {queues} queues of {interface}, and --balance off leaves nothing to do for those without one; leave it out",
+                queues + guests
+            )));
+        }
+        opened.ports.extend(house(one.ports, one.pools, first));
         let (ports, link) = (first..opened.ports.len(), Link::from(&one.got.device));
-        let keeper = Keeper::start(settings, interface, ports.len())?;
-        opened.handles.push(Interface { name: interface.clone(), handle: one.handle, ports, link, keeper });
+        // a thread without a queue can be in no table
+        let keeper = if guests == 0 { Keeper::start(settings, interface, queues)? } else { None };
+        opened.handles.push(Interface { name: interface.clone(), handle: one.handle, ports, queues, link, keeper });
     }
     match &settings.cpus {
         Some(cpus) if cpus.len() != opened.ports.len() => Err(Error::input(format!(
@@ -87,16 +96,21 @@ pub(crate) fn open(settings: &Settings, listeners: &[Listening]) -> Result<Opene
 
 fn config(settings: &Settings, interface: &str, listeners: &[Listening]) -> OpenConfig {
     let prefix = |prefix: &Prefix| bpf::steering::Prefix { address: prefix.address, bits: prefix.bits };
-    let only = settings.interfaces.len() == 1;
+    // with one interface it is clear whose the threads are; those beyond its queues have none
+    let threads = settings.cpus.as_ref().filter(|_| settings.interfaces.len() == 1).map(|cpus| cpus.len() as u32);
+    let has = threads.and_then(|_| Device::find(interface).ok().flatten()).map(|device| device.rx_queues.max(1));
+    let queues = threads.map(|threads| has.map_or(threads, |has| threads.min(has)));
+    let guests = threads.zip(queues).map_or(0, |(threads, queues)| threads - queues);
     OpenConfig {
-        queues: settings.cpus.as_ref().filter(|_| only).map(|cpus| cpus.len() as u32),
+        queues,
+        guests,
         mode: match settings.mode {
             Mode::Auto => port_xdp::Mode::Auto,
             Mode::Zerocopy => port_xdp::Mode::Zerocopy,
             Mode::Copy => port_xdp::Mode::Copy,
             Mode::Generic => port_xdp::Mode::Generic,
         },
-        listeners: listeners.iter().map(Listening::taken).collect(),
+        listeners: listeners.iter().flat_map(|at| at.taken(settings)).collect(),
         own: settings.own.iter().map(|own| own.0.address).collect(),
         allow: settings.allow.iter().map(prefix).collect(),
         deny: settings.deny.iter().map(prefix).collect(),
@@ -119,7 +133,7 @@ pub(crate) fn stack_config(
 ) -> stack::Config {
     stack::Config {
         own: settings.own.iter().map(|own| OwnAddress { addr: own.0.address, prefix_len: own.0.bits }).collect(),
-        listeners: listeners.iter().filter_map(Listening::datagrams).collect(),
+        listeners: listeners.iter().filter_map(|at| at.datagrams(settings)).collect(),
         tcp,
         agreement: Some(Arc::new(Agreement::new(settings.own.iter().map(|own| own.0.address)))),
         seed,
@@ -145,7 +159,8 @@ impl Opened {
         registry: &Arc<Registry>,
     ) -> io::Result<Running> {
         for port in &self.ports {
-            registry.add(port.stats().clone());
+            port.queue().iter().for_each(|port| registry.add(port.stats().clone()));
+            port.guest().iter().for_each(|guest| registry.add(guest.stats().clone()));
         }
         for interface in &self.handles {
             let counters = interface.handle.counts();
@@ -154,7 +169,8 @@ impl Opened {
         let (mut shared, mut writers) = (Vec::new(), Vec::new());
         for interface in &mut self.handles {
             let keeper = interface.keeper.take();
-            let Shared { sharing, writer, said } = sharing(settings, &interface.name, interface.ports.clone(), keeper)?;
+            let (ports, queues) = (interface.ports.clone(), interface.queues);
+            let Shared { sharing, writer, said } = sharing(settings, &interface.name, ports, queues, keeper)?;
             said.iter().for_each(|said| tracing::info!("{said}"));
             writer.iter().for_each(|writer| registry.add(writer.steering().clone()));
             shared.extend(sharing);
@@ -162,8 +178,10 @@ impl Opened {
         }
         let configured = dataplane::Config {
             sharing: shared.clone(),
+            elastic: (settings.threads == Threads::Elastic).then(dataplane::elastic::Policy::default),
             cpus: settings.cpus.clone().unwrap_or_default(),
             batch: settings.batch,
+            slow_after: settings.slow_after,
             copies: settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy),
             idle: match settings.idle {
                 Idle::Spin => dataplane::Idle::Spin,
@@ -192,7 +210,7 @@ impl Opened {
             }
             stack
         };
-        let slots = self.ports.iter().map(|port| port.slot().clone()).collect();
+        let slots = self.ports.iter().map(|port| port.queue().map(|port| port.slot().clone())).collect();
         // within microseconds of the dataplane's own zero
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
@@ -204,6 +222,8 @@ impl Opened {
         for counters in dataplane.crossings() {
             registry.add(counters.clone());
         }
+        dataplane.averages().for_each(|averages| registry.add(averages.clone()));
+        dataplane.crews().for_each(|crew| registry.add(crew.clone()));
         let watched = dataplane.clone();
         let watchdog = Watchdog::start(slots, move || watched.pulses().collect())?;
         registry.add(watchdog.stalls().clone());
@@ -285,7 +305,7 @@ struct Followed {
     claims: Option<Claims>,
     /// its threads among those of the dataplane
     threads: Range<usize>,
-    dataplane: Arc<Dataplane<XdpPort, Composed>>,
+    dataplane: Arc<Dataplane<Housed<XdpPort>, Composed>>,
     link: Link,
 }
 
@@ -392,7 +412,7 @@ pub(crate) struct Running {
     watchdog: Watchdog,
     // first to go: the kernel has the traffic again before the threads end
     followers: Vec<Follower>,
-    pub(crate) dataplane: Arc<Dataplane<XdpPort, Composed>>,
+    pub(crate) dataplane: Arc<Dataplane<Housed<XdpPort>, Composed>>,
     /// behind the threads: the NICs' tables are put back when nothing is received any more
     writers: Vec<Writer>,
     /// threads that share flows
@@ -426,6 +446,21 @@ impl Running {
         let groups = groups.map(|group| group as u16);
         let theirs = groups.filter(|group| usize::from(sharing.owners.owner(*group)) == from - sharing.first);
         Ok(theirs.take(count).filter(|group| self.dataplane.move_group(*group, to)).count())
+    }
+
+    /// Has `count` threads of each interface serve; what was done.
+    pub(crate) fn set_threads(&self, count: usize) -> Result<String, String> {
+        let Some(most) = self.dataplane.crews().map(|crew| crew.threads()).max() else {
+            return Err(
+                "the threads share no flow groups, so each serves what its queue receives: see --balance and --rss-key"
+                    .into(),
+            );
+        };
+        if !(1..=most).contains(&count) {
+            return Err(format!("there are {most} threads: give 1 to {most}"));
+        }
+        self.dataplane.set_threads(count);
+        Ok(format!("{count} of {most} threads serve"))
     }
 
     /// Connections as they stand, thread after thread, and whether there are more than `most`. The threads are asked for a piece

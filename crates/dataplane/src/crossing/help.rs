@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const NOBODY: u16 = u16::MAX;
+/// Its queue is another thread's for now, so there is nothing to help with.
+const STOOD_FOR: u16 = u16::MAX - 1;
 /// Frames put aside for a thread at most; the next wait in its port.
 pub(super) const MOST_ASIDE: usize = 2048;
 
@@ -107,7 +109,10 @@ impl Crossing {
     /// At the end of an interval, with whether this thread is held up itself.
     pub(super) fn review_help(&mut self, held_up: bool) {
         if !held_up {
-            self.helping.all.0[usize::from(self.me)].helper.store(NOBODY, Ordering::Relaxed);
+            self.release_helper();
+        }
+        for queue in self.standing() {
+            self.watch(queue, true);
         }
         for victim in std::mem::take(&mut self.helping.victims) {
             let ours = self.helping.all.helper(victim) == self.me;
@@ -119,7 +124,63 @@ impl Crossing {
         }
     }
 
-    fn watch(&mut self, victim: u16, on: bool) {
+    /// Nobody is to help this thread any more, or yet.
+    fn release_helper(&self) {
+        let helper = &self.helping.all.0[usize::from(self.me)].helper;
+        if helper.load(Ordering::Relaxed) != STOOD_FOR {
+            helper.store(NOBODY, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps others from taking anything at our port from now on; false when they have put something aside, or have it just now.
+    pub(super) fn shut_out(&mut self) -> bool {
+        let seat = &self.helping.all.0[usize::from(self.me)];
+        let mut is_empty = false;
+        let work = &mut |_: &mut dyn Waiting| {
+            // with the lease: who has looked before has put aside what it took
+            seat.helper.store(STOOD_FOR, Ordering::Relaxed);
+            is_empty = seat.frames_aside.load(Ordering::Relaxed) == 0;
+        };
+        seat.inlet.as_ref().is_some_and(|inlet| inlet.lease(work)) && is_empty
+    }
+
+    /// The queue is ours again.
+    pub(super) fn let_in(&mut self) {
+        self.helping.all.0[usize::from(self.me)].helper.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// Whether another thread can receive at our port.
+    pub(super) fn can_be_stood_for(&self) -> bool {
+        self.helping.all.0[usize::from(self.me)].inlet.is_some()
+    }
+
+    /// Takes what has arrived at the queues of threads that are off duty, until `rx` has `limit`. How many frames were seen.
+    pub(crate) fn stand_in<P: Port>(
+        &mut self,
+        rx: &mut Burst,
+        received: &mut Burst,
+        limit: usize,
+        port: &mut P,
+    ) -> usize {
+        let (mut seen, mut behind) = (0, 0);
+        let mut lost = Burst::new();
+        for queue in self.standing() {
+            let all = self.helping.all.clone();
+            let Some(inlet) = &all.0[usize::from(queue)].inlet else { continue };
+            let room = limit.saturating_sub(rx.len());
+            let work = &mut |waiting: &mut dyn Waiting| {
+                seen += waiting.receive(received, room, &mut |frame| port.give(frame));
+                behind += waiting.waiting();
+            };
+            self.helping.blocked |= !inlet.lease(work) || room == 0;
+            self.sort_for_absent(queue, received, rx, &mut lost);
+            lost.drain(..).for_each(|frame| port.give(frame));
+        }
+        self.set_waits_elsewhere(behind);
+        seen
+    }
+
+    pub(super) fn watch(&mut self, victim: u16, on: bool) {
         let Helping { all, epoll, .. } = &mut self.helping;
         if epoll.is_none() {
             // without it we help when we are awake
@@ -133,7 +194,7 @@ impl Crossing {
     /// What to poll for frames at the helped threads' ports, before a sleep; None when there are none.
     pub(crate) fn elsewhere(&self) -> Option<BorrowedFd<'_>> {
         let Helping { victims, epoll: Some(epoll), blocked: false, .. } = &self.helping else { return None };
-        (!victims.is_empty()).then(|| epoll.as_fd())
+        (!victims.is_empty() || self.stands_in()).then(|| epoll.as_fd())
     }
 
     /// Whether frames wait elsewhere that could not be taken at the last look.

@@ -37,11 +37,24 @@ fn read(frame: &Frame) -> (u16, u32) {
 #[derive(Debug)]
 struct NoInlet;
 impl Inlet for NoInlet {
-    fn lease(&self, _: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
-        false
+    fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
+        work(&mut NoInlet);
+        true
     }
 
     fn watch(&self, _: BorrowedFd<'_>, _: bool) {}
+}
+
+impl Waiting for NoInlet {
+    fn receive(&mut self, _: &mut Burst, _: usize, _: &mut dyn FnMut(Frame)) -> usize {
+        0
+    }
+
+    fn waiting(&mut self) -> usize {
+        0
+    }
+
+    fn refill(&mut self, _: &mut dyn FnMut() -> Option<Frame>) {}
 }
 
 /// What a thread's stack would have of a group: the next number of each flow.
@@ -171,7 +184,9 @@ impl World {
     /// One cycle of a thread, as `Loop` has it.
     fn cycle(&mut self, at: usize, limit: usize) {
         let thread = &mut self.threads[at];
-        while let Some(departure) = thread.crossing.departure() {
+        while !thread.crossing.is_replaying()
+            && let Some(departure) = thread.crossing.departure()
+        {
             let known = thread.groups.remove(&departure.group).expect("a group is where the table says");
             thread.crossing.send(Instant::ZERO, departure, Box::new((departure.group, known)));
         }
@@ -179,13 +194,25 @@ impl World {
         let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
         thread.crossing.receive(&mut rx, limit.div_ceil(2), &mut lost);
         if !thread.crossing.is_replaying() {
-            let room = limit - rx.len();
-            let aside = thread.crossing.take_aside(&mut received, room);
-            let n = thread.queue.len().min(room - aside);
-            received.extend(thread.queue.drain(..n));
-            thread.crossing.sort(&mut received, &mut rx, &mut lost);
+            if thread.crossing.has_queue() {
+                let room = limit - rx.len();
+                let aside = thread.crossing.take_aside(&mut received, room);
+                let n = thread.queue.len().min(room - aside);
+                received.extend(thread.queue.drain(..n));
+                thread.crossing.sort(&mut received, &mut rx, &mut lost);
+            }
+            for queue in thread.crossing.standing() {
+                let absent = &mut self.threads[usize::from(queue)];
+                let n = absent.queue.len().min(limit - rx.len());
+                received.extend(absent.queue.drain(..n));
+                let thread = &mut self.threads[at];
+                thread.crossing.sort_for_absent(queue, &mut received, &mut rx, &mut lost);
+                self.lost += lost.len() as u32;
+                lost.drain(..).for_each(|frame| self.pool.give(frame));
+            }
             self.lost += lost.len() as u32;
             lost.drain(..).for_each(|frame| self.pool.give(frame));
+            let thread = &mut self.threads[at];
             thread.crossing.receive(&mut rx, limit, &mut lost);
         }
         self.lost += lost.len() as u32;
@@ -231,8 +258,13 @@ impl World {
     }
 
     fn settle(&mut self) {
+        self.settle_by(100);
+    }
+
+    /// Steps of so many microseconds.
+    fn settle_by(&mut self, us: u64) {
         for _ in 0..200 {
-            self.pass(100, 0);
+            self.pass(us, 0);
             self.write();
             (0..self.threads.len()).for_each(|at| self.cycle(at, 64));
         }
@@ -242,11 +274,15 @@ impl World {
     fn check(&mut self) {
         assert_eq!((self.taken, self.lost), (self.sent.values().sum::<u32>(), 0));
         for group in 0..8 {
-            let owner = usize::from(self.threads[0].crossing.owners().owner(group));
+            let owners = self.threads[0].crossing.owners();
+            let owner = usize::from(owners.owner(group));
+            assert!(owner < owners.on_duty(), "group {group} is with thread {owner}, who is off duty");
             assert!(self.threads[owner].groups.contains_key(&group));
             assert!(self.threads[owner].crossing.mine[usize::from(group)]);
         }
-        for Thread { crossing, .. } in &mut self.threads {
+        for (at, Thread { crossing, .. }) in self.threads.iter_mut().enumerate() {
+            let on = at < crossing.owners().on_duty();
+            assert_eq!((crossing.is_off_duty(), crossing.has_queue()), (!on, on), "thread {at}");
             assert!(!crossing.has_work() && crossing.coming.is_empty() && crossing.leaving.is_empty());
             assert_eq!(crossing.next_at(), None);
         }
@@ -261,6 +297,8 @@ enum Step {
     Want(usize, u16),
     Help(usize, usize, usize),
     Review(usize, bool),
+    /// so many threads are to serve
+    Duty(usize),
     /// time passes, and the NIC delivers some frames early
     Pass(u64, usize),
     /// the NIC's table is looked after
@@ -276,6 +314,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         2 => (0usize..4, 0u16..8).prop_map(|(thread, group)| Step::Want(thread, group)),
         4 => (0usize..4, 0usize..4, 1usize..65).prop_map(|(thread, victim, limit)| Step::Help(thread, victim, limit)),
         1 => (0usize..4, any::<bool>()).prop_map(|(thread, held_up)| Step::Review(thread, held_up)),
+        1 => (1usize..5).prop_map(Step::Duty),
         2 => (0u64..500, 0usize..20).prop_map(|(us, frames)| Step::Pass(us, frames)),
         1 => Just(Step::Write),
         1 => Just(Step::Begin),
@@ -284,6 +323,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     /// Threads run in any order and as often as they like, groups move at any time, threads take frames from each other's ports:
+    /// as many of them serve as one likes, and more or fewer at any time:
     /// every frame comes to the thread that has its group's state, in its flow's order, and none is lost. Where there is a NIC with a table, that follows, however often and
     /// whenever it is written, until a write fails.
     #[test]
@@ -303,6 +343,7 @@ proptest! {
                 }
                 Step::Help(..) => {}
                 Step::Review(thread, held_up) => world.review(thread % threads, held_up),
+                Step::Duty(count) => world.threads[0].crossing.owners().set_on_duty(count.min(threads)),
                 // well within what the thread of an old queue is waited for
                 Step::Pass(us, frames) if world.now < Instant::ZERO + Duration::from_millis(60) => world.pass(us, frames),
                 Step::Pass(_, frames) => world.pass(0, frames),
@@ -310,7 +351,8 @@ proptest! {
                 Step::Begin => world.begin(),
             }
         }
-        world.settle();
+        // longer than a thread waits after a write before its queue is another's
+        world.settle_by(450);
         world.check();
         if let Some(nic) = &world.nic {
             let owners = world.threads[0].crossing.owners();
@@ -552,7 +594,9 @@ fn what_other_threads_have_sent_counts_as_backlog() {
     assert_eq!((rx.len(), lost.len()), (0, 0));
     for ms in [0, 100] {
         let now = Instant::ZERO + std::time::Duration::from_millis(ms);
-        threads.iter_mut().for_each(|crossing| crossing.look(now, 0));
+        for crossing in &mut threads {
+            crossing.look(now, 0);
+        }
     }
     let busy = threads.iter().map(|crossing| crossing.counters().busy.get());
     assert_eq!(busy.collect::<Vec<_>>(), [0, 1]);

@@ -167,6 +167,15 @@ impl Turner {
         }
     }
 
+    /// From when on the NIC brings nothing to our queue any more, as far as can be told; None while something is still to be done for that.
+    pub(super) fn done_at(&self) -> Option<Instant> {
+        let steering = &self.steering;
+        let is_named = || (0..steering.entries()).any(|entry| steering.queue(entry as u16) == self.me);
+        let done = self.turning.is_empty() && self.draining.is_empty() && !(steering.follows() && is_named());
+        // what was hashed before the last write may be on its way, and who has the group may not have asked yet
+        done.then_some(self.quiet_until)
+    }
+
     /// When there is something to do though nothing comes.
     fn next_at(&self) -> Option<Instant> {
         let drains = self.draining.iter().map(|it| it.at.filter(|_| it.last.is_none()).unwrap_or(Instant::ZERO));
@@ -177,7 +186,7 @@ impl Turner {
 impl Crossing {
     /// When the thread has something to do here though nothing comes.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        self.turner.as_ref().and_then(Turner::next_at)
+        self.turner.as_ref().and_then(Turner::next_at).into_iter().chain(self.duty.next_at()).min()
     }
 
     /// A group of ours has settled: if the NIC brings it elsewhere, it is to bring it here.

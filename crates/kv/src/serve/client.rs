@@ -1,6 +1,7 @@
 //! What is kept of a connection, and the pools that connections take from when they need more.
 
 use crate::out::Out;
+use crate::store::Home;
 use crate::text::State;
 use base::Instant;
 
@@ -21,6 +22,8 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) state: State,
+    /// where its keys stand, wherever it moves
+    pub(super) home: Home,
     /// queued and not reported as sent
     pub(super) unsent_bytes: u64,
     pub(super) deadline: Instant,
@@ -53,6 +56,7 @@ impl Default for Client {
     fn default() -> Client {
         Client {
             state: State::Line,
+            home: Home::All,
             unsent_bytes: 0,
             deadline: Instant::MAX,
             armed: Instant::MAX,

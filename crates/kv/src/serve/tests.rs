@@ -126,7 +126,13 @@ struct Bench {
 }
 
 fn shared(memory_bytes: u64) -> Arc<Shared> {
-    Arc::new(Shared::new(Limits { memory_bytes, item_bytes: 1 << 20, threads: 1, secret: [3, 4] }))
+    Arc::new(Shared::new(Limits {
+        memory_bytes,
+        item_bytes: 1 << 20,
+        threads: 1,
+        secret: [3, 4],
+        shared_nothing: false,
+    }))
 }
 
 fn server(shared: &Arc<Shared>) -> Server {
@@ -398,4 +404,68 @@ fn datagrams_are_gets_of_one_packet() {
     assert_eq!(asked([1, 2, 0, 0, 0, 2, 0, 0], b"get k\r\n"), None);
     assert_eq!((asked(one, b"get k"), asked(one, b"")), (None, None));
     assert_eq!(bench.server.core.stats.drops(DropReason::Datagram), 3);
+}
+
+#[test]
+fn what_is_foreseen_changes_nothing_and_need_not_come() {
+    let script = script();
+    let whole = Bench::new(1 << 20, 1000).run(&script, &[usize::MAX]);
+    let mut bench = Bench::new(1 << 20, 1000);
+    for bytes in [&script[..2000], b"get k1 k2 none\r\nget k3\r\n", b"get ", b"", b"set k1 0 0 5\r\n", b"mg k\r\n"] {
+        let coming = [0, 0, 3, 9].map(|cookie| Coming { cookie, bytes });
+        bench.server.foresee(&coming);
+    }
+    let mut said = Vec::new();
+    for piece in script.chunks(1000) {
+        bench.server.foresee(&[Coming { cookie: 0, bytes: piece }]);
+        said.extend(bench.run(piece, &[usize::MAX]));
+    }
+    assert!(said == whole, "{} octets against {}", said.len(), whole.len());
+}
+
+#[test]
+fn keys_are_seen_at_a_glance() {
+    let keys = |text: &'static str| -> Vec<String> {
+        let keys = text::keys_at_a_glance(text.as_bytes());
+        keys.map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    };
+    for (text, expected) in [
+        ("get a\r\n", &["a"][..]),
+        ("get a  bc d\r\nget e\r\nget f", &["a", "bc", "d", "e"]),
+        ("gets a\r\nset b 0 0 1\r\nx\r\n", &["a"]),
+        ("set a 0 0 1\r\nx\r\n", &["a"]),
+        ("mg key v\r\nmg b v\r\n", &["key"]),
+        ("stats items\r\n", &[]),
+        ("get\r\n", &[]),
+        ("get a", &[]),
+        ("", &[]),
+        (" get a\r\n", &[]),
+    ] {
+        assert_eq!(keys(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn threads_that_share_nothing_see_their_own_items_wherever_a_connection_moves() {
+    let limits =
+        Limits { memory_bytes: 32 << 20, item_bytes: 1 << 20, threads: 2, secret: [3, 4], shared_nothing: true };
+    let shared = Arc::new(Shared::new(limits));
+    let server = |thread| {
+        let options = Options { connections: 4, buffers: 2, pendings: 2, threads: 2, thread, ..Options::default() };
+        Server::new(shared.clone(), options, shared.stats())
+    };
+    let mut benches = [0, 1].map(|thread| Bench::with(server(thread), 1 << 20, 1000));
+    assert_eq!(benches[0].run(b"set a 0 0 1\r\nx\r\nget a\r\n", &[9]), b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(benches[1].run(b"get a\r\nset b 0 0 1\r\ny\r\n", &[9]), b"END\r\nSTORED\r\n");
+    // the connection of the first goes on at the second
+    let [first, second] = &mut benches;
+    let luggage = first.server.depart(first.now, CONNECTION, 0);
+    let cookie = second.server.arrive(second.now, &mut second.engine, CONNECTION, luggage).unwrap();
+    second.engine.delivered += 16;
+    second.server.recv(second.now, &mut second.engine, CONNECTION, cookie, b"get a\r\nget b\r\n");
+    assert!(second.read());
+    assert_eq!(std::mem::take(&mut second.read), b"VALUE a 0 1\r\nx\r\nEND\r\nEND\r\n");
+    assert_eq!(second.run(b"flush_all\r\nget b\r\n", &[9]), b"OK\r\nEND\r\n");
+    let hash = shared.store.hash(b"a");
+    assert!((0..2).all(|n| shared.store.shard(n).find(hash, b"a", 3).is_none()));
 }

@@ -38,6 +38,37 @@ fn tag(hash: u64) -> u16 {
     (hash >> 48) as u16
 }
 
+/// The bucket that a hash leads to: the low 32 bits choose, without a division.
+#[inline]
+fn bucket_of(hash: u64, first: usize) -> usize {
+    (((hash & 0xffff_ffff) * first as u64) >> 32) as usize
+}
+
+/// Asks for the bucket of a hash, in a table whose [`Index::outline`] this is.
+#[inline]
+pub(crate) fn foresee((at, first): (usize, usize), hash: u64) {
+    base::prefetch::read(std::ptr::without_provenance::<Bucket>(at + bucket_of(hash, first) * size_of::<Bucket>()));
+}
+
+impl Bucket {
+    /// The places with this tag.
+    #[inline]
+    fn matching(&self, tag: u16) -> impl Iterator<Item = u32> {
+        // all tags are compared first: which of them fits cannot be foretold, so a branch a tag would often be a wrong one
+        let mut fits = self.tags.iter().enumerate().fold(0u32, |fits, (n, own)| fits | u32::from(*own == tag) << n);
+        std::iter::from_fn(move || {
+            while fits != 0 {
+                let entry = fits.trailing_zeros() as usize;
+                fits &= fits - 1;
+                if self.places[entry] != NONE {
+                    return Some(self.places[entry]);
+                }
+            }
+            None
+        })
+    }
+}
+
 impl Index {
     /// For items in so many bytes.
     pub(crate) fn new(memory_bytes: u64) -> Index {
@@ -49,8 +80,7 @@ impl Index {
 
     #[inline]
     fn at(&self, hash: u64) -> usize {
-        // the low 32 bits choose, without a division
-        (((hash & 0xffff_ffff) * self.first as u64) >> 32) as usize
+        bucket_of(hash, self.first)
     }
 
     /// The first place of this hash of which `is` is true.
@@ -59,13 +89,22 @@ impl Index {
         let tag = tag(hash);
         let mut bucket = &self.buckets[self.at(hash)];
         loop {
-            for (entry, place) in bucket.tags.iter().zip(bucket.places) {
-                if *entry == tag && place != NONE && is(place) {
-                    return Some(place);
-                }
+            if let Some(place) = bucket.matching(tag).find(|place| is(*place)) {
+                return Some(place);
             }
             bucket = self.buckets.get(bucket.next as usize)?;
         }
+    }
+
+    /// The places that a hash most likely stands for, by the bucket that it leads to alone.
+    #[inline]
+    pub(crate) fn likely(&self, hash: u64) -> impl Iterator<Item = u32> {
+        self.buckets[self.at(hash)].matching(tag(hash))
+    }
+
+    /// Where its buckets stand, and how many there are that hashes lead to.
+    pub(crate) fn outline(&self) -> (usize, usize) {
+        (self.buckets.as_ptr().addr(), self.first)
     }
 
     /// Adds a place, which is not there; false when there is no room for it.

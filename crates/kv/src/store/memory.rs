@@ -4,8 +4,8 @@
 //! that engines send without copying; a chunk that an engine still holds is not given out again until it is free, so what is on its
 //! way never changes. Pages of cells lie in one piece of memory, on huge pages, and are taken from its beginning; pages of chunks are allocated,
 //! and are taken off its end, so that what is not written yet takes no memory twice. A page whose items are gone may become one of another kind.
-//! A page that was one of cells, and becomes one of chunks, keeps what it has of both: at worst the memory is twice what was
-//! given, after all of it was used for small values and then for large ones.
+//! Then the kernel gets the memory of its cells back, or the allocator that of its chunks: what is resident is what is used, and what the allocator
+//! has not given back ([`crate::Shared::tend`]).
 
 use super::index::NONE;
 use app::{Content, ContentBuilder, ObjectId};
@@ -15,16 +15,21 @@ pub(crate) const PAGE_BYTES: usize = 64 << 10;
 pub(crate) const CHUNK_BYTES: usize = 4096;
 /// Chunks of a page: with what each needs beside its bytes they take a page.
 const CHUNKS: usize = 15;
-/// A place is a page and a cell of it.
-const CELL_BITS: u32 = 10;
+/// A place is where a cell begins, in so many bytes: what an item needs of it is found without asking its page.
+const UNIT_BYTES: usize = 8;
+const UNITS_A_PAGE: u32 = (PAGE_BYTES / UNIT_BYTES) as u32;
+/// What one shard can number.
+pub(crate) const MEMORY_MOST_BYTES: u64 = (NONE / UNITS_A_PAGE) as u64 * PAGE_BYTES as u64;
 const CELL_LEAST_BYTES: usize = 64;
 /// Bytes of the largest cell: what is larger stands in chunks.
 pub(crate) const CELL_MOST_BYTES: usize = 2048;
+/// Cache lines that are asked for of an item: header, key and a small value, wherever in a line they begin.
+const FORESEEN_LINES: usize = 3;
 /// Pages that are looked through for a chunk that nobody holds.
 const LOOKS: usize = 8;
 const NO_CELL: u16 = u16::MAX;
 
-const _: () = assert!(PAGE_BYTES / CELL_LEAST_BYTES <= 1 << CELL_BITS);
+const _: () = assert!(CELL_LEAST_BYTES.is_multiple_of(UNIT_BYTES) && CELL_MOST_BYTES.is_multiple_of(UNIT_BYTES));
 
 struct Chunks {
     contents: Vec<Arc<Content>>,
@@ -79,6 +84,8 @@ pub(crate) struct Memory {
     low: u32,
     high: u32,
     returned: Vec<u32>,
+    /// pages of chunks that were freed: the allocator has their memory
+    freed_chunks: u64,
 }
 
 fn sizes() -> Vec<u32> {
@@ -86,7 +93,7 @@ fn sizes() -> Vec<u32> {
     while let Some(&last) = sizes.last()
         && last < CELL_MOST_BYTES as u32
     {
-        sizes.push((last * 5 / 4).next_multiple_of(8).min(CELL_MOST_BYTES as u32));
+        sizes.push((last * 5 / 4).next_multiple_of(UNIT_BYTES as u32).min(CELL_MOST_BYTES as u32));
     }
     sizes
 }
@@ -94,7 +101,7 @@ fn sizes() -> Vec<u32> {
 impl Memory {
     /// So many pages.
     pub(crate) fn new(pages: usize) -> Memory {
-        let pages = pages.min(((NONE >> CELL_BITS) - 1) as usize);
+        let pages = pages.min((NONE / UNITS_A_PAGE) as usize);
         let classes = sizes();
         let class = |size: usize| classes.iter().position(|&most| size <= most as usize).unwrap_or_default() as u8;
         let empty = || Page { kind: Kind::Free, cell_bytes: 0, freed: NO_CELL, fresh: 0, used: 0, open_at: NONE };
@@ -107,6 +114,7 @@ impl Memory {
             low: 0,
             high: pages as u32,
             returned: Vec::with_capacity(pages),
+            freed_chunks: 0,
             classes,
         }
     }
@@ -127,6 +135,11 @@ impl Memory {
         self.counts[class]
     }
 
+    /// Pages of chunks that were ever freed.
+    pub(crate) fn freed_chunks(&self) -> u64 {
+        self.freed_chunks
+    }
+
     /// Pages in all, and those that are free.
     pub(crate) fn pages(&self) -> (usize, usize) {
         (self.pages.len(), (self.high - self.low) as usize + self.returned.len())
@@ -139,7 +152,7 @@ impl Memory {
 
     /// The page of a place.
     pub(crate) fn page_of(place: u32) -> u32 {
-        place >> CELL_BITS
+        place / UNITS_A_PAGE
     }
 
     /// The page of a chunk.
@@ -147,25 +160,36 @@ impl Memory {
         chunk / CHUNKS as u32
     }
 
+    /// From a cell's beginning to its page's end.
     #[inline]
-    fn range(&self, place: u32) -> std::ops::Range<usize> {
-        let (page, cell) = (place >> CELL_BITS, place & ((1 << CELL_BITS) - 1));
-        let bytes = self.pages[page as usize].cell_bytes as usize;
-        let at = page as usize * PAGE_BYTES + cell as usize * bytes;
-        at..at + bytes
+    fn range(place: u32) -> std::ops::Range<usize> {
+        let at = place as usize * UNIT_BYTES;
+        at..(at | (PAGE_BYTES - 1)) + 1
     }
 
-    /// A cell.
+    /// The cell's place that has this number in its page.
+    #[inline]
+    fn place(page: u32, cell: u16, cell_bytes: u32) -> u32 {
+        page * UNITS_A_PAGE + u32::from(cell) * (cell_bytes / UNIT_BYTES as u32)
+    }
+
+    /// A cell, and what its page has behind it: how long it is is known by what stands in it.
     #[inline]
     pub(crate) fn cell(&self, place: u32) -> &[u8] {
-        &self.bytes[self.range(place)]
+        &self.bytes[Memory::range(place)]
     }
 
     /// A cell, to be written.
     #[inline]
     pub(crate) fn cell_mut(&mut self, place: u32) -> &mut [u8] {
-        let range = self.range(place);
-        &mut self.bytes[range]
+        &mut self.bytes[Memory::range(place)]
+    }
+
+    /// Asks for what a small item has in the first lines of its cell.
+    #[inline]
+    pub(crate) fn foresee(&self, place: u32) {
+        let at = self.bytes.as_ptr().wrapping_add(place as usize * UNIT_BYTES);
+        (0..FORESEEN_LINES).for_each(|line| base::prefetch::read(at.wrapping_add(line * base::CACHE_LINE_BYTES)));
     }
 
     /// A cell of this class, if a page of it has one.
@@ -182,20 +206,21 @@ impl Memory {
             ((PAGE_BYTES / page.cell_bytes as usize) as u16) - 1 - page.fresh
         };
         page.used += 1;
+        let cell_bytes = page.cell_bytes;
         if page.freed == NO_CELL && page.fresh == 0 {
             self.shut(class, number);
         }
-        Some(number << CELL_BITS | u32::from(cell))
+        Some(Memory::place(number, cell, cell_bytes))
     }
 
     /// Takes a cell back.
     pub(crate) fn give_cell(&mut self, place: u32) {
-        let range = self.range(place);
-        let (number, cell) = (place >> CELL_BITS, (place & ((1 << CELL_BITS) - 1)) as u16);
+        let number = Memory::page_of(place);
         let page = &mut self.pages[number as usize];
         let Kind::Cells(class) = page.kind else { return };
+        let cell = (place % UNITS_A_PAGE * UNIT_BYTES as u32 / page.cell_bytes) as u16;
         let was_full = page.freed == NO_CELL && page.fresh == 0;
-        let bytes = &mut self.bytes[range];
+        let bytes = &mut self.bytes[Memory::range(place)];
         // nothing of what stood there may look like an item
         bytes[..super::item::HEADER_BYTES].fill(0);
         bytes[..2].copy_from_slice(&page.freed.to_le_bytes());
@@ -257,6 +282,10 @@ impl Memory {
                 None => return false,
             },
         };
+        let at = number as usize * PAGE_BYTES;
+        if std::mem::take(&mut self.pages[number as usize].cell_bytes) != 0 {
+            base::huge::clear(&mut self.bytes[at..at + PAGE_BYTES]);
+        }
         let chunk = |_| match ContentBuilder::chunk(CHUNK_BYTES, |_| Ok::<_, std::convert::Infallible>(())) {
             Ok(chunk) => chunk,
             Err(never) => match never {},
@@ -386,8 +415,8 @@ impl Memory {
         match &page.kind {
             Kind::Free => {}
             Kind::Cells(class) => {
-                let cells = self.cells_a_page(usize::from(*class)) as u32;
-                let places = (0..cells - u32::from(page.fresh)).map(|cell| number << CELL_BITS | cell);
+                let cells = self.cells_a_page(usize::from(*class)) as u16;
+                let places = (0..cells - page.fresh).map(|cell| Memory::place(number, cell, page.cell_bytes));
                 into.extend(places.filter(|place| super::item::View(self.cell(*place)).is(super::item::USED)));
             }
             Kind::Chunks(chunks) => into.extend(chunks.owner.iter().filter(|owner| **owner != NONE)),
@@ -418,6 +447,7 @@ impl Memory {
         };
         self.shut(class, number);
         self.counts[class] -= 1;
+        self.freed_chunks += u64::from(class == self.classes.len());
         self.pages[number as usize].kind = Kind::Free;
         self.returned.push(number);
     }

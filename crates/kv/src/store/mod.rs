@@ -2,7 +2,7 @@
 //!
 //! Every connection sees every item, whichever thread has it. A thread that works on a key takes the lock of the key's shard for some
 //! hundred nanoseconds; nothing is sent, waited for or logged under it. With one thread there is one shard, and its lock is never
-//! waited for.
+//! waited for. Under [`Limits::shared_nothing`] there is a shard for each thread, and a connection sees the items of one alone.
 //!
 //! A panic under a lock empties the shard: half of a change would be worse than a cache that has to be filled again.
 
@@ -17,11 +17,12 @@ mod tests;
 
 use base::CacheAligned;
 pub(crate) use figures::Figures;
+use memory::MEMORY_MOST_BYTES;
 use shard::Shard;
 use siphasher::sip::SipHasher13;
 use std::fmt;
-use std::hash::Hasher;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// Shards for each thread, so that two threads seldom want the same.
 const SHARDS_A_THREAD: usize = 4;
@@ -43,11 +44,53 @@ pub struct Limits {
     pub threads: usize,
     /// from the machine's entropy: what keys are hashed with
     pub secret: [u64; 2],
+    /// a connection sees the items of its thread's shard alone, so that threads never meet
+    pub shared_nothing: bool,
+}
+
+/// Which shards the keys of a connection stand in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// all, by their hashes
+    #[default]
+    All,
+    /// this one
+    Of(u32),
+}
+
+/// A key that is about to be asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Foreseen {
+    pub(crate) shard: usize,
+    pub(crate) hash: u64,
+}
+
+/// Where a shard's index stands: known without its lock, and of use for prefetching alone.
+struct Outline {
+    at: AtomicUsize,
+    first: AtomicUsize,
+}
+
+impl Outline {
+    fn new((at, first): (usize, usize)) -> Outline {
+        Outline { at: at.into(), first: first.into() }
+    }
+
+    fn set(&self, (at, first): (usize, usize)) {
+        self.at.store(at, Ordering::Relaxed);
+        self.first.store(first, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn get(&self) -> (usize, usize) {
+        (self.at.load(Ordering::Relaxed), self.first.load(Ordering::Relaxed))
+    }
 }
 
 /// See the module.
 pub struct Store {
     shards: Box<[CacheAligned<Mutex<Shard>>]>,
+    outlines: Box<[Outline]>,
     figures: Box<[Arc<Figures>]>,
     limits: Limits,
 }
@@ -55,18 +98,14 @@ pub struct Store {
 impl Store {
     /// An empty store.
     pub fn new(limits: Limits) -> Store {
-        let most = if limits.threads > 1 { limits.threads * SHARDS_A_THREAD } else { 1 };
-        let room = limits.memory_bytes / (LARGEST_ITEMS * limits.item_bytes).max(1);
-        let shards = (most.next_power_of_two() as u64).min(room.max(1));
-        // the largest power of two that is not larger
-        let shards = 1usize << shards.ilog2();
+        let shards = shards(&limits);
         let figures: Box<[_]> = (0..shards).map(|_| Arc::<Figures>::default()).collect();
         let each = limits.memory_bytes / shards as u64;
-        let shards = figures
-            .iter()
-            .map(|figures| CacheAligned(Mutex::new(Shard::new(each, limits.item_bytes, figures.clone()))))
-            .collect();
-        Store { shards, figures, limits }
+        let shards: Vec<Shard> =
+            figures.iter().map(|figures| Shard::new(each, limits.item_bytes, figures.clone())).collect();
+        let outlines = shards.iter().map(|shard| Outline::new(shard.outline())).collect();
+        let shards = shards.into_iter().map(|shard| CacheAligned(Mutex::new(shard))).collect();
+        Store { shards, outlines, figures, limits }
     }
 
     /// The limits it was made with.
@@ -77,16 +116,43 @@ impl Store {
     /// A key's hash.
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.limits.secret[0], self.limits.secret[1]);
-        hasher.write(key);
-        hasher.finish()
+        SipHasher13::new_with_keys(self.limits.secret[0], self.limits.secret[1]).hash(key)
     }
 
     /// The number of a hash's shard.
     #[inline]
-    pub(crate) fn number(&self, hash: u64) -> usize {
-        // not the bits that choose buckets (low) or make tags (high)
-        (hash >> 32) as usize & (self.shards.len() - 1)
+    pub(crate) fn number(&self, home: Home, hash: u64) -> usize {
+        match home {
+            // not the bits that choose buckets (low) or make tags (high)
+            Home::All => (hash >> 32) as usize & (self.shards.len() - 1),
+            Home::Of(shard) => shard as usize,
+        }
+    }
+
+    /// Where the keys of the connections stand that a thread accepts.
+    pub(crate) fn home(&self, thread: usize) -> Home {
+        if self.limits.shared_nothing { Home::Of((thread % self.shards.len()) as u32) } else { Home::All }
+    }
+
+    /// Asks for the memory of all these keys, so that the cache misses overlap. What another thread works on is left out.
+    pub(crate) fn foresee(&self, keys: &[Foreseen]) {
+        for Foreseen { shard, hash } in keys {
+            index::foresee(self.outlines[*shard].get(), *hash);
+        }
+        let mut locked: Option<(usize, MutexGuard<'_, Shard>)> = None;
+        for Foreseen { shard: number, hash } in keys {
+            if locked.as_ref().is_none_or(|(held, _)| held != number) {
+                // one at a time, or two threads could wait for each other
+                drop(locked.take());
+                locked = match self.shards[*number].try_lock() {
+                    Ok(shard) => Some((*number, shard)),
+                    Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => continue,
+                };
+            }
+            if let Some((_, shard)) = &locked {
+                shard.foresee(*hash);
+            }
+        }
     }
 
     /// A shard, while it is worked on.
@@ -107,6 +173,7 @@ impl Store {
         figures.reset.add(1);
         let bytes = self.limits.memory_bytes / self.shards.len() as u64;
         *shard = shard.renewed(bytes, figures.clone());
+        self.outlines[number].set(shard.outline());
         shard
     }
 
@@ -129,6 +196,18 @@ impl Store {
     pub(crate) fn sweep(&self, number: usize, now: u32) {
         self.shard(number % self.shards.len()).sweep(now, SWEEP_BUCKETS);
     }
+}
+
+/// How many shards there are: for each thread one under `shared_nothing`, else some for each, a power of two.
+fn shards(limits: &Limits) -> usize {
+    if limits.shared_nothing {
+        return limits.threads.max(limits.memory_bytes.div_ceil(MEMORY_MOST_BYTES) as usize);
+    }
+    let most = if limits.threads > 1 { limits.threads * SHARDS_A_THREAD } else { 1 };
+    let room = limits.memory_bytes / (LARGEST_ITEMS * limits.item_bytes).max(1);
+    let shards = (most.next_power_of_two() as u64).min(room.max(1));
+    // the largest power of two that is not larger, or what it takes to number all memory
+    (1 << shards.ilog2()).max(limits.memory_bytes.div_ceil(MEMORY_MOST_BYTES).next_power_of_two() as usize)
 }
 
 /// Bytes of an item as memcached counts them, so that the largest one is the same.

@@ -128,6 +128,17 @@ impl Shard {
         self.index.bytes()
     }
 
+    /// Where the index stands, see [`super::index::foresee`].
+    pub(crate) fn outline(&self) -> (usize, usize) {
+        self.index.outline()
+    }
+
+    /// Asks for the items that a hash most likely stands for, when the index's bucket has come.
+    #[inline]
+    pub(crate) fn foresee(&self, hash: u64) {
+        self.index.likely(hash).for_each(|place| self.memory.foresee(place));
+    }
+
     /// An item.
     #[inline]
     pub(crate) fn view(&self, place: u32) -> View<'_> {
@@ -150,10 +161,8 @@ impl Shard {
             self.flush();
         }
         let memory = &self.memory;
-        let is = |place: u32| {
-            let view = View(memory.cell(place));
-            view.hash() == hash && view.key() == key
-        };
+        // a part of the hash is the same already, and the key decides
+        let is = |place: u32| View(memory.cell(place)).key() == key;
         let place = self.index.find(hash, is)?;
         if self.is_dead(self.view(place), now) {
             self.remove_dead(place, now);

@@ -352,7 +352,13 @@ fn an_older_number_will_do_when_the_item_is_to_be_made_anew() {
 #[test]
 fn shards_are_as_many_as_threads_need_and_memory_allows() {
     let store = |memory_mib: u64, threads: usize| {
-        let limits = Limits { memory_bytes: memory_mib << 20, item_bytes: 1 << 20, threads, secret: [1, 2] };
+        let limits = Limits {
+            memory_bytes: memory_mib << 20,
+            item_bytes: 1 << 20,
+            threads,
+            secret: [1, 2],
+            shared_nothing: false,
+        };
         Store::new(limits).shards()
     };
     assert_eq!([store(1024, 1), store(64, 2), store(1024, 2), store(4096, 3), store(1, 8)], [1, 4, 8, 16, 1]);
@@ -360,7 +366,8 @@ fn shards_are_as_many_as_threads_need_and_memory_allows() {
 
 #[test]
 fn a_panic_empties_the_shard_and_no_other() {
-    let limits = Limits { memory_bytes: 64 << 20, item_bytes: 1 << 20, threads: 2, secret: [1, 2] };
+    let limits =
+        Limits { memory_bytes: 64 << 20, item_bytes: 1 << 20, threads: 2, secret: [1, 2], shared_nothing: false };
     let store = Store::new(limits);
     for number in 0..store.shards() {
         set(&mut store.shard(number), b"k", b"v", 2);

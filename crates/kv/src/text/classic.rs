@@ -106,11 +106,18 @@ fn too_long(world: &mut World<'_>, state: &mut State, spaces: usize) -> Step {
     Step::Done(spaces)
 }
 
+/// What a `get` of one key says.
+#[inline]
+pub(super) fn answer_one(world: &mut World<'_>, key: &[u8]) {
+    answer_key(world, Keys { cas: false, touch: None }, key);
+    world.out.bytes.extend_from_slice(b"END\r\n");
+}
+
 /// What a `get` says of one key.
 #[inline]
 fn answer_key(world: &mut World<'_>, keys: Keys, key: &[u8]) {
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let found = shard.find(hash, key, world.now);
     let (stats, out) = (world.stats, &mut *world.out);
     match (found.is_some(), keys.touch.is_some()) {
@@ -214,7 +221,7 @@ pub(super) fn delete(world: &mut World<'_>, words: &Words<'_>) {
         return world.say_unless(quiet, BAD_LINE);
     }
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let found = shard.find(hash, key, world.now);
     if let Some(place) = found {
         shard.remove(place);
@@ -241,7 +248,7 @@ pub(super) fn touch(world: &mut World<'_>, words: &Words<'_>) {
     };
     let expiry = world.clock.expiry(given, world.now);
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let found = shard.find(hash, key, world.now);
     if let Some(place) = found {
         item::set_expiry(shard.cell_mut(place), expiry);
@@ -316,7 +323,7 @@ pub(super) fn arithmetic(world: &mut World<'_>, words: &Words<'_>, up: bool) {
         return world.say_unless(quiet, b"CLIENT_ERROR invalid numeric delta argument");
     };
     let hash = world.store.hash(key);
-    let changed = change(&mut world.store.shard(world.store.number(hash)), (hash, key), up, delta, 0, world.now);
+    let changed = change(&mut world.store.shard(world.number(hash)), (hash, key), up, delta, 0, world.now);
     let stats = world.stats;
     let (hits, misses) =
         if up { (&stats.incr_hits, &stats.incr_misses) } else { (&stats.decr_hits, &stats.decr_misses) };

@@ -179,7 +179,7 @@ pub(super) fn get(world: &mut World<'_>, words: &Words<'_>) {
     }
     let (now, key) = (world.now, &flags.key[..]);
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let found = shard.find(hash, key, now);
     let (place, created) = match (found, flags.vivify) {
         (Some(place), _) => (place, false),
@@ -381,7 +381,7 @@ pub(super) fn delete(world: &mut World<'_>, words: &Words<'_>) {
     }
     let key = &flags.key[..];
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let found = shard.find(hash, key, world.now);
     let code = match found {
         None => b"NF",
@@ -426,7 +426,7 @@ pub(super) fn arithmetic(world: &mut World<'_>, words: &Words<'_>) {
     };
     let (now, key) = (world.now, &flags.key[..]);
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let delta = flags.delta.unwrap_or(1);
     let changed = change(&mut shard, (hash, key), up, delta, if flags.has_cas { flags.cas } else { 0 }, now);
     let (hits, misses) = if up {
@@ -520,7 +520,7 @@ pub(super) fn debug(world: &mut World<'_>, words: &Words<'_>) {
     }
     let key = &flags.key[..];
     let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     let Some(place) = shard.find(hash, key, world.now) else {
         drop(shard);
         return world.say(b"EN");

@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::out::Out;
 use crate::serve::Shared;
 use crate::stats::Stats;
-use crate::store::Store;
 use crate::store::shard::{Mode, Order, Outcome, Source};
+use crate::store::{Home, Store};
 use arrayvec::ArrayVec;
 
 /// Bytes of the longest key.
@@ -27,6 +27,8 @@ pub(crate) const KEY_MOST_BYTES: usize = 250;
 const LINE_MOST_BYTES: usize = 2048;
 /// A line that is longer than this must be a `get`, since others wait for their value behind it in a buffer.
 const COMMAND_MOST_BYTES: usize = 8192;
+/// The longest word that is a command, and a space.
+const MANY_LETTERS: usize = 10;
 /// Words of a command that are told apart.
 const WORDS_MOST: usize = 23;
 /// What a meta command gives back: an opaque token, and a letter for each other flag.
@@ -109,6 +111,8 @@ pub(crate) struct World<'a> {
     pub(crate) shared: &'a Shared,
     /// in seconds
     pub(crate) now: u32,
+    /// the connection's
+    pub(crate) home: Home,
     pub(crate) out: &'a mut Out,
 }
 
@@ -159,7 +163,53 @@ pub(crate) fn forget(store: &Store, state: &mut State) {
     }
 }
 
+/// Keys that the commands of these bytes ask for, as far as they are seen at a glance: those of lines of `get`, and of a first command of
+/// another kind.
+pub(crate) fn keys_at_a_glance(input: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let command = input.iter().take(MANY_LETTERS).position(|byte| *byte == b' ').unwrap_or(0);
+    let (word, mut rest) = input.split_at(command);
+    let all = matches!(word, b"get" | b"gets");
+    let any =
+        all || matches!(word, b"mg" | b"set" | b"ms" | b"add" | b"cas" | b"incr" | b"decr" | b"delete" | b"md" | b"ma");
+    let mut left = if all { usize::MAX } else { usize::from(any) };
+    std::iter::from_fn(move || {
+        while left > 0 {
+            // behind a space, or behind the line's end and the next command
+            rest = match rest.split_first()? {
+                (b' ', rest) => rest,
+                (b'\r', rest) => rest.strip_prefix(b"\nget ")?,
+                _ => return None,
+            };
+            let end = rest.iter().take(KEY_MOST_BYTES + 1).position(|byte| *byte <= b' ')?;
+            let (key, behind) = rest.split_at(end);
+            rest = behind;
+            if !key.is_empty() {
+                left -= 1;
+                return Some(key);
+            }
+        }
+        None
+    })
+}
+
+/// The commonest command, `get` of one key on a line of its own, without a detour. None for everything else, and for what needs
+/// a closer look.
+#[inline]
+fn plain_get(world: &mut World<'_>, input: &[u8]) -> Option<Step> {
+    let rest = input.strip_prefix(b"get ")?;
+    let end = rest.iter().take(KEY_MOST_BYTES + 1).position(|byte| *byte <= b' ')?;
+    let (key, behind) = rest.split_at(end);
+    if key.is_empty() || !behind.starts_with(b"\r\n") {
+        return None;
+    }
+    classic::answer_one(world, key);
+    Some(Step::Done(b"get ".len() + end + 2))
+}
+
 fn line(world: &mut World<'_>, state: &mut State, input: &[u8]) -> Step {
+    if let Some(step) = plain_get(world, input) {
+        return step;
+    }
     let Some(end) = memchr::memchr(b'\n', input) else {
         return if input.len() > LINE_MOST_BYTES { classic::long_get(state, input) } else { Step::More };
     };
@@ -235,6 +285,12 @@ fn is_elsewhere(command: &[u8]) -> bool {
 }
 
 impl World<'_> {
+    /// The number of the shard that a hash's key stands in.
+    #[inline]
+    fn number(&self, hash: u64) -> usize {
+        self.store.number(self.home, hash)
+    }
+
     /// A line of answer.
     pub(crate) fn say(&mut self, line: &[u8]) {
         self.out.bytes.extend_from_slice(line);
@@ -267,7 +323,7 @@ fn take_value(
         world.stats.set.add(1);
         if rest[bytes..bytes + 2] == *b"\r\n" {
             let order = store.order(hash, key);
-            let mut shard = world.store.shard(world.store.number(hash));
+            let mut shard = world.store.shard(world.number(hash));
             let stored = shard.store(&order, Source::Bytes(&rest[..bytes]), world.now);
             drop(shard);
             answer_store(world, &store, key, hash, stored);
@@ -276,7 +332,7 @@ fn take_value(
         }
         return Step::Done(used + bytes + 2);
     }
-    let number = world.store.number(hash);
+    let number = world.number(hash);
     let mut shard = world.store.shard(number);
     match shard.build(&store.order(hash, key), bytes, world.now) {
         Ok(place) => {
@@ -358,7 +414,7 @@ fn no_memory(world: &mut World<'_>, store: &Storing, key: &[u8], hash: u64) {
 
 /// Takes what a failed store leaves behind.
 fn drop_stale(world: &mut World<'_>, key: &[u8], hash: u64) {
-    let mut shard = world.store.shard(world.store.number(hash));
+    let mut shard = world.store.shard(world.number(hash));
     if let Some(place) = shard.find(hash, key, world.now) {
         shard.remove(place);
     }

@@ -48,6 +48,9 @@ pub(crate) const DIGITS_MOST: usize = 20;
 /// Writes a number behind what is there.
 #[inline]
 pub(crate) fn write(out: &mut Vec<u8>, number: u64) {
+    if number < 10 {
+        return out.push(b'0' + number as u8);
+    }
     let mut room = [0; DIGITS_MOST];
     out.extend_from_slice(render(number, &mut room));
 }

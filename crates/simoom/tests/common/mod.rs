@@ -100,13 +100,25 @@ impl Server {
         } else {
             command.args(["--listen", &address.to_string(), "--control", &control]);
         }
-        command.args(more).stderr(Stdio::piped());
+        command.args(more);
         prepare(&mut command);
+        Server::spawn(command, address, control.into())
+    }
+
+    /// Serves what a configuration file says that has `place`'s control socket.
+    pub fn start_config(place: &Place, config: &str) -> Server {
+        let mut command = simoom();
+        command.args(["serve", "--config", config]);
+        Server::spawn(command, SocketAddr::from(([127, 0, 0, 1], 0)), place.path("control").into())
+    }
+
+    fn spawn(mut command: Command, address: SocketAddr, control: PathBuf) -> Server {
+        command.stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (lines, shared) = (BufReader::new(child.stderr.take().unwrap()).lines(), log.clone());
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| shared.lock().unwrap().push(line)));
-        let server = Server { child, address, control: control.into(), log };
+        let server = Server { child, address, control, log };
         server.wait_for_log("serving on");
         server
     }

@@ -90,9 +90,14 @@ impl Server {
                     [[dns.zone]]\norigin = \"example.com\"\nfile = \"example.com.zone\"\n\
                     [web]\nlisten = [\"198.18.0.1:80\", \"[2001:db8:18::1]:80\"]\nroot = \"site\"\n";
         let control = format!("[control]\npath = \"{}\"\n", dir.path().join("control").display());
+        Self::start_config(host, dir, &format!("{text}{control}"))
+    }
+
+    /// Starts the command for a configuration in `dir`, where it finds the zone and a site of one page, and waits until it serves.
+    pub(crate) fn start_config(host: &Host, dir: TempDir, text: &str) -> Self {
         fs::create_dir(dir.path().join("site")).unwrap();
         fs::write(dir.path().join("site/index.html"), "hello").unwrap();
-        fs::write(dir.path().join("s.toml"), format!("{text}{control}")).unwrap();
+        fs::write(dir.path().join("s.toml"), text).unwrap();
         let mut command = simoom(host);
         command.arg("serve").arg("--config").arg(dir.path().join("s.toml"));
         let mut server = Self { process: Process::spawn(command).unwrap(), dir };

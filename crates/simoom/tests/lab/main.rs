@@ -5,18 +5,25 @@
 
 #![forbid(unsafe_code)]
 
+mod apps;
 mod common;
 mod demo;
 mod dns;
 mod echo;
 mod errors;
+#[path = "../common/exposition.rs"]
+mod exposition;
 mod flows;
+mod guests;
 mod hostile;
+mod kv;
 mod life;
 mod likeness;
+mod metrics;
 mod nic_table;
 mod own;
 mod peers;
+mod sandbox;
 mod spread;
 mod steering;
 mod tune;

@@ -11,7 +11,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A bpffs of the test's own.
-struct Pins(TempDir);
+pub(crate) struct Pins(TempDir);
 
 impl Pins {
     fn new() -> Pins {
@@ -21,7 +21,8 @@ impl Pins {
         Pins(dir)
     }
 
-    fn table(&self) -> PathBuf {
+    /// The pinned table.
+    pub(crate) fn table(&self) -> PathBuf {
         self.0.path().join("rss")
     }
 }
@@ -34,7 +35,7 @@ impl Drop for Pins {
 }
 
 /// Two hosts, the server's with a NIC of two queues whose table is a pinned map.
-fn a_nic() -> (Pins, Lab) {
+pub(crate) fn a_nic() -> (Pins, Lab) {
     lab::require_programs(&["mount", "umount", "curl", "tshark"]);
     let options = Options { queues: 2, offloads: false, nic: Some(NicOptions::default()), ..Options::default() };
     let (pins, lab) = (Pins::new(), Lab::with(&options).unwrap());
@@ -57,7 +58,7 @@ fn serve(lab: &Lab, pins: &Pins, key: &[u8]) -> Web {
     web
 }
 
-fn key(lab: &Lab) -> Vec<u8> {
+pub(crate) fn key(lab: &Lab) -> Vec<u8> {
     lab.nic().unwrap().key().as_bytes().to_vec()
 }
 

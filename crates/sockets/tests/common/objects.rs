@@ -27,7 +27,7 @@ pub fn pattern(number: u8, bytes: usize) -> Vec<u8> {
 }
 
 /// Each byte received is a command: 's' sends the head and the small object, 'b' the big one, 't' the big one in eight parts
-/// with the tail of the small one behind each; 'd' finishes writing, 'n' does nothing, 'w' asks for what must be refused. The
+/// with the tail of the small one behind each; 'd' finishes writing, 'c' closes, 'n' does nothing, 'w' asks for what must be refused. The
 /// window opens as commands are done, so a peer that does not read is not read from.
 pub struct Objects {
     current: Arc<Mutex<Arc<Content>>>,
@@ -91,6 +91,11 @@ impl Objects {
                     assert_eq!(calls.room(connection), 0);
                     assert_eq!(calls.send(connection, b"late"), Err(CallError::WrongState));
                     ArrayVec::new()
+                }
+                b'c' => {
+                    client.commands.clear();
+                    calls.close(connection).unwrap();
+                    return;
                 }
                 b'n' => ArrayVec::new(),
                 b'w' => {

@@ -5,8 +5,9 @@ use super::engine::Engine;
 use super::output::worthwhile;
 use super::state::State;
 use super::tick::Tick;
-use app::{CallError, DeadReason, Range, SENDV_RANGES, Streams};
+use app::{Addresses, CallError, DeadReason, Listener, Range, SENDV_RANGES, Streams};
 use base::Instant;
+use std::net::SocketAddr;
 
 /// The engine as a service sees it during an event.
 pub(crate) struct Calls<'a> {
@@ -44,14 +45,14 @@ impl Engine {
 }
 
 impl Calls<'_> {
-    /// The place of a live connection that the service has accepted.
+    /// The place of a live connection that the service has, and has not closed.
     fn accepted(&mut self, connection: app::Connection) -> Result<u32, CallError> {
         let c = self.engine.live(connection).ok_or(CallError::NoConnection)?;
         if !c.flags.has(Flags::ACCEPTED) {
             return Err(CallError::WrongState);
         }
         if c.flags.has(Flags::ABANDONED) {
-            return Err(CallError::NoConnection);
+            return Err(CallError::WrongState);
         }
         Ok(connection.index)
     }
@@ -60,7 +61,7 @@ impl Calls<'_> {
 impl Streams for Calls<'_> {
     fn accept(&mut self, connection: app::Connection, cookie: u64) -> Result<(), CallError> {
         let c = self.engine.live(connection).ok_or(CallError::NoConnection)?;
-        if c.flags.has(Flags::ACCEPTED) {
+        if c.flags.has(Flags::ACCEPTED | Flags::CLIENT) {
             return Err(CallError::WrongState);
         }
         c.cookie = cookie;
@@ -70,7 +71,7 @@ impl Streams for Calls<'_> {
 
     fn reject(&mut self, connection: app::Connection) -> Result<(), CallError> {
         let c = self.engine.live(connection).ok_or(CallError::NoConnection)?;
-        if c.flags.has(Flags::ACCEPTED) {
+        if c.flags.has(Flags::ACCEPTED | Flags::CLIENT) {
             return Err(CallError::WrongState);
         }
         self.engine.abort(connection.index, DeadReason::Aborted);
@@ -158,8 +159,8 @@ impl Streams for Calls<'_> {
     }
 
     fn abort(&mut self, connection: app::Connection) -> Result<(), CallError> {
-        let index = self.accepted(connection)?;
-        self.engine.abort(index, DeadReason::Aborted);
+        self.engine.live(connection).ok_or(CallError::NoConnection)?;
+        self.engine.abort(connection.index, DeadReason::Aborted);
         Ok(())
     }
 
@@ -168,5 +169,22 @@ impl Streams for Calls<'_> {
         self.engine.connections[index as usize].user_at = at;
         self.engine.arm(self.now, index);
         Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        cookie: u64,
+    ) -> Result<app::Connection, CallError> {
+        self.engine.ask(self.now, remote, local, cookie)
+    }
+
+    fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
+        self.engine.outward.send_to(self.now, listener, ends, bytes)
+    }
+
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.engine.outward.alarm_set(cookie, at)
     }
 }

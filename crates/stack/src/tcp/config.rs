@@ -115,6 +115,8 @@ pub struct TcpConfig {
     pub limits: TcpLimits,
     /// waits
     pub times: TcpTimes,
+    /// bytes that the peer of a connection that the service asks for may send before the service gives some back
+    pub connect_window_bytes: u32,
     /// how the congestion window moves
     pub congestion: Algorithm,
     /// whether ECN is agreed on with peers that ask for it, and asked for (RFC 3168)
@@ -129,6 +131,7 @@ impl Default for TcpConfig {
             listeners: Vec::new(),
             limits: TcpLimits::default(),
             times: TcpTimes::default(),
+            connect_window_bytes: 65_536,
             congestion: Algorithm::default(),
             ecn: true,
             secret: [0, 0],

@@ -77,6 +77,10 @@ counted! {
         Aborted = "aborted",
         /// its thread panicked, and nothing is known of it any more
         Lost = "lost by a panic",
+        /// it was asked for and nobody listened there
+        Refused = "connect refused by peer",
+        /// it was asked for and there was no way to the peer
+        Unreachable = "connect unreachable",
         /// it made no progress for too long
         TimedOut = "timed out",
         /// something it needed ran out

@@ -16,6 +16,7 @@ use super::isn::Numbers;
 use super::limits::{ChallengeLimit, Source, SourceLimits, Sources};
 use super::members::Members;
 use super::moves::Farewell;
+use super::open::Held;
 use super::reassembly::Blocks;
 use super::send::Queue;
 use super::sip::Key;
@@ -24,6 +25,7 @@ use super::table::{Hash, Table};
 use super::tick::Tick;
 use super::time_wait::{Closed, Fate, Slot, TimeWait};
 use super::tuple::Tuple;
+use crate::outward::Outward;
 use app::DeadReason;
 use base::wheel::Wheel;
 use base::{Burst, Frame, Instant};
@@ -123,11 +125,15 @@ pub(crate) struct Engine {
     pub(super) members: Option<Box<Members>>,
     /// resets of connections that came from another thread and found no place
     pub(super) farewells: Vec<Farewell>,
+    /// connections that wait for their neighbour to be found
+    pub(super) held: Vec<Held>,
+    /// whence and over whom what was not asked for leaves
+    pub(crate) outward: Outward,
 }
 
 impl Engine {
     /// An engine over such a port, which counts in `counters`. Everything it will ever need is allocated here.
-    pub(crate) fn new(config: &TcpConfig, facts: &port::Facts, counters: Arc<Counters>) -> Engine {
+    pub(crate) fn new(config: &TcpConfig, facts: &port::Facts, counters: Arc<Counters>, outward: Outward) -> Engine {
         // an engine before this one may have left some, with connections that nobody knows any more
         (0..counters.connections.get()).for_each(|_| counters.on(Event::Lost));
         [&counters.connections, &counters.half_open, &counters.time_wait].iter().for_each(|gauge| gauge.set(0));
@@ -168,6 +174,8 @@ impl Engine {
             polls: 0,
             members: None,
             farewells: Vec::new(),
+            held: Vec::new(),
+            outward,
         }
     }
 
@@ -282,6 +290,8 @@ impl Engine {
             DeadReason::Aborted => Event::Aborted,
             DeadReason::TimedOut => Event::TimedOut,
             DeadReason::NoResources => Event::NoResources,
+            DeadReason::Refused => Event::Refused,
+            DeadReason::Unreachable => Event::Unreachable,
         };
         self.counters.on(event);
         self.wake(index);

@@ -18,6 +18,11 @@ impl Hop {
         Hop { mac, tag: tag.unwrap_or(u16::MAX) }
     }
 
+    /// Whether nobody has said yet which station it is.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.mac == [0; 6]
+    }
+
     pub(crate) fn tag(&self) -> Option<u16> {
         (self.tag != u16::MAX).then_some(self.tag)
     }

@@ -12,10 +12,13 @@ use super::table::Hash;
 use super::time_wait::{Answer, Arrival, Slot};
 use super::tuple::Tuple;
 use crate::turn::{turn4, turn6};
-use app::Service;
+use app::{Coming, Service};
 use base::{CACHE_LINE_BYTES, Frame, Instant};
 use wire::tcp::{self, Header, PayloadSum, Tcp, Timestamps};
 use wire::{Protocol, Sum};
+
+/// Further ahead of what was received last, a segment does not come next, even as one of several of a burst.
+const AHEAD_MOST_BYTES: u32 = 1 << 16;
 
 /// Where a segment is in its frame.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +88,17 @@ impl Engine {
         if let Some(active) = self.likely(index) {
             self.queue.foresee_owned(&active.list);
         }
+    }
+
+    /// What a connection's service most likely gets of a segment.
+    #[inline]
+    pub(crate) fn coming<'f>(&self, index: u32, segment: &'f [u8]) -> Option<Coming<'f>> {
+        let c = self.connections.get(index as usize)?;
+        let tcp = Tcp::parse(segment).ok()?;
+        let bytes = tcp.payload();
+        let ahead = tcp.seq().since(c.rcv.nxt);
+        (!bytes.is_empty() && c.state.may_receive() && ahead < AHEAD_MOST_BYTES)
+            .then_some(Coming { cookie: c.cookie, bytes })
     }
 
     /// Asks for the block of a connection whose timer has fired.

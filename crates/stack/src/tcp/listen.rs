@@ -415,8 +415,12 @@ impl Engine {
         if self.connections[index as usize].state == State::Closed {
             return;
         }
+        // the peer knows nothing yet that a reset would end (RFC 9293 section 3.10.5)
+        let asks = self.connections[index as usize].state == State::SynSent;
         self.kill(index, reason);
-        self.connections[index as usize].flags.set(Flags::RESET_NOW);
+        if !asks {
+            self.connections[index as usize].flags.set(Flags::RESET_NOW);
+        }
     }
 
     fn challenge_half_open(&mut self, now: Instant, entry: &HalfOpen) -> Option<Header<'static>> {

@@ -310,6 +310,9 @@ impl Engine {
             return false;
         };
         c.cookie = cookie;
+        if c.state == State::SynSent && c.hop.is_unknown() {
+            self.find_way(now, index);
+        }
         if ready || self.draining {
             self.wake(index);
         }

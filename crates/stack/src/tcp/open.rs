@@ -13,9 +13,10 @@ use super::segment::Segment;
 use super::state::State;
 use super::tick::Tick;
 use super::tuple::Tuple;
+use crate::outward::Way;
 use app::{CallError, DeadReason, Listener, Service};
 use base::{Instant, Seq};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use wire::tcp::{self, Header};
 
@@ -30,7 +31,77 @@ const DOUBTS: u32 = 256;
 /// The ephemeral ports (RFC 6335 section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
+/// A connection that waits until it is known which station its SYN goes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    handle: app::Connection,
+    /// the neighbour that is being asked for
+    via: IpAddr,
+}
+
 impl Engine {
+    /// Asks `remote` for a connection on the service's behalf: from an own address, over a neighbour.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        cookie: u64,
+    ) -> Result<app::Connection, CallError> {
+        app::judge_ends(local, remote)?;
+        let peer = remote.ip().to_canonical();
+        if self.outward.has(peer) {
+            return Err(CallError::NoSuchAddress);
+        }
+        let source = self.outward.source(local.map(|local| local.ip().to_canonical()), peer)?;
+        let local = SocketAddr::new(source, local.map_or(0, |local| local.port()));
+        let window_bytes = self.config.connect_window_bytes;
+        let handle = self.connect(now, local, remote, Hop::default(), cookie, window_bytes)?;
+        self.find_way(now, handle.index);
+        Ok(handle)
+    }
+
+    /// Has the SYN go to the station that is found, or wait until it is, or never go.
+    pub(super) fn find_way(&mut self, now: Instant, index: u32) {
+        let c = &mut self.connections[index as usize];
+        let (local, peer, handle) = (c.tuple.local().ip(), c.tuple.remote().ip(), c.handle(index));
+        match self.outward.way(now, local, peer) {
+            Some(Way::Known(hop)) => c.hop = hop,
+            Some(Way::Asked(via)) => {
+                c.flags.clear(Flags::SYN_NOW);
+                c.rtx_at = Tick::NONE;
+                self.held.push(Held { handle, via });
+            }
+            None => self.kill(index, DeadReason::Unreachable),
+        }
+    }
+
+    /// Lets those go on whose neighbour was found, and ends those whose neighbour does not answer.
+    #[cold]
+    pub(super) fn release_held(&mut self, now: Instant) {
+        self.outward.listen(now);
+        for n in (0..self.held.len()).rev() {
+            let Held { handle, via } = self.held[n];
+            let index = handle.index;
+            let waits = self.live(handle).is_some_and(|c| c.state == State::SynSent && c.hop.is_unknown());
+            match self.outward.way_via(via) {
+                _ if !waits => {}
+                Some(Way::Asked(_)) => continue,
+                Some(Way::Known(hop)) => {
+                    let c = &mut self.connections[index as usize];
+                    c.hop = hop;
+                    c.flags.set(Flags::SYN_NOW);
+                    c.heard_at = Tick::after(now);
+                    c.rtx_at = Tick::ahead(now, SYN_TIMEOUT);
+                    self.arm(now, index);
+                    self.wake(index);
+                }
+                None => self.kill(index, DeadReason::Unreachable),
+            }
+            self.held.swap_remove(n);
+        }
+    }
+
     /// Asks `peer` for a connection from `local`, whose port may be zero for any that is free; frames go to the station `hop`.
     pub(crate) fn connect(
         &mut self,
@@ -162,7 +233,7 @@ impl Engine {
         }
         if flags.contains(tcp::Flags::RST) {
             if acknowledges {
-                self.kill(index, DeadReason::Reset);
+                self.kill(index, DeadReason::Refused);
             } else {
                 self.counters.ignore(Ignored::ResetOutside);
             }

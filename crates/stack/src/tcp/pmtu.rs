@@ -37,7 +37,7 @@ impl Engine {
         match mtu {
             Some(mtu) => self.lower_mtu(now, index, mtu),
             // RFC 9293 section 3.9.2.2: nobody will answer the SYN
-            None if c.state == State::SynSent => self.kill(index, DeadReason::Reset),
+            None if c.state == State::SynSent => self.kill(index, DeadReason::Unreachable),
             None => {}
         }
         true

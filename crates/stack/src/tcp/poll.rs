@@ -14,6 +14,8 @@ use base::Instant;
 
 /// The position behind the SYN: who has more of us acknowledged has had something.
 const FIRST: u64 = 1;
+/// Flushes of one poll, each but the first for what the one before has brought about.
+const FLUSHES: usize = 4;
 /// Timers that one poll works through at most.
 const TIMERS_A_POLL: usize = 256;
 /// Timers that are taken out of the wheel at a time.
@@ -23,6 +25,9 @@ impl Engine {
     /// Does what is due, and sends as far as there are frames and room; when it wants to be called next.
     pub(crate) fn poll<S: Service>(&mut self, now: Instant, out: &mut Outlet<'_>, service: &mut S) -> Option<Instant> {
         self.polls = self.polls.wrapping_add(1);
+        if !self.held.is_empty() {
+            self.release_held(now);
+        }
         service.woken(now, &mut Calls { engine: self, now });
         let mut more = self.run_timers(now, out, service);
         self.expire_waits(now);
@@ -30,6 +35,40 @@ impl Engine {
         if self.queue.versions.sweep() {
             self.abort_expired();
         }
+        more |= self.ring_alarms(now, service);
+        more |= self.turns(now, out, service);
+        more |= self.flush(now, out, service, more);
+        if more || !self.ready.is_empty() {
+            return Some(now);
+        }
+        self.wheel.next().map(|at| at.max(now))
+    }
+
+    /// Tells the end of the cycle, gives what is sent then its turn, and tells the end of that; true when the next poll goes on.
+    fn flush<S: Service>(&mut self, now: Instant, out: &mut Outlet<'_>, service: &mut S, blocked: bool) -> bool {
+        for _ in 0..FLUSHES {
+            service.flush(now, &mut Calls { engine: self, now });
+            if blocked || self.ready.is_empty() {
+                return false;
+            }
+            if self.turns(now, out, service) {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Tells the service's own timers; whether some are left.
+    fn ring_alarms<S: Service>(&mut self, now: Instant, service: &mut S) -> bool {
+        for _ in 0..TIMERS_A_POLL {
+            let Some(cookie) = self.outward.alarm(now) else { return false };
+            service.alarm(now, &mut Calls { engine: self, now }, cookie);
+        }
+        true
+    }
+
+    /// Gives those with something to do their turns; whether some are left for want of frames, or of room.
+    fn turns<S: Service>(&mut self, now: Instant, out: &mut Outlet<'_>, service: &mut S) -> bool {
         // connections that become ready meanwhile have their turn in this poll too, but none has two
         let turns = self.connections.len();
         let mut done = 0;
@@ -37,19 +76,14 @@ impl Engine {
             self.connections[index as usize].flags.clear(Flags::READY);
             if self.turn_of(now, index, out, service) {
                 self.wake(index);
-                more = true;
-                break;
+                return true;
             }
             done += 1;
             if done > turns {
-                more |= !self.ready.is_empty();
-                break;
+                return !self.ready.is_empty();
             }
         }
-        if more || !self.ready.is_empty() {
-            return Some(now);
-        }
-        self.wheel.next().map(|at| at.max(now))
+        false
     }
 
     /// One connection's turn; true when there is no frame or no room for it now.

@@ -1,5 +1,5 @@
 //! A UDP echo server on the stack, as a user of the library writes it: an in-memory NIC pair, the stack at one end, a client
-//! that writes frames by hand at the other. Run it with `cargo run -p stack --example echo`.
+//! that writes frames by hand at the other. Run it with `cargo run -p stack --example two_ends`.
 
 use app::{Datagram, Listener, Service};
 use base::{Burst, Clock, Instant};

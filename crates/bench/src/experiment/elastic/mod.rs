@@ -1,0 +1,72 @@
+//! `simoom-bench experiment elastic`: load up and down, the threads that serve, and how long answers take meanwhile.
+//!
+//! The dataplane runs on the in-memory NIC with the policy that `--threads elastic` has. Questions come as in an open loop: at each tick of
+//! 100 us so many are due as the load says, whether earlier ones were answered or not, and the time of an answer counts from the tick, not
+//! from when the generator came to it. A flow's questions have numbers, and so have its answers: none may be missing, and none may
+//! come before an earlier one.
+
+mod bed;
+mod results;
+
+use crate::commands::{seconds, stop_flag};
+use anyhow::{Result, bail, ensure};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// Options of the experiment.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each question costs the service so much work in registers (--work), so that the generator needs little beside it. The generator has the
+last of the processors, at a real-time priority, and shares it with the last thread; what it takes is in the report.
+
+One thread's peak is measured first, with one thread on duty and enough questions on their way. The steps are parts of it.
+
+  simoom-bench experiment elastic --out docs/results
+  simoom-bench experiment elastic --steps 0.3,1.5,0.3 --hold 3")]
+pub(crate) struct Options {
+    /// The threads' processors; the last is the generator's, too; default: all
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Loads in turn, in parts of one thread's peak
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "0.3,0.6,0.9,1.2,1.5,1.2,0.9,0.6,0.3,1.5,0.3"
+    )]
+    steps: Vec<f64>,
+    /// How long each is held
+    #[arg(long, value_name = "S", default_value = "6", value_parser = seconds)]
+    hold: f64,
+    /// Work of the service for each question, in nanoseconds
+    #[arg(long, value_name = "NS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    work: u32,
+    /// Flows
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    flows: u16,
+    /// Write elastic.* and elastic-time.* there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(options.steps.iter().all(|step| (0.0..=16.0).contains(step)), "--steps: parts of the peak, 0 to 16");
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = if options.cpus.is_empty() { (0..processors).collect() } else { options.cpus.clone() };
+    ensure!(cpus.len() > 1, "with one processor there is no thread to add; see --cpus");
+    let stop = stop_flag()?;
+    let found = bed::run(options, &cpus, &|| stop.load(Ordering::Relaxed))?;
+    if stop.load(Ordering::Relaxed) {
+        bail!("stopped; nothing is written");
+    }
+    for report in results::reports(options, &cpus, &found) {
+        if report.name == "elastic" {
+            println!("{}", report.table.markdown());
+        }
+        if let Some(out) = &options.out {
+            report.write(out)?.iter().for_each(|path| eprintln!("wrote {}", path.display()));
+        }
+    }
+    Ok(())
+}

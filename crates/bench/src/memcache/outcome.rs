@@ -1,0 +1,155 @@
+//! What a load came to.
+
+use super::answer::Answer;
+use crate::load::{Latency, histogram};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What a load came to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// requests a second that were wanted; None: as many as connections allow
+    pub(crate) rate: Option<f64>,
+    /// how long was asked
+    pub(crate) span_ns: u64,
+    /// requests sent
+    pub(crate) sent: u64,
+    /// requests that were due and not sent: every connection had as many under way as it may have
+    pub(crate) missed: u64,
+    /// answers
+    pub(crate) answered: u64,
+    /// of which so many came within the span
+    pub(crate) answered_in_span: u64,
+    /// GETs that found a value, each compared
+    pub(crate) hits: u64,
+    /// GETs that found none
+    pub(crate) misses: u64,
+    /// SETs that were done
+    pub(crate) stored: u64,
+    /// SETs that the server could not do
+    pub(crate) refused: u64,
+    /// answers that were not what was stored
+    pub(crate) wrong: u64,
+    /// connections that failed, by reason
+    pub(crate) failures: BTreeMap<String, u64>,
+    /// requests without an answer when the load ended, shortly after its span
+    pub(crate) unfinished: u64,
+    /// octets of answers
+    pub(crate) bytes: u64,
+    /// of the connections that make the load, from when a request was due
+    pub(crate) latency: Latency,
+    /// of those that ask seldom, one request at a time
+    pub(crate) unloaded: Latency,
+    /// requests that these were
+    pub(crate) probes: u64,
+    #[serde(skip, default = "histogram")]
+    histogram: Histogram<u64>,
+    #[serde(skip, default = "histogram")]
+    probed: Histogram<u64>,
+}
+
+impl Outcome {
+    pub(super) fn new(rate: Option<f64>) -> Outcome {
+        Outcome {
+            rate,
+            span_ns: 0,
+            sent: 0,
+            missed: 0,
+            answered: 0,
+            answered_in_span: 0,
+            hits: 0,
+            misses: 0,
+            stored: 0,
+            refused: 0,
+            wrong: 0,
+            failures: BTreeMap::new(),
+            unfinished: 0,
+            bytes: 0,
+            latency: Latency::default(),
+            unloaded: Latency::default(),
+            probes: 0,
+            histogram: histogram(),
+            probed: histogram(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, answer: Answer, ns: u64, probes: bool, in_span: bool) {
+        self.answered += 1;
+        self.answered_in_span += u64::from(in_span);
+        match answer {
+            Answer::Hit => self.hits += 1,
+            Answer::Miss => self.misses += 1,
+            Answer::Stored => self.stored += 1,
+            Answer::Refused => self.refused += 1,
+            Answer::Wrong => self.wrong += 1,
+        }
+        self.probes += u64::from(probes);
+        let histogram = if probes { &mut self.probed } else { &mut self.histogram };
+        histogram.saturating_record(ns.max(100));
+    }
+
+    #[cold]
+    pub(super) fn fail(&mut self, why: &str) {
+        *self.failures.entry(why.into()).or_default() += 1;
+    }
+
+    pub(super) fn finish(&mut self) {
+        (self.latency, self.unloaded) = (Latency::of(&self.histogram), Latency::of(&self.probed));
+    }
+
+    /// Answers a second.
+    pub(crate) fn answered_rate(&self) -> f64 {
+        self.answered_in_span as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    /// The 99th percentile that counts: that of the connections that ask seldom, if there are any.
+    pub(crate) fn p99_us(&self) -> f64 {
+        if self.probes > 0 { self.unloaded.p99_us } else { self.latency.p99_us }
+    }
+
+    /// Answers that did not come, or were wrong; a value that is gone is none of them.
+    pub(crate) fn failed(&self) -> u64 {
+        self.wrong + self.refused + self.unfinished + self.failures.values().sum::<u64>()
+    }
+
+    /// Whether the rate that was wanted was held, with the 99th percentile below a bound.
+    pub(crate) fn holds(&self, p99_us: f64) -> bool {
+        let wanted = self.rate.unwrap_or_default() * self.span_ns as f64 / 1e9;
+        self.answered_in_span as f64 >= HELD_SHARE * wanted && self.p99_us() <= p99_us && self.failed() == 0
+    }
+}
+
+/// A rate is held when so much of it was answered: a Poisson process brings a little more or less.
+const HELD_SHARE: f64 = 0.97;
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.span_ns.max(1) as f64 / 1e9;
+        writeln!(f, "sent         {:>10}", self.sent)?;
+        if self.missed > 0 {
+            writeln!(f, "not sent     {:>10}  due while every connection was busy", self.missed)?;
+        }
+        writeln!(f, "answered     {:>10}  {} in {seconds:.2} s", self.answered, self.answered_in_span)?;
+        let Outcome { hits, misses, stored, refused, wrong, .. } = self;
+        writeln!(f, "GET          {:>10}  found and compared, {misses} not found, {wrong} wrong", hits)?;
+        writeln!(f, "SET          {stored:>10}  stored, {refused} refused")?;
+        for (why, count) in &self.failures {
+            writeln!(f, "error        {count:>10}  {why}")?;
+        }
+        if self.unfinished > 0 {
+            writeln!(f, "unfinished   {:>10}  when the load ended", self.unfinished)?;
+        }
+        for (name, Latency { p50_us, p90_us, p99_us, p999_us, greatest_us }) in
+            [("latency ", &self.latency), ("unloaded", &self.unloaded)]
+        {
+            writeln!(
+                f,
+                "{name}     p50 {p50_us:.1}  p90 {p90_us:.1}  p99 {p99_us:.1}  p99.9 {p999_us:.1}  max {greatest_us:.1} us"
+            )?;
+        }
+        write!(f, "Requests/sec: {:.2}", self.answered_rate())
+    }
+}

@@ -1,0 +1,205 @@
+//! `simoom-bench protection`: the same requests of services inside, in a process of its own on another processor, and on the same.
+
+use super::clients::{Clients, Plan, items};
+use crate::pipe::{Common, Figure, measure, write};
+use crate::pipe_tcp::services::Echo;
+use anyhow::{Context as _, Result, bail, ensure};
+use app::Service;
+use guard::stats::Stats;
+use guard::{Channel, GRANT_VARIABLE, Granted, Place, Remote, client};
+use rustix::io::FdFlags;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Options of `simoom-bench protection`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Peer and server are one thread, as in `simoom-bench pipe-kv`; the service is in it (inline), or a process beside it serves, on processor
+--app-cpu (other) or on the same one (same). Connections have one request each on its way; so many frames are taken a cycle (batch). The server's time
+is measured, the wait for the other process included. With one connection that is the unloaded round trip.
+
+  simoom-bench protection --cpu 0 --app-cpu 1 --out docs/results")]
+pub(crate) struct ProtectionOptions {
+    #[command(flatten)]
+    common: Common,
+    /// The other process runs there
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    app_cpu: u32,
+    /// Items in the store
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=50_000_000))]
+    items: u32,
+    /// Bytes of each value, and of each echo
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    bytes: u32,
+    /// Write protection.csv and protection.md there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Options of the other process.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AppOptions {
+    #[arg(long)]
+    echo: bool,
+    #[arg(long)]
+    items: u32,
+    #[arg(long)]
+    bytes: u32,
+}
+
+/// Frames a cycle.
+const BATCHES: [usize; 4] = [1, 4, 16, 64];
+const CONNECTIONS: usize = 64;
+/// How long an application looks for events before it sleeps.
+const SPIN: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn plan(options: &ProtectionOptions, echo: bool, connections: usize, batch: usize) -> Plan {
+    Plan { items: options.items, bytes: options.bytes as usize, connections, batch, echo }
+}
+
+/// Another process with the service, and this end of it.
+struct Other {
+    child: Child,
+    channel: Arc<Channel>,
+    _life: UnixStream,
+}
+
+impl Other {
+    fn start(place: Place, cpu: Option<u32>, plan: &Plan) -> Result<(Other, Remote)> {
+        let channel = Channel::new(0, place, cpu, plan.connections as u32 + 1)?;
+        ensure!(channel.open(), "a new channel is in use");
+        let (life, theirs) = UnixStream::pair()?;
+        let granted = Granted::of(theirs.as_fd(), std::slice::from_ref(&channel));
+        let inherited = channel.descriptors().into_iter().chain([theirs.as_fd()]);
+        inherited.into_iter().try_for_each(|descriptor| rustix::io::fcntl_setfd(descriptor, FdFlags::empty()))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("protection-app").env(GRANT_VARIABLE, granted.encode()).stdin(Stdio::null());
+        command.args(["--items", &plan.items.to_string(), "--bytes", &plan.bytes.to_string()]);
+        if plan.echo {
+            command.arg("--echo");
+        }
+        let child = command.spawn().context("cannot start the other process")?;
+        let other = Other { child, channel: channel.clone(), _life: life };
+        let until = Instant::now() + PATIENCE;
+        while !channel.is_attached() {
+            ensure!(Instant::now() < until, "the other process does not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok((other, Remote::new(channel, guard::Options::default(), Arc::new(Stats::new("bench")))))
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.channel.end();
+        // a child of ours that is not waited for yet
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Nanoseconds a request over the rounds.
+fn time<S: Service>(
+    options: &ProtectionOptions,
+    plan: Plan,
+    service: S,
+    requests: u64,
+) -> Result<(crate::stats::Summary, f64)> {
+    let mut clients = Clients::new(plan, service)?;
+    measure(&options.common, [requests / 4, requests], |requests| clients.run(requests), |ns| ns)
+}
+
+fn one(options: &ProtectionOptions, plan: Plan, place: &str, requests: u64) -> Result<(crate::stats::Summary, f64)> {
+    let same_cpu = options.common.cpu.map(|cpu| cpu as u32);
+    let (place, cpu) = match place {
+        "inline" if plan.echo => return time(options, plan, Echo::default(), requests),
+        "inline" => {
+            let shared = Arc::new(items(&plan)?);
+            let stats = shared.stats();
+            return time(options, plan, kv::Server::new(shared, plan.options(), stats), requests);
+        }
+        "other" => (Place::Other { spin: SPIN }, Some(options.app_cpu)),
+        "same" => (Place::Same, same_cpu),
+        place => bail!("no place is called {place}"),
+    };
+    let (_other, remote) = Other::start(place, cpu, &plan)?;
+    time(options, plan, remote, requests)
+}
+
+/// Runs it.
+pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
+    if let Some(cpu) = options.common.cpu {
+        crate::procs::pin(cpu)?;
+    }
+    let mut figures = Vec::new();
+    for echo in [false, true] {
+        let what = if echo { "echo" } else { "kv GET" };
+        let cases = [(1, 1)].into_iter().chain(BATCHES.map(|batch| (CONNECTIONS, batch)));
+        for (connections, batch) in cases {
+            let mut inline = None;
+            for place in ["inline", "other", "same"] {
+                let requests = if place == "same" { 20_000 } else { 200_000 };
+                let (summary, mean) = one(options, plan(options, echo, connections, batch), place, requests)?;
+                let median = summary.median;
+                let (unit, load) = match connections {
+                    1 => ("ns a round trip", "unloaded".to_owned()),
+                    connections => ("ns a request", format!("{connections} connections, batch {batch}")),
+                };
+                let what = format!("{what} of {} bytes, {load}: {place}", options.bytes);
+                let figure = Figure {
+                    what,
+                    unit,
+                    decimals: 0,
+                    summary,
+                    mean: Some(mean),
+                    asked: asked(echo, connections, batch, place),
+                };
+                let ratio =
+                    inline.map(|inline: f64| format!("; {:.2} of inline's rate", inline / median)).unwrap_or_default();
+                println!("{}{ratio}", figure.line());
+                inline.get_or_insert(median);
+                figures.push(figure);
+            }
+        }
+    }
+    if let Some(out) = &options.out {
+        let method = format!(
+            "Server's time a request over the in-memory pipe: stack and service in one thread (inline), the service in a process on another \
+             processor (other) or on the same (same), over shared memory that the server judges. Medians of {} rounds.",
+            options.common.rounds
+        );
+        write(out, "protection", "What a process of its own costs", &method, &figures)?;
+    }
+    Ok(())
+}
+
+/// What the project asks of itself.
+fn asked(echo: bool, connections: usize, batch: usize, place: &str) -> Option<&'static str> {
+    match (place, connections, batch, echo) {
+        ("other", 1, ..) => Some("1000 ns more than inline"),
+        ("other", _, 16.., false) => Some("0.8 of inline's rate"),
+        ("other", _, 16.., true) => Some("0.6 of inline's rate"),
+        _ => None,
+    }
+}
+
+/// The other process.
+pub(crate) fn app(options: &AppOptions) -> Result<()> {
+    let threads = client::attach()?.context("started by `simoom-bench protection`")?;
+    let attached = threads.first().context("no thread was granted")?;
+    let plan =
+        Plan { items: options.items, bytes: options.bytes as usize, connections: 1024, batch: 64, echo: options.echo };
+    if options.echo {
+        client::run(attached, Echo::default())?;
+        return Ok(());
+    }
+    let shared = Arc::new(items(&plan)?);
+    let stats = shared.stats();
+    client::run(attached, kv::Server::new(shared, plan.options(), stats))?;
+    Ok(())
+}

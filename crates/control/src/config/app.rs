@@ -1,0 +1,128 @@
+//! Applications in processes of their own: `[[app]]`, `simoom run`, and services that are placed there.
+
+use super::{Places, twice};
+use crate::words::{Listen, Placed, Placement, Switch, Within};
+use serde::Deserialize;
+use std::net::SocketAddr;
+
+/// How `simoom run` runs its program.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct AppOptions {
+    /// Where the program runs: same (on the processor of the thread that serves it) or cpu=N; default: same
+    #[arg(long, value_name = "PLACE")]
+    pub place: Option<Placement>,
+    /// Start the program again when it ends: on or off; default: on
+    #[arg(long, value_name = "on|off")]
+    pub restart: Option<Switch>,
+    /// Most connections at once; default: 16384
+    #[arg(long, value_name = "N")]
+    pub connections: Option<Within<1, 1_000_000>>,
+}
+
+/// `[[app]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AppEntry {
+    /// what it is called in metrics and messages; default: the program's file name
+    pub name: Option<String>,
+    /// the program and its arguments
+    pub program: Vec<String>,
+    /// where it listens, over TCP and UDP
+    pub listen: Vec<Placed<Listen>>,
+    /// same or cpu=N
+    pub place: Option<Placed<Placement>>,
+    /// the user that it runs as; default: app-user of [control]
+    pub user: Option<String>,
+    /// whether it is started again when it ends
+    pub restart: Option<Switch>,
+    /// most connections at once
+    pub connections: Option<Within<1, 1_000_000>>,
+}
+
+/// An application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct App {
+    /// what it is called
+    pub name: String,
+    /// the program and its arguments
+    pub program: Vec<String>,
+    /// where it listens
+    pub listen: Vec<SocketAddr>,
+    /// never inline
+    pub place: Placement,
+    /// the user that it runs as
+    pub user: Option<String>,
+    /// whether it is started again when it ends
+    pub restart: bool,
+    /// most connections
+    pub connections: usize,
+}
+
+const CONNECTIONS: usize = 16_384;
+
+/// What a program is called that has no name.
+fn name_of(program: &[String]) -> String {
+    let file = program.first().map_or("", |program| program.rsplit('/').next().unwrap_or(program));
+    file.to_owned()
+}
+
+/// The application of `simoom run`.
+pub(super) fn of_command_line(
+    places: &Places<'_>,
+    program: &[String],
+    listen: &[Placed<Listen>],
+    options: &AppOptions,
+    errors: &mut Vec<String>,
+) -> App {
+    twice(places, listen, "--listen", errors);
+    if listen.is_empty() {
+        errors.push("no listener; add --listen ADDR:PORT".into());
+    }
+    let place = options.place.unwrap_or(Placement::Same);
+    if place == Placement::Inline {
+        errors.push("--place inline: a program runs in a process of its own; give same or cpu=N".into());
+    }
+    App {
+        name: name_of(program),
+        program: program.to_vec(),
+        listen: listen.iter().map(|placed| placed.value.0).collect(),
+        place,
+        user: None,
+        restart: options.restart.is_none_or(|on| on.0),
+        connections: options.connections.map_or(CONNECTIONS, |n| n.0 as usize),
+    }
+}
+
+/// The applications of a configuration file.
+pub(super) fn of_file(places: &Places<'_>, entries: &[AppEntry], errors: &mut Vec<String>) -> Vec<App> {
+    let mut apps = Vec::<App>::new();
+    for entry in entries {
+        twice(places, &entry.listen, "listen", errors);
+        let name = entry.name.clone().unwrap_or_else(|| name_of(&entry.program));
+        let at = entry.listen.first().map_or_else(|| "[[app]]".to_owned(), |listen| places.at(listen, ""));
+        if entry.program.is_empty() {
+            errors.push(format!("{at}: [[app]] has no program; add program = [\"/path\", \"argument\"]"));
+        }
+        if entry.listen.is_empty() {
+            errors.push(format!("{at}: app `{name}` has no listener; add listen = [\"ADDR:PORT\"]"));
+        }
+        if apps.iter().any(|app| app.name == name) {
+            errors.push(format!("{at}: another app is called `{name}`, too; give each a name"));
+        }
+        let place = entry.place.as_ref().map_or(Placement::Same, |place| place.value);
+        if let Some(placed) = entry.place.as_ref().filter(|place| place.value == Placement::Inline) {
+            let at = places.at(placed, "place");
+            errors.push(format!("{at}: a program runs in a process of its own; give same or cpu=N"));
+        }
+        apps.push(App {
+            name,
+            program: entry.program.clone(),
+            listen: entry.listen.iter().map(|placed| placed.value.0).collect(),
+            place,
+            user: entry.user.clone(),
+            restart: entry.restart.is_none_or(|on| on.0),
+            connections: entry.connections.map_or(CONNECTIONS, |n| n.0 as usize),
+        });
+    }
+    apps
+}

@@ -1,0 +1,306 @@
+//! Applications in processes of their own: their channels, who keeps their processes, and what they become before they run.
+//!
+//! To become another user and to have a network namespace of one's own takes privileges, and a server has none left when an
+//! application has to be started again. So each is kept by a process (`simoom keep-app`) that the server starts before it drops its
+//! privileges. It starts the program, waits for its end, says so over a socket, and starts it again when it is told; when the socket
+//! closes, however the server has ended, the program is killed. Between the keeper and the program stands `simoom enter-app`, which
+//! becomes the application's user, in a network namespace without a device, without capabilities and a way to gain any, under a
+//! filter of system calls, and then executes the program in its own place.
+//!
+//! In the server a thread for each application ([`supervise`]) follows what the keeper says: the engine's threads reset the connections
+//! of one that has ended, and when all have, it is started again, after a while that grows while it ends soon.
+
+mod keep;
+mod services;
+
+pub(crate) use keep::{EnterCommand, enter, keep};
+pub(crate) use services::{EchoApp, KvApp, echo, kv};
+
+use crate::config::Settings;
+use crate::error::{Error, reason};
+use crate::service::Division;
+use crate::words::Placement;
+use guard::stats::Stats;
+use guard::{Channel, Granted, Options, Place, Remote, State};
+use keep::Keeper;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The receive window of an application's connections.
+pub(crate) const WINDOW_BYTES: usize = 64 << 10;
+/// How long an application on a processor of its own looks for events before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long an application may take to find its memory.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// How soon one that has ended is started again, at first and at most; for one that ran so long it is as at first.
+const RESTART_FIRST: Duration = Duration::from_millis(100);
+const RESTART_MOST: Duration = Duration::from_secs(10);
+const RAN_WELL: Duration = Duration::from_secs(1);
+/// How often a thread that waits looks for what nobody tells it.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The engine's end of one application, with the listeners that it was granted.
+pub(crate) struct Placed {
+    pub(crate) listeners: Range<u16>,
+    pub(crate) remote: Remote,
+}
+
+#[derive(Debug)]
+struct Seat {
+    listeners: Range<u16>,
+    /// one for each thread of each engine, and its counters
+    channels: Vec<(Arc<Channel>, Arc<Stats>)>,
+}
+
+/// The engines' ends of all applications.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seats(Arc<(Vec<Seat>, AtomicUsize)>);
+
+impl Seats {
+    /// So many threads' ends, for one engine; the number of the first.
+    pub(crate) fn take(&self, threads: usize) -> usize {
+        self.0.1.fetch_add(threads, Ordering::Relaxed)
+    }
+
+    /// The ends of a thread, numbered over all engines.
+    pub(crate) fn remotes(&self, thread: usize) -> Vec<Placed> {
+        let placed = |seat: &Seat| {
+            let (channel, stats) = seat.channels.get(thread)?;
+            let remote = Remote::new(channel.clone(), Options::default(), stats.clone());
+            Some(Placed { listeners: seat.listeners.clone(), remote })
+        };
+        self.0.0.iter().filter_map(placed).collect()
+    }
+
+    /// Every thread's counters.
+    pub(crate) fn stats(&self) -> impl Iterator<Item = Arc<Stats>> {
+        self.0.0.iter().flat_map(|seat| seat.channels.iter().map(|(_, stats)| stats.clone()))
+    }
+}
+
+/// An application that is kept, and not started yet.
+#[derive(Debug)]
+struct App {
+    name: String,
+    restart: bool,
+    keeper: Keeper,
+    channels: Vec<Arc<Channel>>,
+    /// the server's end of what tells the application that the server is there
+    _life: UnixStream,
+}
+
+/// What an application is started as.
+struct Wanted {
+    name: String,
+    program: Vec<String>,
+    listeners: Range<u16>,
+    place: Placement,
+    user: Option<String>,
+    restart: bool,
+    connections: usize,
+}
+
+/// The services and programs that have processes of their own.
+fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    let own = |name: &str, program: Vec<String>, listeners, place, connections| Wanted {
+        name: name.to_owned(),
+        program: [vec!["/proc/self/exe".to_owned()], program].concat(),
+        listeners,
+        place,
+        user: settings.app_user.clone(),
+        restart: true,
+        connections,
+    };
+    if let Some(kv) = settings.kv.as_ref().filter(|kv| kv.place != Placement::Inline) {
+        let listeners = division.kv_from..division.echo_from;
+        all.push(own("kv", services::kv_arguments(kv), listeners, kv.place, kv.connections));
+    }
+    if let Some(echo) = settings.echo.as_ref().filter(|echo| echo.place != Placement::Inline) {
+        let listeners = division.echo_from..division.app_from;
+        all.push(own("echo", services::echo_arguments(echo), listeners, echo.place, 1));
+    }
+    let mut from = division.app_from;
+    for app in &settings.apps {
+        let listeners = from..from + app.listen.len() as u16;
+        from = listeners.end;
+        all.push(Wanted {
+            name: app.name.clone(),
+            program: app.program.clone(),
+            listeners,
+            place: app.place,
+            user: app.user.clone().or_else(|| settings.app_user.clone()),
+            restart: app.restart,
+            connections: app.connections,
+        });
+    }
+    all
+}
+
+/// Applications whose memory is there and whose keepers wait.
+#[derive(Debug)]
+pub(crate) struct Apps {
+    seats: Seats,
+    apps: Vec<App>,
+}
+
+impl Apps {
+    /// Makes the memory for engines of so many threads, and starts the keepers. Needs the privileges that they keep.
+    ///
+    /// # Errors
+    /// No memory, no such user, no process.
+    pub(crate) fn open(settings: &Settings, division: Division, threads: usize) -> Result<Apps, Error> {
+        let (mut seats, mut apps) = (Vec::new(), Vec::new());
+        for wanted in wanted(settings, division) {
+            let failed =
+                |error: std::io::Error| Error::environment(format!("application {}: {}", wanted.name, reason(&error)));
+            let connections = wanted.connections.div_ceil(threads.max(1)).max(1) as u32;
+            let channel = |thread: usize| {
+                let cpu = settings.cpus.as_ref().and_then(|cpus| cpus.get(thread % cpus.len()));
+                let (place, cpu) = match wanted.place {
+                    Placement::Cpu(cpu) => (Place::Other { spin: SPIN }, Some(cpu)),
+                    _ => (Place::Same, cpu.map(|cpu| *cpu as u32)),
+                };
+                Channel::new(thread as u16, place, cpu, connections)
+            };
+            let channels = (0..threads).map(channel).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let (life, theirs) = UnixStream::pair().map_err(failed)?;
+            let granted = Granted::of(theirs.as_fd(), &channels);
+            let descriptors = channels.iter().flat_map(|channel| channel.descriptors()).chain([theirs.as_fd()]);
+            let user = wanted.user.as_deref().or(settings.user.as_deref());
+            let keeper = Keeper::spawn(user, &granted, &wanted.program, descriptors)
+                .map_err(|why| Error::environment(format!("application {}: {why}", wanted.name)))?;
+            let with_stats = |channel: &Arc<Channel>| (channel.clone(), Arc::new(Stats::new(&wanted.name)));
+            let channels_of_seat = channels.iter().map(with_stats).collect();
+            seats.push(Seat { listeners: wanted.listeners, channels: channels_of_seat });
+            apps.push(App { name: wanted.name, restart: wanted.restart, keeper, channels, _life: life });
+        }
+        Ok(Apps { seats: Seats(Arc::new((seats, AtomicUsize::new(0)))), apps })
+    }
+
+    /// The engines' ends.
+    pub(crate) fn seats(&self) -> Seats {
+        self.seats.clone()
+    }
+
+    /// Starts every application and waits until each has found its memory.
+    ///
+    /// # Errors
+    /// One that does not.
+    pub(crate) fn start(self) -> Result<Supervised, Error> {
+        let thread =
+            |error: std::io::Error| Error::environment(format!("a thread cannot be started: {}", reason(&error)));
+        let stop = Arc::<AtomicBool>::default();
+        let mut supervised = Supervised { stop: stop.clone(), threads: Vec::new(), channels: Vec::new() };
+        for mut app in self.apps {
+            for channel in &app.channels {
+                supervised.threads.push(channel.attend().map_err(thread)?);
+                supervised.channels.push(channel.clone());
+            }
+            let (ready, is_ready) = mpsc::sync_channel(1);
+            let (name, stop) = (app.name.clone(), stop.clone());
+            let supervisor = std::thread::Builder::new().name(format!("app-{name}"));
+            let join = supervisor.spawn(move || app.supervise(&stop, &ready)).map_err(thread)?;
+            supervised.threads.push(join);
+            match is_ready.recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => return Err(Error::environment(format!("application {name}: {why}"))),
+                Err(_) => return Err(Error::environment(format!("application {name}: nobody supervises it"))),
+            }
+        }
+        Ok(supervised)
+    }
+}
+
+/// Applications at work. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Supervised {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    channels: Vec<Arc<Channel>>,
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.channels.iter().for_each(|channel| channel.end());
+        for thread in self.threads.drain(..) {
+            // one that panicked was shown by the panic hook
+            let _ = thread.join();
+        }
+    }
+}
+
+impl App {
+    /// Starts the application, and again when it has ended.
+    fn supervise(&mut self, stop: &AtomicBool, ready: &mpsc::SyncSender<Result<(), String>>) {
+        let mut rest = RESTART_FIRST;
+        loop {
+            let began = Instant::now();
+            let outcome = self.run_once(stop, ready);
+            self.channels.iter().for_each(|channel| channel.lose());
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+            let (why, done) = match outcome {
+                Ok(why) => (why, !self.restart),
+                Err(why) => (why, true),
+            };
+            // for who waits for the first start; later nobody does
+            let _ = ready.try_send(Err(why.clone()));
+            if done {
+                tracing::error!("application {}: {why}; it is not started again", self.name);
+                return;
+            }
+            rest = if began.elapsed() > RAN_WELL { RESTART_FIRST } else { rest };
+            tracing::warn!("application {}: {why}; it is started again in {} ms", self.name, rest.as_millis());
+            let until = Instant::now() + rest;
+            rest = (rest * 2).min(RESTART_MOST);
+            let is_clean = |channel: &Arc<Channel>| channel.state() == State::Down;
+            while Instant::now() < until || !self.channels.iter().all(is_clean) {
+                if stop.load(Ordering::Acquire) {
+                    return;
+                }
+                std::thread::sleep(LOOK.min(rest));
+            }
+        }
+    }
+
+    /// One life of the application: how it ended, or an error when its keeper has.
+    fn run_once(&mut self, stop: &AtomicBool, ready: &mpsc::SyncSender<Result<(), String>>) -> Result<String, String> {
+        if !self.channels.iter().all(|channel| channel.open()) {
+            return Err("its memory is in use".into());
+        }
+        let pid = self.keeper.start()?;
+        let until = Instant::now() + STARTS_WITHIN;
+        let mut attached = false;
+        while !stop.load(Ordering::Acquire) {
+            if !attached && self.channels.iter().all(|channel| channel.is_attached()) {
+                attached = true;
+                tracing::info!("application {}: process {pid} is there", self.name);
+                // who waits for the first start; later nobody does
+                let _ = ready.try_send(Ok(()));
+            }
+            if !attached && Instant::now() >= until {
+                self.keeper.kill()?;
+                self.keeper.wait()?;
+                return Ok(format!("process {pid} did not take its memory in {} s", STARTS_WITHIN.as_secs()));
+            }
+            if self.channels.iter().any(|channel| channel.is_condemned()) {
+                self.keeper.kill()?;
+                self.keeper.wait()?;
+                return Ok(format!("process {pid} was ended with the service that it belonged to"));
+            }
+            let patience = if attached { LOOK } else { Duration::from_millis(1) };
+            if let Some(how) = self.keeper.hear(patience)? {
+                return Ok(format!("process {pid} has ended: {how}"));
+            }
+        }
+        Ok("stopping".into())
+    }
+}

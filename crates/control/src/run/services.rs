@@ -1,0 +1,128 @@
+//! Our own services as applications: the same code that runs inline.
+
+use crate::config::{Echo, Kv};
+use crate::error::{Error, reason};
+use crate::secrets::random;
+use app::Service;
+use guard::client::Attached;
+use guard::{client, jail};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// `simoom kv-app`: what the store needs to know, settled by the server.
+#[derive(Debug, clap::Args)]
+pub struct KvApp {
+    #[arg(long)]
+    memory_bytes: u64,
+    #[arg(long)]
+    item_bytes: u64,
+    #[arg(long)]
+    connections: usize,
+    #[arg(long)]
+    idle_s: Option<u64>,
+    #[arg(long)]
+    send_timeout_s: u64,
+    #[arg(long)]
+    shared_nothing: bool,
+    /// the wall clock's seconds at the server's zero
+    #[arg(long)]
+    unix_at_zero_s: u64,
+}
+
+/// `simoom echo-app`.
+#[derive(Debug, clap::Args)]
+pub struct EchoApp {
+    #[arg(long)]
+    port: Vec<u16>,
+    #[arg(long)]
+    any_source_port: bool,
+}
+
+/// The arguments of [`kv`].
+pub(super) fn kv_arguments(kv: &Kv) -> Vec<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let mut all = vec!["kv-app".to_owned()];
+    let mut add = |name: &str, value: u64| all.extend([name.to_owned(), value.to_string()]);
+    add("--memory-bytes", kv.memory_bytes);
+    add("--item-bytes", kv.item_bytes);
+    add("--connections", kv.connections as u64);
+    add("--send-timeout-s", kv.send_timeout_s.into());
+    add("--unix-at-zero-s", now);
+    if let Some(idle) = kv.idle_s {
+        add("--idle-s", idle.into());
+    }
+    all.extend(kv.shared_nothing.then(|| "--shared-nothing".to_owned()));
+    all
+}
+
+/// The arguments of [`echo`].
+pub(super) fn echo_arguments(echo: &Echo) -> Vec<String> {
+    let mut all = vec!["echo-app".to_owned()];
+    all.extend(echo.listen.iter().flat_map(|at| ["--port".to_owned(), at.port().to_string()]));
+    all.extend(echo.any_source_port.then(|| "--any-source-port".to_owned()));
+    all
+}
+
+/// What this process was granted, a thread each.
+fn granted() -> Result<Vec<Attached>, Error> {
+    let granted = client::attach().map_err(|error| Error::environment(reason(&error)))?;
+    granted.ok_or_else(|| Error::input("this command is started by a server: see --place"))
+}
+
+/// Runs a service on every thread until the server ends.
+fn serve<S: Service>(threads: &[Attached], make: impl Fn(usize) -> S + Sync) -> Result<String, Error> {
+    let failed = |error: std::io::Error| Error::environment(reason(&error));
+    jail::inner().map_err(failed)?;
+    let outcomes = std::thread::scope(|scope| {
+        let make = &make;
+        let others = threads.iter().enumerate().skip(1);
+        let others = others.map(|(thread, attached)| scope.spawn(move || client::run(attached, make(thread))));
+        let others: Vec<_> = others.collect();
+        let first = threads.first().map_or(Ok(()), |attached| client::run(attached, make(0)));
+        let others =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))));
+        others.chain([first]).collect::<Result<Vec<()>, _>>()
+    });
+    outcomes.map_err(failed)?;
+    Ok(String::new())
+}
+
+/// The store.
+///
+/// # Errors
+/// What it was granted is not there.
+pub(crate) fn kv(options: &KvApp) -> Result<String, Error> {
+    let threads = granted()?;
+    let number = || random().map(u64::from_ne_bytes);
+    let secret = number().and_then(|first| Ok([first, number()?]));
+    let secret = secret.map_err(|error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error))))?;
+    let limits = kv::Limits {
+        memory_bytes: options.memory_bytes,
+        item_bytes: options.item_bytes,
+        threads: threads.len(),
+        secret,
+        shared_nothing: options.shared_nothing,
+    };
+    let shared = Arc::new(kv::Shared::new(limits));
+    let told = kv::Options {
+        connections: options.connections,
+        buffers: options.connections,
+        idle: options.idle_s.map(Duration::from_secs),
+        stuck: Duration::from_secs(options.send_timeout_s),
+        threads: threads.len(),
+        clock: kv::Clock { unix_at_zero_s: options.unix_at_zero_s },
+        ..kv::Options::default()
+    };
+    let make = |thread| kv::Server::new(shared.clone(), kv::Options { thread, ..told.clone() }, shared.stats());
+    serve(&threads, make)
+}
+
+/// Echo.
+///
+/// # Errors
+/// What it was granted is not there.
+pub(crate) fn echo(options: &EchoApp) -> Result<String, Error> {
+    let threads = granted()?;
+    let told = echo::Options { ports: options.port.clone(), any_source_port: options.any_source_port };
+    serve(&threads, |_| echo::Server::with_stats(told.clone(), Arc::default()))
+}

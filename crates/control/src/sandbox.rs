@@ -1,0 +1,179 @@
+//! What the server takes from itself once everything is open (`--sandbox`): the file system but for what it serves and writes
+//! (Landlock), and every system call that it has no use for (seccomp).
+//!
+//! Both belong to threads and are inherited, so they are set on the first thread before any other starts, when the capabilities have
+//! gone (`privileges`). Neither can be taken back.
+//!
+//! A call that is not allowed fails with EPERM; the process is not killed. Whoever has taken a thread over gains nothing from
+//! the difference, since no call that would help him is let through either way. A server that meets a call nobody thought of, in
+//! another version of the C library or in the path of a rare error, goes on serving and has one failed call to log. The price is that
+//! attempts are not counted: the kernel does not tell of an EPERM.
+//!
+//! Landlock names directories by what they are, not by their names, so what is allowed is decided at the start: [`paths`] says how
+//! the files of a later reload are thought of. A reload that needs another is refused like any other that cannot be read, with a line that
+//! says why ([`explain`]).
+
+mod calls;
+mod paths;
+
+use crate::config::Settings;
+use crate::error::{Error, reason};
+use crate::words::Sandbox;
+use base::counter::{Figure, Report};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use paths::Allowed;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// What this process may read or write by name, once that is decided.
+static BOUNDS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// What is in force, for as long as the process lives.
+#[derive(Debug)]
+pub(crate) struct Confined {
+    /// in words, for the log and `ctl status`
+    said: String,
+    landlock: bool,
+    seccomp: bool,
+    /// directories of /proc are what was allowed only while somebody has them open
+    _held: Vec<PathFd>,
+}
+
+impl Confined {
+    /// In words.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+}
+
+impl Report for Confined {
+    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
+        for (by, on) in [("landlock", self.landlock), ("seccomp", self.seccomp)] {
+            let help = "1 where the server has confined itself, by the kernel's means";
+            let labels = [("by", by)];
+            show(Figure { name: "sandboxed", help, gauge: true, labels: &labels, value: u64::from(on) });
+        }
+    }
+}
+
+/// Confines this thread and all that it starts. `files` are those that were read beside the ones that the settings name.
+///
+/// # Errors
+/// `--sandbox on`, and a kernel that lacks the means.
+pub(crate) fn confine<'a>(
+    settings: &'a Settings,
+    files: impl Iterator<Item = &'a str>,
+    control: Option<&Path>,
+) -> Result<Confined, Error> {
+    if settings.sandbox == Sandbox::Off {
+        return Ok(Confined { said: "off".into(), landlock: false, seccomp: false, _held: Vec::new() });
+    }
+    let allowed = Allowed::of(settings, files, control);
+    let bounds = allowed.bounds();
+    let (landlock, held) = match restrict(&allowed) {
+        Ok((said, held)) => {
+            // nobody decides twice
+            let _ = BOUNDS.set(bounds);
+            (Ok(said), held)
+        }
+        Err(why) => (Err(why), Vec::new()),
+    };
+    let seccomp = calls::filter();
+    if settings.sandbox == Sandbox::On {
+        for (what, outcome) in [("landlock", landlock.as_ref().err()), ("seccomp", seccomp.as_ref().err())] {
+            if let Some(why) = outcome {
+                let line = format!("--sandbox on: {what}: {why}; give --sandbox auto to do with what the kernel has");
+                return Err(Error::environment(line));
+            }
+        }
+    }
+    let said = match (&landlock, &seccomp) {
+        (Ok(landlock), Ok(())) => format!("{landlock}, seccomp"),
+        (Ok(landlock), Err(why)) => format!("{landlock}; no seccomp: {why}"),
+        (Err(why), Ok(())) => format!("seccomp; no landlock: {why}"),
+        (Err(first), Err(second)) => format!("none: landlock: {first}; seccomp: {second}"),
+    };
+    Ok(Confined { said, landlock: landlock.is_ok(), seccomp: seccomp.is_ok(), _held: held })
+}
+
+/// Rights to the file system are those that Landlock knew when this was written; later ones would be denied untested.
+const FILES: ABI = ABI::V5;
+const PORTS: ABI = ABI::V4;
+
+/// Puts this thread under Landlock. Gives what is in force, in words, and what has to stay open.
+fn restrict(allowed: &Allowed) -> Result<(String, Vec<PathFd>), String> {
+    let failed = |error: &dyn std::fmt::Display| error.to_string();
+    // no connection goes out and no port is opened any more; who manages us may listen at an abstract address
+    let abstract_manager = std::env::var_os("NOTIFY_SOCKET").is_some_and(|at| at.as_encoded_bytes().starts_with(b"@"));
+    let scope = if abstract_manager { Scope::Signal.into() } else { Scope::Signal | Scope::AbstractUnixSocket };
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(FILES))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(PORTS)))
+        .and_then(|rules| rules.scope(scope))
+        .and_then(Ruleset::create)
+        .map_err(|error| failed(&error))?;
+    let mut held = Vec::new();
+    for (path, rights) in allowed.rights() {
+        // what is not there, or not for us, needs no rule
+        let Ok(fd) = PathFd::new(path) else { continue };
+        let rights = if path.is_dir() { rights } else { rights & AccessFs::from_file(FILES) };
+        rules = rules.add_rule(PathBeneath::new(&fd, rights)).map_err(|error| failed(&error))?;
+        if path.starts_with("/proc") {
+            held.push(fd);
+        }
+    }
+    let status = rules.restrict_self().map_err(|error| failed(&error))?;
+    match (status.ruleset, status.landlock) {
+        (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => Err("not among the kernel's lsm=".into()),
+        (RulesetStatus::NotEnforced, _) => Err("the kernel has none (Linux 5.13 has)".into()),
+        (_, LandlockStatus::Available { effective_abi, .. }) => {
+            Ok((format!("landlock (ABI {})", effective_abi as i32), held))
+        }
+        _ => Ok(("landlock".into(), held)),
+    }
+}
+
+/// To read files and directories.
+fn reading() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir
+}
+
+/// To write to files, and to make them.
+fn writing() -> BitFlags<AccessFs> {
+    AccessFs::WriteFile | AccessFs::MakeReg
+}
+
+/// Why `path` cannot be opened: the system's word, and the sandbox's part in it.
+pub(crate) fn explain(path: &Path, error: &io::Error) -> String {
+    let said = reason(error);
+    match outside(path, error) {
+        true => {
+            format!("{said}: it lies outside of what the server allowed itself to read when it started, see --sandbox")
+        }
+        false => said,
+    }
+}
+
+/// The same as an error.
+pub(crate) fn explained(path: &str, error: io::Error) -> io::Error {
+    match outside(Path::new(path), &error) {
+        true => io::Error::new(error.kind(), explain(Path::new(path), &error)),
+        false => error,
+    }
+}
+
+fn outside(path: &Path, error: &io::Error) -> bool {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return false;
+    }
+    // the names of files are no secret to Landlock
+    let (Some(bounds), Ok(real)) = (BOUNDS.get(), path.canonicalize()) else { return false };
+    !bounds.iter().any(|bound| real.starts_with(bound))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! A thread that confines itself, and what it then can and cannot do. Only that thread: the others of the test go on as they were.
+
+use super::*;
+use rustix::net::{AddressFamily, SocketType};
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+
+/// Does something in a thread that is confined to `allowed`; None on a kernel without the means.
+fn confined<T: Send>(allowed: &Allowed, then: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let outcome = restrict(allowed).and_then(|(_, held)| calls::filter().map(|()| held));
+            match outcome {
+                Ok(_held) => Some(then()),
+                Err(why) => {
+                    eprintln!("not tested: {why}");
+                    None
+                }
+            }
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn allowed(text: &str) -> Allowed {
+    Allowed::of(&crate::config::from_text("s.toml", text).unwrap(), std::iter::empty(), None)
+}
+
+fn denied<T: std::fmt::Debug>(outcome: io::Result<T>) -> bool {
+    outcome.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
+#[test]
+fn only_what_is_served_can_be_read_and_only_the_log_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["srv/www/site", "log", "other"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    fs::write(at("srv/www/site/index.html"), "here").unwrap();
+    fs::write(at("other/secret"), "there").unwrap();
+    let text = format!(
+        "[web]\nroot = \"{}\"\naccess-log = \"{}\"\n",
+        at("srv/www/site").display(),
+        at("log/access.log").display()
+    );
+    confined(&allowed(&text), || {
+        assert_eq!(fs::read_to_string(at("srv/www/site/index.html")).unwrap(), "here");
+        assert_eq!(fs::read_dir(at("srv/www")).unwrap().count(), 1);
+        assert!(denied(fs::read(at("other/secret"))));
+        assert!(denied(fs::read("/etc/passwd")));
+        assert!(denied(fs::read_dir("/")));
+        assert!(denied(fs::write(at("srv/www/site/new"), "")));
+        assert!(denied(fs::remove_file(at("srv/www/site/index.html"))));
+        fs::OpenOptions::new().append(true).create(true).open(at("log/access.log")).unwrap();
+        assert!(denied(fs::read(at("log/access.log"))));
+        assert!(denied(fs::rename(at("log/access.log"), at("log/renamed"))));
+        // what threads and the division of memory look at
+        fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        fs::read_to_string("/proc/meminfo").unwrap();
+        fs::File::open("/dev/urandom").unwrap();
+        // what is said of it
+        let error = fs::read(at("other/secret")).unwrap_err();
+        assert_eq!(explain(&at("other/secret"), &error), "Permission denied");
+    });
+}
+
+#[test]
+fn no_program_is_started_and_nobody_is_connected_to() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    confined(&allowed("[echo]\n"), || {
+        assert!(denied(Command::new("/bin/true").status()));
+        assert!(denied(TcpStream::connect(at)));
+        // what is open goes on
+        datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
+        assert_eq!(datagrams.recv(&mut [0; 8]).unwrap(), 1);
+        for family in [AddressFamily::PACKET, AddressFamily::VSOCK, AddressFamily::XDP] {
+            let outcome = rustix::net::socket(family, SocketType::RAW, None);
+            assert_eq!(outcome.err(), Some(rustix::io::Errno::PERM), "{family:?}");
+        }
+        let me = rustix::process::getpid();
+        assert_eq!(rustix::process::test_kill_process(me), Err(rustix::io::Errno::PERM));
+        assert!(denied(fs::set_permissions(file.path(), fs::metadata(file.path()).unwrap().permissions())));
+    });
+}
+
+#[test]
+fn threads_that_it_starts_are_confined_as_well() {
+    confined(&allowed("[echo]\n"), || {
+        let started = std::thread::Builder::new().name("started".into()).spawn(|| {
+            // memory comes and goes, also in pieces of its own
+            let much = vec![1u8; 64 << 20];
+            (much.iter().step_by(4096).count(), denied(fs::read("/etc/passwd")))
+        });
+        assert_eq!(started.unwrap().join().unwrap(), (16384, true));
+        let panicked = std::thread::spawn(|| panic!("as a service may")).join();
+        assert!(panicked.is_err());
+    });
+}
+
+#[test]
+fn off_changes_nothing_and_says_so() {
+    let settings = crate::config::from_text("s.toml", "[echo]\n[control]\nsandbox = \"off\"\n").unwrap();
+    let confined = std::thread::spawn(move || confine(&settings, std::iter::empty(), None)).join().unwrap().unwrap();
+    assert_eq!(confined.said(), "off");
+    assert!(fs::read("/etc/passwd").is_ok());
+    let mut figures = Vec::new();
+    confined.report(&mut |figure| figures.push((figure.labels[0].1.to_owned(), figure.value)));
+    assert_eq!(figures, [("landlock".to_owned(), 0), ("seccomp".to_owned(), 0)]);
+}

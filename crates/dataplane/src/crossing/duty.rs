@@ -1,0 +1,334 @@
+//! Threads that are not needed, and come back.
+//!
+//! Of the threads of an interface the first so many are *on duty* ([`Owners::on_duty`]); the first always is. Each sees by itself whether
+//! it is meant.
+//!
+//! One that is not needed gives all its groups away, with their connections, to those that are. Where the NIC's table follows, it waits
+//! until that brings nothing to its queue any more. What arrives there all the same the first thread takes: it *stands in*, by the lease of
+//! [`port::Inlet`]. Then nothing wakes the thread that is off duty but notes of other threads and an empty fill ring, and its
+//! processor is free.
+//!
+//! A queue changes its server so that no frame overtakes another: who has it stops taking, and asks all others, who answer behind the frames
+//! that it forwarded to them (a *fence*). With the last answer every frame of the queue is where it belongs, and the next one begins.
+//! What arrives meanwhile waits in the receive ring. It goes back in the same way. A thread that does not answer is waited for a
+//! while and no longer.
+//!
+//! A thread that is on duty again asks each one before it for a share of its groups, once it has its queue. What is uneven then levels
+//! out by the balance.
+//!
+//! A port without an inlet keeps its queue: its thread forwards what comes, and sleeps between.
+
+use super::{Crossing, Departure, Note};
+use base::{Burst, Instant};
+use std::time::Duration;
+
+/// How long a fence is waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// After so many frames of a queue its own thread is to fill it up.
+const FILL_EVERY: usize = 1024;
+/// Who stands in.
+const FIRST: u16 = 0;
+
+/// Who has the queue of this thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Queue {
+    /// it has it itself
+    #[default]
+    Kept,
+    /// nobody: it is on its way to the first thread
+    Going,
+    /// the first thread
+    Gone,
+    /// the first thread, who is asked for it
+    AskedFor,
+}
+
+/// A queue that this thread has for another.
+#[derive(Debug)]
+struct Standing {
+    queue: u16,
+    /// frames taken since its thread was woken
+    taken: usize,
+}
+
+/// A queue on its way to another thread.
+#[derive(Debug)]
+struct Fence {
+    queue: u16,
+    to: u16,
+    /// threads that have not answered
+    answers: usize,
+    /// when they are not waited for any more; None until the clock is read
+    until: Option<Instant>,
+}
+
+/// One thread's part.
+#[derive(Debug, Default)]
+pub(super) struct Duty {
+    /// it serves no groups
+    off: bool,
+    queue: Queue,
+    /// it has not yet asked for a share
+    returns: bool,
+    standing: Vec<Standing>,
+    fences: Vec<Fence>,
+    /// frames that waited at queues of others at the last look
+    waits_elsewhere: usize,
+    /// something has happened since the last look, so that there may be a next step
+    again: bool,
+    /// when there will be
+    later: Option<Instant>,
+}
+
+impl Duty {
+    /// Whether it serves groups.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        !self.off
+    }
+
+    /// Whether there is nothing to be done about it.
+    #[inline]
+    fn is_settled(&self) -> bool {
+        !self.off && !self.returns && self.queue == Queue::Kept && self.fences.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn on_note(&mut self) {
+        self.again = !self.is_settled();
+    }
+
+    #[inline]
+    pub(super) fn wants_another_look(&self) -> bool {
+        self.again
+    }
+
+    /// When there is something to do though nothing comes.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.fences.iter().map(|fence| fence.until.unwrap_or(Instant::ZERO)).chain(self.later).min()
+    }
+}
+
+impl Crossing {
+    /// Whether this thread serves groups, or is to.
+    pub(super) fn is_on_duty(&self) -> bool {
+        usize::from(self.me) < self.owners.on_duty()
+    }
+
+    /// Whether this thread is not needed.
+    pub(crate) fn is_off_duty(&self) -> bool {
+        self.duty.off
+    }
+
+    /// Whether what arrives at this thread's queue is its own to take.
+    #[inline]
+    pub(crate) fn has_queue(&self) -> bool {
+        self.duty.queue == Queue::Kept
+    }
+
+    /// Queues of others that this thread serves.
+    pub(super) fn standing(&self) -> arrayvec::ArrayVec<u16, { crate::MOST_THREADS }> {
+        self.duty.standing.iter().map(|standing| standing.queue).collect()
+    }
+
+    #[inline]
+    pub(crate) fn stands_in(&self) -> bool {
+        !self.duty.standing.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn waits_elsewhere(&self) -> usize {
+        self.duty.waits_elsewhere
+    }
+
+    pub(super) fn set_waits_elsewhere(&mut self, frames: usize) {
+        self.duty.waits_elsewhere = frames;
+    }
+
+    /// Looks whether the thread is needed, with so many frames that wait at its port.
+    #[inline]
+    pub(super) fn attend(&mut self, now: Instant, waiting: usize) {
+        if !self.is_on_duty() || !self.duty.is_settled() {
+            self.attend_to_change(now, waiting);
+        }
+    }
+
+    #[cold]
+    fn attend_to_change(&mut self, now: Instant, waiting: usize) {
+        self.duty.again = false;
+        self.duty.later = None;
+        self.look_at_fences(now);
+        let on = self.is_on_duty();
+        if on == self.duty.off {
+            self.duty.off = !on;
+            self.duty.returns = on;
+            // what was to go elsewhere is thought over
+            self.departures.clear();
+            if !on {
+                self.wishes.clear();
+                self.balance.iter().for_each(crate::balance::Balance::rest);
+                self.counters.busy.set(0);
+                self.counters.backlog.set(0);
+            }
+        }
+        if on {
+            self.come_back();
+        } else {
+            self.go(now, waiting);
+        }
+    }
+
+    fn come_back(&mut self) {
+        match self.duty.queue {
+            Queue::Kept if self.duty.returns => {
+                self.duty.returns = false;
+                let me = self.me;
+                (0..me).for_each(|other| self.note(other, Note::Share { of: me + 1, by: me }));
+            }
+            Queue::Gone => {
+                self.duty.queue = Queue::AskedFor;
+                self.note(FIRST, Note::Back { queue: self.me });
+            }
+            Queue::Kept | Queue::Going | Queue::AskedFor => {}
+        }
+    }
+
+    fn go(&mut self, now: Instant, waiting: usize) {
+        if self.departures.is_empty() && self.mine.contains(&true) {
+            self.deal_out();
+        }
+        if self.duty.queue != Queue::Kept || !self.can_be_stood_for() || !self.has_nothing() {
+            return;
+        }
+        // what has arrived at the queue of groups whose entries have turned is older than what arrives at their new one
+        let turned_at = self.turner.as_ref().map_or(Some(now), super::Turner::done_at);
+        let Some(turned_at) = turned_at else { return };
+        if now < turned_at {
+            self.duty.later = Some(turned_at);
+            return;
+        }
+        if (waiting == 0 || self.turner.is_none()) && self.shut_out() {
+            self.duty.queue = Queue::Going;
+            self.fence(self.me, FIRST);
+        } else {
+            self.duty.again = true;
+        }
+    }
+
+    /// Whether no group is here, on its way here, or still to be forwarded from here.
+    fn has_nothing(&mut self) -> bool {
+        self.departures.is_empty()
+            && self.coming.is_empty()
+            && self.leaving.is_empty()
+            && self.arrivals.is_empty()
+            && self.replayed.is_empty()
+            && self.unsent.is_empty()
+            && self.owners.count(self.me) == 0
+    }
+
+    /// Gives every group to one of those on duty, whoever has the least then.
+    fn deal_out(&mut self) {
+        let balance = self.balance.as_ref();
+        let seen = |thread| u64::from(balance.map_or(0, |balance| balance.shown_by(thread)));
+        let mut loads: Vec<u64> = (0..self.owners.on_duty()).map(seen).collect();
+        for group in (0..self.mine.len()).map(|group| group as u16) {
+            let least = loads.iter().enumerate().min_by_key(|(_, load)| **load);
+            let Some(to) = least.map(|(to, _)| to as u16).filter(|to| self.may_depart(group, *to)) else { continue };
+            // one without a frame counts too, lest all of those go to one thread
+            loads[usize::from(to)] += 1 + u64::from(balance.map_or(0, |balance| balance.weight(group)));
+            self.departures.push_back(Departure { group, to });
+        }
+    }
+
+    /// A thread that is on duty again gets one of `of` parts of our groups.
+    pub(super) fn share(&mut self, of: u16, by: u16) {
+        if self.duty.off {
+            return;
+        }
+        let weight = |group| self.balance.as_ref().map_or(0, |balance| balance.weight(group));
+        let goes = |group: u16| self.departures.iter().any(|departure| departure.group == group);
+        let ours = (0..self.mine.len()).map(|group| group as u16).filter(|group| self.may_depart(*group, by));
+        let mut ours: Vec<u16> = ours.filter(|group| self.departures.is_empty() || !goes(*group)).collect();
+        ours.sort_by_key(|group| std::cmp::Reverse(weight(*group)));
+        let of = usize::from(of.max(1));
+        let part = ours.into_iter().skip(of / 2).step_by(of);
+        self.departures.extend(part.map(|group| Departure { group, to: by }));
+    }
+
+    fn fence(&mut self, queue: u16, to: u16) {
+        let others: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
+        self.duty.fences.push(Fence { queue, to, answers: others.len(), until: None });
+        others.into_iter().for_each(|other| self.note(other, Note::Fence { queue }));
+    }
+
+    pub(super) fn take_fenced(&mut self, queue: u16) {
+        let Some(at) = self.duty.fences.iter().position(|fence| fence.queue == queue) else { return };
+        self.duty.fences[at].answers -= 1;
+        if self.duty.fences[at].answers == 0 {
+            self.hand_over(at);
+        }
+    }
+
+    /// Those that were not answered for long are done: what has not been taken by then is late already.
+    fn look_at_fences(&mut self, now: Instant) {
+        let mut at = 0;
+        while at < self.duty.fences.len() {
+            if now < *self.duty.fences[at].until.get_or_insert(now + PATIENCE) {
+                at += 1;
+            } else {
+                self.counters.hurried.add(1);
+                self.hand_over(at);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, at: usize) {
+        let Fence { queue, to, .. } = self.duty.fences.swap_remove(at);
+        if queue == self.me {
+            self.duty.queue = Queue::Gone;
+            self.duty.again = true;
+        }
+        self.note(to, Note::Queue { queue });
+    }
+
+    /// The queue is this thread's to serve.
+    pub(super) fn take_queue(&mut self, queue: u16) {
+        if queue == self.me {
+            self.let_in();
+            self.duty.queue = Queue::Kept;
+            self.duty.again = true;
+        } else {
+            self.duty.standing.push(Standing { queue, taken: 0 });
+            self.watch(queue, true);
+        }
+    }
+
+    /// Its own thread wants a queue back.
+    pub(super) fn give_back(&mut self, queue: u16) {
+        let Some(at) = self.duty.standing.iter().position(|standing| standing.queue == queue) else { return };
+        self.duty.standing.swap_remove(at);
+        self.duty.waits_elsewhere = 0;
+        self.watch(queue, false);
+        self.fence(queue, queue);
+        self.duty.again = true;
+    }
+
+    /// Sorts what has arrived at the queue of a thread that is off duty, as that one would.
+    pub(super) fn sort_for_absent(&mut self, queue: u16, received: &mut Burst, rx: &mut Burst, lost: &mut Burst) {
+        if let Some(standing) = self.duty.standing.iter_mut().find(|standing| standing.queue == queue) {
+            standing.taken += received.len();
+            if standing.taken >= FILL_EVERY {
+                standing.taken = 0;
+                self.touched[usize::from(queue)] = true;
+            }
+        }
+        // by a way of its own: the other thread may still forward older ones of a group that came to it since
+        let way = Some(self.me);
+        for frame in received.drain(..) {
+            match self.owners.group(frame.bytes()) {
+                None => rx.push(frame),
+                Some(group) => self.place(group, frame, way, rx, lost),
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Loops with and without queues, stepped in any order: what the answers look like from outside.
+
+use super::*;
+use crate::bell::Bell;
+use crate::crossing::{Helpers, crossings};
+use crate::{MOST_THREADS, Owners};
+use port::Facts;
+use port::guest::{Housed, house};
+use port::pipe::{self, Pipe};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use wire::ethernet::{EtherType, Link};
+use wire::flow::Flow;
+use wire::{Protocol, Sum, ipv4, udp};
+
+const GROUPS: usize = 8;
+const AT: usize = 14 + 20 + 8;
+
+/// A datagram of a flow with its number.
+fn write(frame: &mut Frame, flow: u16, number: u32) {
+    let mut bytes = vec![0; AT];
+    bytes.extend(number.to_be_bytes());
+    bytes.resize(60, 0);
+    let payload_bytes = 8 + bytes.len() - AT;
+    Link { dst: [2; 6], src: [4; 6], tag: None, ether_type: EtherType::IPV4 }.write(&mut bytes);
+    let mut head = [0; 20];
+    let (src, dst) = ([203, 0, 113, 9].into(), [192, 0, 2, 1].into());
+    ipv4::Header { src, dst, protocol: Protocol::UDP, ttl: 64, payload_bytes }.write(&mut head);
+    bytes[14..34].copy_from_slice(&head);
+    udp::write(&mut bytes[34..], flow, 53, Sum::pseudo_v4(src, dst, Protocol::UDP, payload_bytes as u16));
+    assert!(frame.fill(&bytes));
+}
+
+fn read(frame: &Frame) -> (u16, u32) {
+    let bytes = frame.bytes();
+    let number = u32::from_be_bytes(bytes[AT..AT + 4].try_into().unwrap());
+    (Flow::of_frame(bytes).unwrap().src().port(), number)
+}
+
+/// A device that takes so many frames, until it is given room again.
+struct Narrow {
+    pipe: Pipe,
+    room: usize,
+}
+
+impl Port for Narrow {
+    fn facts(&self) -> &Facts {
+        self.pipe.facts()
+    }
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        self.pipe.receive(into, limit)
+    }
+    fn waiting(&mut self) -> usize {
+        self.pipe.waiting()
+    }
+    fn transmit_room(&mut self) -> usize {
+        self.room
+    }
+    fn transmit(&mut self, from: &mut Burst) -> usize {
+        let n = from.len().min(self.room);
+        self.room -= n;
+        let mut some = Burst::new();
+        some.extend(from.drain(..n));
+        self.pipe.transmit(&mut some)
+    }
+    fn flush(&mut self) -> Outgoing {
+        self.pipe.flush()
+    }
+    fn take(&mut self) -> Option<Frame> {
+        self.pipe.take()
+    }
+    fn give(&mut self, frame: Frame) {
+        self.pipe.give(frame);
+    }
+}
+
+struct Nothing;
+impl Service for Nothing {
+    fn datagrams(&mut self, _: Instant, _: app::Listener, _: &mut [app::Datagram<'_>]) {}
+}
+
+/// Sends every frame back and knows the next number of each flow, which goes along with its group.
+struct Echo {
+    groups: Arc<Groups>,
+    next: BTreeMap<u16, BTreeMap<u16, u32>>,
+}
+
+impl Floor for Echo {
+    fn input<S: Service>(&mut self, _: Instant, rx: &mut Burst, tx: &mut Burst, _: &mut Burst, _: &mut S) {
+        for frame in rx.drain(..) {
+            let (flow, number) = read(&frame);
+            let group = self.groups.of(&Flow::of_frame(frame.bytes()).unwrap());
+            let next = self.next.get_mut(&group).expect("the thread has the group").entry(flow).or_default();
+            assert_eq!(number, *next, "flow {flow} at its thread");
+            *next += 1;
+            tx.push(frame);
+        }
+    }
+
+    fn poll<S: Service>(&mut self, _: Instant, _: &mut dyn Supply, _: &mut Burst, _: &mut S) -> Option<Instant> {
+        None
+    }
+
+    fn depart<S: Service>(&mut self, _: Instant, group: u16, _: &mut S) -> Parcel {
+        Box::new((group, self.next.remove(&group).expect("a group that is here")))
+    }
+
+    fn arrive<S: Service>(&mut self, _: Instant, parcel: Parcel, _: &mut S) {
+        let (group, next) = *parcel.downcast::<(u16, BTreeMap<u16, u32>)>().unwrap();
+        assert!(self.next.insert(group, next).is_none());
+    }
+}
+
+struct World {
+    now: Instant,
+    loops: Vec<Loop<Housed<Narrow>, Nothing, Echo>>,
+    owners: Arc<Owners>,
+    clients: Vec<Pipe>,
+    frames: u32,
+    sent: BTreeMap<u16, u32>,
+    answered: BTreeMap<u16, u32>,
+}
+
+impl World {
+    fn new(queues: usize, guests: usize) -> World {
+        let threads = queues + guests;
+        assert!(threads <= MOST_THREADS);
+        // fewer than a ring between two threads holds, so that none can be lost there
+        let frames = 1500 / queues as u32;
+        let config = pipe::Config { queues, frames, ring_frames: 2048, ..pipe::Config::default() };
+        let (clients, servers, pools) = pipe::pair_with_pools(&config, guests).unwrap();
+        let servers = servers.into_iter().map(|pipe| Narrow { pipe, room: 100 }).collect();
+        let owners = Arc::new(Owners::new(Groups::keyed(GROUPS, [7, 9]), threads, |group| group % threads as u16));
+        let bells: Vec<_> = (0..threads).map(|_| Arc::new(Bell::new().unwrap())).collect();
+        let helpers = Helpers::new(GROUPS, (0..threads).map(|_| None));
+        let crossings = crossings(&owners, None, None, 0, &bells, &helpers);
+        let floor = |me: usize| {
+            let ours = (0..GROUPS as u16).filter(|group| usize::from(owners.owner(*group)) == me);
+            Echo { groups: owners.groups().clone(), next: ours.map(|group| (group, BTreeMap::new())).collect() }
+        };
+        let ports = house(servers, pools, 0).into_iter().enumerate().zip(crossings);
+        let loops =
+            ports.map(|((me, port), crossing)| Loop::new(port, floor(me), Nothing, 64).with_crossing(Some(crossing)));
+        let loops = loops.collect();
+        let (sent, answered) = Default::default();
+        World { now: Instant::ZERO, loops, owners, clients, frames, sent, answered }
+    }
+
+    /// A flow's frames always come to one queue, which need not be its owner's.
+    fn send(&mut self, flow: u16) {
+        let queue = usize::from(flow) % self.clients.len();
+        let client = &mut self.clients[queue];
+        let Some(mut frame) = client.take() else { return };
+        let number = self.sent.entry(flow).or_default();
+        write(&mut frame, flow, *number);
+        *number += 1;
+        let mut burst = Burst::new();
+        burst.push(frame);
+        client.transmit(&mut burst);
+    }
+
+    fn cycle(&mut self, at: usize) -> Activity {
+        self.now += Duration::from_micros(10);
+        let activity = self.loops[at].cycle(self.now);
+        let mut burst = Burst::new();
+        for client in &mut self.clients {
+            while client.receive(&mut burst, 64) > 0 {
+                for frame in burst.drain(..) {
+                    let (flow, number) = read(&frame);
+                    let next = self.answered.entry(flow).or_default();
+                    assert_eq!(number, *next, "flow {flow} on its way out");
+                    *next += 1;
+                    client.give(frame);
+                }
+            }
+            client.flush();
+        }
+        activity
+    }
+
+    fn set_room(&mut self, queue: usize, room: usize) {
+        let Housed::Host(_) = self.loops[queue].port() else { panic!("thread {queue} has no queue") };
+        self.loops[queue].port().queue_mut().unwrap().room = room;
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..100 {
+            (0..self.clients.len()).for_each(|queue| self.set_room(queue, 10_000));
+            for at in 0..self.loops.len() {
+                self.cycle(at);
+            }
+        }
+    }
+
+    fn check(mut self) {
+        assert_eq!(self.sent, self.answered);
+        for (me, cycles) in self.loops.iter_mut().enumerate() {
+            let (on, groups) = (me < self.owners.on_duty(), cycles.stack().next.len());
+            assert_eq!((groups == 0, groups), (!on || self.owners.count(me as u16) == 0, self.owners.count(me as u16)));
+            assert!(cycles.may_rest(self.now), "thread {me}");
+            let counters = cycles.crossing().unwrap().counters();
+            assert_eq!((counters.lost.get(), counters.hurried.get()), (0, 0));
+        }
+        let home = self.clients.iter_mut().map(|client| std::iter::from_fn(|| client.take()).count() as u32);
+        assert_eq!(home.sum::<u32>(), self.frames * self.clients.len() as u32);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u16, u8),
+    Cycle(usize),
+    Want(usize, u16),
+    Duty(usize),
+    Room(usize, usize),
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u16..12, 1u8..40).prop_map(|(flow, times)| Step::Send(flow, times)),
+        8 => (0usize..6).prop_map(Step::Cycle),
+        2 => (0usize..6, 0u16..GROUPS as u16).prop_map(|(thread, group)| Step::Want(thread, group)),
+        1 => (1usize..6).prop_map(Step::Duty),
+        2 => (0usize..3, 0usize..200).prop_map(|(queue, room)| Step::Room(queue, room)),
+    ]
+}
+
+proptest! {
+    /// Threads with queues and without run in any order, groups move, threads go and come back, devices take now much and now nothing:
+    /// every question is answered, and in each flow questions and answers keep their order.
+    #[test]
+    fn nothing_is_lost_and_nothing_overtakes(
+        queues in 1usize..4,
+        guests in 0usize..4,
+        steps in prop::collection::vec(a_step(), 1..400),
+    ) {
+        let mut world = World::new(queues, guests);
+        for step in steps {
+            match step {
+                Step::Send(flow, times) => (0..times).for_each(|_| world.send(flow)),
+                Step::Cycle(thread) => { world.cycle(thread % (queues + guests)); }
+                Step::Want(thread, group) => {
+                    world.loops[thread % (queues + guests)].crossing().unwrap().want(group);
+                }
+                Step::Duty(count) => world.owners.set_on_duty(count.min(queues + guests)),
+                Step::Room(queue, room) => world.set_room(queue % queues, room),
+            }
+        }
+        world.settle();
+        world.check();
+    }
+}
+
+/// A world of one queue and one guest, whose group is wanted by the other while an answer of it waits to leave; the group.
+fn on_its_way_out() -> (World, u16) {
+    let mut world = World::new(1, 1);
+    let flow = (1..100).find(|flow| {
+        let (src, dst) = (([203, 0, 113, 9], *flow).into(), ([192, 0, 2, 1], 53).into());
+        world.owners.owner(world.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap())) == 1
+    });
+    let flow = flow.unwrap();
+    let (src, dst) = (([203, 0, 113, 9], flow).into(), ([192, 0, 2, 1], 53).into());
+    let group = world.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap());
+    world.loops[0].crossing().unwrap().want(group);
+    world.send(flow);
+    world.cycle(0);
+    world.set_room(0, 0);
+    assert_eq!(world.cycle(1).transmitted, 1);
+    (world, group)
+}
+
+#[test]
+fn a_group_waits_for_what_was_sent_for_it() {
+    let (mut world, group) = on_its_way_out();
+    for _ in 0..10 {
+        let activity = world.cycle(1);
+        assert_eq!((activity.outgoing, activity.next), (Outgoing::Waiting, None));
+        assert!(world.loops[1].may_rest(world.now));
+        assert_eq!(world.owners.owner(group), 1);
+    }
+    world.set_room(0, 10);
+    world.cycle(0);
+    world.cycle(1);
+    assert_eq!(world.owners.owner(group), 0);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn a_host_that_does_not_run_keeps_no_group_for_ever() {
+    let (mut world, group) = on_its_way_out();
+    world.cycle(1);
+    world.now += HELD;
+    world.cycle(1);
+    assert_eq!(world.owners.owner(group), 0);
+    assert_eq!(world.loops[1].crossing().unwrap().counters().hurried.get(), 1);
+}

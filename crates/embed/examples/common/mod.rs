@@ -1,0 +1,52 @@
+//! What the examples share: the options that say where a service runs.
+
+use clap::Args;
+use embed::Builder;
+use std::net::{IpAddr, SocketAddr};
+
+/// Where to serve.
+#[derive(Args, Debug)]
+pub(crate) struct Place {
+    /// Serves over AF_XDP on this interface; without it on kernel sockets
+    #[arg(long)]
+    interface: Option<String>,
+    /// An address that nobody has, with its prefix (192.0.2.7/24), to be ours; with --interface
+    #[arg(long, value_parser = prefixed)]
+    own: Vec<(IpAddr, u8)>,
+    /// The router for what is not on the link of an own address
+    #[arg(long)]
+    gateway: Vec<IpAddr>,
+    /// Threads on kernel sockets; with --interface one for each queue
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+}
+
+fn prefixed(text: &str) -> Result<(IpAddr, u8), String> {
+    let (addr, bits) = text.split_once('/').ok_or("an address with its prefix, such as 192.0.2.7/24")?;
+    let addr: IpAddr = addr.parse().map_err(|error| format!("{error}"))?;
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    let bits = bits.parse().ok().filter(|bits| *bits <= most).ok_or(format!("a prefix of 0 to {most} bits"))?;
+    Ok((addr, bits))
+}
+
+impl Place {
+    /// A builder for the place.
+    pub(crate) fn builder(&self) -> Builder {
+        let mut builder = Builder::new().threads(self.threads);
+        if let Some(interface) = &self.interface {
+            builder = builder.interface(interface);
+        }
+        builder = self.own.iter().fold(builder, |builder, (addr, bits)| builder.own(*addr, *bits));
+        self.gateway.iter().fold(builder, |builder, addr| builder.gateway(*addr))
+    }
+}
+
+/// Says where a server is to be reached, one line that tests read, too.
+#[allow(dead_code, reason = "the client listens nowhere")]
+pub(crate) fn say_ready(server: &embed::Server) {
+    let at: Vec<String> = server.addresses().iter().map(SocketAddr::to_string).collect();
+    println!("ready at {}", at.join(" "));
+    if let Some(described) = server.described() {
+        eprintln!("{described}");
+    }
+}

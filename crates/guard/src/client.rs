@@ -1,0 +1,207 @@
+//! The client library: the same service code, with this memory for an engine.
+//!
+//! [`run`] gives a service its events and lets it call [`Calls`], which answers at once from what it knows: how much credit a
+//! connection has, which handles live. What a call comes to is written behind the calls before it; the dataplane takes them in their
+//! order. Ranges of content are copied into the transmit area as there is credit, and each holds its version until the last byte
+//! was copied. Nobody else writes what the dataplane reads meanwhile, but were it so, what is sent would be wrong and nothing else.
+//!
+//! When the dataplane ends, every connection is told dead and [`run`] returns.
+
+mod calls;
+mod outbox;
+mod shared;
+
+pub use calls::Calls;
+pub use shared::{Attached, attach, attach_to};
+
+use crate::layout::{self, ADDRESSES_BYTES, Event, EventKind, SEND_BYTES};
+use app::{Connection, Datagram, Ecn, Listener, Service, Waker};
+pub(crate) use shared::{Shared, Woken};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Events taken in one batch.
+const BATCH: u32 = 64;
+/// How often a sleeping thread looks whether the dataplane is still there.
+const LIFE_EVERY: Duration = Duration::from_millis(100);
+/// How long a thread sleeps that waits for the dataplane to take calls, which nobody tells it.
+const BLOCKED_SLEEP: Duration = Duration::from_micros(200);
+
+/// Runs a service for one thread of the application until the dataplane ends.
+///
+/// # Errors
+/// What is shared is not what this version knows.
+pub fn run<S: Service>(attached: &Attached, service: S) -> io::Result<()> {
+    run_while(attached, service, &AtomicBool::new(true))
+}
+
+/// Runs a service until the dataplane ends, or `goes_on` is false; then without a word to either side.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &AtomicBool) -> io::Result<()> {
+    let shared = attached.shared()?;
+    let woken = Arc::<Woken>::default();
+    let waker = {
+        let (shared, woken) = (shared.clone(), woken.clone());
+        Waker::new(move || woken.wake(&shared))
+    };
+    let mut client = Client::new(shared.clone());
+    service.begin(&waker);
+    shared.pin()?;
+    shared.attach();
+    let spin = shared.spin();
+    let (mut looked, mut idle_since) = (Instant::now(), None::<Instant>);
+    while goes_on.load(Ordering::Relaxed) {
+        let worked = client.batch(&mut service, &woken);
+        if worked {
+            idle_since = None;
+            continue;
+        }
+        if !spin.is_zero() {
+            let now = Instant::now();
+            if now - *idle_since.get_or_insert(now) < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+        }
+        if !service.may_rest(shared.now()) {
+            continue;
+        }
+        let most = if client.calls.is_blocked() { BLOCKED_SLEEP } else { LIFE_EVERY };
+        shared.sleep(client.tail, &woken, most);
+        if looked.elapsed() >= LIFE_EVERY {
+            looked = Instant::now();
+            if !attached.is_alive() {
+                client.end_all(&mut service);
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One thread's end of the channel.
+pub(crate) struct Client {
+    calls: Calls,
+    /// events taken
+    tail: u32,
+    /// an event's payload, copied out
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn new(shared: Arc<Shared>) -> Client {
+        Client { calls: Calls::new(shared), tail: 0, bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES] }
+    }
+
+    /// One batch of events and what the service makes of them; whether there was anything.
+    pub(crate) fn batch<S: Service>(&mut self, service: &mut S, woken: &Woken) -> bool {
+        let shared = self.calls.shared().clone();
+        let waiting = shared.event_head().wrapping_sub(self.tail).min(BATCH);
+        let was_woken = woken.take();
+        let news = service.has_news();
+        let waits = self.calls.has_waiting();
+        if waiting == 0 && !was_woken && !news && !waits {
+            return false;
+        }
+        let now = shared.now();
+        self.calls.begin(now);
+        service.cycle(now);
+        service.woken(now, &mut self.calls);
+        for _ in 0..waiting {
+            let event = shared.event(self.tail);
+            self.tail = self.tail.wrapping_add(1);
+            if let Some(event) = event {
+                self.tell(service, event);
+            }
+        }
+        self.calls.pump_waiting();
+        // calls first: who sees that the events were taken sees what they came to
+        let published = self.calls.publish();
+        shared.set_event_tail(self.tail);
+        waiting > 0 || was_woken || news || published
+    }
+
+    fn tell<S: Service>(&mut self, service: &mut S, event: Event) {
+        let length = (event.length as usize).min(self.bytes.len());
+        let bytes = &mut self.bytes[..length];
+        self.calls.shared().payload(event.offset, bytes);
+        let (now, calls) = (self.calls.now(), &mut self.calls);
+        let connection = Connection { index: event.handle.index, generation: event.handle.generation };
+        if event.kind == EventKind::Knock {
+            let Some(addresses) = bytes.first_chunk::<ADDRESSES_BYTES>() else { return };
+            let addresses = layout::decode_addresses(addresses);
+            calls.knock(connection);
+            service.knock(now, calls, Listener(event.listener), connection, addresses);
+            calls.reject_unanswered(connection);
+            return;
+        }
+        if event.kind == EventKind::Datagram {
+            return tell_datagram(service, calls, event, bytes);
+        }
+        let Some(cookie) = calls.cookie(connection) else { return };
+        match event.kind {
+            EventKind::Recv => {
+                if calls.received(connection, length) {
+                    service.recv(now, calls, connection, cookie, bytes);
+                }
+            }
+            EventKind::Eof => {
+                if calls.is_open(connection) {
+                    service.eof(now, calls, connection, cookie);
+                }
+            }
+            EventKind::Sent => {
+                if let Some(room) = calls.sent(connection, event.bytes) {
+                    service.sent(now, calls, connection, cookie, event.bytes as usize, room);
+                }
+            }
+            EventKind::Timer => {
+                if calls.is_open(connection) {
+                    service.timer(now, calls, connection, cookie);
+                }
+            }
+            EventKind::Dead => {
+                calls.forget(connection);
+                service.dead(now, connection, cookie, layout::reason(event.detail));
+            }
+            EventKind::Knock | EventKind::Datagram => {}
+        }
+    }
+
+    /// The dataplane has ended, and its connections with it.
+    fn end_all<S: Service>(&mut self, service: &mut S) {
+        let now = self.calls.now();
+        for (connection, cookie) in self.calls.all() {
+            self.calls.forget(connection);
+            service.dead(now, connection, cookie, app::DeadReason::Reset);
+        }
+    }
+}
+
+/// A datagram as a burst of one; the answer goes out as a call.
+fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: Event, bytes: &mut [u8]) {
+    let Some((addresses, question)) = bytes.split_first_chunk::<ADDRESSES_BYTES>() else { return };
+    let (addresses, length) = (layout::decode_addresses(addresses), question.len());
+    let mut buffer = calls.take_buffer();
+    buffer[..length].copy_from_slice(question);
+    // the largest answer is told with the question
+    let capacity = (event.bytes as usize).clamp(length, buffer.len());
+    let mut burst = [Datagram::new(&mut buffer[..capacity], length, Ecn::from_bits(event.detail), addresses)];
+    service.datagrams(calls.now(), Listener(event.listener), &mut burst);
+    if let Some(bytes) = burst[0].reply_bytes() {
+        calls.reply(event.handle, &buffer[..bytes]);
+    }
+    calls.give_buffer(buffer);
+}
+
+/// Wakes and has them seen: for [`Shared::sleep`].
+impl Woken {
+    fn wake(&self, shared: &Shared) {
+        self.set();
+        shared.wake_self();
+    }
+}

@@ -1,0 +1,483 @@
+//! Calls: answered from what is known here, written for the dataplane to do.
+
+use super::outbox::Outbox;
+use super::shared::Shared;
+use crate::lane::Lane;
+use crate::layout::{
+    BUDGET_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES,
+};
+use app::{CallError, Connection, Range, SENDV_RANGES, Streams};
+use base::Instant;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Gone,
+    Told,
+    Open,
+    /// closed or aborted here; its death will be told
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Finish {
+    #[default]
+    Nothing,
+    Shutdown,
+    Close,
+}
+
+#[derive(Default)]
+struct Conn {
+    phase: Phase,
+    generation: u32,
+    cookie: u64,
+    /// bytes delivered and not given back
+    told: u64,
+    /// bytes sent by calls and not reported
+    posted: u64,
+    outbox: Outbox,
+    shut: bool,
+    finish: Finish,
+    /// stands in the line of those that want room
+    waits: bool,
+}
+
+/// The calls of one thread of an application.
+pub struct Calls {
+    shared: Arc<Shared>,
+    owner: u16,
+    conns: Vec<Conn>,
+    lane: Lane,
+    /// where the payload of each slot ends
+    ends: Box<[u64]>,
+    head: u32,
+    published: u32,
+    tail: u32,
+    rung: u32,
+    /// the call that was written last and nobody has seen
+    last: Option<(u32, Call)>,
+    /// calls for which there was no slot
+    overflow: VecDeque<Call>,
+    /// who wants room in the lane, in the ring or in the budget
+    line: VecDeque<Connection>,
+    posted: u64,
+    now: Instant,
+    buffer: Vec<u8>,
+}
+
+impl Calls {
+    pub(super) fn new(shared: Arc<Shared>) -> Calls {
+        let connections = shared.connections() as usize;
+        Calls {
+            owner: shared.owner(),
+            conns: (0..connections).map(|_| Conn::default()).collect(),
+            lane: Lane::new(TRANSMIT_BYTES),
+            ends: vec![0; CALL_SLOTS as usize].into(),
+            head: 0,
+            published: 0,
+            tail: 0,
+            rung: 0,
+            last: None,
+            overflow: VecDeque::new(),
+            line: VecDeque::new(),
+            posted: 0,
+            now: Instant::ZERO,
+            buffer: vec![0; SEND_BYTES],
+            shared,
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn conn(&mut self, connection: Connection) -> Result<&mut Conn, CallError> {
+        match self.conns.get_mut(connection.index as usize) {
+            Some(conn) if conn.generation == connection.generation && conn.phase != Phase::Gone => Ok(conn),
+            _ => Err(CallError::NoConnection),
+        }
+    }
+
+    fn call(&self, kind: CallKind, connection: Connection) -> Call {
+        Call::plain(kind, self.owner, Handle { index: connection.index, generation: connection.generation })
+    }
+
+    /// Looks at how far the dataplane is.
+    fn look(&mut self) {
+        let tail = self.shared.call_tail();
+        if tail != self.tail {
+            self.tail = tail;
+            self.lane.free_to(self.ends[(tail.wrapping_sub(1) % CALL_SLOTS) as usize]);
+        }
+    }
+
+    fn has_slot(&mut self) -> bool {
+        if self.head.wrapping_sub(self.tail) == CALL_SLOTS {
+            self.look();
+        }
+        self.head.wrapping_sub(self.tail) < CALL_SLOTS
+    }
+
+    fn write(&mut self, call: Call) {
+        self.shared.set_call(self.head, &call);
+        self.ends[(self.head % CALL_SLOTS) as usize] = self.lane.end();
+        self.last = Some((self.head, call));
+        self.head = self.head.wrapping_add(1);
+    }
+
+    /// Writes a call without payload, or keeps it behind others that wait for slots.
+    fn post(&mut self, call: Call) {
+        if self.overflow.is_empty() && self.has_slot() {
+            self.write(call);
+        } else {
+            self.overflow.push_back(call);
+        }
+    }
+
+    /// Writes a call with payload of so many bytes, which `fill` puts in from where it is told; false without room.
+    fn post_payload(&mut self, call: Call, bytes: usize, fill: impl FnOnce(&Shared, &mut Conn, usize)) -> bool {
+        if !self.overflow.is_empty() || !self.has_slot() {
+            return false;
+        }
+        let place = self.lane.place(bytes).or_else(|| {
+            self.look();
+            self.lane.place(bytes)
+        });
+        let Some(offset) = place else { return false };
+        if let Some(conn) = self.conns.get_mut(call.handle.index as usize) {
+            fill(&self.shared, conn, offset as usize);
+        }
+        self.write(Call { offset, length: bytes as u32, ..call });
+        true
+    }
+
+    /// Lets the dataplane see what was written; whether there was anything new.
+    pub(super) fn publish(&mut self) -> bool {
+        while !self.overflow.is_empty() && self.has_slot() {
+            if let Some(call) = self.overflow.pop_front() {
+                self.write(call);
+            }
+        }
+        self.last = None;
+        if self.published == self.head {
+            return false;
+        }
+        self.published = self.head;
+        self.shared.publish(self.head, &mut self.rung);
+        true
+    }
+
+    /// Whether something waits for room that the dataplane has made.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.is_blocked() && self.shared.call_tail() != self.tail
+    }
+
+    /// Whether something waits for room.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.line.is_empty() || !self.overflow.is_empty()
+    }
+
+    /// Sends for those that wanted room.
+    pub(super) fn pump_waiting(&mut self) {
+        if !self.is_blocked() {
+            return;
+        }
+        self.look();
+        self.publish();
+        for _ in 0..self.line.len() {
+            let Some(connection) = self.line.pop_front() else { return };
+            if let Ok(conn) = self.conn(connection) {
+                conn.waits = false;
+                self.pump(connection);
+            }
+        }
+    }
+
+    /// Sends what a connection has, as far as there is credit and room.
+    fn pump(&mut self, connection: Connection) {
+        loop {
+            let budget = BUDGET_BYTES - self.posted;
+            let Ok(conn) = self.conn(connection) else { return };
+            if conn.outbox.is_empty() {
+                break;
+            }
+            let credit = CREDIT_BYTES - conn.posted;
+            if credit == 0 {
+                // what is reported gives some back
+                return;
+            }
+            let bytes = conn.outbox.bytes().min(credit).min(budget).min(SEND_BYTES as u64) as usize;
+            let call = self.call(CallKind::Send, connection);
+            let put = |shared: &Shared, conn: &mut Conn, offset: usize| {
+                let mut at = offset;
+                conn.outbox.give(bytes, |part| {
+                    shared.set_payload(at, part);
+                    at += part.len();
+                });
+                conn.posted += bytes as u64;
+            };
+            if bytes == 0 || !self.post_payload(call, bytes, put) {
+                if let Ok(conn) = self.conn(connection)
+                    && !std::mem::replace(&mut conn.waits, true)
+                {
+                    self.line.push_back(connection);
+                }
+                return;
+            }
+            self.posted += bytes as u64;
+        }
+        let Ok(conn) = self.conn(connection) else { return };
+        let kind = match std::mem::take(&mut conn.finish) {
+            Finish::Nothing => return,
+            Finish::Shutdown => CallKind::Shutdown,
+            Finish::Close => CallKind::Close,
+        };
+        let call = self.call(kind, connection);
+        self.post(call);
+    }
+
+    /// A connection that the service is asked about.
+    pub(super) fn knock(&mut self, connection: Connection) {
+        if let Some(conn) = self.conns.get_mut(connection.index as usize) {
+            *conn = Conn { phase: Phase::Told, generation: connection.generation, ..Conn::default() };
+        }
+    }
+
+    pub(super) fn reject_unanswered(&mut self, connection: Connection) {
+        // answered is what it is not any more
+        let _ = self.reject(connection);
+    }
+
+    pub(super) fn cookie(&mut self, connection: Connection) -> Option<u64> {
+        self.conn(connection).ok().filter(|conn| conn.phase != Phase::Told).map(|conn| conn.cookie)
+    }
+
+    pub(super) fn is_open(&mut self, connection: Connection) -> bool {
+        self.conn(connection).is_ok_and(|conn| conn.phase == Phase::Open)
+    }
+
+    /// Bytes were delivered; whether the service wants them.
+    pub(super) fn received(&mut self, connection: Connection, bytes: usize) -> bool {
+        let Ok(conn) = self.conn(connection) else { return false };
+        conn.told += bytes as u64;
+        conn.phase == Phase::Open
+    }
+
+    /// The peer has taken bytes; the room that there is, for a service that still has the connection.
+    pub(super) fn sent(&mut self, connection: Connection, bytes: u64) -> Option<usize> {
+        let conn = self.conn(connection).ok()?;
+        let bytes = bytes.min(conn.posted);
+        conn.posted -= bytes;
+        self.posted -= bytes;
+        self.pump(connection);
+        self.is_open(connection).then(|| self.room(connection))
+    }
+
+    pub(super) fn forget(&mut self, connection: Connection) {
+        if let Ok(conn) = self.conn(connection) {
+            let posted = conn.posted;
+            *conn = Conn::default();
+            self.posted -= posted;
+        }
+    }
+
+    /// Every connection that the service has.
+    pub(super) fn all(&self) -> Vec<(Connection, u64)> {
+        let has = |(_, conn): &(usize, &Conn)| matches!(conn.phase, Phase::Open | Phase::Ended);
+        let name = |(index, conn): (usize, &Conn)| {
+            (Connection { index: index as u32, generation: conn.generation }, conn.cookie)
+        };
+        self.conns.iter().enumerate().filter(has).map(name).collect()
+    }
+
+    /// A buffer for a datagram's answer.
+    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
+    }
+
+    pub(super) fn give_buffer(&mut self, buffer: Vec<u8>) {
+        self.buffer = buffer;
+    }
+
+    /// Answers a datagram; without room the answer is lost, as datagrams are.
+    pub(super) fn reply(&mut self, handle: Handle, bytes: &[u8]) {
+        let call = Call::plain(CallKind::Reply, self.owner, handle);
+        if !self.overflow.is_empty() || !self.has_slot() {
+            return;
+        }
+        let place = self.lane.place(bytes.len()).or_else(|| {
+            self.look();
+            self.lane.place(bytes.len())
+        });
+        if let Some(offset) = place {
+            self.shared.set_payload(offset as usize, bytes);
+            self.write(Call { offset, length: bytes.len() as u32, ..call });
+        }
+    }
+
+    /// Queues behind what the connection has, or sends at once.
+    fn queue(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        let room = self.room(connection);
+        let budget = BUDGET_BYTES - self.posted;
+        let conn = self.conn(connection)?;
+        let wanted: u64 = ranges.iter().map(Range::bytes).sum();
+        let credit = (CREDIT_BYTES - conn.posted).min(budget).min(SEND_BYTES as u64);
+        if conn.outbox.is_empty() && wanted > 0 && wanted <= credit {
+            let call = self.call(CallKind::Send, connection);
+            let put = |shared: &Shared, conn: &mut Conn, offset: usize| {
+                let mut at = offset;
+                for range in ranges {
+                    let bytes = match *range {
+                        Range::Owned(bytes) => bytes,
+                        Range::Object { content, object, start, bytes } => {
+                            &content.bytes(object)[start as usize..(start + bytes) as usize]
+                        }
+                    };
+                    shared.set_payload(at, bytes);
+                    at += bytes.len();
+                }
+                conn.posted += wanted;
+            };
+            if self.post_payload(call, wanted as usize, put) {
+                self.posted += wanted;
+                return Ok(wanted);
+            }
+        }
+        let taken = self.conn(connection)?.outbox.take(ranges, room);
+        self.pump(connection);
+        Ok(taken)
+    }
+
+    fn finish(&mut self, connection: Connection, finish: Finish) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        conn.shut = true;
+        conn.finish = finish;
+        if conn.outbox.is_empty() {
+            self.pump(connection);
+        }
+        Ok(())
+    }
+}
+
+impl Streams for Calls {
+    fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase != Phase::Told {
+            return Err(CallError::WrongState);
+        }
+        (conn.phase, conn.cookie) = (Phase::Open, cookie);
+        self.post(self.call(CallKind::Accept, connection));
+        Ok(())
+    }
+
+    fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
+        if self.conn(connection)?.phase != Phase::Told {
+            return Err(CallError::WrongState);
+        }
+        self.forget(connection);
+        self.post(self.call(CallKind::Reject, connection));
+        Ok(())
+    }
+
+    fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase != Phase::Open || conn.shut {
+            return Err(CallError::WrongState);
+        }
+        let ranges = &ranges[..ranges.len().min(SENDV_RANGES)];
+        if !ranges.iter().all(Range::is_valid) {
+            return Err(CallError::NoSuchRange);
+        }
+        self.queue(connection, ranges)
+    }
+
+    fn room(&self, connection: Connection) -> usize {
+        match self.conns.get(connection.index as usize) {
+            Some(conn) if conn.generation == connection.generation && conn.phase == Phase::Open && !conn.shut => {
+                let used = conn.posted as usize + conn.outbox.owned_bytes();
+                (CREDIT_BYTES as usize).saturating_sub(used)
+            }
+            _ => 0,
+        }
+    }
+
+    fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        conn.told = conn.told.checked_sub(bytes as u64).ok_or(CallError::TooMuch)?;
+        if conn.phase == Phase::Ended || bytes == 0 {
+            return Ok(());
+        }
+        let handle = Handle { index: connection.index, generation: connection.generation };
+        // along with the call before, if that was the same connection's and nobody has seen it
+        if let Some((at, call)) = &mut self.last
+            && call.handle == handle
+            && call.kind != CallKind::Reply as u8
+            && self.overflow.is_empty()
+        {
+            call.done += bytes as u32;
+            self.shared.set_call(*at, call);
+            return Ok(());
+        }
+        let done = bytes as u32;
+        self.post(Call { done, ..self.call(CallKind::Done, connection) });
+        Ok(())
+    }
+
+    fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        match (conn.phase, conn.shut) {
+            (Phase::Open, false) => self.finish(connection, Finish::Shutdown),
+            (Phase::Open, true) => Ok(()),
+            _ => Err(CallError::WrongState),
+        }
+    }
+
+    fn close(&mut self, connection: Connection) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        match conn.phase {
+            Phase::Open => {
+                conn.phase = Phase::Ended;
+                self.finish(connection, Finish::Close)
+            }
+            Phase::Ended => Ok(()),
+            Phase::Told | Phase::Gone => Err(CallError::WrongState),
+        }
+    }
+
+    fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase == Phase::Told {
+            return self.reject(connection);
+        }
+        (conn.phase, conn.outbox, conn.finish) = (Phase::Ended, Outbox::default(), Finish::Nothing);
+        self.post(self.call(CallKind::Abort, connection));
+        Ok(())
+    }
+
+    fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
+        if self.conn(connection)?.phase != Phase::Open {
+            return Ok(());
+        }
+        let at = at.map_or(NEVER, Instant::as_nanos);
+        self.post(Call { at, ..self.call(CallKind::Timer, connection) });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Calls({} of owner {})", self.head.wrapping_sub(self.tail), self.owner)
+    }
+}

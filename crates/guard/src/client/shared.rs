@@ -1,0 +1,235 @@
+//! The application's view of the memory.
+
+use crate::channel::{GRANT_VARIABLE, Granted, ring};
+use crate::layout::{
+    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, SLOT_BYTES, SLOTS_AT, VERSION, control, header,
+};
+use crate::map::Map;
+use base::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::futex;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+/// What one thread of the application was granted.
+#[derive(Debug)]
+pub struct Attached {
+    life: Arc<OwnedFd>,
+    receive: OwnedFd,
+    transmit: OwnedFd,
+    bell: OwnedFd,
+}
+
+/// What this process was granted, a thread each, by its environment; None when it was started by somebody else.
+///
+/// # Errors
+/// The environment says something else than this version knows, or descriptors are not there.
+pub fn attach() -> io::Result<Option<Vec<Attached>>> {
+    let Some(text) = std::env::var_os(GRANT_VARIABLE) else { return Ok(None) };
+    let granted = Granted::decode(&text.to_string_lossy()).map_err(io::Error::other)?;
+    attach_to(&granted).map(Some)
+}
+
+/// The same, by numbers.
+///
+/// # Errors
+/// Descriptors are not there.
+pub fn attach_to(granted: &Granted) -> io::Result<Vec<Attached>> {
+    let life = Arc::new(open(granted.life)?);
+    let thread = |numbers: &[i32; 3]| -> io::Result<Attached> {
+        let [receive, transmit, bell] = numbers.map(open);
+        Ok(Attached { life: life.clone(), receive: receive?, transmit: transmit?, bell: bell? })
+    };
+    granted.channels.iter().map(thread).collect()
+}
+
+/// A descriptor of our own for one that was inherited by number.
+fn open(number: i32) -> io::Result<OwnedFd> {
+    let lost = |error: io::Error| {
+        io::Error::new(error.kind(), format!("descriptor {number}, which {GRANT_VARIABLE} names: {error}"))
+    };
+    crate::map::duplicate(number).map_err(lost)
+}
+
+impl Attached {
+    /// Whether the dataplane is still there.
+    pub fn is_alive(&self) -> bool {
+        let mut life = [PollFd::new(&*self.life, PollFlags::IN | PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let seen = poll(&mut life, Some(&now)).unwrap_or(0);
+        seen == 0 || !life[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
+    }
+
+    /// Both files, as they may be mapped.
+    pub(crate) fn maps(&self) -> io::Result<(Map, Map)> {
+        Ok((Map::new(&self.receive, FILE_BYTES, false)?, Map::new(&self.transmit, FILE_BYTES, true)?))
+    }
+
+    pub(crate) fn files(&self) -> [BorrowedFd<'_>; 2] {
+        [self.receive.as_fd(), self.transmit.as_fd()]
+    }
+
+    /// The memory, mapped.
+    pub(crate) fn shared(&self) -> io::Result<Arc<Shared>> {
+        let (receive, transmit) = self.maps()?;
+        let is_ours = receive.long(header::MAGIC_AT).load(Ordering::Relaxed) == MAGIC;
+        let version = receive.word(header::VERSION_AT).load(Ordering::Relaxed);
+        if !is_ours || version != VERSION {
+            return Err(io::Error::other(format!("the shared memory is of version {version}, and this is {VERSION}")));
+        }
+        let bell = rustix::io::dup(self.bell.as_fd())?;
+        Ok(Arc::new(Shared { receive, transmit, bell, sleeps: AtomicU32::new(0) }))
+    }
+}
+
+/// That another thread of the application has left something.
+#[derive(Debug, Default)]
+pub(crate) struct Woken(AtomicBool);
+
+impl Woken {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(super) fn take(&self) -> bool {
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::SeqCst)
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Both files, mapped.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    receive: Map,
+    transmit: Map,
+    bell: OwnedFd,
+    sleeps: AtomicU32,
+}
+
+impl Shared {
+    /// An index of the dataplane's, with what was written before it. A load with acquire is one from memory that may be written, for
+    /// the language; a relaxed one and a fence are the same to the machine.
+    #[inline]
+    fn seen(&self, at: usize) -> u32 {
+        let index = self.number(at);
+        fence(Ordering::Acquire);
+        index
+    }
+
+    #[inline]
+    fn number(&self, at: usize) -> u32 {
+        self.receive.word(at).load(Ordering::Relaxed)
+    }
+
+    pub(super) fn owner(&self) -> u16 {
+        self.number(header::OWNER_AT) as u16
+    }
+
+    pub(super) fn connections(&self) -> u32 {
+        self.number(header::CONNECTIONS_AT)
+    }
+
+    pub(super) fn spin(&self) -> Duration {
+        Duration::from_nanos(self.number(header::SPIN_NS_AT).into())
+    }
+
+    /// Has this thread run where the dataplane wants it.
+    pub(super) fn pin(&self) -> io::Result<()> {
+        let cpu = self.number(header::CPU_AT) as usize;
+        if cpu >= rustix::thread::CpuSet::MAX_CPU {
+            return Ok(());
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        let refused = |error: rustix::io::Errno| io::Error::other(format!("pinning to processor {cpu}: {error}"));
+        rustix::thread::sched_setaffinity(None, &set).map_err(refused)
+    }
+
+    pub(crate) fn attach(&self) {
+        self.transmit.word(control::ATTACHED_AT).store(1, Ordering::Release);
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_nanos(self.receive.long(header::NOW_AT).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn event_head(&self) -> u32 {
+        self.seen(header::EVENT_HEAD_AT)
+    }
+
+    #[inline]
+    pub(super) fn event(&self, index: u32) -> Option<Event> {
+        Event::decode(self.receive.slot(SLOTS_AT + (index % EVENT_SLOTS) as usize * SLOT_BYTES))
+    }
+
+    pub(super) fn payload(&self, offset: u32, into: &mut [u8]) {
+        self.receive.copy_out(PAYLOAD_AT + offset as usize, into);
+    }
+
+    pub(super) fn set_event_tail(&self, tail: u32) {
+        self.transmit.word(control::EVENT_TAIL_AT).store(tail, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn call_tail(&self) -> u32 {
+        self.seen(header::CALL_TAIL_AT)
+    }
+
+    #[inline]
+    pub(super) fn set_call(&self, index: u32, call: &Call) {
+        self.transmit.set_slot(SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES, call.encode());
+    }
+
+    pub(super) fn set_payload(&self, offset: usize, bytes: &[u8]) {
+        self.transmit.copy_in(PAYLOAD_AT + offset, bytes);
+    }
+
+    /// Lets the dataplane see calls up to `head`, and rings once for each of its sleeps.
+    pub(super) fn publish(&self, head: u32, rung: &mut u32) {
+        self.transmit.word(control::CALL_HEAD_AT).store(head, Ordering::Release);
+        // either it sees them, or we see that it sleeps (layout)
+        fence(Ordering::SeqCst);
+        let asleep = self.number(header::DP_ASLEEP_AT);
+        if asleep != 0 && asleep != *rung {
+            *rung = asleep;
+            ring(&self.bell);
+        }
+    }
+
+    /// Sleeps until there are events behind `tail`, somebody wakes us, or for `most`.
+    pub(super) fn sleep(&self, tail: u32, woken: &Woken, most: Duration) {
+        let word = self.transmit.word(control::WAKE_AT);
+        let seen = word.load(Ordering::Acquire);
+        let number = self.sleeps.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let asleep = self.transmit.word(control::APP_ASLEEP_AT);
+        asleep.store(number, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.spin().is_zero() {
+            // the dataplane waits for this on the same processor
+            let turn = self.transmit.word(control::TURN_AT);
+            turn.fetch_add(1, Ordering::Release);
+            let _ = futex::wake(turn, futex::Flags::empty(), 1);
+        }
+        if self.event_head() == tail && !woken.is_set() {
+            let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+            // for whatever reason it ends, the caller looks
+            let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&most));
+        }
+        asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Ends our own thread's sleep.
+    pub(super) fn wake_self(&self) {
+        let word = self.transmit.word(control::WAKE_AT);
+        word.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    }
+}

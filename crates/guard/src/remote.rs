@@ -1,0 +1,611 @@
+//! The trusted half: a service for its engine, a judge for its application.
+//!
+//! Events become slots of a ring. When there is no room what happened is kept by connection, a bounded amount: bytes that were
+//! delivered and not given back close the peer's window, everything else is a count or a flag. Calls are copied slot by slot
+//! and judged; payload is copied once before the engine sees it. Nothing here waits for the application without a bound, and no
+//! value of its making is an index before it was compared.
+
+mod calls;
+mod events;
+mod questions;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::channel::{Channel, Place, State};
+use crate::layout::{self, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
+use crate::stats::{DropReason, Reject, Stats};
+use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
+use base::Instant;
+use events::Events;
+use questions::Questions;
+use rustix::event::Timespec;
+use rustix::thread::futex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+use table::{Phase, Table, Waiting};
+
+/// How long a thread looks for calls before it sleeps, after an event was told.
+const LOOK_FOR: Duration = Duration::from_micros(20);
+/// How long it waits for the application on the same processor, in a cycle.
+const HANDOVER_MOST: Duration = Duration::from_millis(1);
+
+/// What an operator can set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// an application that takes no event for so long is unresponsive: it gets no new connections
+    pub unresponsive: Duration,
+    /// and after so long its connections are ended
+    pub patience: Duration,
+    /// most bytes kept for the application beside its receive area
+    pub held_bytes: u64,
+    /// most bytes of all connections that were sent and not reported
+    pub budget_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            unresponsive: Duration::from_millis(10),
+            patience: Duration::from_secs(1),
+            held_bytes: 64 << 20,
+            budget_bytes: layout::BUDGET_BYTES,
+        }
+    }
+}
+
+/// One thread's application.
+#[derive(Debug)]
+pub struct Remote {
+    channel: Arc<Channel>,
+    options: Options,
+    stats: Arc<Stats>,
+    claim: u32,
+    table: Table,
+    questions: Questions,
+    events: Events,
+    /// calls taken
+    call_tail: u32,
+    /// connections with something that found no room, the longest waiting first
+    waiting: VecDeque<Handle>,
+    /// connections with bytes that the engine has not taken
+    deferred: VecDeque<Handle>,
+    held_bytes: u64,
+    unsent_bytes: u64,
+    pending_bytes: u64,
+    /// what a call's payload is copied to
+    scratch: Box<[u8]>,
+    /// when the application last took something, or was told something and had nothing
+    since: Instant,
+    unresponsive: bool,
+    /// its connections were ended for that
+    given_up: bool,
+    told: Instant,
+    now: Instant,
+    sleep: u32,
+    asleep: bool,
+}
+
+impl Remote {
+    /// The engine's end of a channel. One that takes the place of another has the application ended and started anew.
+    pub fn new(channel: Arc<Channel>, options: Options, stats: Arc<Stats>) -> Remote {
+        let claim = channel.claim();
+        Remote {
+            claim,
+            table: Table::new(channel.connections),
+            questions: Questions::new(),
+            events: Events::new(),
+            call_tail: 0,
+            waiting: VecDeque::new(),
+            deferred: VecDeque::new(),
+            held_bytes: 0,
+            unsent_bytes: 0,
+            pending_bytes: 0,
+            scratch: vec![0; SEND_BYTES].into(),
+            since: Instant::ZERO,
+            unresponsive: false,
+            given_up: false,
+            told: Instant::ZERO,
+            now: Instant::ZERO,
+            sleep: 0,
+            asleep: false,
+            channel,
+            options,
+            stats,
+        }
+    }
+
+    /// Whether the application can be told of something new.
+    fn is_up(&self) -> bool {
+        self.channel.state() == State::Up && self.channel.is_attached() && self.claim_holds()
+    }
+
+    /// Why nothing new can be told.
+    fn refuses(&self) -> Option<DropReason> {
+        match () {
+            () if !self.is_up() => Some(DropReason::Absent),
+            () if self.unresponsive => Some(DropReason::Unresponsive),
+            // those before it come first
+            () if !self.waiting.is_empty() => Some(DropReason::NoRoom),
+            () => None,
+        }
+    }
+
+    /// Whether the application began with this service, not with one before it.
+    fn claim_holds(&self) -> bool {
+        self.claim == 1 || !self.channel.is_condemned()
+    }
+
+    fn set_now(&mut self, now: Instant) {
+        if now > self.now {
+            self.now = now;
+            self.channel.receive.long(header::NOW_AT).store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Tells an event of a connection, or keeps it: `keep` notes it with what waits already.
+    fn tell(&mut self, index: u32, event: Event, keep: impl FnOnce(&mut Waiting)) {
+        let Some(slot) = self.table.at(index) else { return };
+        if slot.waiting.is_none() && self.events.put(&self.channel, &self.stats, event, &[]) {
+            return;
+        }
+        keep(Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), event.handle));
+    }
+
+    /// Has a connection stand in the line once.
+    fn wait<'a>(line: &mut VecDeque<Handle>, waiting: &'a mut Box<Waiting>, handle: Handle) -> &'a mut Waiting {
+        if waiting.is_new() {
+            line.push_back(handle);
+        }
+        waiting
+    }
+
+    /// Tells bytes, or keeps them; false when that would be too much.
+    fn tell_bytes(&mut self, index: u32, mut bytes: &[u8]) -> bool {
+        let handle = self.table.handle(index);
+        let Some(slot) = self.table.at(index) else { return true };
+        while slot.waiting.is_none() && !bytes.is_empty() {
+            let (now, rest) = bytes.split_at(bytes.len().min(SEND_BYTES));
+            if !self.events.put(&self.channel, &self.stats, Event::plain(EventKind::Recv, handle), &[now]) {
+                break;
+            }
+            slot.told += now.len() as u64;
+            bytes = rest;
+        }
+        if bytes.is_empty() {
+            return true;
+        }
+        if self.held_bytes + bytes.len() as u64 > self.options.held_bytes {
+            return false;
+        }
+        self.held_bytes += bytes.len() as u64;
+        Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), handle).bytes.extend(bytes);
+        true
+    }
+
+    /// Tells what had to wait, as far as there is room.
+    fn tell_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let Some(&handle) = self.waiting.front() else { return };
+            if !self.tell_of(handle) {
+                return;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Tells what waits of one connection; false when there was no room for all of it.
+    fn tell_of(&mut self, handle: Handle) -> bool {
+        let Remote { table, events, channel, stats, held_bytes, .. } = self;
+        if table.handle(handle.index) != handle {
+            return true;
+        }
+        let Some(slot) = table.at(handle.index) else { return true };
+        let Some(waiting) = slot.waiting.as_mut() else { return true };
+        let mut put = |event: Event, payload: &[u8]| events.put(channel, stats, event, &[payload]);
+        let plain = |kind| Event::plain(kind, handle);
+        while !waiting.bytes.is_empty() {
+            let part = waiting.bytes.as_slices().0;
+            let part = &part[..part.len().min(SEND_BYTES)];
+            if !put(plain(EventKind::Recv), part) {
+                return false;
+            }
+            let bytes = part.len();
+            waiting.bytes.drain(..bytes);
+            slot.told += bytes as u64;
+            *held_bytes -= bytes as u64;
+        }
+        if waiting.sent > 0 {
+            if !put(Event { bytes: waiting.sent, ..plain(EventKind::Sent) }, &[]) {
+                return false;
+            }
+            waiting.sent = 0;
+        }
+        for (is, kind) in [(&mut waiting.eof, EventKind::Eof), (&mut waiting.timer, EventKind::Timer)] {
+            if *is && !put(plain(kind), &[]) {
+                return false;
+            }
+            *is = false;
+        }
+        if let Some(detail) = waiting.dead {
+            if !put(Event { detail, ..plain(EventKind::Dead) }, &[]) {
+                return false;
+            }
+            self.forget(handle.index);
+        } else {
+            slot.waiting = None;
+        }
+        true
+    }
+
+    /// Frees a connection's place with all that was kept for it.
+    fn forget(&mut self, index: u32) {
+        if let Some(slot) = self.table.at(index) {
+            self.unsent_bytes -= slot.unsent;
+            self.pending_bytes -= slot.pending.len() as u64;
+            self.held_bytes -= slot.waiting.as_ref().map_or(0, |waiting| waiting.bytes.len() as u64);
+        }
+        self.table.remove(index);
+        self.stats.connections.set(self.table.len() as u64);
+        self.channel.busy.store(self.table.len() > 0, Ordering::Relaxed);
+    }
+
+    /// Ends every connection; what the application is told of it is nothing when it has ended, else their deaths.
+    fn end_all<C: Streams>(&mut self, calls: &mut C, reason: DropReason) {
+        for index in 0..self.table.places() {
+            let Some(slot) = self.table.at(index) else { continue };
+            let connection = slot.connection;
+            match slot.phase {
+                Phase::Dropped => continue,
+                Phase::Dead => {}
+                _ => {
+                    self.stats.dropped(reason);
+                    if reason == DropReason::Lost {
+                        slot.phase = Phase::Dropped;
+                        let waiting = slot.waiting.take();
+                        self.held_bytes -= waiting.map_or(0, |waiting| waiting.bytes.len() as u64);
+                        self.pending_bytes -= slot.pending.len() as u64;
+                        slot.pending = VecDeque::new();
+                    }
+                    // gone means that its death is under way
+                    let _ = calls.abort(connection);
+                    continue;
+                }
+            }
+            if reason == DropReason::Lost {
+                self.forget(index);
+            }
+        }
+    }
+
+    /// The application has ended: its connections are reset and the memory begins anew.
+    #[cold]
+    fn clean<C: Streams>(&mut self, calls: &mut C) {
+        self.stats.lost.add(1);
+        self.end_all(calls, DropReason::Lost);
+        self.waiting.clear();
+        self.deferred.clear();
+        self.questions = Questions::new();
+        self.events.reset(&self.channel);
+        self.call_tail = 0;
+        self.channel.receive.word(header::CALL_TAIL_AT).store(0, Ordering::Release);
+        let words = [
+            control::CALL_HEAD_AT,
+            control::EVENT_TAIL_AT,
+            control::APP_ASLEEP_AT,
+            control::WAKE_AT,
+            control::TURN_AT,
+            control::ATTACHED_AT,
+        ];
+        words.into_iter().for_each(|at| self.channel.transmit.word(at).store(0, Ordering::Release));
+        (self.unresponsive, self.given_up) = (false, false);
+        self.channel.set_state(State::Down);
+    }
+
+    /// Lets the application see what was told; its time to take it begins when it had nothing.
+    #[inline]
+    fn publish(&mut self) {
+        if !self.events.owes() {
+            self.since = self.now;
+        }
+        self.events.publish(&self.channel, &self.stats);
+    }
+
+    /// Whether calls wait of an application that knows who it talks to.
+    #[inline]
+    fn has_calls(&self) -> bool {
+        self.claim_holds()
+            && self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire) != self.call_tail
+    }
+
+    /// Judges whether the application takes its events.
+    fn watch<C: Streams>(&mut self, calls: &mut C) {
+        self.events.look(&self.channel, &self.stats);
+        let owes = self.events.owes();
+        self.channel.owes.store(owes, Ordering::Relaxed);
+        if self.events.has_moved() || !owes {
+            (self.unresponsive, self.given_up, self.since) = (false, false, self.now);
+            return;
+        }
+        let late = self.now - self.since;
+        if late >= self.options.unresponsive && !self.unresponsive {
+            self.unresponsive = true;
+            self.stats.unresponsive.add(1);
+        }
+        if late >= self.options.patience && !self.given_up {
+            self.given_up = true;
+            self.end_all(calls, DropReason::Stuck);
+        }
+    }
+
+    /// Gives the processor to the application until it has taken its events; for a bounded time.
+    fn hand_over(&mut self) {
+        self.events.ring(&self.channel, &self.stats);
+        let turn = self.channel.transmit.word(control::TURN_AT);
+        let most = Timespec { tv_sec: 0, tv_nsec: HANDOVER_MOST.as_nanos() as i64 };
+        self.stats.handovers.add(1);
+        // whatever it writes there, this ends after so many waits of a bounded time, of which only the last is waited out
+        for _ in 0..4 {
+            let seen = turn.load(Ordering::Acquire);
+            self.events.look(&self.channel, &self.stats);
+            if !self.events.owes() {
+                return;
+            }
+            if futex::wait(turn, futex::Flags::empty(), seen, Some(&most)).is_err() {
+                self.events.look(&self.channel, &self.stats);
+                return;
+            }
+        }
+    }
+
+    fn show(&self) {
+        let Stats { held_bytes, unsent_bytes, pending_bytes, .. } = &*self.stats;
+        held_bytes.set(self.held_bytes);
+        unsent_bytes.set(self.unsent_bytes);
+        pending_bytes.set(self.pending_bytes);
+    }
+}
+
+impl Waiting {
+    fn is_new(&self) -> bool {
+        self.bytes.is_empty() && !self.eof && self.sent == 0 && !self.timer && self.dead.is_none()
+    }
+}
+
+impl Service for Remote {
+    fn begin(&mut self, waker: &Waker) {
+        self.channel.set_waker(waker);
+    }
+
+    fn cycle(&mut self, now: Instant) {
+        self.set_now(now);
+        if std::mem::take(&mut self.asleep) {
+            self.channel.receive.word(header::DP_ASLEEP_AT).store(0, Ordering::Relaxed);
+        }
+        self.publish();
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.has_calls() || self.channel.state() == State::Lost || !self.waiting.is_empty() || self.events.owes()
+    }
+
+    fn may_rest(&mut self, now: Instant) -> bool {
+        self.publish();
+        let owes = self.events.owes();
+        if self.has_calls() || self.channel.state() == State::Lost {
+            return false;
+        }
+        if owes && !self.unresponsive && (self.channel.place == Place::Same || now - self.told < LOOK_FOR) {
+            return false;
+        }
+        self.sleep = self.sleep.wrapping_add(1).max(1);
+        self.asleep = true;
+        self.channel.receive.word(header::DP_ASLEEP_AT).store(self.sleep, Ordering::Relaxed);
+        // either the application sees that this thread sleeps, or its call is seen here (layout)
+        fence(Ordering::SeqCst);
+        if self.has_calls() {
+            self.asleep = false;
+            self.channel.receive.word(header::DP_ASLEEP_AT).store(0, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    fn woken<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        self.set_now(now);
+        if self.channel.state() == State::Lost {
+            self.clean(calls);
+        }
+        if !self.waiting.is_empty() {
+            self.tell_waiting();
+        }
+        self.publish();
+        if self.claim_holds() {
+            self.take_calls(calls);
+        }
+        self.push_deferred(calls);
+        self.watch(calls);
+        self.show();
+    }
+
+    fn flush<C: Streams>(&mut self, _now: Instant, calls: &mut C) {
+        self.publish();
+        if self.channel.place == Place::Same && self.events.owes() && !self.unresponsive {
+            self.hand_over();
+            if self.claim_holds() {
+                self.take_calls(calls);
+            }
+        }
+    }
+
+    fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
+        self.set_now(now);
+        self.told = now;
+        let refused = self.refuses();
+        for datagram in burst {
+            let most_bytes = datagram.capacity().min(SEND_BYTES) as u32;
+            let event = Event {
+                detail: datagram.ecn as u8,
+                listener: listener.0,
+                bytes: most_bytes.into(),
+                ..Event::plain(EventKind::Datagram, self.questions.next())
+            };
+            let addresses = layout::encode_addresses(&datagram.addresses);
+            let question = datagram.question();
+            if let Some(reason) = refused {
+                self.stats.dropped(reason);
+            } else if question.len() > SEND_BYTES
+                || !self.events.put(&self.channel, &self.stats, event, &[&addresses, question])
+            {
+                self.stats.dropped(DropReason::NoRoom);
+            } else {
+                self.questions.note(listener, datagram.addresses, most_bytes);
+                self.stats.received_bytes.add(question.len() as u64);
+            }
+        }
+    }
+
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        listener: Listener,
+        connection: Connection,
+        addresses: Addresses,
+    ) {
+        self.set_now(now);
+        let place = match self.refuses() {
+            Some(reason) => Err(reason),
+            None => self.table.insert(connection).ok_or(DropReason::Full),
+        };
+        let index = match place {
+            Ok(index) => index,
+            Err(reason) => {
+                self.stats.dropped(reason);
+                let _ = calls.reject(connection);
+                return;
+            }
+        };
+        let event = Event { listener: listener.0, ..Event::plain(EventKind::Knock, self.table.handle(index)) };
+        let addresses = layout::encode_addresses(&addresses);
+        // accepted here, since an answer cannot be waited for; one that the application refuses is reset
+        if !self.events.put(&self.channel, &self.stats, event, &[&addresses]) {
+            self.stats.dropped(DropReason::NoRoom);
+            let _ = calls.reject(connection);
+            self.forget(index);
+        } else if calls.accept(connection, index.into()).is_err() {
+            self.stats.dropped(DropReason::Engine);
+            self.end(index, DeadReason::Reset);
+        }
+        self.told = now;
+        self.stats.connections.set(self.table.len() as u64);
+        self.channel.busy.store(true, Ordering::Relaxed);
+    }
+
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        let index = cookie as u32;
+        self.told = now;
+        self.stats.received_bytes.add(bytes.len() as u64);
+        let Some(slot) = self.table.at(index) else { return };
+        if matches!(slot.phase, Phase::Dead | Phase::Dropped) {
+            return;
+        }
+        if !self.tell_bytes(index, bytes) {
+            self.stats.dropped(DropReason::Overrun);
+            let _ = calls.abort(connection);
+        }
+    }
+
+    fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let index = cookie as u32;
+        self.told = now;
+        match self.table.at(index).map(|slot| slot.phase) {
+            Some(Phase::Told | Phase::Open | Phase::Ended) => {
+                let event = Event::plain(EventKind::Eof, self.table.handle(index));
+                self.tell(index, event, |waiting| waiting.eof = true);
+            }
+            _ => {
+                let _ = calls.close(connection);
+            }
+        }
+    }
+
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        _connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        _room: usize,
+    ) {
+        let index = cookie as u32;
+        self.told = now;
+        let Some(slot) = self.table.at(index) else { return };
+        if slot.phase == Phase::Dropped {
+            return;
+        }
+        let bytes = slot.unsent.min(bytes as u64);
+        slot.unsent -= bytes;
+        self.unsent_bytes -= bytes;
+        let pending = !slot.pending.is_empty();
+        let handle = self.table.handle(index);
+        if pending {
+            self.push(calls, handle);
+        }
+        if bytes > 0 {
+            let event = Event { bytes, ..Event::plain(EventKind::Sent, handle) };
+            self.tell(index, event, |waiting| waiting.sent += bytes);
+        }
+    }
+
+    fn dead(&mut self, now: Instant, _connection: Connection, cookie: u64, reason: DeadReason) {
+        self.told = now;
+        self.end(cookie as u32, reason);
+    }
+
+    fn timer<C: Streams>(&mut self, now: Instant, _calls: &mut C, _connection: Connection, cookie: u64) {
+        let index = cookie as u32;
+        self.told = now;
+        if let Some(Phase::Told | Phase::Open) = self.table.at(index).map(|slot| slot.phase) {
+            let event = Event::plain(EventKind::Timer, self.table.handle(index));
+            self.tell(index, event, |waiting| waiting.timer = true);
+        }
+    }
+}
+
+impl Remote {
+    /// The engine has ended a connection.
+    fn end(&mut self, index: u32, reason: DeadReason) {
+        let handle = self.table.handle(index);
+        let Some(slot) = self.table.at(index) else { return };
+        if slot.phase == Phase::Dropped {
+            return self.forget(index);
+        }
+        slot.phase = Phase::Dead;
+        self.pending_bytes -= slot.pending.len() as u64;
+        slot.pending = VecDeque::new();
+        let detail = layout::reason_number(reason);
+        let event = Event { detail, ..Event::plain(EventKind::Dead, handle) };
+        self.tell(index, event, |waiting| waiting.dead = Some(detail));
+        if self.table.at(index).is_some_and(|slot| slot.waiting.is_none()) {
+            self.forget(index);
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // whoever takes this one's place counts from zero
+        self.stats.connections.set(0);
+        (self.held_bytes, self.unsent_bytes, self.pending_bytes) = (0, 0, 0);
+        self.show();
+    }
+}
+
+/// Whether so many calls can be there at all.
+fn is_possible(waiting: u32) -> Result<u32, Reject> {
+    if waiting <= CALL_SLOTS { Ok(waiting) } else { Err(Reject::CallHead) }
+}

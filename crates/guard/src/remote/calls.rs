@@ -1,0 +1,251 @@
+//! Calls: copied once, judged, done.
+
+use super::table::{Finish, Phase};
+use super::{Remote, is_possible};
+use crate::layout::{
+    CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Handle, NEVER, PAYLOAD_AT, SEND_BYTES, SLOT_BYTES, SLOTS_AT,
+    TRANSMIT_BYTES, control, header,
+};
+use crate::stats::{DropReason, Reject};
+use app::{Range, Streams};
+use base::Instant;
+use std::sync::atomic::Ordering;
+
+/// Calls taken in one cycle.
+const CALLS_A_CYCLE: u32 = 256;
+/// Connections whose bytes the engine has not taken that are looked at in a cycle.
+const DEFERRED_TURNS: usize = 16;
+
+impl Remote {
+    /// Takes calls, a bounded number.
+    pub(super) fn take_calls<C: Streams>(&mut self, calls: &mut C) {
+        let head = self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire);
+        let waiting = match is_possible(head.wrapping_sub(self.call_tail)) {
+            Ok(0) => return,
+            Ok(waiting) => waiting.min(CALLS_A_CYCLE),
+            Err(reason) => {
+                // nothing between the two means anything
+                self.stats.rejected(reason);
+                self.call_tail = head;
+                0
+            }
+        };
+        for _ in 0..waiting {
+            let at = SLOTS_AT + (self.call_tail % CALL_SLOTS) as usize * SLOT_BYTES;
+            let call = Call::decode(self.channel.transmit.slot(at));
+            self.call_tail = self.call_tail.wrapping_add(1);
+            if let Err(reason) = self.take(calls, &call) {
+                self.stats.rejected(reason);
+            }
+        }
+        self.channel.receive.word(header::CALL_TAIL_AT).store(self.call_tail, Ordering::Release);
+        self.stats.calls.add(waiting.into());
+        self.stats.batches.add(1);
+    }
+
+    /// Does one call, a private copy.
+    fn take<C: Streams>(&mut self, calls: &mut C, call: &Call) -> Result<(), Reject> {
+        let kind = call.kind().ok_or(Reject::Kind)?;
+        if call.zero != 0 {
+            return Err(Reject::NotZero);
+        }
+        if call.owner != self.channel.owner {
+            return Err(Reject::Owner);
+        }
+        if kind == CallKind::Reply {
+            return self.reply(calls, call);
+        }
+        let index = call.handle.index;
+        if !self.table.has(index) {
+            return Err(Reject::Index);
+        }
+        if self.table.handle(index) != call.handle {
+            return Err(Reject::Stale);
+        }
+        let slot = self.table.at(index).ok_or(Reject::Stale)?;
+        let connection = slot.connection;
+        let allowed = match slot.phase {
+            Phase::Free | Phase::Dead | Phase::Dropped => return Err(Reject::Stale),
+            Phase::Told => matches!(kind, CallKind::Accept | CallKind::Reject),
+            Phase::Open => !matches!(kind, CallKind::Accept | CallKind::Reject),
+            Phase::Ended => matches!(kind, CallKind::Abort | CallKind::Done),
+        };
+        if !allowed {
+            return Err(Reject::State);
+        }
+        if call.done > 0 {
+            slot.told = slot.told.checked_sub(call.done.into()).ok_or(Reject::Done)?;
+            let done = calls.recv_done(connection, call.done as usize).is_ok();
+            // after its end an engine throws away what comes
+            if !done && slot.phase != Phase::Ended {
+                self.stats.dropped(DropReason::Engine);
+            }
+        }
+        match kind {
+            CallKind::Accept => slot.phase = Phase::Open,
+            CallKind::Reject => {
+                slot.phase = Phase::Dropped;
+                let held = slot.waiting.take().map_or(0, |waiting| waiting.bytes.len() as u64);
+                self.held_bytes -= held;
+                self.abort(calls, call.handle);
+            }
+            CallKind::Send => return self.send(calls, call),
+            CallKind::Done | CallKind::Reply => {}
+            CallKind::Shutdown if slot.shut => return Err(Reject::State),
+            CallKind::Shutdown => {
+                slot.shut = true;
+                self.finish(calls, call.handle, Finish::Shutdown);
+            }
+            CallKind::Close => {
+                (slot.shut, slot.phase) = (true, Phase::Ended);
+                self.finish(calls, call.handle, Finish::Close);
+            }
+            CallKind::Abort => {
+                (slot.shut, slot.phase) = (true, Phase::Ended);
+                self.abort(calls, call.handle);
+            }
+            CallKind::Timer => {
+                let at = (call.at != NEVER).then_some(Instant::from_nanos(call.at));
+                if calls.timer_set(connection, at).is_err() {
+                    self.stats.dropped(DropReason::Engine);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn abort<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
+        let Some(slot) = self.table.at(handle.index) else { return };
+        self.pending_bytes -= slot.pending.len() as u64;
+        slot.pending.clear();
+        // gone means that its death is under way
+        let _ = calls.abort(slot.connection);
+    }
+
+    fn send<C: Streams>(&mut self, calls: &mut C, call: &Call) -> Result<(), Reject> {
+        let (length, offset) = (call.length as usize, call.offset as usize);
+        if length == 0 || length > SEND_BYTES {
+            return Err(Reject::Length);
+        }
+        if offset > TRANSMIT_BYTES - length {
+            return Err(Reject::Offset);
+        }
+        let slot = self.table.at(call.handle.index).ok_or(Reject::Stale)?;
+        if slot.shut {
+            return Err(Reject::State);
+        }
+        if slot.unsent + length as u64 > CREDIT_BYTES {
+            return Err(Reject::Credit);
+        }
+        if self.unsent_bytes + length as u64 > self.options.budget_bytes {
+            return Err(Reject::Budget);
+        }
+        let payload = &mut self.scratch[..length];
+        self.channel.transmit.copy_out(PAYLOAD_AT + offset, payload);
+        slot.unsent += length as u64;
+        self.unsent_bytes += length as u64;
+        self.stats.sent_bytes.add(length as u64);
+        let taken = if slot.pending.is_empty() {
+            match calls.sendv(slot.connection, &[Range::Owned(payload)]) {
+                Ok(taken) => taken as usize,
+                Err(_) => {
+                    // it ended a moment ago, which will be told; what was sent goes nowhere
+                    self.stats.dropped(DropReason::Engine);
+                    return Ok(());
+                }
+            }
+        } else {
+            0
+        };
+        if taken < length {
+            slot.pending.extend(&payload[taken..]);
+            self.pending_bytes += (length - taken) as u64;
+            if !std::mem::replace(&mut slot.deferred, true) {
+                self.deferred.push_back(call.handle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a datagram: to whom it came from, and to nobody else.
+    fn reply<C: Streams>(&mut self, calls: &mut C, call: &Call) -> Result<(), Reject> {
+        let (length, offset) = (call.length as usize, call.offset as usize);
+        if length > SEND_BYTES {
+            return Err(Reject::Length);
+        }
+        if offset > TRANSMIT_BYTES - length {
+            return Err(Reject::Offset);
+        }
+        let (listener, ends) = self.questions.take(call.handle, call.length).ok_or(Reject::Reply)?;
+        let payload = &mut self.scratch[..length];
+        self.channel.transmit.copy_out(PAYLOAD_AT + offset, payload);
+        self.stats.sent_bytes.add(length as u64);
+        if calls.send_to(listener, ends, payload).is_err() {
+            self.stats.dropped(DropReason::Engine);
+        }
+        Ok(())
+    }
+
+    /// Ends the writing side when nothing waits for the engine any more.
+    fn finish<C: Streams>(&mut self, calls: &mut C, handle: Handle, finish: Finish) {
+        let Some(slot) = self.table.at(handle.index) else { return };
+        if !slot.pending.is_empty() {
+            slot.finish = finish;
+            return;
+        }
+        slot.finish = Finish::Nothing;
+        let done = match finish {
+            Finish::Nothing => Ok(()),
+            Finish::Shutdown => calls.shutdown(slot.connection),
+            Finish::Close => calls.close(slot.connection),
+        };
+        if done.is_err() {
+            self.stats.dropped(DropReason::Engine);
+        }
+    }
+
+    /// Offers those that have stood in the line longest what the engine has not taken of them.
+    pub(super) fn push_deferred<C: Streams>(&mut self, calls: &mut C) {
+        for _ in 0..DEFERRED_TURNS.min(self.deferred.len()) {
+            let Some(handle) = self.deferred.pop_front() else { return };
+            self.push(calls, handle);
+            if self.table.handle(handle.index) == handle
+                && let Some(slot) = self.table.at(handle.index)
+            {
+                slot.deferred = !slot.pending.is_empty();
+                if slot.deferred {
+                    self.deferred.push_back(handle);
+                }
+            }
+        }
+    }
+
+    /// Offers the engine what it has not taken yet of a connection.
+    pub(super) fn push<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
+        if self.table.handle(handle.index) != handle {
+            return;
+        }
+        let Some(slot) = self.table.at(handle.index) else { return };
+        if slot.pending.is_empty() {
+            return;
+        }
+        let (front, back) = slot.pending.as_slices();
+        let sent = match back {
+            [] => calls.sendv(slot.connection, &[Range::Owned(front)]),
+            back => calls.sendv(slot.connection, &[Range::Owned(front), Range::Owned(back)]),
+        };
+        let taken = match sent {
+            Ok(taken) => taken as usize,
+            Err(_) => {
+                self.stats.dropped(DropReason::Engine);
+                slot.pending.len()
+            }
+        };
+        slot.pending.drain(..taken);
+        self.pending_bytes -= taken as u64;
+        if slot.pending.is_empty() {
+            let finish = slot.finish;
+            self.finish(calls, handle, finish);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Both ends over the memory between them, one step at a time; and an application that writes what it likes.
+
+use super::*;
+use crate::client::{Client, Shared, Woken};
+use crate::layout::{Call, CallKind, SLOT_BYTES, SLOTS_AT};
+use crate::stats::REJECTS;
+use crate::testing::{Echo, Engine, Pair, pair};
+use proptest::prelude::*;
+
+const PEERS: usize = 12;
+
+struct World {
+    pair: Pair,
+    engine: Engine,
+    client: Client,
+    service: Echo,
+    woken: Woken,
+    /// what each peer sent on its present connection
+    said: Vec<Vec<u8>>,
+}
+
+impl World {
+    fn new(connections: u32) -> World {
+        let pair = pair(connections, Options::default());
+        let shared = pair.attached.shared().unwrap();
+        shared.attach();
+        World {
+            client: Client::new(shared),
+            engine: Engine::new(PEERS),
+            service: Echo::refusing(7),
+            woken: Woken::default(),
+            said: vec![Vec::new(); PEERS],
+            pair,
+        }
+    }
+
+    fn shared(&self) -> Arc<Shared> {
+        self.pair.attached.shared().unwrap()
+    }
+
+    fn batch(&mut self) -> bool {
+        self.client.batch(&mut self.service, &self.woken)
+    }
+
+    fn cycle(&mut self) {
+        self.engine.cycle(&mut self.pair.remote);
+    }
+
+    /// Until nothing changes any more; what is sent is read.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            self.cycle();
+            let worked = self.batch();
+            for n in 0..PEERS {
+                self.engine.read(&mut self.pair.remote, n, usize::MAX);
+            }
+            if !worked && self.pair.remote.waiting.is_empty() {
+                self.cycle();
+            }
+        }
+    }
+
+    fn step(&mut self, what: u8, n: usize, bytes: usize) {
+        let Pair { remote, .. } = &mut self.pair;
+        match what {
+            0 => {
+                if !self.engine.peers[n].open {
+                    self.said[n].clear();
+                }
+                self.engine.knock(remote, n);
+            }
+            1..=4 => {
+                let peer = &self.engine.peers[n];
+                if peer.open && !peer.closed && peer.delivered + bytes <= 64 << 10 {
+                    let text: Vec<u8> = (0..bytes).map(|at| (at * 7 + n + self.said[n].len()) as u8).collect();
+                    self.said[n].extend(&text);
+                    self.engine.recv(remote, n, &text);
+                }
+            }
+            5 => self.engine.read(remote, n, bytes),
+            6 => self.engine.eof(remote, n),
+            7 => self.engine.end(n, DeadReason::Reset),
+            8 => self.engine.fire(remote, n),
+            9..=11 => self.cycle(),
+            _ => drop(self.batch()),
+        }
+    }
+}
+
+proptest! {
+    /// Whatever the order in which engine, application and peers come to do something: what is echoed is the beginning of what was
+    /// sent, all of it in the end, and when all are gone nothing is left on either side.
+    #[test]
+    fn bytes_come_back_and_nothing_is_left(
+        steps in prop::collection::vec((0u8..15, 0..PEERS, 0usize..40_000), 1..300), budget in prop::option::of(20_000usize..200_000)
+    ) {
+        let mut world = World::new(10);
+        world.engine.budget = budget;
+        for (what, n, bytes) in steps {
+            world.step(what, n, bytes);
+            for (peer, said) in world.engine.peers.iter().zip(&world.said) {
+                prop_assert!(said.starts_with(&peer.read));
+            }
+        }
+        world.settle();
+        for (peer, said) in world.engine.peers.iter().zip(&world.said) {
+            if peer.open {
+                prop_assert!(peer.read == *said, "{} of {} bytes", peer.read.len(), said.len());
+                prop_assert_eq!(peer.delivered, 0);
+            }
+        }
+        let open = world.engine.peers.iter().filter(|peer| peer.open).count();
+        prop_assert_eq!((world.service.connections(), world.pair.stats.connections()), (open, open as u64));
+        for n in 0..PEERS {
+            world.engine.end(n, DeadReason::Reset);
+        }
+        world.settle();
+        let stats = &world.pair.stats;
+        prop_assert_eq!((world.service.connections(), stats.connections(), stats.kept_bytes()), (0, 0, 0));
+        prop_assert_eq!(world.pair.remote.unsent_bytes, 0);
+        for (reason, name) in REJECTS {
+            // it may be late: a peer resets while a call is under way
+            prop_assert!(reason == Reject::Stale || stats.rejects(reason) == 0, "{}", name);
+        }
+    }
+
+    /// An application that is killed between any two steps, and another one in its place.
+    #[test]
+    fn an_application_that_ends_leaves_nothing(
+        steps in prop::collection::vec((0u8..15, 0..PEERS, 0usize..40_000), 1..100), more in prop::collection::vec((0u8..15, 0..PEERS, 0usize..40_000), 1..100)
+    ) {
+        let mut world = World::new(10);
+        for (what, n, bytes) in steps {
+            world.step(what, n, bytes);
+        }
+        world.pair.channel.lose();
+        prop_assert_eq!(world.pair.channel.state(), State::Lost);
+        world.cycle();
+        prop_assert_eq!(world.pair.channel.state(), State::Down);
+        world.cycle();
+        let stats = world.pair.stats.clone();
+        prop_assert_eq!((stats.connections(), stats.kept_bytes(), world.pair.remote.unsent_bytes), (0, 0, 0));
+        prop_assert!(world.engine.peers.iter().all(|peer| !peer.open));
+        // nobody is there
+        world.engine.knock(&mut world.pair.remote, 0);
+        prop_assert!(!world.engine.peers[0].open && stats.drops(DropReason::Absent) > 0);
+        prop_assert!(world.pair.channel.open());
+        let shared = world.shared();
+        shared.attach();
+        world.client = Client::new(shared);
+        world.service = Echo::default();
+        world.said = vec![Vec::new(); PEERS];
+        for (what, n, bytes) in more {
+            world.step(what, n, bytes);
+        }
+        world.settle();
+        for (peer, said) in world.engine.peers.iter().zip(&world.said) {
+            if peer.open {
+                prop_assert!(peer.read == *said, "{} of {} bytes", peer.read.len(), said.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_loses_nothing_and_closes_the_window() {
+    let mut world = World::new(10);
+    world.service.refuses = 0;
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.engine.knock(&mut world.pair.remote, 1);
+    // more than the receive area has, in two sizes, and nobody takes it
+    for n in 0..64 {
+        world.said[0].extend([n; 4096]);
+        world.engine.recv(&mut world.pair.remote, 0, &[n; 4096]);
+        world.said[1].extend([n; 3]);
+        world.engine.recv(&mut world.pair.remote, 1, &[n; 3]);
+        world.engine.now += 1000;
+        world.cycle();
+    }
+    assert_eq!((world.engine.peers[0].delivered, world.engine.peers[1].delivered), (64 * 4096, 64 * 3));
+    assert!(world.pair.stats.kept_bytes() > 0);
+    world.engine.eof(&mut world.pair.remote, 1);
+    // who knocks now would come before those that wait
+    world.engine.knock(&mut world.pair.remote, 2);
+    assert!(!world.engine.peers[2].open && world.pair.stats.drops(DropReason::NoRoom) == 1);
+    world.settle();
+    assert_eq!(world.engine.peers[0].read, world.said[0]);
+    assert_eq!((world.engine.peers[0].delivered, world.pair.stats.kept_bytes()), (0, 0));
+    // the other one's end was told behind its bytes, and it was closed
+    assert!(!world.engine.peers[1].open && world.engine.peers[1].read == world.said[1]);
+}
+
+#[test]
+fn datagrams_are_answered_to_who_asked() {
+    let mut world = World::new(10);
+    for n in 0..2000u32 {
+        world.engine.ask(&mut world.pair.remote, &n.to_le_bytes());
+        if n % 50 == 0 {
+            world.cycle();
+            world.batch();
+            world.cycle();
+        }
+    }
+    world.settle();
+    let expected: Vec<Vec<u8>> = (0..2000u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    assert!(world.engine.answers == expected, "{} answers", world.engine.answers.len());
+}
+
+#[test]
+fn who_takes_no_events_gets_no_connections_and_loses_those_that_it_has() {
+    let mut world = World::new(10);
+    world.service.refuses = 0;
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.cycle();
+    world.engine.now += 10_000_000;
+    world.cycle();
+    assert_eq!(world.pair.stats.unresponsive(), 1);
+    world.engine.knock(&mut world.pair.remote, 1);
+    assert!(world.engine.peers[0].open && !world.engine.peers[1].open);
+    // it comes back in time
+    world.batch();
+    world.cycle();
+    world.engine.knock(&mut world.pair.remote, 1);
+    world.cycle();
+    assert!(world.engine.peers[1].open);
+    // and hangs again
+    world.engine.now += 1_000_000_000;
+    world.cycle();
+    assert_eq!((world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Stuck)), (2, 2));
+    assert!(world.engine.peers.iter().all(|peer| !peer.open));
+    world.settle();
+    assert_eq!((world.service.deaths, world.pair.stats.connections()), (2, 0));
+    world.engine.knock(&mut world.pair.remote, 1);
+    assert!(world.engine.peers[1].open);
+}
+
+#[test]
+fn what_waits_for_a_dead_application_has_a_bound() {
+    let mut world = World::new(10);
+    world.pair = pair(10, Options { held_bytes: 100_000, ..Options::default() });
+    world.shared().attach();
+    for n in 0..4 {
+        world.engine.knock(&mut world.pair.remote, n);
+        (0..16).for_each(|_| world.engine.recv(&mut world.pair.remote, n, &[1; 8000]));
+    }
+    world.cycle();
+    assert!(world.pair.stats.drops(DropReason::Overrun) > 0 && world.pair.stats.kept_bytes() <= 100_000);
+    assert!(world.engine.peers.iter().any(|peer| peer.open));
+}
+
+/// Writes calls as they are.
+fn write(world: &World, calls: &[Call]) {
+    let transmit = &world.pair.channel.transmit;
+    let head = transmit.word(control::CALL_HEAD_AT).load(Ordering::Relaxed);
+    for (n, call) in calls.iter().enumerate() {
+        let slot = (head.wrapping_add(n as u32) % CALL_SLOTS) as usize;
+        transmit.set_slot(SLOTS_AT + slot * SLOT_BYTES, call.encode());
+    }
+    transmit.word(control::CALL_HEAD_AT).store(head.wrapping_add(calls.len() as u32), Ordering::Release);
+}
+
+#[test]
+fn every_wrong_call_has_its_reason_and_changes_nothing() {
+    let mut world = World::new(10);
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.engine.recv(&mut world.pair.remote, 0, b"twelve bytes");
+    world.cycle();
+    let handle = world.pair.remote.table.handle(9 - 9);
+    let plain = |kind| Call::plain(kind, 9, handle);
+    let send = |offset, length| Call { offset, length, ..plain(CallKind::Send) };
+    let wrong = [
+        (Call { kind: 0, ..plain(CallKind::Done) }, Reject::Kind),
+        (Call { kind: 200, ..plain(CallKind::Done) }, Reject::Kind),
+        (Call { zero: 1, ..plain(CallKind::Done) }, Reject::NotZero),
+        (Call { owner: 8, ..plain(CallKind::Done) }, Reject::Owner),
+        (Call { handle: Handle { index: 10, ..handle }, ..plain(CallKind::Abort) }, Reject::Index),
+        (Call { handle: Handle { index: u32::MAX, ..handle }, ..plain(CallKind::Abort) }, Reject::Index),
+        (Call { handle: Handle { index: 5, ..handle }, ..plain(CallKind::Abort) }, Reject::Stale),
+        (Call { handle: Handle { generation: 77, ..handle }, ..plain(CallKind::Abort) }, Reject::Stale),
+        // not answered yet
+        (send(0, 5), Reject::State),
+        (plain(CallKind::Abort), Reject::State),
+    ];
+    for (call, reason) in wrong {
+        let before = world.pair.stats.rejects(reason);
+        write(&world, &[call]);
+        world.cycle();
+        assert_eq!(world.pair.stats.rejects(reason), before + 1, "{call:?}");
+    }
+    write(&world, &[plain(CallKind::Accept)]);
+    let wrong = [
+        (plain(CallKind::Accept), Reject::State),
+        (plain(CallKind::Reject), Reject::State),
+        (Call { done: 13, ..plain(CallKind::Done) }, Reject::Done),
+        (Call { done: u32::MAX, ..plain(CallKind::Done) }, Reject::Done),
+        (send(0, 0), Reject::Length),
+        (send(0, SEND_BYTES as u32 + 1), Reject::Length),
+        (send(0, u32::MAX), Reject::Length),
+        (send(layout::TRANSMIT_BYTES as u32 - 4, 5), Reject::Offset),
+        (send(u32::MAX, 5), Reject::Offset),
+        (plain(CallKind::Reply), Reject::Reply),
+    ];
+    for (call, reason) in wrong {
+        let before = world.pair.stats.rejects(reason);
+        write(&world, &[call]);
+        world.cycle();
+        assert_eq!(world.pair.stats.rejects(reason), before + 1, "{call:?}");
+    }
+    assert_eq!(world.engine.peers[0].delivered, 12);
+    // credit: what the engine has not taken counts, too
+    write(&world, &[send(0, SEND_BYTES as u32); 5]);
+    world.cycle();
+    assert_eq!(world.pair.stats.rejects(Reject::Credit), 1);
+    assert!(world.pair.stats.kept_bytes() > 0);
+    world.pair.remote.options.budget_bytes = 1000;
+    world.engine.read(&mut world.pair.remote, 0, 50_000);
+    write(&world, &[send(0, 10)]);
+    world.cycle();
+    assert_eq!(world.pair.stats.rejects(Reject::Budget), 1);
+    // rings
+    for (at, reason) in [(control::CALL_HEAD_AT, Reject::CallHead), (control::EVENT_TAIL_AT, Reject::EventTail)] {
+        world.pair.channel.transmit.word(at).fetch_add(5000, Ordering::Relaxed);
+        world.cycle();
+        assert!(world.pair.stats.rejects(reason) > 0);
+    }
+    assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) > 0));
+    assert!(world.engine.peers[0].open);
+    write(&world, &[plain(CallKind::Close), plain(CallKind::Close)]);
+    world.cycle();
+    (0..9).for_each(|_| world.engine.read(&mut world.pair.remote, 0, usize::MAX));
+    world.cycle();
+    world.cycle();
+    assert!(!world.engine.peers[0].open, "closed when all of it was read");
+    assert_eq!(world.engine.peers[0].read.len(), 4 * SEND_BYTES);
+}
+
+proptest! {
+    /// Anything at all in calls and in indices.
+    #[test]
+    fn nothing_that_is_written_breaks_the_trusted_half(
+        words in prop::collection::vec((any::<[u64; 4]>(), 0u8..4, any::<u32>()), 1..200)
+    ) {
+        let mut world = World::new(10);
+        for (n, (words, what, word)) in words.into_iter().enumerate() {
+            world.step((n % 9) as u8, n % PEERS, word as usize % 9000);
+            let mut call = Call::decode(words);
+            if what > 0 {
+                // near what is right
+                call.kind = 1 + (words[0] % 9) as u8;
+                (call.zero, call.owner) = (0, 9);
+                call.handle = world.pair.remote.table.handle(word % 10);
+                (call.length, call.offset, call.done) = (call.length % 40_000, call.offset % 300_000, call.done % 3000);
+            }
+            write(&world, &[call]);
+            if what == 3 && n % 10 == 0 {
+                world.pair.channel.transmit.word(word as usize % 96 * 4).store(words[1] as u32, Ordering::Relaxed);
+            }
+            world.cycle();
+        }
+        world.pair.channel.lose();
+        world.cycle();
+        world.cycle();
+        let stats = &world.pair.stats;
+        prop_assert_eq!((stats.connections(), stats.kept_bytes(), world.pair.remote.unsent_bytes), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_service_that_takes_anothers_place_has_the_application_begin_anew() {
+    let mut world = World::new(10);
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.cycle();
+    assert!(!world.pair.channel.is_condemned());
+    let next = Remote::new(world.pair.channel.clone(), Options::default(), world.pair.stats.clone());
+    assert!(world.pair.channel.is_condemned());
+    world.pair.remote = next;
+    world.engine = Engine::new(PEERS);
+    // calls of the one that is about to end are nobody's
+    write(&world, &[Call::plain(CallKind::Accept, 9, Handle { index: 0, generation: 0 })]);
+    world.cycle();
+    world.engine.knock(&mut world.pair.remote, 0);
+    assert!(!world.engine.peers[0].open && REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) == 0));
+    world.pair.channel.lose();
+    world.cycle();
+    assert!(world.pair.channel.open());
+    world.shared().attach();
+    world.client = Client::new(world.shared());
+    world.service = Echo::default();
+    world.step(0, 0, 0);
+    world.step(1, 0, 500);
+    world.settle();
+    assert_eq!((world.engine.peers[0].read.len(), world.said[0].len()), (500, 500));
+}

@@ -1,0 +1,105 @@
+/* libsimoom: services in unprivileged processes, run by `simoom run -- PROGRAM`.
+ *
+ * A program fills in a struct simoom_service and calls simoom_run, which returns when the server has ended. Everything happens in
+ * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. An event that takes
+ * longer than 10 ms makes the server give the program no new connections, and one of a second ends those that it has.
+ *
+ * Link with -llibsimoom -lpthread -ldl -lm (static) or -llibsimoom (shared).
+ *
+ * The memory that is shared with the server is described in crates/guard/src/layout.rs; this interface hides it. Version 1. */
+#ifndef SIMOOM_H
+#define SIMOOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SIMOOM_VERSION 1
+
+/* What calls are made on; valid during the event that it was passed to. */
+struct simoom_calls;
+
+/* A connection. It is void once `dead` was told: then every call for it fails. */
+struct simoom_connection {
+	uint32_t index;
+	uint32_t generation;
+};
+
+/* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. */
+struct simoom_address {
+	uint8_t ip[16];
+	uint16_t port;
+};
+
+/* Why a connection has ended. */
+enum simoom_reason {
+	SIMOOM_CLOSED = 0,       /* both sides have finished */
+	SIMOOM_RESET = 1,        /* the peer reset it, the path failed, or the server has ended */
+	SIMOOM_ABORTED = 2,      /* this side reset it */
+	SIMOOM_TIMED_OUT = 3,    /* no progress for too long */
+	SIMOOM_NO_RESOURCES = 4, /* the server ran out of what it needs */
+	SIMOOM_REFUSED = 5,      /* it was asked for, and nobody listens there */
+	SIMOOM_UNREACHABLE = 6,  /* it was asked for, and there is no way */
+};
+
+/* What calls return below zero. */
+enum simoom_error {
+	SIMOOM_E_CONNECTION = -1, /* no such connection */
+	SIMOOM_E_STATE = -2,      /* not in a state for this call */
+	SIMOOM_E_ARGUMENT = -3,   /* more given back than was delivered, a null pointer */
+	SIMOOM_E_SYSTEM = -4,     /* not started by `simoom run`, or the shared memory is of another version */
+};
+
+/* Events. A null pointer is an event that is not wanted; without `knock` every connection is refused. `user` is what simoom_run was
+ * given, `cookie` what simoom_accept was. Times are ns since the server's start. */
+struct simoom_service {
+	/* A connection is there; answer with simoom_accept, or it is refused. `listener` counts the server's listeners from 0. */
+	void (*knock)(void *user, struct simoom_calls *calls, uint64_t now, uint16_t listener, struct simoom_connection connection,
+		      const struct simoom_address *local, const struct simoom_address *peer);
+	/* Bytes have arrived; they count against the peer's window until simoom_recv_done. */
+	void (*recv)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie,
+		     const uint8_t *bytes, size_t length);
+	/* The peer has finished; writing goes on. Without this event the connection is closed then. */
+	void (*eof)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie);
+	/* `length` bytes more were taken by the peer; `room` may be sent now. */
+	void (*sent)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie,
+		     size_t length, size_t room);
+	/* The connection's timer, never early. */
+	void (*timer)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie);
+	/* The connection is gone: the last event of one that was accepted. */
+	void (*dead)(void *user, uint64_t now, struct simoom_connection connection, uint64_t cookie, enum simoom_reason reason);
+	/* A datagram: the answer of at most `room` bytes is written over the question; returns its length, or below 0 for no answer. */
+	int64_t (*datagram)(void *user, uint64_t now, uint16_t listener, const struct simoom_address *local,
+			    const struct simoom_address *peer, uint8_t *bytes, size_t length, size_t room);
+};
+
+/* Runs the service on thread number `thread` of the grant until the server ends: 0, or SIMOOM_E_SYSTEM. Each thread of the grant wants
+ * a thread of the program that calls this. No file can be opened any more and no program executed once the first has called it. */
+int simoom_run(const struct simoom_service *service, void *user, unsigned thread);
+
+/* Threads that were granted; 0 for a program that `simoom run` has not started. */
+unsigned simoom_threads(void);
+
+/* 0, or an error. */
+int simoom_accept(struct simoom_calls *calls, struct simoom_connection connection, uint64_t cookie);
+int simoom_recv_done(struct simoom_calls *calls, struct simoom_connection connection, size_t length);
+int simoom_shutdown(struct simoom_calls *calls, struct simoom_connection connection);
+int simoom_close(struct simoom_calls *calls, struct simoom_connection connection);
+int simoom_abort(struct simoom_calls *calls, struct simoom_connection connection);
+/* UINT64_MAX clears it. */
+int simoom_timer_set(struct simoom_calls *calls, struct simoom_connection connection, uint64_t at);
+
+/* Queues a copy; how many bytes were taken, all or fewer (the rest after `sent`), or an error. */
+int64_t simoom_send(struct simoom_calls *calls, struct simoom_connection connection, const void *bytes, size_t length);
+
+/* Bytes that simoom_send would take now. */
+size_t simoom_room(const struct simoom_calls *calls, struct simoom_connection connection);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,279 @@
+//! The client library of protected applications for C: `include/simoom.h` is its document.
+//!
+//! Soundness: what a caller passes is what the header says: pointers that are valid for the call, or null, which is answered by
+//! an error; `struct simoom_calls` is a [`Calls`] of ours that lives as long as the event in which its address was given. A C program
+//! that keeps it longer breaks the header's rule, and its own process with it: the server takes nothing of it on trust.
+
+#![allow(unsafe_code)]
+
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Service, Streams};
+use base::Instant;
+use guard::client::{self, Attached};
+use guard::{jail, layout};
+use std::ffi::c_void;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+const E_CONNECTION: i32 = -1;
+const E_STATE: i32 = -2;
+const E_ARGUMENT: i32 = -3;
+const E_SYSTEM: i32 = -4;
+
+/// `struct simoom_connection`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CConnection {
+    index: u32,
+    generation: u32,
+}
+
+/// `struct simoom_address`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CAddress {
+    ip: [u8; 16],
+    port: u16,
+}
+
+const _: () = assert!(size_of::<CConnection>() == 8 && size_of::<CAddress>() == 18);
+
+/// `struct simoom_calls`
+#[allow(missing_debug_implementations, reason = "C sees its address alone")]
+pub struct Calls<'a>(&'a mut dyn Streams);
+
+type Knock = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, u16, CConnection, *const CAddress, *const CAddress);
+type Recv = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, CConnection, u64, *const u8, usize);
+type Plain = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, CConnection, u64);
+type Sent = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, CConnection, u64, usize, usize);
+type Dead = unsafe extern "C" fn(*mut c_void, u64, CConnection, u64, i32);
+type OnDatagram =
+    unsafe extern "C" fn(*mut c_void, u64, u16, *const CAddress, *const CAddress, *mut u8, usize, usize) -> i64;
+
+/// `struct simoom_service`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CService {
+    knock: Option<Knock>,
+    recv: Option<Recv>,
+    eof: Option<Plain>,
+    sent: Option<Sent>,
+    timer: Option<Plain>,
+    dead: Option<Dead>,
+    datagram: Option<OnDatagram>,
+}
+
+/// A C program's functions as a service.
+struct Foreign {
+    service: CService,
+    user: *mut c_void,
+}
+
+fn ours(connection: CConnection) -> Connection {
+    Connection { index: connection.index, generation: connection.generation }
+}
+
+fn theirs(connection: Connection) -> CConnection {
+    CConnection { index: connection.index, generation: connection.generation }
+}
+
+fn address(at: SocketAddr) -> CAddress {
+    let ip = match at.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    CAddress { ip, port: at.port() }
+}
+
+impl Service for Foreign {
+    fn knock<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        listener: Listener,
+        connection: Connection,
+        addresses: Addresses,
+    ) {
+        if let Some(knock) = self.service.knock {
+            let (local, peer) = (address(addresses.local), address(addresses.peer));
+            let mut calls = Calls(calls);
+            // SAFETY: the program's own function, by the header's contract, with addresses that live as long as the call.
+            unsafe { knock(self.user, &raw mut calls, now.as_nanos(), listener.0, theirs(connection), &local, &peer) };
+        }
+    }
+
+    fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        if let Some(recv) = self.service.recv {
+            let mut calls = Calls(calls);
+            let (at, length) = (bytes.as_ptr(), bytes.len());
+            // SAFETY: as in `knock`.
+            unsafe { recv(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie, at, length) };
+        }
+    }
+
+    fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        let Some(eof) = self.service.eof else {
+            let _ = calls.close(connection);
+            return;
+        };
+        let mut calls = Calls(calls);
+        // SAFETY: as in `knock`.
+        unsafe { eof(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie) };
+    }
+
+    fn sent<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        connection: Connection,
+        cookie: u64,
+        bytes: usize,
+        room: usize,
+    ) {
+        if let Some(sent) = self.service.sent {
+            let mut calls = Calls(calls);
+            // SAFETY: as in `knock`.
+            unsafe { sent(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie, bytes, room) };
+        }
+    }
+
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        if let Some(timer) = self.service.timer {
+            let mut calls = Calls(calls);
+            // SAFETY: as in `knock`.
+            unsafe { timer(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie) };
+        }
+    }
+
+    fn dead(&mut self, now: Instant, connection: Connection, cookie: u64, reason: DeadReason) {
+        if let Some(dead) = self.service.dead {
+            let reason = layout::reason_number(reason).into();
+            // SAFETY: as in `knock`.
+            unsafe { dead(self.user, now.as_nanos(), theirs(connection), cookie, reason) };
+        }
+    }
+
+    fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
+        let Some(datagram) = self.service.datagram else { return };
+        for one in burst {
+            let (local, peer) = (address(one.addresses.local), address(one.addresses.peer));
+            let (length, room) = (one.question().len(), one.capacity());
+            let bytes = one.buffer().as_mut_ptr();
+            // SAFETY: as in `knock`; the buffer is this datagram's and has `room` bytes.
+            let answer = unsafe { datagram(self.user, now.as_nanos(), listener.0, &local, &peer, bytes, length, room) };
+            // one that claims to have written more has broken its own process, and none of it is sent
+            if let Some(answer) = usize::try_from(answer).ok().filter(|answer| *answer <= room) {
+                one.reply(answer);
+            }
+        }
+    }
+}
+
+/// What this process was granted.
+fn granted() -> &'static [Attached] {
+    static GRANTED: OnceLock<Vec<Attached>> = OnceLock::new();
+    GRANTED.get_or_init(|| client::attach().ok().flatten().unwrap_or_default())
+}
+
+/// See `simoom.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn simoom_threads() -> u32 {
+    granted().len() as u32
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `service` is null or points to a `struct simoom_service`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_run(service: *const CService, user: *mut c_void, thread: u32) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(service) = (unsafe { service.as_ref() }) else { return E_ARGUMENT };
+    let Some(attached) = granted().get(thread as usize) else { return E_SYSTEM };
+    // a second thread's filter adds nothing and harms nothing
+    if jail::inner().is_err() {
+        return E_SYSTEM;
+    }
+    let service = Foreign { service: *service, user };
+    // no panic of ours goes through C
+    match catch_unwind(AssertUnwindSafe(|| client::run(attached, service))) {
+        Ok(Ok(())) => 0,
+        Ok(Err(_)) | Err(_) => E_SYSTEM,
+    }
+}
+
+fn number(outcome: Result<(), CallError>) -> i32 {
+    match outcome {
+        Ok(()) => 0,
+        Err(CallError::NoConnection) => E_CONNECTION,
+        Err(CallError::TooMuch) => E_ARGUMENT,
+        Err(_) => E_STATE,
+    }
+}
+
+/// Makes a call on what C was given.
+///
+/// # Safety
+/// `calls` is null or what the present event was given.
+unsafe fn call(calls: *mut Calls<'_>, make: impl FnOnce(&mut dyn Streams) -> Result<(), CallError>) -> i32 {
+    // SAFETY: the caller's promise; events do not overlap, so nobody else has it.
+    match unsafe { calls.as_mut() } {
+        Some(calls) => number(make(calls.0)),
+        None => E_ARGUMENT,
+    }
+}
+
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $kind:ty),*) $call:ident($($value:expr),*);)*) => {$(
+        /// See `simoom.h`.
+        ///
+        /// # Safety
+        /// `calls` is null or what the present event was given.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(calls: *mut Calls<'_>, connection: CConnection $(, $argument: $kind)*) -> i32 {
+            // SAFETY: the caller's promise.
+            unsafe { call(calls, |streams| streams.$call(ours(connection) $(, $value)*)) }
+        }
+    )*};
+}
+
+calls! {
+    simoom_accept(cookie: u64) accept(cookie);
+    simoom_recv_done(length: usize) recv_done(length);
+    simoom_shutdown() shutdown();
+    simoom_close() close();
+    simoom_abort() abort();
+    simoom_timer_set(at: u64) timer_set((at != layout::NEVER).then_some(Instant::from_nanos(at)));
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `calls` is null or what the present event was given; `bytes` points to `length` bytes, or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_send(
+    calls: *mut Calls<'_>,
+    connection: CConnection,
+    bytes: *const u8,
+    length: usize,
+) -> i64 {
+    if bytes.is_null() {
+        return E_ARGUMENT.into();
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
+    let mut taken = 0;
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { call(calls, |streams| streams.send(ours(connection), bytes).map(|count| taken = count)) };
+    if outcome < 0 { outcome.into() } else { taken as i64 }
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `calls` is null or what the present event was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_room(calls: *const Calls<'_>, connection: CConnection) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { calls.as_ref() }.map_or(0, |calls| calls.0.room(ours(connection)))
+}

@@ -1,0 +1,131 @@
+//! More threads than queues: those without one answer through another's, and threads come and go.
+
+use crate::common::{LISTEN, PATIENCE, Server, Stats, dig};
+use crate::web::{Web, contents, curl};
+use lab::Lab;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const WEB: [&str; 8] =
+    ["--interface", "vs", "--listen", "198.18.0.1:80", "--listen", "[2001:db8:18::1]:80", "--cpus", "0,1"];
+
+fn of(stats: &Stats, name: &str, thread: &str) -> u64 {
+    stats.sum(name, &[("thread", thread)])
+}
+
+/// Nobody comes round while nothing happens; the looks at the counters are by other threads.
+fn sleeps(server: &Server) {
+    let begun = Instant::now();
+    loop {
+        let before = server.stats().sum("dataplane_cycles_total", &[]);
+        std::thread::sleep(Duration::from_secs(1));
+        let cycles = server.stats().sum("dataplane_cycles_total", &[]) - before;
+        if cycles <= 10 {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{cycles} cycles in a second without work");
+    }
+}
+
+#[test]
+fn one_queue_and_two_threads_answer_questions_and_sleep() {
+    let lab = Lab::new().unwrap();
+    let server = Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1"]].concat());
+    let log = server.process.log();
+    assert!(log.contains("handed over between threads, of which one has no queue"), "{log}");
+    for at in ["198.18.0.1", "2001:db8:18::1"] {
+        for _ in 0..20 {
+            let answer = dig(&lab, &format!("+short @{at} www.example.com A"));
+            assert_eq!(answer.trim(), "198.18.0.80");
+        }
+    }
+    let stats = server.stats();
+    let through_host = of(&stats, "dataplane_guest_frames_total", "1");
+    assert!((1..40).contains(&through_host), "{through_host} of 40 by the thread without a queue");
+    assert_eq!(of(&stats, "dataplane_crossed_frames_total", "0"), through_host);
+    assert_eq!(stats.sum("dataplane_crossing_lost_total", &[]) + stats.sum("dataplane_guest_stalls_total", &[]), 0);
+    sleeps(&server);
+}
+
+#[test]
+fn downloads_go_on_while_threads_come_and_go() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &WEB);
+    let done = AtomicBool::new(false);
+    let changes = std::thread::scope(|scope| {
+        let downloads: Vec<_> = ["198.18.0.1", "[2001:db8:18::1]"]
+            .into_iter()
+            .map(|at| {
+                let url = format!("http://{at}/5000000.bin");
+                let lab = &lab;
+                scope.spawn(move || curl(lab, &[&url, &url, &url]))
+            })
+            .collect();
+        let mover = scope.spawn(|| {
+            let mut changes = 0;
+            while !done.load(Ordering::Relaxed) {
+                for count in ["1", "2"] {
+                    let asked = web.server.ctl(&["threads", count]);
+                    assert!(asked.status.success(), "{asked:?}");
+                    assert_eq!(String::from_utf8_lossy(&asked.stdout), format!("{count} of 2 threads serve\n"));
+                    changes += 1;
+                }
+            }
+            changes
+        });
+        let bodies: Vec<_> = downloads.into_iter().map(|download| download.join()).collect();
+        // the mover ends whatever became of them
+        done.store(true, Ordering::Relaxed);
+        let changes = mover.join().unwrap();
+        for body in bodies {
+            assert!(body.unwrap() == contents(5_000_000).repeat(3));
+        }
+        changes
+    });
+    assert!(changes >= 2);
+    assert_eq!(web.tcp().sum("dataplane_panics_total", &[]), 0, "{}", web.server.process.log());
+    let one = web.server.ctl(&["threads", "1"]);
+    assert!(one.status.success(), "{one:?}");
+    web.server.wait_until("the second thread gives everything away", |stats| {
+        of(stats, "dataplane_flow_groups", "1") == 0 && stats.sum("dataplane_threads_on_duty", &[]) == 1
+    });
+    assert_eq!(curl(&lab, &["http://198.18.0.1/65536.bin"]), contents(65_536));
+    sleeps(&web.server);
+    let refused = web.server.ctl(&["threads", "3"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.lines().count() == 1 && said.contains("there are 2 threads: give 1 to 2"), "{said}");
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
+fn a_queue_of_a_thread_that_is_not_needed_is_served_by_another() {
+    // without a NIC that deals packets out, each question comes to any of the queues
+    let lab = Lab::with(&lab::Options { queues: 2, ..lab::Options::default() }).unwrap();
+    let server = Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1", "--balance", "on"]].concat());
+    let ask = || {
+        let answer = dig(&lab, "+short @198.18.0.1 www.example.com A");
+        assert_eq!(answer.trim(), "198.18.0.80");
+    };
+    (0..10).for_each(|_| ask());
+    let asked = server.ctl(&["threads", "1"]);
+    assert!(asked.status.success(), "{asked:?}");
+    server.wait_until("the second thread gives everything away", |stats| of(stats, "dataplane_flow_groups", "1") == 0);
+    std::thread::sleep(Duration::from_millis(200));
+    let before = server.stats();
+    let begun = Instant::now();
+    let second = |stats: &Stats| stats.sum("xdp_frames_received_total", &[("queue", "1")]);
+    while second(&server.stats()) < second(&before) + 10 {
+        assert!(begun.elapsed() < PATIENCE, "nothing comes to the second queue");
+        ask();
+    }
+    // by the first thread, without waking the other
+    assert_eq!(
+        of(&server.stats(), "dataplane_crossed_frames_total", "1"),
+        of(&before, "dataplane_crossed_frames_total", "1")
+    );
+    sleeps(&server);
+    let asked = server.ctl(&["threads", "2"]);
+    assert!(asked.status.success(), "{asked:?}");
+    server.wait_until("the second thread has groups again", |stats| of(stats, "dataplane_flow_groups", "1") > 0);
+    (0..20).for_each(|_| ask());
+}

@@ -1,0 +1,135 @@
+//! What the service may do, as [`Streams`] has it.
+
+use super::{Fin, Phase, Slot, Table};
+use crate::outbox::Bounds;
+use app::{Addresses, CallError, Connection, DeadReason, Listener, Range, Streams};
+use base::Instant;
+use std::net::SocketAddr;
+
+impl Table {
+    /// A connection that the service has, and has not closed.
+    fn open(&mut self, connection: Connection) -> Result<&mut super::Conn, CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase == Phase::Open { Ok(conn) } else { Err(CallError::WrongState) }
+    }
+}
+
+impl Streams for Table {
+    fn accept(&mut self, connection: Connection, cookie: u64) -> Result<(), CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase != Phase::Knocked {
+            return Err(CallError::WrongState);
+        }
+        conn.phase = Phase::Open;
+        conn.cookie = cookie;
+        self.counters.accepted.add(1);
+        self.make_ready(connection.index);
+        Ok(())
+    }
+
+    fn reject(&mut self, connection: Connection) -> Result<(), CallError> {
+        if self.conn(connection)?.phase != Phase::Knocked {
+            return Err(CallError::WrongState);
+        }
+        self.end(connection, DeadReason::Aborted, true);
+        Ok(())
+    }
+
+    fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
+        let bounds = Bounds { owned_bytes: self.limits.queue_bytes, ranges: self.limits.queue_ranges };
+        let Table { slots, versions, spare, queued_bytes, starved, limits, counters, .. } = self;
+        let conn = match slots.get_mut(connection.index as usize) {
+            Some(Slot { generation, conn: Some(conn) }) if *generation == connection.generation => conn,
+            _ => return Err(CallError::NoConnection),
+        };
+        if conn.phase != Phase::Open || conn.fin != Fin::No {
+            return Err(CallError::WrongState);
+        }
+        if !ranges.iter().all(Range::is_valid) {
+            return Err(CallError::NoSuchRange);
+        }
+        if !conn.queue.has_memory()
+            && let Some(queue) = spare.pop()
+        {
+            conn.queue = queue;
+        }
+        let owned = conn.queue.owned_bytes();
+        // what the budget has left for this connection, where that is less than its quota
+        let most = bounds.owned_bytes.min(owned + limits.budget_bytes.saturating_sub(*queued_bytes));
+        let taken = conn.queue.queue(ranges, Bounds { owned_bytes: most, ..bounds }, versions);
+        *queued_bytes += conn.queue.owned_bytes() - owned;
+        let wanted: u64 = ranges.iter().take(app::SENDV_RANGES).map(Range::bytes).sum();
+        if taken < wanted && most < bounds.owned_bytes && conn.queue.owned_bytes() >= most {
+            counters.budget_spent.add(1);
+            if !std::mem::replace(&mut conn.starved, true) {
+                starved.push_back(connection);
+            }
+        }
+        self.make_ready(connection.index);
+        Ok(taken)
+    }
+
+    fn room(&self, connection: Connection) -> usize {
+        match self.slots.get(connection.index as usize) {
+            Some(Slot { generation, conn: Some(conn) })
+                if *generation == connection.generation && conn.phase == Phase::Open && conn.fin == Fin::No =>
+            {
+                let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
+                self.limits.queue_bytes.saturating_sub(conn.queue.owned_bytes()).min(budget)
+            }
+            _ => 0,
+        }
+    }
+
+    fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
+        let conn = self.open(connection)?;
+        conn.delivered = conn.delivered.checked_sub(bytes).ok_or(CallError::TooMuch)?;
+        self.make_ready(connection.index);
+        Ok(())
+    }
+
+    fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
+        let conn = self.open(connection)?;
+        if conn.fin != Fin::No {
+            return Err(CallError::WrongState);
+        }
+        conn.fin = Fin::Wanted;
+        self.make_ready(connection.index);
+        Ok(())
+    }
+
+    fn close(&mut self, connection: Connection) -> Result<(), CallError> {
+        let end = self.now + self.limits.linger;
+        self.open(connection)?.phase = Phase::Closing;
+        self.schedule(connection, end);
+        self.make_ready(connection.index);
+        Ok(())
+    }
+
+    fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
+        self.conn(connection)?;
+        self.end(connection, DeadReason::Aborted, true);
+        Ok(())
+    }
+
+    fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
+        let conn = self.open(connection)?;
+        match at {
+            Some(at) => self.schedule(connection, at),
+            None => conn.deadline = None,
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
+        self.ask(remote, local, cookie)
+    }
+
+    fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
+        self.unasked.push(listener, ends, bytes)
+    }
+
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.alarms.set(cookie, at)
+    }
+}

@@ -1,0 +1,401 @@
+//! What leaves without having been asked for: from where, over whom, and datagrams on their way out.
+//!
+//! The local end is an own address in use, or, for datagrams, the address that a listener has. The way to a peer is a neighbour on the
+//! link of an own address, else the gateway, found by ARP or neighbour solicitation; or, for datagrams, the station that a question of
+//! the peer came from ([`paths`]). At addresses that the kernel has too only the latter is known, since ARP is the kernel's there.
+//!
+//! The stack has one of these whether it has TCP or not. Datagrams are copied when they are given, since their events have no frame,
+//! and framed in the poll that follows.
+
+mod neighbours;
+mod paths;
+
+use crate::agreement::{Agreement, Shared};
+use crate::counters::{Counters, Readiness};
+use crate::own::Outlet;
+use crate::tcp::Hop;
+use crate::turn::HOPS;
+use crate::{Config, UdpListener};
+use app::{Addresses, Alarms, CallError, Connection, Listener, Range, Service, Streams};
+use base::Instant;
+use neighbours::{Look, Neighbours};
+use paths::Paths;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::ethernet::{EtherType, Link, Mac};
+use wire::{Protocol, Sum, ipv4, ipv6, udp};
+
+/// Datagrams that wait to be framed at most.
+const DATAGRAMS: usize = 64;
+/// Alarms told in one poll at most.
+const ALARMS_A_POLL: usize = 256;
+/// While another stack may hear what we asked for, it is looked for so often.
+const LISTEN_EVERY: Duration = Duration::from_millis(10);
+/// Until a frame is asked for again that was not to be had.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// The way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// this station
+    Known(Hop),
+    /// the station of this neighbour, which is being asked for
+    Asked(IpAddr),
+}
+
+/// An own address.
+#[derive(Debug)]
+struct End {
+    shared: Arc<Shared>,
+    prefix_len: u8,
+}
+
+impl End {
+    fn is_in_use(&self) -> bool {
+        self.shared.readiness() == Readiness::Ready
+    }
+
+    fn has_on_link(&self, peer: IpAddr) -> bool {
+        match (self.shared.addr, peer) {
+            (IpAddr::V4(own), IpAddr::V4(peer)) => {
+                let behind = u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
+                (own.to_bits() ^ peer.to_bits()) & !behind == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(peer)) => {
+                let behind = u128::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
+                (own.to_bits() ^ peer.to_bits()) & !behind == 0 || peer.is_unicast_link_local()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A datagram that was given to us.
+#[derive(Debug)]
+struct Waiting {
+    ends: Addresses,
+    way: Way,
+    bytes: Vec<u8>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Outward {
+    alarms: Alarms,
+    ends: Vec<End>,
+    listeners: Vec<UdpListener>,
+    gateways: Vec<IpAddr>,
+    neighbours: Neighbours,
+    paths: Paths,
+    waiting: VecDeque<Waiting>,
+    /// buffers of datagrams that have gone
+    spare: Vec<Vec<u8>>,
+    agreement: Arc<Agreement>,
+    /// other stacks may hear what this one asked for
+    shares: bool,
+    mtu: usize,
+    counters: Arc<Counters>,
+}
+
+impl Outward {
+    pub(crate) fn new(mtu: usize, counters: Arc<Counters>) -> Outward {
+        Outward {
+            alarms: Alarms::new(),
+            ends: Vec::new(),
+            listeners: Vec::new(),
+            gateways: Vec::new(),
+            neighbours: Neighbours::new(),
+            paths: Paths::new(),
+            waiting: VecDeque::with_capacity(DATAGRAMS),
+            spare: Vec::with_capacity(DATAGRAMS),
+            agreement: Arc::new(Agreement::new([])),
+            shares: false,
+            mtu,
+            counters,
+        }
+    }
+
+    /// Takes another configuration; `agreement` has its own addresses.
+    pub(crate) fn reconfigure(&mut self, config: &Config, agreement: &Arc<Agreement>) {
+        let end = |own: &crate::OwnAddress| {
+            Some(End { shared: agreement.find(own.addr.to_canonical())?.clone(), prefix_len: own.prefix_len })
+        };
+        self.ends = config.own.iter().filter_map(end).collect();
+        self.listeners.clone_from(&config.listeners);
+        self.gateways = config.gateways.iter().map(|addr| addr.to_canonical()).collect();
+        self.agreement = agreement.clone();
+        self.shares = config.agreement.is_some();
+    }
+
+    /// Whether the address is one of our own.
+    pub(crate) fn has(&self, addr: IpAddr) -> bool {
+        self.ends.iter().any(|end| end.shared.addr == addr)
+    }
+
+    /// The own address that packets to `peer` leave from: the one that was asked for, else one on the peer's link, else any.
+    pub(crate) fn source(&self, wanted: Option<IpAddr>, peer: IpAddr) -> Result<IpAddr, CallError> {
+        let mut usable = self.ends.iter().filter(|end| end.is_in_use() && end.shared.addr.is_ipv4() == peer.is_ipv4());
+        let found = match wanted.filter(|addr| !addr.is_unspecified()) {
+            Some(addr) => usable.find(|end| end.shared.addr == addr),
+            None => usable.clone().find(|end| end.has_on_link(peer)).or_else(|| usable.next()),
+        };
+        found.map(|end| end.shared.addr).ok_or(CallError::NoSuchAddress)
+    }
+
+    /// The way from an own address to a peer; None when there is none. Asks for the neighbour if that is called for.
+    pub(crate) fn way(&mut self, now: Instant, from: IpAddr, peer: IpAddr) -> Option<Way> {
+        let on_link = self.ends.iter().any(|end| end.has_on_link(peer));
+        let gateway = || self.gateways.iter().copied().find(|addr| addr.is_ipv4() == peer.is_ipv4());
+        let via = if on_link { peer } else { gateway()? };
+        match self.neighbours.want(now, via, from) {
+            Look::Known(mac) => Some(Way::Known(Hop::new(mac, None))),
+            Look::Asked => Some(Way::Asked(via)),
+            Look::Unknown => None,
+        }
+    }
+
+    /// What has become of a way that was being asked for; None when there is none.
+    pub(crate) fn way_via(&self, via: IpAddr) -> Option<Way> {
+        match self.neighbours.look(via) {
+            Look::Known(mac) => Some(Way::Known(Hop::new(mac, None))),
+            Look::Asked => Some(Way::Asked(via)),
+            Look::Unknown => None,
+        }
+    }
+
+    /// A neighbour has told its hardware address; whether one of the stacks wanted to know.
+    pub(crate) fn hear(&mut self, addr: IpAddr, mac: Mac) -> bool {
+        self.agreement.hear(addr, mac)
+    }
+
+    /// Takes in what neighbours have told, whichever stack heard it.
+    pub(crate) fn listen(&mut self, now: Instant) {
+        if self.neighbours.asks() {
+            let neighbours = &mut self.neighbours;
+            self.agreement.take_heard(&mut |addr, mac| neighbours.hear(now, addr, mac));
+        }
+    }
+
+    /// Notes where a datagram came from that was not answered.
+    #[inline]
+    pub(crate) fn note_path(&mut self, peer: IpAddr, hop: Hop) {
+        self.paths.note(peer, hop);
+    }
+
+    /// Takes a datagram to be sent.
+    pub(crate) fn send_to(
+        &mut self,
+        now: Instant,
+        listener: Listener,
+        ends: Addresses,
+        bytes: &[u8],
+    ) -> Result<(), CallError> {
+        app::judge_ends(Some(ends.local), ends.peer)?;
+        let its = self.listeners.iter().find(|at| at.listener == listener && is_at(at.local, ends.local));
+        let at = its.ok_or(CallError::NoSuchAddress)?.local.ip().to_canonical();
+        let wanted = if at.is_unspecified() { ends.local.ip().to_canonical() } else { at };
+        let peer = ends.peer.ip().to_canonical();
+        if self.has(peer) {
+            return Err(CallError::NoSuchAddress);
+        }
+        let headers = udp::HEADER_BYTES + if peer.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+        if bytes.len() > self.mtu - headers {
+            return Err(CallError::TooLong);
+        }
+        let (local, way) = match self.paths.find(peer) {
+            // any address of a listener that the kernel has too; an own one only while it is ours to use
+            Some(hop) if !wanted.is_unspecified() && !self.has(wanted) => (wanted, Way::Known(hop)),
+            Some(hop) => (self.source(Some(wanted), peer)?, Way::Known(hop)),
+            None if !wanted.is_unspecified() && !self.has(wanted) => return Err(CallError::Unreachable),
+            None => {
+                let local = self.source(Some(wanted), peer)?;
+                (local, self.way(now, local, peer).ok_or(CallError::Unreachable)?)
+            }
+        };
+        if self.waiting.len() == DATAGRAMS {
+            return Err(CallError::NoResources);
+        }
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(bytes);
+        let ends = Addresses { local: SocketAddr::new(local, ends.local.port()), peer: ends.peer };
+        self.waiting.push_back(Waiting { ends, way, bytes: copy });
+        Ok(())
+    }
+
+    /// The alarm of a cookie.
+    pub(crate) fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.alarms.set(cookie, at)
+    }
+
+    /// One alarm that is due.
+    pub(crate) fn alarm(&mut self, now: Instant) -> Option<u64> {
+        self.alarms.pop(now)
+    }
+
+    /// Asks for neighbours and sends datagrams, as far as there are frames; when it wants to be called next.
+    pub(crate) fn poll(&mut self, now: Instant, outlet: &mut Outlet<'_>) -> Option<Instant> {
+        let mut next = self.alarms.next();
+        let mut soon = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        if !self.waiting.is_empty() && !self.send_waiting(now, outlet) {
+            soon(now + RETRY);
+        }
+        if self.neighbours.asks() {
+            let (agreement, counters) = (&self.agreement, &self.counters);
+            let mut blocked = false;
+            let given_up = self.neighbours.poll(now, &mut |target, from| {
+                let sent = match (target, from) {
+                    (IpAddr::V4(target), IpAddr::V4(from)) => outlet.arp(from, target),
+                    (IpAddr::V6(target), IpAddr::V6(from)) => outlet.solicit(from, target),
+                    _ => true,
+                };
+                if sent {
+                    agreement.ask(target);
+                    counters.neighbours_asked.add(1);
+                }
+                blocked |= !sent;
+                sent
+            });
+            if blocked {
+                soon(now + RETRY);
+            } else if let Some(at) = self.neighbours.due_at() {
+                soon(if self.shares { at.min(now + LISTEN_EVERY) } else { at });
+            }
+            if given_up {
+                soon(now);
+            }
+        }
+        next
+    }
+
+    /// Sends datagrams whose way is known, and drops those that nobody knows the way for; false when there is no frame.
+    fn send_waiting(&mut self, now: Instant, outlet: &mut Outlet<'_>) -> bool {
+        self.listen(now);
+        for _ in 0..self.waiting.len() {
+            let Some(mut one) = self.waiting.pop_front() else { break };
+            if let Way::Asked(via) = one.way {
+                match self.way_via(via) {
+                    Some(way) => one.way = way,
+                    None => {
+                        self.counters.unasked_lost.add(1);
+                        self.spare.push(one.bytes);
+                        continue;
+                    }
+                }
+            }
+            match one.way {
+                Way::Asked(_) => self.waiting.push_back(one),
+                Way::Known(hop) if frame(outlet, hop, one.ends, &one.bytes) => {
+                    self.counters.unasked.add(1);
+                    self.spare.push(one.bytes);
+                }
+                Way::Known(_) => {
+                    self.waiting.push_front(one);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Whether `local` is an end of a listener at `at`; an unspecified address is one that is to be chosen.
+fn is_at(at: SocketAddr, local: SocketAddr) -> bool {
+    let (listens, wanted) = (at.ip().to_canonical(), local.ip().to_canonical());
+    at.port() == local.port()
+        && listens.is_ipv4() == wanted.is_ipv4()
+        && (listens == wanted || listens.is_unspecified() || wanted.is_unspecified())
+}
+
+/// Puts a datagram into a frame of its own; false when there is none.
+fn frame(outlet: &mut Outlet<'_>, hop: Hop, ends: Addresses, payload: &[u8]) -> bool {
+    let udp_bytes = udp::HEADER_BYTES + payload.len();
+    let (local, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
+    let ether_type = if peer.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    let link = Link { dst: hop.mac, src: outlet.mac, tag: hop.tag(), ether_type };
+    let ip_bytes = if peer.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+    outlet.send_on(link, ip_bytes + udp_bytes, |packet| {
+        let (ip, datagram) = packet.split_at_mut(ip_bytes);
+        let pseudo = match (local, peer) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let head = ip.first_chunk_mut().expect("room for an IPv4 header");
+                ipv4::Header { src, dst, protocol: Protocol::UDP, ttl: HOPS, payload_bytes: udp_bytes }.write(head);
+                Sum::pseudo_v4(src, dst, Protocol::UDP, udp_bytes as u16)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let (head, next_header) = (ip.first_chunk_mut().expect("room for an IPv6 header"), Protocol::UDP);
+                ipv6::Header { src, dst, next_header, hop_limit: HOPS, payload_bytes: udp_bytes }.write(head);
+                Sum::pseudo_v6(src, dst, Protocol::UDP, udp_bytes as u32)
+            }
+            (local, peer) => unreachable!("ends of two families, {local} and {peer}, were refused"),
+        };
+        datagram[udp::HEADER_BYTES..].copy_from_slice(payload);
+        udp::write(datagram, ends.local.port(), ends.peer.port(), pseudo);
+    })
+}
+
+/// What a service may do where there is no TCP.
+pub(crate) struct Calls<'a> {
+    outward: &'a mut Outward,
+    now: Instant,
+}
+
+impl Outward {
+    /// Tells the service what is to be told once a poll, where there is no TCP to do it.
+    pub(crate) fn tell<S: Service>(&mut self, now: Instant, service: &mut S) {
+        service.woken(now, &mut Calls { outward: self, now });
+        for _ in 0..ALARMS_A_POLL {
+            let Some(cookie) = self.alarms.pop(now) else { break };
+            service.alarm(now, &mut Calls { outward: self, now }, cookie);
+        }
+        service.flush(now, &mut Calls { outward: self, now });
+    }
+}
+
+impl Streams for Calls<'_> {
+    fn accept(&mut self, _: Connection, _: u64) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn sendv(&mut self, _: Connection, _: &[Range<'_>]) -> Result<u64, CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn room(&self, _: Connection) -> usize {
+        0
+    }
+
+    fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn close(&mut self, _: Connection) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn timer_set(&mut self, _: Connection, _: Option<Instant>) -> Result<(), CallError> {
+        Err(CallError::NoConnection)
+    }
+
+    fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
+        self.outward.send_to(self.now, listener, ends, bytes)
+    }
+
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.outward.alarm_set(cookie, at)
+    }
+}

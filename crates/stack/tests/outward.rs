@@ -1,0 +1,300 @@
+//! What leaves unasked: over neighbours that are asked for, gateways, and the stations that questions came from.
+
+mod common;
+
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Service, Streams};
+use base::{Burst, Instant};
+use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own};
+use port::pipe::{self, Pipe};
+use port::{Mac, Port};
+use stack::{Agreement, Claim, ClaimMode, Config, Handled, Stack, TcpConfig, UdpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::arp::{Arp, Operation};
+use wire::ethernet::{BROADCAST, EtherType, Link};
+use wire::ipv4::Ipv4;
+use wire::ipv6::Ipv6;
+use wire::{Protocol, icmpv6, ipv6, tcp, udp};
+
+const GATEWAY: Mac = [2, 0, 0, 0, 0, 0xfe];
+
+enum Ask {
+    Connect(SocketAddr, Option<SocketAddr>),
+    Send(Listener, Addresses, Vec<u8>),
+}
+
+/// Does what it is told when it is told that it may.
+#[derive(Default)]
+struct Notes {
+    asks: Vec<Ask>,
+    said: Vec<Result<(), CallError>>,
+    connected: Vec<Result<Connection, DeadReason>>,
+}
+
+impl Service for Notes {
+    fn woken<C: Streams>(&mut self, _: Instant, calls: &mut C) {
+        for ask in std::mem::take(&mut self.asks) {
+            self.said.push(match ask {
+                Ask::Connect(remote, local) => calls.connect(remote, local, 1).map(drop),
+                Ask::Send(listener, ends, bytes) => calls.send_to(listener, ends, &bytes),
+            });
+        }
+    }
+    fn datagrams(&mut self, _: Instant, _: Listener, _: &mut [Datagram<'_>]) {}
+    fn connected<C: Streams>(&mut self, _: Instant, _: &mut C, _: u64, outcome: Result<Connection, DeadReason>) {
+        self.connected.push(outcome);
+    }
+}
+
+/// A stack at one end of a pipe.
+struct Bench {
+    stack: Stack,
+    port: Pipe,
+    wire: Pipe,
+    notes: Notes,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(config: Config) -> Bench {
+        let (mut ours, mut theirs) = pipe::pair(&pipe::Config { frames: 256, ..pipe::Config::default() }).unwrap();
+        let (port, wire) = (ours.remove(0), theirs.remove(0));
+        let stack = Stack::new(config, port.facts());
+        Bench { stack, port, wire, notes: Notes::default(), now: Instant::ZERO }
+    }
+
+    /// Takes a frame, if there is one, and polls; what was sent.
+    fn cycle(&mut self, frame: Option<&[u8]>) -> Vec<Vec<u8>> {
+        let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
+        if let Some(bytes) = frame {
+            let mut frame = self.port.take().expect("a frame");
+            assert!(frame.fill(bytes));
+            rx.push(frame);
+        }
+        self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.notes);
+        self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.notes);
+        free.drain(..).for_each(|frame| self.port.give(frame));
+        self.port.transmit(&mut tx);
+        self.port.flush();
+        let mut burst = Burst::new();
+        self.wire.receive(&mut burst, 64);
+        let sent = burst.iter().map(|frame| frame.bytes().to_vec()).collect();
+        burst.drain(..).for_each(|frame| self.wire.give(frame));
+        self.wire.flush();
+        sent
+    }
+
+    fn ask(&mut self, ask: Ask) -> (Result<(), CallError>, Vec<Vec<u8>>) {
+        self.notes.asks.push(ask);
+        let sent = self.cycle(None);
+        (self.notes.said.pop().expect("a call"), sent)
+    }
+
+    fn connect(&mut self, remote: &str) -> (Result<(), CallError>, Vec<Vec<u8>>) {
+        self.ask(Ask::Connect(remote.parse().unwrap(), None))
+    }
+
+    fn send(&mut self, local: &str, peer: &str, bytes: &[u8]) -> (Result<(), CallError>, Vec<Vec<u8>>) {
+        let ends = Addresses { local: local.parse().unwrap(), peer: peer.parse().unwrap() };
+        self.ask(Ask::Send(Listener(1), ends, bytes.to_vec()))
+    }
+
+    fn pass(&mut self, ms: u64) -> Vec<Vec<u8>> {
+        self.now += Duration::from_millis(ms);
+        self.cycle(None)
+    }
+}
+
+/// Own addresses in use, a listener at port 7 of any address, TCP.
+fn with_tcp() -> Config {
+    Config { tcp: Some(TcpConfig::default()), ..config() }
+}
+
+/// Whom an ARP request asks for.
+fn asked4(frame: &[u8]) -> Ipv4Addr {
+    let head = Link::parse(frame).unwrap();
+    let arp = Arp::parse(&frame[head.bytes()..]).expect("an ARP packet");
+    assert_eq!(
+        (head.dst, head.src, arp.operation, arp.sender, arp.sender_mac),
+        (BROADCAST, OURS, Operation::Request, A4, OURS)
+    );
+    arp.target
+}
+
+/// Whom a solicitation asks for.
+fn asked6(frame: &[u8]) -> Ipv6Addr {
+    let head = Link::parse(frame).unwrap();
+    let ip = Ipv6::parse(&frame[head.bytes()..]).unwrap();
+    let icmp = icmpv6::Icmp::parse(ip.payload(), ip.src(), ip.dst()).expect("a sound checksum");
+    let neighbour = icmp.neighbour().expect("a solicitation");
+    let group = ipv6::solicited_node(neighbour.target);
+    assert_eq!((icmp.kind(), ip.src(), ip.dst()), (icmpv6::Kind::Solicitation, A6, group));
+    assert_eq!((head.dst, neighbour.source_mac), (ipv6::group_mac(group), Some(OURS)));
+    neighbour.target
+}
+
+fn arp_answer(sender: Ipv4Addr, mac: Mac) -> Vec<u8> {
+    let mut packet = [0; 28];
+    let arp = Arp { operation: Operation::Reply, sender_mac: mac, sender, target_mac: OURS, target: A4 };
+    arp.write(&mut packet);
+    link(OURS, mac, None, EtherType::ARP, &packet)
+}
+
+fn nd_answer(target: Ipv6Addr, mac: Mac) -> Vec<u8> {
+    let mut message = [0; icmpv6::ADVERTISEMENT_BYTES];
+    icmpv6::write_advertisement(&mut message, (target, A6), (target, mac), true);
+    let mut packet = ip(target.into(), A6.into(), Protocol::ICMPV6, &[], &message);
+    packet[7] = 255;
+    link(OURS, mac, None, EtherType::IPV6, &packet)
+}
+
+/// Where a SYN goes: station, address, port.
+fn syn(frame: &[u8]) -> (Mac, IpAddr, u16) {
+    let head = Link::parse(frame).unwrap();
+    let packet = &frame[head.bytes()..];
+    let (to, segment) = match head.ether_type {
+        EtherType::IPV4 => {
+            let ip = Ipv4::parse(packet).unwrap();
+            (IpAddr::from(ip.dst()), ip.payload())
+        }
+        _ => {
+            let ip = Ipv6::parse(packet).unwrap();
+            (ip.dst().into(), ip.payload())
+        }
+    };
+    let segment = tcp::Tcp::parse(segment).expect("a segment");
+    assert!(segment.flags().contains(tcp::Flags::SYN));
+    (head.dst, to, segment.dst_port())
+}
+
+#[test]
+fn a_syn_waits_for_its_neighbour() {
+    let mut bench = Bench::new(with_tcp());
+    let (said, sent) = bench.connect("192.0.2.2:80");
+    assert_eq!((said, sent.iter().map(|frame| asked4(frame)).collect::<Vec<_>>()), (Ok(()), vec![B4]));
+    let sent = bench.cycle(Some(&arp_answer(B4, THEIRS)));
+    assert_eq!(sent.iter().map(|frame| syn(frame)).collect::<Vec<_>>(), [(THEIRS, B4.into(), 80)]);
+    // the next one needs not ask
+    let (_, sent) = bench.connect("192.0.2.2:81");
+    assert_eq!(sent.iter().map(|frame| syn(frame)).collect::<Vec<_>>(), [(THEIRS, B4.into(), 81)]);
+    let (_, sent) = bench.connect("[2001:db8::2]:80");
+    assert_eq!(sent.iter().map(|frame| asked6(frame)).collect::<Vec<_>>(), [B6]);
+    let sent = bench.cycle(Some(&nd_answer(B6, THEIRS)));
+    assert_eq!(sent.iter().map(|frame| syn(frame)).collect::<Vec<_>>(), [(THEIRS, B6.into(), 80)]);
+    let counters = bench.stack.counters();
+    assert_eq!((counters.handled(Handled::ArpHeard), counters.handled(Handled::NeighbourHeard)), (1, 1));
+    assert_eq!(counters.neighbours_asked.get(), 2);
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_makes_it_unreachable() {
+    let mut bench = Bench::new(with_tcp());
+    let (said, sent) = bench.connect("192.0.2.99:80");
+    assert_eq!((said, sent.len()), (Ok(()), 1));
+    let again: Vec<usize> = (0..3).map(|_| bench.pass(1000).len()).collect();
+    assert_eq!(again, [1, 1, 0], "three questions");
+    bench.cycle(None);
+    bench.cycle(None);
+    assert_eq!(bench.notes.connected, [Err(DeadReason::Unreachable)]);
+    assert_eq!(bench.stack.tcp_usage().connections, 0);
+    // and whoever answers unasked is not remembered
+    bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 50), THEIRS)));
+    let (_, sent) = bench.connect("192.0.2.50:80");
+    assert_eq!(asked4(&sent[0]), Ipv4Addr::new(192, 0, 2, 50));
+}
+
+#[test]
+fn what_is_on_no_link_goes_over_the_gateway_or_nowhere() {
+    let router = Ipv4Addr::new(192, 0, 2, 254);
+    let mut bench = Bench::new(Config { gateways: vec![router.into()], ..with_tcp() });
+    let (_, sent) = bench.connect("198.51.100.7:80");
+    assert_eq!(asked4(&sent[0]), router);
+    let sent = bench.cycle(Some(&arp_answer(router, GATEWAY)));
+    assert_eq!(syn(&sent[0]), (GATEWAY, Ipv4Addr::new(198, 51, 100, 7).into(), 80));
+    let (said, sent) = bench.connect("[2001:db8:9::7]:80");
+    assert_eq!((said, sent.len()), (Ok(()), 0));
+    assert_eq!(bench.notes.connected, [Err(DeadReason::Unreachable)]);
+    // to ourselves there is no way over the wire
+    assert_eq!(bench.connect(&format!("{A4}:80")).0, Err(CallError::NoSuchAddress));
+}
+
+#[test]
+fn an_address_that_is_not_in_use_yet_is_none_to_leave_from() {
+    let claim = Claim { mode: ClaimMode::Detect, ..Claim::default() };
+    let mut bench = Bench::new(Config { claim, ..with_tcp() });
+    assert_eq!(bench.connect("192.0.2.2:80").0, Err(CallError::NoSuchAddress));
+    for _ in 0..30 {
+        bench.pass(1000);
+    }
+    assert_eq!(bench.connect("192.0.2.2:80").0, Ok(()));
+}
+
+/// The payload of a datagram, and where it goes and comes from.
+fn sent_datagram(frame: &[u8]) -> (Mac, Option<u16>, SocketAddr, SocketAddr, Vec<u8>) {
+    let head = Link::parse(frame).unwrap();
+    let ip = Ipv4::parse(&frame[head.bytes()..]).unwrap();
+    let datagram = udp::Udp::parse(ip.payload()).unwrap();
+    let pseudo = wire::Sum::pseudo_v4(ip.src(), ip.dst(), Protocol::UDP, datagram.bytes() as u16);
+    assert_eq!(datagram.verdict(pseudo), udp::Verdict::Good);
+    let (from, to) = ((ip.src(), datagram.src_port()).into(), (ip.dst(), datagram.dst_port()).into());
+    (head.dst, head.tag, from, to, datagram.payload().to_vec())
+}
+
+#[test]
+fn a_late_answer_goes_where_the_question_came_from_also_at_an_address_of_the_kernels() {
+    let shared = Ipv4Addr::new(198, 51, 100, 1);
+    let listen = |local: &str| UdpListener { listener: Listener(1), local: local.parse().unwrap() };
+    let mut bench = Bench::new(Config { own: Vec::new(), listeners: vec![listen("198.51.100.1:7")], ..config() });
+    assert_eq!(bench.send("198.51.100.1:7", "203.0.113.5:4000", b"x").0, Err(CallError::Unreachable));
+    let (peer, local): (SocketAddr, SocketAddr) = ((Ipv4Addr::new(203, 0, 113, 5), 4000).into(), (shared, 7).into());
+    let question = ip(peer.ip(), shared.into(), Protocol::UDP, &[], &datagram(peer, local, b"later"));
+    assert_eq!(bench.cycle(Some(&link(OURS, GATEWAY, Some(7), EtherType::IPV4, &question))), Vec::<Vec<u8>>::new());
+    let (said, sent) = bench.send("198.51.100.1:7", "203.0.113.5:4000", b"now");
+    assert_eq!(said, Ok(()));
+    assert_eq!(sent_datagram(&sent[0]), (GATEWAY, Some(7), local, peer, b"now".to_vec()));
+    assert_eq!(bench.send("198.51.100.2:7", "203.0.113.5:4000", b"x").0, Err(CallError::NoSuchAddress));
+    assert_eq!(bench.stack.counters().unasked.get(), 1);
+}
+
+#[test]
+fn datagrams_wait_for_their_neighbour_and_are_dropped_without_one() {
+    let mut bench = Bench::new(config());
+    let any = "0.0.0.0:7";
+    for (peer, n) in [("192.0.2.2:9", 1), ("192.0.2.2:9", 0), ("192.0.2.99:9", 1)] {
+        let (said, sent) = bench.send(any, peer, peer.as_bytes());
+        assert_eq!((said, sent.len()), (Ok(()), n), "{peer}");
+    }
+    let sent = bench.cycle(Some(&arp_answer(B4, THEIRS)));
+    assert_eq!(sent.len(), 2);
+    let (mac, tag, from, to, bytes) = sent_datagram(&sent[0]);
+    assert_eq!((mac, tag, from, to), (THEIRS, None, (A4, 7).into(), (B4, 9).into()));
+    assert_eq!(bytes, b"192.0.2.2:9");
+    for _ in 0..5 {
+        bench.pass(1000);
+    }
+    let counters = bench.stack.counters();
+    assert_eq!((counters.unasked.get(), counters.unasked_lost.get()), (2, 1));
+    assert_eq!(bench.send(any, "192.0.2.2:9", &[0; 1473]).0, Err(CallError::TooLong));
+    assert_eq!(bench.send(any, "192.0.2.2:9", &[0; 1472]).0, Ok(()));
+}
+
+/// The answer comes to another queue than the one whose stack asked.
+#[test]
+fn stacks_of_one_interface_hear_for_each_other() {
+    let agreement = Arc::new(Agreement::new([IpAddr::from(A4)]));
+    let one = |mode| Config {
+        own: vec![own(A4.into(), 24)],
+        agreement: Some(agreement.clone()),
+        claim: Claim { mode, ..Claim::default() },
+        ..with_tcp()
+    };
+    let (mut first, mut second) = (Bench::new(one(ClaimMode::Announce)), Bench::new(one(ClaimMode::Silent)));
+    first.pass(1);
+    let (said, sent) = second.connect("192.0.2.2:80");
+    assert_eq!((said, asked4(&sent[0])), (Ok(()), B4));
+    first.cycle(Some(&arp_answer(B4, THEIRS)));
+    assert_eq!(first.stack.counters().handled(Handled::ArpHeard), 1);
+    let sent = second.pass(10);
+    assert_eq!(syn(&sent[0]), (THEIRS, B4.into(), 80));
+}
