@@ -316,6 +316,7 @@ impl Crossing {
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> usize {
         // looked at behind the port: who takes something there puts it aside before the next look at it
         let waiting = waiting + self.put_aside();
+        self.look_anew();
         self.follow_up(now, waiting);
         self.attend(now, waiting);
         let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();

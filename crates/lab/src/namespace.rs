@@ -48,13 +48,17 @@ pub struct Options {
     pub mtu: u32,
     /// Checksum and segmentation offloads, as a NIC that segments in hardware has them. A kernel sender then leaves its checksums partial.
     pub offloads: bool,
+    /// Receive packet steering: a host takes in on its own processor (see [`Lab::pin`]) also what comes past its receive threads.
+    /// veth hands what a sender with segmentation offload sends to the peer's protocols on the sender's processor, where two
+    /// hosts would each have had their own work.
+    pub steer: bool,
     /// Spreads what the client's kernel sends over the server's queues as a NIC does: see [`Lab::nic`].
     pub nic: Option<NicOptions>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, wires: 1, mtu: 1500, offloads: true, nic: None }
+        Self { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None }
     }
 }
 
@@ -122,6 +126,9 @@ impl Lab {
         if let Some(nic) = &options.nic {
             ensure!(!apart, "a program that plays the path sends past the kernel's queueing, where the NIC is");
             lab.nic = Some(lab.put_nic(options.queues, nic).context("cannot make a NIC of the wire")?);
+        }
+        if options.steer {
+            lab.steer().context("cannot steer what is received")?;
         }
         lab.pin();
         Ok(lab)
@@ -206,13 +213,35 @@ impl Lab {
     /// client's and the middle's on 1; with several wires, those of each on its own. Call it again after a program was attached,
     /// since that makes the threads anew.
     pub fn pin(&self) {
+        self.place(|side, queue| self.processor(side, queue));
+    }
+
+    /// Whose the work is that arrives at a queue, or with several wires at a wire.
+    fn processor(&self, side: Side, queue: usize) -> usize {
         let several = self.server.interfaces().len() > 1;
-        self.place(|side, queue| match side {
+        match side {
             Side::Server | Side::Client if several => queue,
             Side::Server if self.nic.is_some() => queue,
             Side::Server => 0,
             Side::Client | Side::Middle => 1,
-        });
+        }
+    }
+
+    /// Has each side take in what comes past its receive threads on the processor that has those.
+    fn steer(&self) -> Result<()> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        for host in [&self.server, &self.client] {
+            for (wire, interface) in host.interfaces().iter().enumerate() {
+                let queues = host.run(&["ls", &format!("/sys/class/net/{interface}/queues")])?;
+                for queue in queues.lines().filter_map(|name| name.strip_prefix("rx-")) {
+                    let place = if host.wires > 1 { wire } else { queue.parse().unwrap_or_default() };
+                    let mask = format!("{:x}", 1_u64 << (self.processor(host.side, place) % processors.min(32)));
+                    let path = format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus");
+                    host.run(&["sh", "-c", &format!("echo {mask} > {path}")])?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Puts the receive thread of each side's queue, or with several wires of each wire, on the processor that is named, modulo
@@ -483,6 +512,20 @@ mod tests {
         assert_eq!(places, [(0, "napi/vs"), (1, "napi/vs1")]);
         Lab::with(&Options { wires: 17, ..Options::default() }).unwrap_err();
         Lab::with_middle(&Options { wires: 2, ..Options::default() }).unwrap_err();
+    }
+
+    #[test]
+    fn each_host_can_take_in_everything_on_its_own_processor() {
+        crate::require();
+        let lab = Lab::with(&Options { queues: 2, steer: true, ..Options::default() }).unwrap();
+        let own = if std::thread::available_parallelism().map_or(1, usize::from) > 1 { "2" } else { "1" };
+        for (host, mask) in [(lab.server(), "1"), (lab.client(), own)] {
+            for queue in ["rx-0", "rx-1"] {
+                let path = format!("/sys/class/net/{}/queues/{queue}/rps_cpus", host.interface());
+                let set = host.run(&["cat", &path]).unwrap();
+                assert_eq!(set.trim().trim_start_matches(['0', ',']), mask, "{path}");
+            }
+        }
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// Leave the reflector out
     #[arg(long)]
     no_reflector: bool,
+    /// Have each host take in what veth hands over past its receive thread on its own processor too, as two machines would
+    #[arg(long)]
+    steer: bool,
     /// What the result files are called
     #[arg(long, value_name = "NAME", default_value = "compare-web")]
     name: String,
@@ -178,7 +181,7 @@ fn measure(
     let (connections, close) = (options.connections, case.close);
     let load =
         Load { generator: case.generator, connections, close, rate: None, seconds: options.seconds, files: &files };
-    let lab = lab::Options::default();
+    let lab = lab::Options { steer: options.steer, ..lab::Options::default() };
     let mut answer_bytes = None;
     let mut half = None;
     for (server, figures) in servers.iter().zip(&mut *figures) {
@@ -307,6 +310,10 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
          measurement.",
         options.connections, options.seconds, options.rounds
     );
+    if options.steer {
+        text += " Each host takes in on its own processor also what veth hands over past its receive thread (`--steer`: receive packet \
+                 steering): a sender with TSO would otherwise have the peer's TCP in its own time.";
+    }
     if options.loads.contains(&Generator::Own) {
         text += " Load *own* is `simoom-bench http` over AF_XDP: a program attached at the client takes TSO away from the server.";
         if !options.no_reflector {

@@ -166,6 +166,7 @@ impl Crossing {
             self.departures.clear();
             if !on {
                 self.wishes.clear();
+                self.stop_helping();
                 self.balance.iter().for_each(crate::balance::Balance::rest);
                 self.counters.busy.set(0);
                 self.counters.backlog.set(0);

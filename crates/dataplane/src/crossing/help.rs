@@ -96,7 +96,7 @@ impl Crossing {
     /// Begins to help a thread that is held up, unless somebody does.
     pub(super) fn offer(&mut self, to: u16) {
         let seat = &self.helping.all.0[usize::from(to)];
-        if seat.inlet.is_none() {
+        if seat.inlet.is_none() || self.is_off_duty() {
             return;
         }
         let helper = &seat.helper.0;
@@ -121,6 +121,15 @@ impl Crossing {
             if ours {
                 self.helping.victims.push(victim);
             }
+        }
+    }
+
+    /// Helps nobody any more: a thread that is not needed looks at no interval's end whether it still should.
+    pub(super) fn stop_helping(&mut self) {
+        for victim in std::mem::take(&mut self.helping.victims) {
+            let helper = &self.helping.all.0[usize::from(victim)].helper.0;
+            let _ = helper.compare_exchange(self.me, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
+            self.watch(victim, false);
         }
     }
 
@@ -197,6 +206,12 @@ impl Crossing {
         (!victims.is_empty() || self.stands_in()).then(|| epoll.as_fd())
     }
 
+    /// Before the ports of others are looked at.
+    #[inline]
+    pub(super) fn look_anew(&mut self) {
+        self.helping.blocked = false;
+    }
+
     /// Whether frames wait elsewhere that could not be taken at the last look.
     pub(crate) fn is_blocked(&self) -> bool {
         self.helping.blocked
@@ -227,7 +242,6 @@ impl Crossing {
     /// Takes frames from the ports of threads that are held up, until `rx` has `limit`: this thread's own are appended to it. How many
     /// were seen. `port` is this thread's, whose free frames replace them.
     pub(crate) fn help<P: Port>(&mut self, rx: &mut Burst, received: &mut Burst, limit: usize, port: &mut P) -> usize {
-        self.helping.blocked = false;
         let mut seen = 0;
         for at in 0..self.helping.victims.len() {
             let victim = self.helping.victims[at];
@@ -243,6 +257,12 @@ impl Crossing {
             self.helping.blocked |= !inlet.lease(&mut work);
         }
         seen
+    }
+
+    #[cfg(test)]
+    pub(super) fn helps_nobody(&self) -> bool {
+        let helps = |seat: &Seat| seat.helper.load(Ordering::Relaxed) == self.me;
+        self.helping.victims.is_empty() && !self.helping.all.0.iter().any(helps)
     }
 
     /// Under the lease of `victim`'s port: how many frames may be taken there.

@@ -283,6 +283,7 @@ impl World {
         for (at, Thread { crossing, .. }) in self.threads.iter_mut().enumerate() {
             let on = at < crossing.owners().on_duty();
             assert_eq!((crossing.is_off_duty(), crossing.has_queue()), (!on, on), "thread {at}");
+            assert!(on || crossing.helps_nobody(), "thread {at} is off duty and helps");
             assert!(!crossing.has_work() && crossing.coming.is_empty() && crossing.leaving.is_empty());
             assert_eq!(crossing.next_at(), None);
         }
