@@ -106,9 +106,10 @@ counters() {
 echo "counters (Ctrl-C ends the demo):"
 started=$SECONDS
 while [ "$seconds" = 0 ] || [ $((SECONDS - started)) -lt "$seconds" ]; do
-  line=$(counters) || { echo "the server does not answer" >&2; exit 1; }
+  # Ctrl-C goes to the server too, which may be gone before this shell has heard of it
+  line=$(counters) || { sleep 1; echo "the server does not answer" >&2; exit 1; }
   # on a terminal the line stays where it is
   if [ -t 1 ]; then printf '\r%s\033[K' "$line"; else echo "$line"; fi
   sleep 1
-  kill -0 "$pid" 2>/dev/null || { pid=; echo "the server ended" >&2; exit 1; }
+  kill -0 "$pid" 2>/dev/null || { pid=; sleep 1; echo "the server ended" >&2; exit 1; }
 done
