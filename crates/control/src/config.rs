@@ -70,7 +70,7 @@ pub struct DataplaneOptions {
     #[arg(long, value_name = "WORD")]
     pub receive: Option<Spread>,
     /// Whether a thread that has time takes from one that has none (steal, on kernel sockets with affinity), and takes over
-    /// flow groups as well (on); or off; default: on, over AF_XDP where the NIC says how it spreads flows
+    /// flow groups as well (on); or off; default: on, over AF_XDP for TCP alone where the NIC does not say how it spreads flows
     #[arg(long, value_name = "WORD")]
     pub balance: Option<Balance>,
     /// Flow groups that are dealt out to the threads: a power of two; default: 4096

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use wire::Protocol;
 use wire::flow::{Flow, Groups};
 
 /// The most threads of one interface.
@@ -14,6 +15,8 @@ pub const MOST_THREADS: usize = 256;
 #[derive(Debug)]
 pub struct Owners {
     groups: Arc<Groups>,
+    /// datagrams belong to no group
+    tcp_only: bool,
     owners: Box<[AtomicU16]>,
     threads: u16,
     /// so many of them, the first, are to own groups
@@ -33,7 +36,14 @@ impl Owners {
             AtomicU16::new(owner)
         };
         let owners = (0..groups.count()).map(|group| checked(group as u16)).collect();
-        Owners { groups: Arc::new(groups), owners, threads: threads as u16, on_duty: AtomicU16::new(threads as u16) }
+        let on_duty = AtomicU16::new(threads as u16);
+        Owners { groups: Arc::new(groups), tcp_only: false, owners, threads: threads as u16, on_duty }
+    }
+
+    /// The same for TCP alone: datagrams stay with whoever receives them.
+    #[must_use]
+    pub fn for_tcp(self) -> Owners {
+        Owners { tcp_only: true, ..self }
     }
 
     /// The groups.
@@ -71,7 +81,8 @@ impl Owners {
     /// The group of a frame; None when it has none, and any thread will do.
     #[inline]
     pub fn group(&self, frame: &[u8]) -> Option<u16> {
-        Flow::of_frame(frame).map(|flow| self.groups.of(&flow))
+        let flow = Flow::of_frame(frame).filter(|flow| !self.tcp_only || flow.protocol() == Protocol::TCP)?;
+        Some(self.groups.of(&flow))
     }
 
     /// How many groups a thread owns.
@@ -112,6 +123,22 @@ mod tests {
         assert_eq!([0, 1, 2].map(|thread| owners.count(thread)), [6, 5, 5]);
         owners.hand(2, 0);
         assert_eq!((owners.owner(2), owners.count(0), owners.count(7)), (0, 7, 0));
+    }
+
+    #[test]
+    fn datagrams_may_belong_to_nobody() {
+        let frame = |protocol: Protocol| {
+            let mut frame = vec![0; 14 + 20 + 20];
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[14..18].copy_from_slice(&[0x45, 0, 0, 40]);
+            frame[23] = protocol.0;
+            frame
+        };
+        let owners = || Owners::new(Groups::keyed(16, [1, 2]), 3, |group| group % 3);
+        assert!(owners().group(&frame(Protocol::UDP)).is_some());
+        let owners = owners().for_tcp();
+        assert_eq!(owners.group(&frame(Protocol::UDP)), None);
+        assert!(owners.group(&frame(Protocol::TCP)).is_some());
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! Where the NIC says how it spreads flows over its queues, groups are buckets of the NIC's own hash, and each belongs to the
 //! thread at whose queue its packets arrive: nothing crosses between threads until a group moves. Where it does not, a
-//! group's packets may arrive at any queue, and all but one thread's would have to be handed over; so there flows stay where
-//! they arrive, unless that is asked for.
+//! group's packets may arrive at any queue, and all but one thread's have to be handed over. That is done for TCP, whose
+//! connections live with one thread: a device may even deliver one connection's packets to one queue and later to another, as veth
+//! does, where each belongs to the sender's socket and changes after a timeout. Datagrams stay where they arrive, unless
+//! handing over is asked for.
 //!
 //! Where the NIC's table is kept (`nic_table`), it follows the groups: then a group is an entry of it, however many were asked for.
 
@@ -44,7 +46,8 @@ pub(crate) struct Shared {
     pub(crate) said: Option<String>,
 }
 
-/// How the threads of `interface` share its flows, whose table `keeper` keeps, if anybody does. The first `queues` have one each.
+/// How the threads of `interface` share its flows, whose table `keeper` keeps, if anybody does. The first `queues` have one each;
+/// with `tcp` some flows are connections.
 ///
 /// # Errors
 /// The kernel's, when it has no randomness, descriptor or thread to give.
@@ -53,6 +56,7 @@ pub(crate) fn sharing(
     interface: &str,
     threads: Range<usize>,
     queues: usize,
+    tcp: bool,
     keeper: Option<Keeper>,
 ) -> io::Result<Shared> {
     let guests = threads.len() - queues;
@@ -89,20 +93,18 @@ pub(crate) fn sharing(
                 None => (owners, None, said),
             }
         }
-        Err(why) if asked => {
+        Err(why) if asked || tcp => {
             let groups = settings.flow_groups;
             let count = threads.len() as u16;
             // not TCP's: who learned something of this hash, which is a weak one, would have learned it of that
             let secret = [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)];
             let owners = Owners::new(Groups::keyed(groups, secret), threads.len(), |group| group % count);
-            (
-                owners,
-                None,
-                format!(
-                    "{interface}: {groups} flow groups by our own hash, handed over between threads{} ({why})",
-                    with_guests(guests)
-                ),
-            )
+            let (owners, what) = if asked { (owners, "") } else { (owners.for_tcp(), " of TCP") };
+            let guests = with_guests(guests);
+            let said = format!(
+                "{interface}: {groups} flow groups{what} by our own hash, handed over between threads{guests} ({why})"
+            );
+            (owners, None, said)
         }
         Err(why) => {
             let said = format!("{interface}: flows stay with the thread of the queue where they arrive ({why})");

@@ -170,7 +170,8 @@ impl Opened {
         for interface in &mut self.handles {
             let keeper = interface.keeper.take();
             let (ports, queues) = (interface.ports.clone(), interface.queues);
-            let Shared { sharing, writer, said } = sharing(settings, &interface.name, ports, queues, keeper)?;
+            let Shared { sharing, writer, said } =
+                sharing(settings, &interface.name, ports, queues, stack.tcp.is_some(), keeper)?;
             said.iter().for_each(|said| tracing::info!("{said}"));
             writer.iter().for_each(|writer| registry.add(writer.steering().clone()));
             shared.extend(sharing);

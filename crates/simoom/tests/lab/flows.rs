@@ -6,6 +6,7 @@ use crate::web::{Web, contents, curl};
 use lab::capture::Capture;
 use lab::{Lab, NicOptions, Options, Process};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const INTERFACE: [&str; 6] = ["--interface", "vs", "--listen", "198.18.0.1:80", "--cpus", "0,1"];
 const SERVERS: [&str; 2] = ["198.18.0.1", "[2001:db8:18::1]"];
@@ -111,6 +112,46 @@ fn a_nic_that_sends_flows_elsewhere_costs_a_crossing_and_nothing_else() {
     }
     let crossed = by_thread(&web.server, "dataplane_crossed_frames_total", &[("direction", "out")]);
     assert!(crossed.iter().sum::<u64>() > 0, "{crossed:?}");
+    assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
+}
+
+#[test]
+fn a_device_that_tells_nothing_and_changes_queues_resets_no_connection() {
+    let nic = Some(NicOptions::default());
+    let lab = Lab::with(&Options { queues: 2, offloads: false, nic, ..Options::default() }).unwrap();
+    // the server is not told the key
+    let web = Web::start(lab.server(), &[&INTERFACE[..], &["--listen", "[2001:db8:18::1]:80"]].concat());
+    let log = web.server.process.log();
+    assert!(log.contains("4096 flow groups of TCP by our own hash, handed over between threads"), "{log}");
+    let nic = lab.nic().unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let downloads: Vec<_> = (0..4)
+            .map(|n| {
+                let lab = &lab;
+                let url = format!("http://{}/5000000.bin", SERVERS[n % 2]);
+                scope.spawn(move || curl(lab, &[&url, &url, &url]))
+            })
+            .collect();
+        let changer = scope.spawn(|| {
+            for queue in [0, 1].into_iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                nic.set_all(queue).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let bodies: Vec<_> = downloads.into_iter().map(|download| download.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        changer.join().unwrap();
+        for body in bodies {
+            assert!(body.unwrap() == contents(5_000_000).repeat(3));
+        }
+    });
+    let stats = web.tcp();
+    for queue in ["0", "1"] {
+        let frames = stats.sum("xdp_frames_received_total", &[("queue", queue)]);
+        assert!(frames > 20, "queue {queue}: {frames}");
+    }
+    assert_eq!(stats.sum("tcp_events_total", &[("event", "reset sent")]), 0, "{stats:?}");
     assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
 }
 
