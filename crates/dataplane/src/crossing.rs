@@ -15,10 +15,12 @@
 //! What arrives for a thread that is held up others take for it ([`help`]). Where the NIC's table can be written, it follows then ([`turning`]).
 //! A thread that is not needed gives all its groups away, and its queue to another thread ([`duty`]).
 //!
-//! Whoever sleeps is woken for what is sent to it. A ring that is full drops frames, counted, as a NIC's does; notes wait.
+//! Whoever sleeps is woken for what is sent to it. Before a ring is full what is to be forwarded waits at the device, within bounds ([`room`]);
+//! a ring that is full all the same drops frames, counted, as a NIC's does; notes wait.
 
 mod duty;
 mod help;
+mod room;
 mod turning;
 
 use crate::balance::{Advice, Balance, Board, Relief};
@@ -34,6 +36,7 @@ use base::{Burst, Frame, Instant};
 use duty::Duty;
 pub(crate) use help::Helpers;
 use help::Helping;
+use room::Grace;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use turning::{Turner, Turns};
@@ -155,6 +158,7 @@ pub(crate) struct Crossing {
     balance: Option<Balance>,
     helping: Helping,
     duty: Duty,
+    grace: Grace,
     turner: Option<Turner>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
@@ -198,6 +202,7 @@ pub(crate) fn crossings(
         balance: balance(me),
         helping: Helping::new(helpers.clone()),
         duty: Duty::default(),
+        grace: Grace::new(),
         turner: steering.map(|steering| Turner::new(me as u16, steering.clone())),
         touched: vec![false; threads],
         bells: bells.to_vec(),

@@ -341,14 +341,17 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         // neither side starves the other
         let mut seen = joint.crossing.receive(rx, limit.div_ceil(2), free);
         home(free, port);
+        // of all that is taken some may be others'
+        let arrivals = joint.crossing.room_for_arrivals(*now, limit - rx.len());
         if !joint.crossing.is_replaying() {
             // asked again: to give the queue away was among what it has just done, or to have it back
             if joint.crossing.has_queue() {
-                seen += joint.receive(port, rx, limit - rx.len(), free);
+                seen += joint.receive(port, rx, arrivals, free);
                 home(free, port);
             }
             if joint.crossing.stands_in() {
                 let Joint { crossing, received, .. } = joint;
+                let limit = limit.min(rx.len() + arrivals);
                 seen += crossing.stand_in(rx, received, limit, port);
             }
             seen += joint.crossing.receive(rx, limit, free);

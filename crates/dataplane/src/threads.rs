@@ -483,14 +483,14 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         let (port, crossing) = self.cycles.port_and_crossing();
         // what has arrived cannot be received while nothing can be sent: to wait for it would be to ask again and again, on a
         // processor that whoever makes room may need
-        let full = outgoing == Outgoing::Full;
+        let full = outgoing == Outgoing::Full || crossing.is_some_and(Crossing::leaves_arrivals);
         // nothing of ours arrives at a port without a queue, or whose queue another thread serves
         let receives = port.host().is_none() && crossing.is_none_or(Crossing::has_queue);
         let pollable = if full || !receives { None } else { port.descriptor() };
         let asks = receives && pollable.is_none();
         let elsewhere = crossing.filter(|_| !full).and_then(Crossing::elsewhere);
         let is_blocked = crossing.is_some_and(Crossing::is_blocked);
-        let most = if outgoing >= Outgoing::Waiting || asks || is_blocked {
+        let most = if outgoing >= Outgoing::Waiting || full || asks || is_blocked {
             let short = self.short_sleep;
             self.short_sleep = (short * 2).min(LONGEST_SHORT_SLEEP);
             Some(now + short)

@@ -132,6 +132,29 @@ fn a_free_thread_takes_groups_from_a_busy_one() {
 }
 
 #[test]
+fn who_is_not_needed_leaves_at_the_device_what_others_have_no_room_for() {
+    // more than a ring between two threads has places
+    let frames = 4096;
+    let config = pipe::Config { queues: 2, frames, ring_frames: 4096, ..pipe::Config::default() };
+    let (clients, servers) = pipe::pair(&config).unwrap();
+    let owners = Arc::new(Owners::new(Groups::keyed(16, [5, 7]), 2, |_| 1));
+    let config = Config { idle: Idle::Block, sharing: sharing(owners.clone()), ..Config::default() };
+    let echo = |_| Echo(Duration::from_micros(20));
+    let dataplane: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, server, echo).unwrap();
+    dataplane.set_threads(1);
+    let start = std::time::Instant::now();
+    while owners.count(0) < 16 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the second thread keeps its groups");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // all come to the queue of the thread that has nothing any more
+    let mut client = Client { queues: clients.into_iter().rev().collect(), asked: 0 };
+    assert_eq!(client.ask(frames / u32::from(FLOWS)), [0, (frames / u32::from(FLOWS) * u32::from(FLOWS)) as usize]);
+    let counters: Vec<u64> = dataplane.crossings().map(|crossed| crossed.lost.get()).collect();
+    assert_eq!(counters, [0, 0]);
+}
+
+#[test]
 fn frames_go_to_the_owners_of_their_groups_wherever_they_arrive() {
     for idle in [Idle::Block, Idle::Spin] {
         let (clients, servers) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();

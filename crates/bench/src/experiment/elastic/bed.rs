@@ -308,7 +308,10 @@ impl Clients {
             let flow = usize::from(port.wrapping_sub(FIRST_PORT));
             let flow = self.flows.get_mut(flow).context("an answer for nobody")?;
             let expected = flow.answered;
-            ensure!(number == expected, "port {port}: answer {number} came where {expected} was due");
+            ensure!(
+                number == expected,
+                "port {port}: answer {number} came where {expected} was due, which is lost or was overtaken"
+            );
             flow.answered += 1;
             self.answered += 1;
             taken(due, left.saturating_sub(due));
@@ -432,6 +435,11 @@ pub(super) fn run(options: &Options, cpus: &[usize], stopped: &(dyn Fn() -> bool
     })
 }
 
+/// Frames that found no room on their way to another thread, and steps of a move that were not waited for.
+fn lost(dataplane: &Dataplane<Stamped, Work>) -> u64 {
+    dataplane.crossings().map(|crossings| crossings.lost.get() + crossings.hurried.get()).sum()
+}
+
 fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &dyn Fn() -> bool) -> Result<Found> {
     let Bed { dataplane, mut clients } = start(options, cpus, Some(elastic::Policy::default()), steps)?;
     let clock = clients.clock;
@@ -450,7 +458,8 @@ fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &
             let before = clients.asked;
             for _ in 0..ticks {
                 sleep_until(clock, tick);
-                clients.take(|due, took| times.take(due, took))?;
+                let taken = clients.take(|due, took| times.take(due, took));
+                taken.with_context(|| format!("{} frames lost between threads", lost(&dataplane)))?;
                 due += load * peak * TICK.as_secs_f64();
                 clients.ask(due as u64, tick)?;
                 due -= due.floor();
@@ -475,7 +484,7 @@ fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &
     std::thread::sleep(IDLE);
     found.idle_share = (process_s() - before) / IDLE.as_secs_f64();
     found.moved = dataplane.crossings().map(|crossings| crossings.groups_in.get()).sum();
-    let lost: u64 = dataplane.crossings().map(|crossings| crossings.lost.get() + crossings.hurried.get()).sum();
+    let lost = lost(&dataplane);
     let dropped = clients.dropped();
     dataplane.stop();
     ensure!(lost + dropped == 0, "{lost} frames were lost between threads, {dropped} at the NIC");

@@ -1,0 +1,101 @@
+//! How much a thread may take from its queue, so that what it forwards is not lost between threads.
+//!
+//! A ring to another thread is short beside a device's. While groups move, and when a thread comes or goes, frames pile up before their owner
+//! for some milliseconds; then they wait at the device, where overload belongs. A thread that is not needed forwards all that it takes, so
+//! it waits for as long as that takes. One with groups of its own waits for a short time in all ([`Grace`]): whoever does not keep up for longer
+//! is overloaded, and others must not wait for him; then what he cannot take is lost, and counted.
+
+use super::{Crossing, RING_ITEMS};
+use base::Instant;
+use std::time::Duration;
+
+/// Places that stay for what is forwarded a second time, when its group has moved on.
+const RESERVED: usize = RING_ITEMS / 2;
+/// For so long, in all, arrivals wait for another thread.
+const MOST: Duration = Duration::from_millis(50);
+/// Time without waiting brings back this part of itself.
+const REFILL: u32 = 50;
+
+/// Time that a thread may wait for others, which is used up and comes back.
+#[derive(Debug)]
+pub(super) struct Grace {
+    left: Duration,
+    /// since the last look that used it, whether it goes on
+    at: Option<Instant>,
+    waits: bool,
+    /// nothing can be taken at all
+    full: bool,
+}
+
+impl Grace {
+    pub(super) fn new() -> Grace {
+        Grace { left: MOST, at: None, waits: false, full: false }
+    }
+
+    /// Whether the thread may wait at `now`.
+    fn wait(&mut self, now: Instant) -> bool {
+        let passed = self.at.map_or(Duration::ZERO, |at| now.max(at) - at);
+        self.left = if self.waits { self.left.saturating_sub(passed) } else { (self.left + passed / REFILL).min(MOST) };
+        (self.at, self.waits) = (Some(now), true);
+        !self.left.is_zero()
+    }
+
+    fn go_on(&mut self, now: Instant) {
+        if self.waits {
+            (self.at, self.waits) = (Some(now), false);
+        }
+        self.full = false;
+    }
+}
+
+impl Crossing {
+    /// How many of `limit` frames may be taken at devices now.
+    #[inline]
+    pub(crate) fn room_for_arrivals(&mut self, now: Instant, limit: usize) -> usize {
+        let room = self.out.iter_mut().flatten().map(|ring| ring.room(limit + RESERVED)).min();
+        if room.is_none_or(|room| room >= limit + RESERVED) && self.unsent.is_empty() {
+            self.grace.go_on(now);
+            return limit;
+        }
+        self.scarce_room(now, room.unwrap_or(0), limit)
+    }
+
+    #[cold]
+    fn scarce_room(&mut self, now: Instant, room: usize, limit: usize) -> usize {
+        if !self.grace.wait(now) && !self.is_off_duty() {
+            self.grace.full = false;
+            return limit;
+        }
+        // frames go behind notes that wait
+        let room = if self.unsent.is_empty() { room.saturating_sub(RESERVED).min(limit) } else { 0 };
+        self.grace.full = room == 0;
+        room
+    }
+
+    /// Whether what arrives is left at the device for now.
+    pub(crate) fn leaves_arrivals(&self) -> bool {
+        self.grace.full
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn it_is_used_up_by_waiting_and_comes_back_slowly() {
+        let mut grace = Grace::new();
+        assert!(grace.wait(at(0)) && grace.wait(at(30)) && grace.wait(at(49)));
+        assert!(!grace.wait(at(50)) && !grace.wait(at(1000)));
+        grace.go_on(at(1000));
+        assert!(grace.wait(at(1500)) && grace.wait(at(1509)));
+        assert!(!grace.wait(at(1511)));
+        grace.go_on(at(2000));
+        // and never to more than there was
+        assert!(grace.wait(at(1_000_000)) && !grace.wait(at(1_000_050)));
+    }
+}
