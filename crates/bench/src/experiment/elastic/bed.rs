@@ -459,7 +459,13 @@ fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &
             for _ in 0..ticks {
                 sleep_until(clock, tick);
                 let taken = clients.take(|due, took| times.take(due, took));
-                taken.with_context(|| format!("{} frames lost between threads", lost(&dataplane)))?;
+                taken.with_context(|| {
+                    let at = (tick - begun).as_secs_f64();
+                    let (threads, lost, dropped) = (clients.owners.on_duty(), lost(&dataplane), clients.dropped());
+                    format!(
+                        "{at:.3} s, {threads} threads on duty; {lost} frames lost between threads, {dropped} at the NIC"
+                    )
+                })?;
                 due += load * peak * TICK.as_secs_f64();
                 clients.ask(due as u64, tick)?;
                 due -= due.floor();
