@@ -15,6 +15,7 @@ mod interface;
 mod link;
 mod load;
 mod memcache;
+mod messages;
 mod page;
 mod pages;
 mod pipe;
@@ -55,6 +56,10 @@ enum Command {
     Http(commands::http::Options),
     /// A memcached load through AF_XDP: the published mixes, Poisson arrivals, compared values, latency, the rate that a bound on it allows
     Kv(commands::kv::Options),
+    /// A server of messages that go back as they came, over AF_XDP or kernel sockets
+    Answer(commands::answer::Options),
+    /// Messages that go to such a server and back: round trips, connections, goodput
+    Messages(commands::messages::Options),
     /// Nanoseconds or instructions a query in our stack and service, with no kernel in it
     PipeDns(pipe_dns::Options),
     /// What TCP costs in our stack with no kernel in it: round trips, connections, downloads, idle connections
@@ -96,6 +101,8 @@ fn main() -> ExitCode {
         Command::Dns(options) => commands::dns::run(&options),
         Command::Http(options) => commands::http::run(&options),
         Command::Kv(options) => commands::kv::run(&options),
+        Command::Answer(options) => commands::answer::run(&options),
+        Command::Messages(options) => commands::messages::run(&options),
         Command::PipeDns(options) => pipe_dns::run(&options),
         Command::PipeTcp(options) => pipe_tcp::run(&options),
         Command::PipeHttp(options) => pipe_http::run(&options),

@@ -1,9 +1,11 @@
 //! The subcommands that are tools by themselves.
 
+pub(crate) mod answer;
 pub(crate) mod bursts;
 pub(crate) mod dns;
 pub(crate) mod http;
 pub(crate) mod kv;
+pub(crate) mod messages;
 pub(crate) mod reflect;
 pub(crate) mod results;
 pub(crate) mod wire;

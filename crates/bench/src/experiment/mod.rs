@@ -13,6 +13,8 @@ mod idle;
 mod ladder;
 mod loss;
 mod memcached;
+mod messages;
+mod netpipe;
 mod rtt;
 mod soak;
 mod stress;
@@ -85,6 +87,8 @@ enum Experiment {
     MemcachedEtc(memcached::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
+    /// One connection: time of a message one way, and goodput, by its length, on our stack and the kernel's
+    Netpipe(netpipe::Options),
 }
 
 /// Runs `simoom-bench experiment`.
@@ -106,6 +110,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::MemcachedUsr(options) => memcached::run(Mix::Usr, options),
         Experiment::MemcachedEtc(options) => memcached::run(Mix::Etc, options),
         Experiment::Ladder(options) => ladder::run(options),
+        Experiment::Netpipe(options) => netpipe::run(options),
     }
 }
 

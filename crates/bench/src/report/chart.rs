@@ -100,13 +100,15 @@ impl Chart {
         root.fill(&WHITE)?;
         let (plot, legend) = root.split_horizontally(WIDTH - LEGEND_WIDTH);
         let ((x_least, x_greatest), y_greatest) = self.extent().ok_or("there is nothing to draw")?;
-        let y_greatest = y_greatest * 1.05;
+        let even = 0.0..y_greatest * 1.05;
+        let factors = (self.least_y() / 1.2..y_greatest * 1.2).log_scale();
         if self.x.logarithmic {
             let x = (x_least / 1.2..x_greatest * 1.2).log_scale().with_key_points(self.ticks());
-            self.draw_plot(&plot, x, y_greatest)?;
+            if self.y.logarithmic { self.draw_plot(&plot, x, factors)? } else { self.draw_plot(&plot, x, even)? }
         } else {
             let margin = (x_greatest - x_least).max(1.0) * 0.03;
-            self.draw_plot(&plot, x_least - margin..x_greatest + margin, y_greatest)?;
+            let x = x_least - margin..x_greatest + margin;
+            if self.y.logarithmic { self.draw_plot(&plot, x, factors)? } else { self.draw_plot(&plot, x, even)? }
         }
         self.draw_legend(&legend)?;
         root.present()?;
@@ -133,19 +135,29 @@ impl Chart {
             .then_some(((x_least, x_greatest), if y_greatest > 0.0 { y_greatest } else { 1.0 }))
     }
 
-    fn draw_plot<X>(
+    /// The least value above 0, on an axis of even factors.
+    fn least_y(&self) -> f64 {
+        let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+        let lowest = self.series.iter().flat_map(|series| series.spread.iter().map(|spread| spread.0));
+        let least = points.chain(lowest).filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
+        if least.is_finite() { least } else { 1.0 }
+    }
+
+    fn draw_plot<X, Y>(
         &self,
         area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
         x: X,
-        y_greatest: f64,
+        y: Y,
     ) -> Result<(), Box<dyn std::error::Error>>
     where
         X: AsRangedCoord<Value = f64>,
         X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y: AsRangedCoord<Value = f64>,
+        Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         let mut builder = ChartBuilder::on(area);
         builder.margin(16).x_label_area_size(48).y_label_area_size(80);
-        let mut context = builder.caption(&self.title, ("sans-serif", 20)).build_cartesian_2d(x, 0.0..y_greatest)?;
+        let mut context = builder.caption(&self.title, ("sans-serif", 20)).build_cartesian_2d(x, y)?;
         let mut mesh = context.configure_mesh();
         mesh.x_desc(&self.x.label).y_desc(&self.y.label).axis_desc_style(("sans-serif", 16));
         mesh.label_style(("sans-serif", 13)).light_line_style(TRANSPARENT).bold_line_style(BLACK.mix(0.12));

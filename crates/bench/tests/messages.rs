@@ -1,0 +1,102 @@
+//! Messages there and back, and the experiments that are made of them, as quick looks: that they run, that what came back was right, and what
+//! they write.
+
+use lab::Lab;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
+
+/// Runs an experiment with its results in `out`; what it printed.
+fn run(out: &Path, words: &[&str]) -> String {
+    let mut command = Command::new(BENCH);
+    let done = command.arg("experiment").args(words).args(["--rounds", "1", "--out"]).arg(out).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{words:?}: {text}");
+    text
+}
+
+/// The rows of a CSV by their cells, a name's commas replaced.
+fn rows(out: &Path, name: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(out.join(format!("{name}.csv"))).unwrap();
+    let plain = text.replace("simoom, ", "simoom ").replace("kernel, ", "kernel ");
+    let plain = plain.replace("GET, ", "GET ").replace("alone, ", "alone ");
+    plain.lines().skip(1).map(|line| line.replace('"', "").split(',').map(String::from).collect()).collect()
+}
+
+fn number(cell: &str) -> f64 {
+    cell.parse().unwrap_or_else(|_| panic!("'{cell}' is no number"))
+}
+
+fn are_there(out: &Path, names: &[&str]) {
+    for name in names {
+        assert!(out.join(name).exists(), "{name}");
+    }
+}
+
+fn has_two_processors() -> bool {
+    std::thread::available_parallelism().map_or(1, usize::from) >= 2
+}
+
+#[test]
+fn one_way_times_are_measured_on_our_stack_and_the_kernels() {
+    lab::require_programs(&["ip", "ethtool"]);
+    if !has_two_processors() {
+        return; // it says so, and measures nothing
+    }
+    let out = tempfile::tempdir().unwrap();
+    let text = run(out.path(), &["netpipe", "--sizes", "64,64k", "--seconds", "0.3"]);
+    let rows = rows(out.path(), "netpipe");
+    assert_eq!(rows.len(), 2 * 3, "{text}");
+    for row in &rows {
+        let (bytes, one_way_us, gbps) = (number(&row[0]), number(&row[2]), number(&row[6]));
+        assert!(one_way_us > 0.0 && number(&row[7]) > 0.0, "{row:?}: {text}");
+        // to the decimals that are told
+        assert!((gbps - bytes * 8.0 / 1e3 / one_way_us).abs() <= 0.01 * gbps + 0.001, "{row:?}");
+        assert_eq!(row[10].is_empty(), !(row[1] == "simoom AF_XDP" && row[0] == "64"), "{row:?}");
+    }
+    are_there(out.path(), &["netpipe.md", "netpipe.svg", "netpipe-2.svg"]);
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let lab = Lab::new().unwrap();
+    let ours = ["--interface", "vc", "--address", "198.18.0.3", "--server", "198.18.0.1:7"];
+    let cases: [(Vec<&str>, &str); 5] = [
+        (vec!["answer", "--interface", "nope", "--listen", "198.18.0.1:7"], "no interface nope"),
+        (vec!["answer", "--engine", "epoll", "--listen", "198.18.0.77:7"], "cannot listen on 198.18.0.77:7"),
+        (vec!["messages", "--kernel", "blocking", "--server", "198.18.0.1:7"], "no connection to 198.18.0.1:7"),
+        ([&["messages"], &ours[..]].concat(), "0 of 1 connections stand"),
+        ([&["messages"], &ours[..2], &["--address", "198.18.0.2", "--server", "198.18.0.1:7"]].concat(), "198.18.0.2"),
+    ];
+    for (args, words) in cases {
+        let done = lab.client().command(BENCH).args(&args).output().unwrap();
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(1), "{args:?}: {text}");
+        assert!(text.trim().lines().last().is_some_and(|line| line.contains(words)), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn whoever_does_not_answer_as_it_should_is_told() {
+    let lab = Lab::new().unwrap();
+    let listener = lab.server().inside(|| TcpListener::bind("198.18.0.1:7")).unwrap();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut message = [0; 64];
+        // until the client has seen enough
+        while client.read_exact(&mut message).is_ok() {
+            message[63] ^= 1;
+            if client.write_all(&message).is_err() {
+                break;
+            }
+        }
+    });
+    let words = ["messages", "--kernel", "blocking", "--server", "198.18.0.1:7", "--seconds", "0.5"];
+    let done = lab.client().command(BENCH).args(words).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{text}");
+    assert!(text.contains("other octets came than were sent"), "{text}");
+}
