@@ -61,6 +61,24 @@ fn one_way_times_are_measured_on_our_stack_and_the_kernels() {
 }
 
 #[test]
+fn an_echo_is_measured_by_round_trips_and_by_length() {
+    lab::require_programs(&["ip", "ethtool"]);
+    let out = tempfile::tempdir().unwrap();
+    let words = ["echo", "--trips", "1,16", "--sizes", "8k", "--seconds", "0.4", "--connections", "16"];
+    let text = run(out.path(), &words);
+    let rows = rows(out.path(), "echo");
+    assert_eq!(rows.len(), 3 * 3, "{text}");
+    for row in &rows {
+        let (trips, messages, connections) = (number(&row[0]), number(&row[3]), number(&row[6]));
+        assert!(messages > 0.0 && number(&row[7]) >= 0.0, "{row:?}: {text}");
+        // a connection for each so many messages, but for those under way at either end of the span
+        assert!((connections * trips - messages).abs() <= 2.0 * 16.0 * trips / 0.4, "{row:?}: {text}");
+        assert_eq!(row[10].is_empty(), row[2] == "simoom AF_XDP", "{row:?}");
+    }
+    are_there(out.path(), &["echo.md", "echo.svg", "echo-2.svg", "echo-3.svg"]);
+}
+
+#[test]
 fn what_is_wrong_is_one_line() {
     let lab = Lab::new().unwrap();
     let ours = ["--interface", "vc", "--address", "198.18.0.3", "--server", "198.18.0.1:7"];

@@ -21,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) enum Engine {
     /// ours over AF_XDP
     AfXdp,
+    /// ours on kernel sockets
+    Sockets,
+    /// a plain loop over epoll
+    Epoll,
     /// one connection of the kernel's, asleep in read()
     Blocking,
     /// the same, asking again and again
@@ -32,6 +36,8 @@ impl Engine {
     pub(super) fn name(self) -> &'static str {
         match self {
             Engine::AfXdp => "simoom, AF_XDP",
+            Engine::Sockets => "simoom, sockets",
+            Engine::Epoll => "epoll",
             Engine::Blocking => "kernel, blocking",
             Engine::Spinning => "kernel, spinning",
         }
@@ -40,6 +46,8 @@ impl Engine {
     fn words(self) -> [&'static str; 2] {
         match self {
             Engine::AfXdp => ["--interface", "vs"],
+            Engine::Sockets => ["--engine", "sockets"],
+            Engine::Epoll => ["--engine", "epoll"],
             Engine::Blocking => ["--engine", "blocking"],
             Engine::Spinning => ["--engine", "spinning"],
         }
@@ -66,12 +74,23 @@ pub(super) fn serve(lab: Lab, engine: Engine, options: &[&str]) -> Result<Served
 }
 
 impl Served {
+    /// The laboratory.
+    pub(super) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
     /// The server's process, as long as it runs.
     pub(super) fn pid(&mut self) -> Result<u32> {
         let Served { process, engine, .. } = self;
         ensure!(process.ended().is_none(), "{} ended: {}", engine.name(), process.log().trim());
         // `ip netns exec` becomes the command that it starts
         Ok(process.id())
+    }
+
+    /// Starts a load over our own stack with further options.
+    pub(super) fn start_load(&self, options: &[&str]) -> Result<Process> {
+        let words = [&["--interface", "vc", "--address", OWN_ADDRESSES], options].concat();
+        self.start(&words)
     }
 
     /// Starts a client with these options.

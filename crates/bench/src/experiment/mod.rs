@@ -7,6 +7,7 @@ mod bed;
 mod compare;
 mod compare_web;
 mod downloads;
+mod echo;
 mod elastic;
 mod figures;
 mod idle;
@@ -87,6 +88,8 @@ enum Experiment {
     MemcachedEtc(memcached::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
+    /// RPC echo: messages and connections by round trips of a connection, goodput by length, against a loop over epoll
+    Echo(echo::Options),
     /// One connection: time of a message one way, and goodput, by its length, on our stack and the kernel's
     Netpipe(netpipe::Options),
 }
@@ -110,6 +113,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::MemcachedUsr(options) => memcached::run(Mix::Usr, options),
         Experiment::MemcachedEtc(options) => memcached::run(Mix::Etc, options),
         Experiment::Ladder(options) => ladder::run(options),
+        Experiment::Echo(options) => echo::run(options),
         Experiment::Netpipe(options) => netpipe::run(options),
     }
 }

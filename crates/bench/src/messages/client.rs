@@ -38,6 +38,16 @@ pub(crate) enum End {
     Fin,
 }
 
+impl End {
+    /// As on the command line.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            End::Rst => "rst",
+            End::Fin => "fin",
+        }
+    }
+}
+
 /// How messages of one length are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {

@@ -63,6 +63,11 @@ impl Series {
         Series::new(name, points).with_spread(spread)
     }
 
+    /// Whether it has no point.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
     /// With the least and greatest of each point's rounds.
     ///
     /// # Panics
