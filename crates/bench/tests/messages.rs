@@ -79,6 +79,24 @@ fn an_echo_is_measured_by_round_trips_and_by_length() {
 }
 
 #[test]
+fn connections_are_measured_in_the_laboratory_and_on_the_pipe() {
+    lab::require_programs(&["ip", "ethtool"]);
+    let out = tempfile::tempdir().unwrap();
+    let words = ["connections", "--counts", "10,300", "--pipe", "64,10000", "--seconds", "0.3", "--under-way", "32"];
+    let text = run(out.path(), &words);
+    let rows = rows(out.path(), "connections");
+    assert_eq!(rows.len(), 3 * 2 + 2, "{text}");
+    for row in &rows {
+        assert!(number(&row[2]) > 0.0 && row[9].is_empty(), "{row:?}: {text}");
+        assert_eq!(row[7].is_empty(), row[0].contains("pipe"), "{row:?}");
+        // a TCB is larger than this, and what the stack has for all of them divided by so many is no more
+        assert!(row[8].is_empty() || (100.0..100_000.0).contains(&number(&row[8])), "{row:?}");
+        assert_eq!(row[8].is_empty(), number(&row[1]) < 10_000.0, "{row:?}");
+    }
+    are_there(out.path(), &["connections.md", "connections.svg"]);
+}
+
+#[test]
 fn what_is_wrong_is_one_line() {
     let lab = Lab::new().unwrap();
     let ours = ["--interface", "vc", "--address", "198.18.0.3", "--server", "198.18.0.1:7"];

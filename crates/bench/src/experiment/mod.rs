@@ -6,6 +6,7 @@ mod balance;
 mod bed;
 mod compare;
 mod compare_web;
+mod connections;
 mod downloads;
 mod echo;
 mod elastic;
@@ -88,6 +89,8 @@ enum Experiment {
     MemcachedEtc(memcached::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
+    /// Round trips by the number of established connections, and the memory of each
+    Connections(connections::Options),
     /// RPC echo: messages and connections by round trips of a connection, goodput by length, against a loop over epoll
     Echo(echo::Options),
     /// One connection: time of a message one way, and goodput, by its length, on our stack and the kernel's
@@ -113,6 +116,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::MemcachedUsr(options) => memcached::run(Mix::Usr, options),
         Experiment::MemcachedEtc(options) => memcached::run(Mix::Etc, options),
         Experiment::Ladder(options) => ladder::run(options),
+        Experiment::Connections(options) => connections::run(options),
         Experiment::Echo(options) => echo::run(options),
         Experiment::Netpipe(options) => netpipe::run(options),
     }

@@ -29,7 +29,7 @@ pub(crate) struct Common {
 }
 
 /// One line of a report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Figure {
     /// what was done
     pub(crate) what: String,

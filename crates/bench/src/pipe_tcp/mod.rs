@@ -58,6 +58,9 @@ segment in 64 is compared and verified whole, of others the ends.
 pub(crate) struct Options {
     #[command(subcommand)]
     scenario: Scenario,
+    /// Figures as lines of JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -75,6 +78,9 @@ enum Scenario {
         /// What the answer is made of
         #[arg(long, value_name = "WORD", default_value = "owned")]
         answer: Answer,
+        /// Each answer is acknowledged by itself, as by a client whose next request is far; else by the next request
+        #[arg(long)]
+        acknowledge: bool,
     },
     /// A connection for each request, from SYN to the last ACK; the server closes and keeps TIME-WAIT
     #[command(after_help = "\
@@ -140,10 +146,11 @@ acknowledges it, and the server's last ACK answers that. TIME-WAIT is full and r
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let show = |figures: &[Figure]| show(figures, options.json);
     match &options.scenario {
-        Scenario::PingPong { common, connections, bytes, answer } => {
+        Scenario::PingPong { common, connections, bytes, answer, acknowledge } => {
             begin(common)?;
-            show(&[ping_pong(common, *connections, *bytes, *answer, None)?]);
+            show(&[ping_pong(common, (*connections, *bytes), *answer, *acknowledge, None)?])?;
         }
         Scenario::Churn { common, request_bytes, answer_bytes, merged, time_wait } => {
             begin(common)?;
@@ -154,7 +161,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 time_wait: *time_wait,
                 batch: usize::from(common.batch),
             };
-            show(&[churn(common, plan, None)?]);
+            show(&[churn(common, plan, None)?])?;
         }
         Scenario::Bulk { common, connections, object_bytes, in_flight, ack_every, transmit } => {
             begin(common)?;
@@ -166,13 +173,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 transmit: *transmit,
                 batch: usize::from(common.batch),
             };
-            show(&bulk(common, plan, None)?);
+            show(&bulk(common, plan, None)?)?;
         }
-        Scenario::Idle { connections } => show(&idle(*connections)?),
+        Scenario::Idle { connections } => show(&idle(*connections)?)?,
         Scenario::All { common, cold_bytes, idle, out } => {
             ensure!(!common.callgrind, "--callgrind is for one scenario at a time");
             begin(common)?;
-            all(common, *cold_bytes, *idle, out)?;
+            all(common, *cold_bytes, *idle, out, &show)?;
         }
     }
     Ok(())
@@ -182,10 +189,12 @@ fn begin(common: &Common) -> Result<()> {
     common.cpu.map_or(Ok(()), crate::procs::pin)
 }
 
-fn show(figures: &[Figure]) {
+fn show(figures: &[Figure], json: bool) -> Result<()> {
     for figure in figures {
-        println!("{}", figure.line());
+        let line = if json { serde_json::to_string(figure)? } else { figure.line() };
+        println!("{line}");
     }
+    Ok(())
 }
 
 /// What one measurement needs: operations of the warm-up and of a round, and of the two runs under callgrind.
@@ -212,15 +221,16 @@ fn time(
 
 fn ping_pong(
     common: &Common,
-    connections: u32,
-    bytes: u16,
+    (connections, bytes): (u32, u16),
     answer: Answer,
+    acknowledges: bool,
     asked: Option<&'static str>,
 ) -> Result<Figure> {
     let echoes = answer == Answer::Owned;
     let what = format!(
-        "ping-pong, {connections} connections, {bytes} bytes, {}",
-        if echoes { "answered by a copy" } else { "answered by an object" }
+        "ping-pong, {connections} connections, {bytes} bytes, {}{}",
+        if echoes { "answered by a copy" } else { "answered by an object" },
+        if acknowledges { ", each acknowledged by itself" } else { "" }
     );
     let passes = u64::from(connections);
     let amounts = Amounts {
@@ -229,6 +239,7 @@ fn ping_pong(
         callgrind: [20 * TOGETHER as u64, 80 * TOGETHER as u64],
     };
     let mut scenario = PingPong::new(connections as usize, usize::from(bytes), echoes, usize::from(common.batch))?;
+    scenario.set_acknowledges(acknowledges);
     let units = ["ns a round trip", "instructions a round trip"];
     let figure = time(common, what, units, &amounts, |trips| scenario.run(trips))?;
     Ok(figure.asked(asked))
@@ -310,23 +321,30 @@ fn idle(connections: u32) -> Result<Vec<Figure>> {
     ])
 }
 
-fn all(common: &Common, cold_bytes: u64, connections: u32, out: &std::path::Path) -> Result<()> {
+fn all(
+    common: &Common,
+    cold_bytes: u64,
+    connections: u32,
+    out: &std::path::Path,
+    show: &dyn Fn(&[Figure]) -> Result<()>,
+) -> Result<()> {
     let mut figures = Vec::new();
     let mut add = |more: Vec<Figure>| {
-        show(&more);
+        show(&more)?;
         figures.extend(more);
+        anyhow::Ok(())
     };
     // first, while the process has no memory of other scenarios
-    add(idle(connections)?);
+    add(idle(connections)?)?;
     for (connections, asked) in [(64, "at most 250"), (100_000, "at most 500")] {
         for answer in [Answer::Owned, Answer::Object] {
-            add(vec![ping_pong(common, connections, 64, answer, Some(asked))?]);
+            add(vec![ping_pong(common, (connections, 64), answer, false, Some(asked))?])?;
         }
     }
     let batch = usize::from(common.batch);
     let plan = ChurnPlan { request_bytes: 1024, answer_bytes: 1024, merged: false, time_wait: 65_536, batch };
     for plan in [plan, ChurnPlan { merged: true, ..plan }, ChurnPlan { request_bytes: 64, merged: true, ..plan }] {
-        add(vec![churn(common, plan, Some("at most 1000"))?]);
+        add(vec![churn(common, plan, Some("at most 1000"))?])?;
     }
     let plan = BulkPlan {
         connections: 1,
@@ -339,9 +357,9 @@ fn all(common: &Common, cold_bytes: u64, connections: u32, out: &std::path::Path
     for (transmit, asked) in [(Transmit::Copy, "at least 100"), (Transmit::Gather, "more than by copy")] {
         let plan = BulkPlan { transmit, ..plan };
         for plan in [plan, BulkPlan { in_flight: 64, ..plan }, BulkPlan { connections: 16, ..plan }] {
-            add(bulk(common, plan, Some(asked))?);
+            add(bulk(common, plan, Some(asked))?)?;
         }
-        add(bulk(common, BulkPlan { object_bytes: cold_bytes, ..plan }, None)?);
+        add(bulk(common, BulkPlan { object_bytes: cold_bytes, ..plan }, None)?)?;
     }
     let method = format!(
         "Server time in the stack and a small service over the in-memory pipe, one thread, IPv4, MTU 1500, timestamps and SACK, \

@@ -28,6 +28,8 @@ pub(super) struct PingPong {
     rng: Rng,
     bytes: usize,
     echoes: bool,
+    /// whether the peer acknowledges each answer by itself, or by its next request
+    acknowledges: bool,
     asked: u64,
 }
 
@@ -48,7 +50,14 @@ impl PingPong {
         let object = (!echoes).then(|| Object::new(bytes as u64));
         let mut bed = Bed::new(&setup, Echo { object }, || {})?;
         bed.establish()?;
-        Ok(PingPong { bed, order: (0..most).collect(), rng: Rng::new(3), bytes, echoes, asked: 0 })
+        let order = (0..most).collect();
+        Ok(PingPong { bed, order, rng: Rng::new(3), bytes, echoes, acknowledges: false, asked: 0 })
+    }
+
+    /// Has the peer acknowledge each answer by itself. It must, where so many connections have their turns that the server would send an
+    /// answer again before the next request comes.
+    pub(super) fn set_acknowledges(&mut self, acknowledges: bool) {
+        self.acknowledges = acknowledges;
     }
 
     /// So many round trips or more: the connections one after the other in random order, up to [`TOGETHER`] at a time.
@@ -84,7 +93,7 @@ impl PingPong {
             of(slot, &mut request, self.asked);
             self.bed.peer.send(slot as usize, PSH, &request)?;
         }
-        let took_ns = self.bed.exchange()?;
+        let mut took_ns = self.bed.exchange()?;
         let (echoes, asked) = (self.echoes, self.asked);
         if !echoes {
             crate::pipe::fill(0, &mut request);
@@ -99,6 +108,14 @@ impl PingPong {
         })?;
         // each is the next of its connection and right, so none can stand for another
         ensure!(answers == slots.len(), "{answers} of {} requests were answered", slots.len());
+        if self.acknowledges {
+            for &slot in slots {
+                self.bed.peer.send(slot as usize, 0, &[])?;
+            }
+            took_ns += self.bed.exchange()?;
+            let said = self.bed.drain(|_, _| Ok(()))?;
+            ensure!(said == 0, "{said} segments came for acknowledgements");
+        }
         Ok(took_ns)
     }
 }

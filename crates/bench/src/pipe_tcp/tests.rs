@@ -25,6 +25,15 @@ fn round_trips_of_few_and_many_connections() {
 }
 
 #[test]
+fn answers_can_be_acknowledged_by_themselves() {
+    for (connections, echoes) in [(64, true), (1200, true), (1200, false)] {
+        let mut scenario = PingPong::new(connections, 64, echoes, 64).unwrap();
+        scenario.set_acknowledges(true);
+        assert!(scenario.run(5000).unwrap().median_ns > 0.0);
+    }
+}
+
+#[test]
 fn connections_come_and_go_and_time_wait_recycles() {
     for plan in [
         CHURN,
