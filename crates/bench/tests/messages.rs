@@ -4,7 +4,7 @@
 use lab::Lab;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
@@ -21,7 +21,7 @@ fn run(out: &Path, words: &[&str]) -> String {
 /// The rows of a CSV by their cells, a name's commas replaced.
 fn rows(out: &Path, name: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(out.join(format!("{name}.csv"))).unwrap();
-    let plain = text.replace("simoom, ", "simoom ").replace("kernel, ", "kernel ");
+    let plain = text.replace("simoom, ", "simoom ").replace("kernel, ", "kernel ").replace("echo, ", "echo ");
     let plain = plain.replace("GET, ", "GET ").replace("alone, ", "alone ");
     plain.lines().skip(1).map(|line| line.replace('"', "").split(',').map(String::from).collect()).collect()
 }
@@ -96,16 +96,47 @@ fn connections_are_measured_in_the_laboratory_and_on_the_pipe() {
     are_there(out.path(), &["connections.md", "connections.svg"]);
 }
 
+/// The server, built as this test was: cargo names the programs of a test's own package only. Where the whole workspace is
+/// tested it is there already.
+fn simoom() -> PathBuf {
+    let path = Path::new(BENCH).with_file_name("simoom");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--locked", "--quiet", "-p", "simoom", "--bin", "simoom"]);
+    build.args(path.parent().filter(|folder| folder.ends_with("release")).map(|_| "--release"));
+    let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+    assert!(built.success() && path.exists(), "no server at {}", path.display());
+    path
+}
+
+#[test]
+fn batches_are_measured_over_af_xdp_and_on_the_pipe() {
+    lab::require_programs(&["ip", "ethtool"]);
+    let out = tempfile::tempdir().unwrap();
+    let simoom = simoom();
+    let words = ["batch", "--batches", "1,64", "--loads", "0.2,0.5", "--from", "5k", "--to", "8k", "--seconds", "0.3"];
+    let text = run(out.path(), &[&words[..], &["--items", "2000", "--simoom", simoom.to_str().unwrap()]].concat());
+    let rows = rows(out.path(), "batch");
+    assert_eq!(rows.len(), 2 * (2 + 2), "{text}");
+    for row in &rows {
+        let is_most = row[2] == "most";
+        assert!(number(&row[3]) > 0.0, "{row:?}: {text}");
+        assert_eq!((row[6].is_empty(), row[7].is_empty(), row[8].is_empty()), (!is_most, is_most, is_most), "{row:?}");
+        assert!(is_most || number(&row[8]) >= number(&row[7]), "{row:?}: {text}");
+    }
+    are_there(out.path(), &["batch.md", "batch.svg", "batch-2.svg"]);
+}
+
 #[test]
 fn what_is_wrong_is_one_line() {
     let lab = Lab::new().unwrap();
     let ours = ["--interface", "vc", "--address", "198.18.0.3", "--server", "198.18.0.1:7"];
-    let cases: [(Vec<&str>, &str); 5] = [
+    let cases: [(Vec<&str>, &str); 6] = [
         (vec!["answer", "--interface", "nope", "--listen", "198.18.0.1:7"], "no interface nope"),
         (vec!["answer", "--engine", "epoll", "--listen", "198.18.0.77:7"], "cannot listen on 198.18.0.77:7"),
         (vec!["messages", "--kernel", "blocking", "--server", "198.18.0.1:7"], "no connection to 198.18.0.1:7"),
         ([&["messages"], &ours[..]].concat(), "0 of 1 connections stand"),
         ([&["messages"], &ours[..2], &["--address", "198.18.0.2", "--server", "198.18.0.1:7"]].concat(), "198.18.0.2"),
+        (vec!["experiment", "batch", "--simoom", "/nope"], "no server at /nope"),
     ];
     for (args, words) in cases {
         let done = lab.client().command(BENCH).args(&args).output().unwrap();

@@ -3,6 +3,7 @@
 
 mod accept;
 mod balance;
+mod batch;
 mod bed;
 mod compare;
 mod compare_web;
@@ -89,6 +90,8 @@ enum Experiment {
     MemcachedEtc(memcached::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
+    /// Frames of a cycle: throughput of an echo and of GETs, and latency below it
+    Batch(batch::Options),
     /// Round trips by the number of established connections, and the memory of each
     Connections(connections::Options),
     /// RPC echo: messages and connections by round trips of a connection, goodput by length, against a loop over epoll
@@ -116,6 +119,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::MemcachedUsr(options) => memcached::run(Mix::Usr, options),
         Experiment::MemcachedEtc(options) => memcached::run(Mix::Etc, options),
         Experiment::Ladder(options) => ladder::run(options),
+        Experiment::Batch(options) => batch::run(options),
         Experiment::Connections(options) => connections::run(options),
         Experiment::Echo(options) => echo::run(options),
         Experiment::Netpipe(options) => netpipe::run(options),

@@ -40,6 +40,29 @@ pub(crate) struct Options {
     out: Option<PathBuf>,
 }
 
+/// A store on the pipe that is asked with several batches.
+pub(crate) struct Gets {
+    plan: Plan,
+    shared: Arc<kv::Shared>,
+}
+
+impl Gets {
+    /// A store of so many items of 32 bytes; 512 connections.
+    pub(crate) fn new(items: u32) -> Result<Gets> {
+        let plan = Plan { items, bytes: 32, connections: 512, batch: base::BURST_FRAMES, echo: false };
+        Ok(Gets { plan, shared: Arc::new(clients::items(&plan)?) })
+    }
+
+    /// Nanoseconds a GET of stack and service with so many frames a cycle, over so many GETs after so many others.
+    pub(crate) fn round(&self, batch: usize, [warm_up, gets]: [u64; 2]) -> Result<f64> {
+        let plan = Plan { batch, ..self.plan };
+        let service = kv::Server::new(self.shared.clone(), plan.options(), self.shared.stats());
+        let mut clients = Clients::new(plan, service)?;
+        clients.run(warm_up)?;
+        Ok(clients.run(gets)?.median_ns)
+    }
+}
+
 /// GETs of a round.
 const ROUND: u64 = 1_000_000;
 
