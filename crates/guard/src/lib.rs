@@ -28,5 +28,9 @@ pub mod stats;
 #[cfg(test)]
 mod testing;
 
+/// Slots that either side takes together, so that the cache misses for what they name overlap; and that it lets the other side see
+/// before the burst that they are of is over, so that both work on it.
+const GROUP: usize = 16;
+
 pub use channel::{Channel, GRANT_VARIABLE, Granted, Place, State};
 pub use remote::{Options, Remote};
