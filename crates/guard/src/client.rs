@@ -97,13 +97,15 @@ pub(crate) struct Client {
     calls: Calls,
     /// events taken
     tail: u32,
+    /// where payload most likely comes next
+    next_payload: u32,
     /// the payload of a group of events, copied out
     bytes: Vec<u8>,
 }
 
 impl Client {
     pub(crate) fn new(shared: Arc<Shared>) -> Client {
-        Client { calls: Calls::new(shared), tail: 0, bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES] }
+        Client { calls: Calls::new(shared), tail: 0, next_payload: 0, bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES] }
     }
 
     /// One batch of events and what the service makes of them; whether there was anything.
@@ -138,9 +140,11 @@ impl Client {
 
     /// The next events, at most `most` and [`GROUP`]: copied, announced, told; how many of the ring's slots they were.
     fn group<S: Service>(&mut self, service: &mut S, most: u32) -> u32 {
-        let Client { calls, tail, bytes } = self;
+        let Client { calls, tail, next_payload, bytes } = self;
         let mut group = ArrayVec::<Event, GROUP>::new();
         let (mut taken, mut length) = (0, 0);
+        // on its way together with the slots that say where it is
+        calls.shared().foresee_likely(*next_payload);
         while taken < most && !group.is_full() {
             let event = calls.shared().event(tail.wrapping_add(taken));
             if let Some(event) = event {
@@ -149,6 +153,9 @@ impl Client {
                     break;
                 }
                 length += event.length as usize;
+                if event.length > 0 {
+                    *next_payload = event.offset.wrapping_add(event.length);
+                }
                 calls.foresee(&event);
                 group.push(event);
             }

@@ -90,7 +90,7 @@ impl Hostile {
         self.transmit.word(control::EVENT_TAIL_AT).store(tail, Ordering::Release);
         let call_head = if self.chance(500) { self.rng.u64(..) as u32 } else { self.call_head };
         self.transmit.word(control::CALL_HEAD_AT).store(call_head, Ordering::Release);
-        if call_head != self.call_head {
+        if call_head != self.call_head || tail != self.event_tail {
             // let it be seen, then go on from where the other side believes we are
             (0..50).for_each(|_| std::thread::yield_now());
             self.call_head = call_head;
@@ -220,9 +220,11 @@ mod tests {
 
     #[test]
     fn a_hostile_application_meets_every_reason_and_nobody_else_notices() {
-        let mut ours = pair(16, Options { budget_bytes: 300_000, ..Options::default() });
-        // on a machine that is busy its thread may not run for long
-        let long = Duration::from_secs(3600);
+        // on a machine that is busy their threads may not run for long
+        let (quick, long) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let options =
+            Options { budget_bytes: 300_000, unresponsive: quick, patience: 10 * quick, ..Options::default() };
+        let mut ours = pair(16, options);
         let mut honest = pair(16, Options { unresponsive: long, patience: long, ..Options::default() });
         let goes_on = AtomicBool::new(true);
         let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -250,6 +252,8 @@ mod tests {
                     4 if rng.u64(..50) == 0 => engine.end(n, app::DeadReason::Reset),
                     _ => engine.ask(&mut ours.remote, b"question"),
                 }
+                // as much time as some of its calls cost
+                engine.now += 200_000;
                 engine.cycle(&mut ours.remote);
                 assert!(ours.stats.kept_bytes() <= (64 << 20) + 300_000);
                 // the honest one beside is served as if nothing were

@@ -71,6 +71,8 @@ pub struct Remote {
     allowance: Allowance,
     /// calls taken
     call_tail: u32,
+    /// where the payload of a call most likely comes next
+    next_payload: u32,
     /// connections with something that found no room, the longest waiting first
     waiting: VecDeque<Handle>,
     /// connections with bytes that the engine has not taken
@@ -102,6 +104,7 @@ impl Remote {
             events: Events::new(),
             allowance: Allowance::new(),
             call_tail: 0,
+            next_payload: 0,
             waiting: VecDeque::new(),
             deferred: VecDeque::new(),
             held_bytes: 0,
@@ -403,7 +406,10 @@ impl Service for Remote {
     }
 
     fn has_news(&mut self) -> bool {
-        self.has_news_of_calls() || self.channel.state() == State::Lost || !self.waiting.is_empty() || self.events.owes()
+        self.has_news_of_calls()
+            || self.channel.state() == State::Lost
+            || !self.waiting.is_empty()
+            || self.events.owes()
     }
 
     fn may_rest(&mut self, now: Instant) -> bool {
@@ -437,6 +443,8 @@ impl Service for Remote {
             self.tell_waiting();
         }
         self.publish();
+        // looked at below
+        self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
         if self.claim_holds() {
             self.take_calls(calls);
         }

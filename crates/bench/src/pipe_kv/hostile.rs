@@ -6,19 +6,16 @@
 
 use super::clients::{Clients, Plan};
 use super::protected::{Other, ProtectionOptions, SPIN};
-use crate::pipe::{Figure, write};
+use crate::pipe::{Figure, RoundFigures, write};
 use crate::pipe_tcp::services::Echo;
 use crate::stats::{Summary, paired_ratio};
 use anyhow::{Context as _, Result, bail, ensure};
-use app::{
-    Addresses, CallError, Coming, Connection, DeadReason, Listener, Range, Service, Streams, Waker,
-};
+use app::{Addresses, CallError, Coming, Connection, DeadReason, Listener, Range, Service, Streams, Waker};
 use base::Instant;
 use guard::stats::{REJECTS, Stats};
 use guard::{Place, Remote};
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Frames a cycle.
@@ -191,11 +188,21 @@ impl<S: Service> Service for Beside<S> {
     }
 }
 
-/// What one honest service takes, alone and beside the hostile one.
+/// What one honest service takes, alone and beside the hostile one, round by round.
 struct Compared {
-    alone: Vec<f64>,
-    beside: Vec<f64>,
+    alone: Vec<RoundFigures>,
+    beside: Vec<RoundFigures>,
     refused: u64,
+}
+
+/// The slices' means: all of the time, so throughput; what else the machine does in it, too.
+fn means(rounds: &[RoundFigures]) -> Vec<f64> {
+    rounds.iter().map(|round| round.mean_ns).collect()
+}
+
+/// The slices' medians of sections, which single interruptions do not move.
+fn medians(rounds: &[RoundFigures]) -> Vec<f64> {
+    rounds.iter().map(|round| round.median_ns).collect()
 }
 
 fn compare<S: Service>(options: &ProtectionOptions, plan: Plan, honest: S, slice: Duration) -> Result<Compared> {
@@ -210,13 +217,13 @@ fn compare<S: Service>(options: &ProtectionOptions, plan: Plan, honest: S, slice
     clients.run_for(slice / 4)?;
     let mut compared = Compared { alone: Vec::new(), beside: Vec::new(), refused: 0 };
     for _ in 0..options.rounds() {
-        compared.alone.push(clients.run_for(slice)?.mean_ns);
+        compared.alone.push(clients.run_for(slice)?);
         is_there.set(true);
         foe.go_on()?;
         let before = refused(&stats);
         // its connections are there again, and it has seen that
         clients.run_for(slice / 4)?;
-        compared.beside.push(clients.run_for(slice)?.mean_ns);
+        compared.beside.push(clients.run_for(slice)?);
         compared.refused += refused(&stats) - before;
         foe.stop()?;
         is_there.set(false);
@@ -234,7 +241,8 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
     let places: &[&str] = if options.hostile_cpu == options.app_cpu { &["inline"] } else { &["inline", "other"] };
     let cases = (places.len() * BATCHES.len()) as u32;
     // warm-ups are a quarter of a slice
-    let slice = Duration::from_secs(seconds.into()).mul_f64(1.0 / (2.25 * f64::from(cases * u32::from(options.rounds()))));
+    let slice =
+        Duration::from_secs(seconds.into()).mul_f64(1.0 / (2.25 * f64::from(cases * u32::from(options.rounds()))));
     let mut figures = Vec::new();
     for place in places {
         for batch in BATCHES {
@@ -248,16 +256,21 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
                 place => bail!("no place is called {place}"),
             };
             let what = format!("echo of {} bytes, {CONNECTIONS} connections, batch {batch}: {place}", options.bytes());
-            let ratio = paired_ratio(&compared.beside, &compared.alone).context("no round was run")?;
-            let time = |values: &[f64]| Summary::of(values).context("no round was run");
-            let figure = |what, unit, decimals, summary| Figure { what, unit, decimals, summary, mean: None, asked: None };
+            let Compared { alone, beside, refused } = &compared;
+            let ratio =
+                |of: fn(&[RoundFigures]) -> Vec<f64>| paired_ratio(&of(beside), &of(alone)).context("no round was run");
+            let time = |rounds| Summary::of(&medians(rounds)).context("no round was run");
+            let figure =
+                |what, unit, decimals, summary| Figure { what, unit, decimals, summary, mean: None, asked: None };
             let rows = [
-                figure(format!("{what}, alone"), "ns a request", 0, time(&compared.alone)?),
-                figure(format!("{what}, beside a hostile application"), "ns a request", 0, time(&compared.beside)?),
-                figure(format!("{what}, beside to alone"), "ratio", 3, ratio).asked(Some(ASKED)),
+                figure(format!("{what}, alone"), "ns a request", 0, time(alone)?),
+                figure(format!("{what}, beside a hostile application"), "ns a request", 0, time(beside)?),
+                figure(format!("{what}, beside to alone"), "ratio", 3, ratio(medians)?),
+                figure(format!("{what}, beside to alone, all of the time"), "ratio", 3, ratio(means)?)
+                    .asked(Some(ASKED)),
             ];
             rows.iter().for_each(|row| println!("{}", row.line()));
-            println!("  {} calls of the hostile application were refused", compared.refused);
+            println!("  {refused} calls of the hostile application were refused");
             figures.extend(rows);
         }
     }
@@ -265,7 +278,8 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
         let method = format!(
             "Server's time a request of an echo over the in-memory pipe, inline or in a process on processor {}, alone and with an application \
              in another process on processor {} that writes anything into what it shares with the same thread of the server. {} rounds of a \
-             slice each, {:.0} ms; a round's figure is the mean of its slice, the ratio that of one round's slices.",
+             slice each, {:.0} ms; a round's figure is the median of its slice's sections, the ratio that of one round's slices; *all of the time* \
+             compares the slices' means.",
             options.app_cpu,
             options.hostile_cpu,
             options.rounds(),

@@ -2,6 +2,7 @@
 
 mod clients;
 mod hostile;
+mod line;
 mod protected;
 #[cfg(test)]
 mod tests;

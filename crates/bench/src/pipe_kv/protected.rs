@@ -193,7 +193,10 @@ pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
     if let Some(seconds) = options.hostile {
         return super::hostile::hostile(options, seconds);
     }
-    let mut figures = Vec::new();
+    let line = super::line::there_and_back(options.app_cpu, options.common.rounds, super::line::JOURNEYS)?;
+    let what = format!("the yardstick: a cache line to processor {} and back", options.app_cpu);
+    let mut figures = vec![Figure { what, unit: "ns", decimals: 0, summary: line, mean: None, asked: None }];
+    println!("{}", figures[0].line());
     for echo in [false, true] {
         let what = if echo { "echo" } else { "kv GET" };
         let cases = [(1, 1)].into_iter().chain(BATCHES.map(|batch| (CONNECTIONS, batch)));

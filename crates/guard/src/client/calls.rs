@@ -6,6 +6,7 @@ use crate::lane::Lane;
 use crate::layout::{
     BUDGET_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES,
 };
+use crate::{PAYLOAD_AHEAD, SLOTS_AHEAD};
 use app::{CallError, Connection, Range, SENDV_RANGES, Streams};
 use base::Instant;
 use std::collections::VecDeque;
@@ -136,6 +137,10 @@ impl Calls {
         self.ends[(self.head % CALL_SLOTS) as usize] = self.lane.end();
         self.last = Some((self.head, call));
         self.head = self.head.wrapping_add(1);
+        // the same for what comes some calls later
+        self.shared.claim_slot(self.head.wrapping_add(SLOTS_AHEAD));
+        let length = call.length as usize;
+        self.shared.claim_payload((call.offset as usize + length + PAYLOAD_AHEAD) % TRANSMIT_BYTES, length);
     }
 
     /// Writes a call without payload, or keeps it behind others that wait for slots.
@@ -385,7 +390,9 @@ impl Calls {
     fn take_back(&mut self, connection: Connection) -> u32 {
         let handle = Handle { index: connection.index, generation: connection.generation };
         match self.last {
-            Some((at, call)) if call.kind == CallKind::Done as u8 && call.handle == handle && self.overflow.is_empty() => {
+            Some((at, call))
+                if call.kind == CallKind::Done as u8 && call.handle == handle && self.overflow.is_empty() =>
+            {
                 (self.head, self.last) = (at, None);
                 call.done
             }

@@ -2,7 +2,8 @@
 
 use crate::channel::{GRANT_VARIABLE, Granted, ring};
 use crate::layout::{
-    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, SLOT_BYTES, SLOTS_AT, VERSION, control, header,
+    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, VERSION,
+    control, header,
 };
 use crate::map::Map;
 use base::{CACHE_LINE_BYTES, Instant};
@@ -104,6 +105,9 @@ impl Woken {
     }
 }
 
+/// Payload that is asked for before it is known to be there.
+const LIKELY_BYTES: usize = 2 * CACHE_LINE_BYTES;
+
 /// Where an event's slot stands.
 #[inline]
 fn event_at(index: u32) -> usize {
@@ -188,6 +192,12 @@ impl Shared {
         }
     }
 
+    /// Asks for the payload that most likely comes next.
+    #[inline]
+    pub(super) fn foresee_likely(&self, offset: u32) {
+        self.receive.foresee(PAYLOAD_AT + offset as usize % RECEIVE_BYTES, LIKELY_BYTES);
+    }
+
     /// Asks for an event's payload.
     #[inline]
     pub(super) fn foresee_payload(&self, event: &Event) {
@@ -206,6 +216,18 @@ impl Shared {
     #[inline]
     pub(super) fn set_call(&self, index: u32, call: &Call) {
         self.transmit.set_slot(SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES, call.encode());
+    }
+
+    /// Asks for a slot that will be written.
+    #[inline]
+    pub(super) fn claim_slot(&self, index: u32) {
+        self.transmit.claim(SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES, SLOT_BYTES);
+    }
+
+    /// Asks for room that payload will be written to.
+    #[inline]
+    pub(super) fn claim_payload(&self, offset: usize, bytes: usize) {
+        self.transmit.claim(PAYLOAD_AT + offset, bytes);
     }
 
     pub(super) fn set_payload(&self, offset: usize, bytes: &[u8]) {

@@ -64,12 +64,17 @@ impl Remote {
         let transmit = &self.channel.transmit;
         let at = |index: u32| SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES;
         let mut group = ArrayVec::new();
+        // on its way together with the slots that say where it is
+        transmit.foresee(PAYLOAD_AT + self.next_payload as usize % TRANSMIT_BYTES, 2 * CACHE_LINE_BYTES);
         for _ in 0..count {
             let call = Call::decode(transmit.slot(at(self.call_tail)));
             self.call_tail = self.call_tail.wrapping_add(1);
             // nothing of it is judged: what is wrong asks for nothing
             transmit.foresee(PAYLOAD_AT.saturating_add(call.offset as usize), call.length as usize);
             self.table.foresee(call.handle.index);
+            if call.length > 0 {
+                self.next_payload = call.offset.wrapping_add(call.length);
+            }
             group.push(call);
         }
         for index in (0..ahead.min(GROUP as u32)).step_by(CACHE_LINE_BYTES / SLOT_BYTES) {

@@ -1,10 +1,10 @@
 //! The producer's end of the event ring.
 
-use crate::GROUP;
 use crate::channel::{Channel, Place};
 use crate::lane::Lane;
 use crate::layout::{EVENT_SLOTS, Event, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, control, header};
 use crate::stats::{Reject, Stats};
+use crate::{GROUP, PAYLOAD_AHEAD, SLOTS_AHEAD};
 use rustix::thread::futex;
 use std::sync::atomic::{Ordering, fence};
 
@@ -71,6 +71,10 @@ impl Events {
         channel.receive.set_slot(SLOTS_AT + slot * SLOT_BYTES, event.encode());
         self.ends[slot] = self.lane.end();
         self.head = self.head.wrapping_add(1);
+        // the same for what comes some events later
+        let slot = (self.head.wrapping_add(SLOTS_AHEAD) % EVENT_SLOTS) as usize;
+        channel.receive.claim(SLOTS_AT + slot * SLOT_BYTES, SLOT_BYTES);
+        channel.receive.claim(PAYLOAD_AT + (offset as usize + length + PAYLOAD_AHEAD) % RECEIVE_BYTES, length);
         // on another processor it begins while the rest of the burst is told; if it sleeps it is woken behind the burst
         if channel.place != Place::Same && self.head.wrapping_sub(self.published) >= GROUP as u32 {
             self.show(channel);
