@@ -14,8 +14,10 @@ mod shared;
 pub use calls::Calls;
 pub use shared::{Attached, attach, attach_to};
 
-use crate::layout::{self, ADDRESSES_BYTES, Event, EventKind, SEND_BYTES};
-use app::{Connection, Datagram, Ecn, Listener, Service, Waker};
+use crate::GROUP;
+use crate::layout::{self, ADDRESSES_BYTES, Event, EventKind, Handle, SEND_BYTES};
+use app::{Coming, Connection, Datagram, Ecn, Listener, Service, Waker};
+use arrayvec::ArrayVec;
 pub(crate) use shared::{Shared, Woken};
 use std::io;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Events taken in one batch.
 const BATCH: u32 = 64;
+/// A thread that looks for events looks at the clock, which costs more, after so many looks.
+const LOOKS_A_CLOCK: u32 = 16;
 /// How often a sleeping thread looks whether the dataplane is still there.
 const LIFE_EVERY: Duration = Duration::from_millis(100);
 /// How long a thread sleeps that waits for the dataplane to take calls, which nobody tells it.
@@ -53,14 +57,19 @@ pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &Atom
     shared.pin()?;
     shared.attach();
     let spin = shared.spin();
-    let (mut looked, mut idle_since) = (Instant::now(), None::<Instant>);
+    let (mut looked, mut idle_since, mut looks) = (Instant::now(), None::<Instant>, 0u32);
     while goes_on.load(Ordering::Relaxed) {
         let worked = client.batch(&mut service, &woken);
         if worked {
-            idle_since = None;
+            (idle_since, looks) = (None, 0);
             continue;
         }
         if !spin.is_zero() {
+            looks = looks.wrapping_add(1);
+            if !looks.is_multiple_of(LOOKS_A_CLOCK) {
+                std::hint::spin_loop();
+                continue;
+            }
             let now = Instant::now();
             if now - *idle_since.get_or_insert(now) < spin {
                 std::hint::spin_loop();
@@ -88,18 +97,20 @@ pub(crate) struct Client {
     calls: Calls,
     /// events taken
     tail: u32,
-    /// an event's payload, copied out
+    /// where payload most likely comes next
+    next_payload: u32,
+    /// the payload of a group of events, copied out
     bytes: Vec<u8>,
 }
 
 impl Client {
     pub(crate) fn new(shared: Arc<Shared>) -> Client {
-        Client { calls: Calls::new(shared), tail: 0, bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES] }
+        Client { calls: Calls::new(shared), tail: 0, next_payload: 0, bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES] }
     }
 
     /// One batch of events and what the service makes of them; whether there was anything.
     pub(crate) fn batch<S: Service>(&mut self, service: &mut S, woken: &Woken) -> bool {
-        let shared = self.calls.shared().clone();
+        let shared = self.calls.shared();
         let waiting = shared.event_head().wrapping_sub(self.tail).min(BATCH);
         let was_woken = woken.take();
         let news = service.has_news();
@@ -111,65 +122,61 @@ impl Client {
         self.calls.begin(now);
         service.cycle(now);
         service.woken(now, &mut self.calls);
-        for _ in 0..waiting {
-            let event = shared.event(self.tail);
-            self.tail = self.tail.wrapping_add(1);
-            if let Some(event) = event {
-                self.tell(service, event);
+        let mut left = waiting;
+        while left > 0 {
+            left -= self.group(service, left);
+            if left > 0 {
+                // the dataplane begins with these; if it sleeps it is woken behind the batch
+                self.calls.show();
             }
         }
+        service.flush(now, &mut self.calls);
         self.calls.pump_waiting();
         // calls first: who sees that the events were taken sees what they came to
         let published = self.calls.publish();
-        shared.set_event_tail(self.tail);
+        self.calls.shared().set_event_tail(self.tail);
         waiting > 0 || was_woken || news || published
     }
 
-    fn tell<S: Service>(&mut self, service: &mut S, event: Event) {
-        let length = (event.length as usize).min(self.bytes.len());
-        let bytes = &mut self.bytes[..length];
-        self.calls.shared().payload(event.offset, bytes);
-        let (now, calls) = (self.calls.now(), &mut self.calls);
-        let connection = Connection { index: event.handle.index, generation: event.handle.generation };
-        if event.kind == EventKind::Knock {
-            let Some(addresses) = bytes.first_chunk::<ADDRESSES_BYTES>() else { return };
-            let addresses = layout::decode_addresses(addresses);
-            calls.knock(connection);
-            service.knock(now, calls, Listener(event.listener), connection, addresses);
-            calls.reject_unanswered(connection);
-            return;
+    /// The next events, at most `most` and [`GROUP`]: copied, announced, told; how many of the ring's slots they were.
+    fn group<S: Service>(&mut self, service: &mut S, most: u32) -> u32 {
+        let Client { calls, tail, next_payload, bytes } = self;
+        let mut group = ArrayVec::<Event, GROUP>::new();
+        let (mut taken, mut length) = (0, 0);
+        // on its way together with the slots that say where it is
+        calls.shared().foresee_likely(*next_payload);
+        while taken < most && !group.is_full() {
+            let event = calls.shared().event(tail.wrapping_add(taken));
+            if let Some(event) = event {
+                // the first one fits
+                if length + event.length as usize > bytes.len() && !group.is_empty() {
+                    break;
+                }
+                length += event.length as usize;
+                if event.length > 0 {
+                    *next_payload = event.offset.wrapping_add(event.length);
+                }
+                calls.foresee(&event);
+                group.push(event);
+            }
+            taken += 1;
         }
-        if event.kind == EventKind::Datagram {
-            return tell_datagram(service, calls, event, bytes);
+        *tail = tail.wrapping_add(taken);
+        calls.shared().foresee_events(*tail, (most - taken).min(GROUP as u32));
+        let mut parts = ArrayVec::<&mut [u8], GROUP>::new();
+        let mut rest = &mut bytes[..];
+        for event in &group {
+            let length = (event.length as usize).min(rest.len());
+            let (part, behind) = rest.split_at_mut(length);
+            calls.shared().payload(event.offset, part);
+            parts.push(part);
+            rest = behind;
         }
-        let Some(cookie) = calls.cookie(connection) else { return };
-        match event.kind {
-            EventKind::Recv => {
-                if calls.received(connection, length) {
-                    service.recv(now, calls, connection, cookie, bytes);
-                }
-            }
-            EventKind::Eof => {
-                if calls.is_open(connection) {
-                    service.eof(now, calls, connection, cookie);
-                }
-            }
-            EventKind::Sent => {
-                if let Some(room) = calls.sent(connection, event.bytes) {
-                    service.sent(now, calls, connection, cookie, event.bytes as usize, room);
-                }
-            }
-            EventKind::Timer => {
-                if calls.is_open(connection) {
-                    service.timer(now, calls, connection, cookie);
-                }
-            }
-            EventKind::Dead => {
-                calls.forget(connection);
-                service.dead(now, connection, cookie, layout::reason(event.detail));
-            }
-            EventKind::Knock | EventKind::Datagram => {}
+        if service.foresees() {
+            announce(service, calls, &group, &parts);
         }
+        group.iter().zip(parts).for_each(|(event, bytes)| tell(service, calls, event, bytes));
+        taken
     }
 
     /// The dataplane has ended, and its connections with it.
@@ -182,8 +189,73 @@ impl Client {
     }
 }
 
+/// Has the service ask for the memory that what has arrived needs.
+fn announce<S: Service>(service: &mut S, calls: &mut Calls, group: &[Event], parts: &[&mut [u8]]) {
+    let mut coming = ArrayVec::<Coming<'_>, GROUP>::new();
+    for (event, bytes) in group.iter().zip(parts) {
+        if event.kind == EventKind::Recv
+            && let Some(cookie) = calls.cookie(connection(event.handle))
+        {
+            coming.push(Coming { cookie, bytes });
+        }
+    }
+    // what one alone needs it asks for itself
+    if coming.len() > 1 {
+        service.foresee(&coming);
+    }
+}
+
+fn connection(handle: Handle) -> Connection {
+    Connection { index: handle.index, generation: handle.generation }
+}
+
+/// Tells one event, whose payload was copied out.
+fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &mut [u8]) {
+    let (length, now) = (bytes.len(), calls.now());
+    let connection = connection(event.handle);
+    if event.kind == EventKind::Knock {
+        let Some(addresses) = bytes.first_chunk::<ADDRESSES_BYTES>() else { return };
+        let addresses = layout::decode_addresses(addresses);
+        calls.knock(connection);
+        service.knock(now, calls, Listener(event.listener), connection, addresses);
+        calls.reject_unanswered(connection);
+        return;
+    }
+    if event.kind == EventKind::Datagram {
+        return tell_datagram(service, calls, event, bytes);
+    }
+    let Some(cookie) = calls.cookie(connection) else { return };
+    match event.kind {
+        EventKind::Recv => {
+            if calls.received(connection, length) {
+                service.recv(now, calls, connection, cookie, bytes);
+            }
+        }
+        EventKind::Eof => {
+            if calls.is_open(connection) {
+                service.eof(now, calls, connection, cookie);
+            }
+        }
+        EventKind::Sent => {
+            if let Some(room) = calls.sent(connection, event.bytes) {
+                service.sent(now, calls, connection, cookie, event.bytes as usize, room);
+            }
+        }
+        EventKind::Timer => {
+            if calls.is_open(connection) {
+                service.timer(now, calls, connection, cookie);
+            }
+        }
+        EventKind::Dead => {
+            calls.forget(connection);
+            service.dead(now, connection, cookie, layout::reason(event.detail));
+        }
+        EventKind::Knock | EventKind::Datagram => {}
+    }
+}
+
 /// A datagram as a burst of one; the answer goes out as a call.
-fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: Event, bytes: &mut [u8]) {
+fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &mut [u8]) {
     let Some((addresses, question)) = bytes.split_first_chunk::<ADDRESSES_BYTES>() else { return };
     let (addresses, length) = (layout::decode_addresses(addresses), question.len());
     let mut buffer = calls.take_buffer();

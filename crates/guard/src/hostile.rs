@@ -6,8 +6,8 @@
 
 use crate::client::Attached;
 use crate::layout::{
-    ADDRESSES_BYTES, CALL_SLOTS, Call, CallKind, EventKind, FILE_BYTES, Handle, SLOT_BYTES, SLOTS_AT, TRANSMIT_BYTES,
-    control, header,
+    ADDRESSES_BYTES, CALL_SLOTS, Call, CallKind, EventKind, FILE_BYTES, Handle, SEND_BYTES, SLOT_BYTES, SLOTS_AT,
+    TRANSMIT_BYTES, control, header,
 };
 use crate::map::Map;
 use fastrand::Rng;
@@ -90,7 +90,7 @@ impl Hostile {
         self.transmit.word(control::EVENT_TAIL_AT).store(tail, Ordering::Release);
         let call_head = if self.chance(500) { self.rng.u64(..) as u32 } else { self.call_head };
         self.transmit.word(control::CALL_HEAD_AT).store(call_head, Ordering::Release);
-        if call_head != self.call_head {
+        if call_head != self.call_head || tail != self.event_tail {
             // let it be seen, then go on from where the other side believes we are
             (0..50).for_each(|_| std::thread::yield_now());
             self.call_head = call_head;
@@ -141,6 +141,11 @@ impl Hostile {
         let (length, offset) = (self.rng.u64(..40_000) as u32, self.rng.u64(..300_000) as u32);
         let (done, at) = (self.rng.u64(..3) as u32 * 7, self.rng.u64(..) >> 20);
         self.write(Call { length, offset, done, at, ..Call::plain(kind, self.owner, handle) });
+        if self.chance(100) {
+            // more than it has credit for
+            let call = Call { length: SEND_BYTES as u32, ..Call::plain(CallKind::Send, self.owner, handle) };
+            (0..5).for_each(|_| self.write(call));
+        }
         if self.chance(200) {
             let kind = if self.chance(2) { CallKind::Abort } else { CallKind::Shutdown };
             self.write(Call::plain(kind, self.owner, handle));
@@ -220,9 +225,11 @@ mod tests {
 
     #[test]
     fn a_hostile_application_meets_every_reason_and_nobody_else_notices() {
-        let mut ours = pair(16, Options { budget_bytes: 300_000, ..Options::default() });
-        // on a machine that is busy its thread may not run for long
-        let long = Duration::from_secs(3600);
+        // on a machine that is busy their threads may not run for long
+        let (quick, long) = (Duration::from_secs(20), Duration::from_secs(3600));
+        let options =
+            Options { budget_bytes: 300_000, unresponsive: quick, patience: 10 * quick, ..Options::default() };
+        let mut ours = pair(16, options);
         let mut honest = pair(16, Options { unresponsive: long, patience: long, ..Options::default() });
         let goes_on = AtomicBool::new(true);
         let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -250,6 +257,8 @@ mod tests {
                     4 if rng.u64(..50) == 0 => engine.end(n, app::DeadReason::Reset),
                     _ => engine.ask(&mut ours.remote, b"question"),
                 }
+                // as much time as a ring full of its calls costs
+                engine.now += 1_100_000;
                 engine.cycle(&mut ours.remote);
                 assert!(ours.stats.kept_bytes() <= (64 << 20) + 300_000);
                 // the honest one beside is served as if nothing were

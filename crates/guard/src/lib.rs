@@ -28,5 +28,13 @@ pub mod stats;
 #[cfg(test)]
 mod testing;
 
+/// Slots that either side takes together, so that the cache misses for what they name overlap; and that it lets the other side see
+/// before the burst that they are of is over, so that both work on it.
+const GROUP: usize = 16;
+/// So far ahead of what it writes a producer asks for the lines, which the other side has since it read them a lap ago.
+const SLOTS_AHEAD: u32 = 8;
+/// The same of payload.
+const PAYLOAD_AHEAD: usize = 512;
+
 pub use channel::{Channel, GRANT_VARIABLE, Granted, Place, State};
 pub use remote::{Options, Remote};

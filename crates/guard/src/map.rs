@@ -7,11 +7,15 @@
 
 #![allow(unsafe_code)]
 
+use base::CACHE_LINE_BYTES;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// So many bytes are asked for ahead: behind them the processor has seen where it goes.
+const FORESEEN_BYTES: usize = 4 * CACHE_LINE_BYTES;
 
 /// A mapping of a file.
 #[derive(Debug)]
@@ -94,6 +98,34 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
+    /// Asks for the first lines of `count` bytes at `at` to be brought close. The rest of many comes by itself, and what lies outside
+    /// is not asked for.
+    #[inline]
+    pub(crate) fn foresee(&self, at: usize, count: usize) {
+        if at > self.bytes || count > self.bytes - at {
+            return;
+        }
+        // pages begin with a line
+        let (mut line, end) = (at / CACHE_LINE_BYTES * CACHE_LINE_BYTES, at + count.min(FORESEEN_BYTES));
+        while line < end {
+            base::prefetch::read(self.start.as_ptr().wrapping_add(line));
+            line += CACHE_LINE_BYTES;
+        }
+    }
+
+    /// The same, to write them: one after the other at the moment of writing, the other side's copies are much slower taken back.
+    #[inline]
+    pub(crate) fn claim(&self, at: usize, count: usize) {
+        if at > self.bytes || count > self.bytes - at {
+            return;
+        }
+        let (mut line, end) = (at / CACHE_LINE_BYTES * CACHE_LINE_BYTES, at + count.min(FORESEEN_BYTES));
+        while line < end {
+            claim_line(self.start.as_ptr().wrapping_add(line));
+            line += CACHE_LINE_BYTES;
+        }
+    }
+
     /// Copies bytes in.
     #[inline]
     pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
@@ -109,6 +141,25 @@ impl Drop for Map {
         // SAFETY: mapped in `new` with this length, unmapped once, and no reference to it is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Asks for the cache line at `at` to be brought close to be written, away from other processors that have a copy.
+#[inline(always)]
+fn claim_line(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: PREFETCHW is a hint: it neither faults nor writes, for any address; a processor that lacks it does nothing.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(at.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for all lines of a value.
+#[inline]
+pub(crate) fn foresee_value<T>(value: &T) {
+    let at = std::ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>()).step_by(CACHE_LINE_BYTES).for_each(|line| base::prefetch::read(at.wrapping_add(line)));
 }
 
 /// A descriptor of our own for one that this process was started with, closed with the last thread that has it; the number stays

@@ -5,6 +5,7 @@
 //! and judged; payload is copied once before the engine sees it. Nothing here waits for the application without a bound, and no
 //! value of its making is an index before it was compared.
 
+mod allowance;
 mod calls;
 mod events;
 mod questions;
@@ -15,6 +16,7 @@ mod tests;
 use crate::channel::{Channel, Place, State};
 use crate::layout::{self, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
 use crate::stats::{DropReason, Reject, Stats};
+use allowance::Allowance;
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use events::Events;
@@ -66,8 +68,11 @@ pub struct Remote {
     table: Table,
     questions: Questions,
     events: Events,
+    allowance: Allowance,
     /// calls taken
     call_tail: u32,
+    /// where the payload of a call most likely comes next
+    next_payload: u32,
     /// connections with something that found no room, the longest waiting first
     waiting: VecDeque<Handle>,
     /// connections with bytes that the engine has not taken
@@ -97,7 +102,9 @@ impl Remote {
             table: Table::new(channel.connections),
             questions: Questions::new(),
             events: Events::new(),
+            allowance: Allowance::new(),
             call_tail: 0,
+            next_payload: 0,
             waiting: VecDeque::new(),
             deferred: VecDeque::new(),
             held_bytes: 0,
@@ -141,6 +148,7 @@ impl Remote {
     fn set_now(&mut self, now: Instant) {
         if now > self.now {
             self.now = now;
+            self.allowance.pass(now);
             self.channel.receive.long(header::NOW_AT).store(now.as_nanos(), Ordering::Relaxed);
         }
     }
@@ -289,6 +297,7 @@ impl Remote {
         self.deferred.clear();
         self.questions = Questions::new();
         self.events.reset(&self.channel);
+        self.allowance = Allowance::new();
         self.call_tail = 0;
         self.channel.receive.word(header::CALL_TAIL_AT).store(0, Ordering::Release);
         let words = [
@@ -310,7 +319,14 @@ impl Remote {
         if !self.events.owes() {
             self.since = self.now;
         }
-        self.events.publish(&self.channel, &self.stats);
+        let told = self.events.publish(&self.channel, &self.stats);
+        self.allowance.told(told);
+    }
+
+    /// Whether calls wait that may be judged now.
+    #[inline]
+    fn has_news_of_calls(&self) -> bool {
+        self.allowance.calls() > 0 && self.has_calls()
     }
 
     /// Whether calls wait of an application that knows who it talks to.
@@ -322,7 +338,9 @@ impl Remote {
 
     /// Judges whether the application takes its events.
     fn watch<C: Streams>(&mut self, calls: &mut C) {
-        self.events.look(&self.channel, &self.stats);
+        if self.events.owes() {
+            self.events.look(&self.channel, &self.stats);
+        }
         let owes = self.events.owes();
         self.channel.owes.store(owes, Ordering::Relaxed);
         if self.events.has_moved() || !owes {
@@ -388,7 +406,10 @@ impl Service for Remote {
     }
 
     fn has_news(&mut self) -> bool {
-        self.has_calls() || self.channel.state() == State::Lost || !self.waiting.is_empty() || self.events.owes()
+        self.has_news_of_calls()
+            || self.channel.state() == State::Lost
+            || !self.waiting.is_empty()
+            || self.events.owes()
     }
 
     fn may_rest(&mut self, now: Instant) -> bool {
@@ -422,6 +443,8 @@ impl Service for Remote {
             self.tell_waiting();
         }
         self.publish();
+        // looked at below
+        self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
         if self.claim_holds() {
             self.take_calls(calls);
         }

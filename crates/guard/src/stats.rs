@@ -139,6 +139,7 @@ counters! {
     events "app_events_total" false "events told",
     calls "app_calls_total" false "calls taken",
     batches "app_batches_total" false "times that calls were taken",
+    throttled "app_throttled_total" false "times that an application had made so many calls that further ones had to wait",
     received_bytes "app_received_bytes_total" false "bytes told",
     sent_bytes "app_sent_bytes_total" false "bytes taken",
     wakes "app_wakes_total" false "times that an application was woken",

@@ -9,7 +9,7 @@ use base::rng::Rng;
 use kv::{Limits, Options, Server, Shared};
 use stack::{TcpConfig, TcpLimits};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Requests of the service alone that are timed together.
 const SECTION: usize = 256;
@@ -152,7 +152,7 @@ impl Alone {
             let answers: Vec<u8> = items.iter().flat_map(|item| self.plan.answer(*item)).collect();
             self.sink.taken.clear();
             self.sink.taken.reserve(answers.len());
-            self.now += std::time::Duration::from_micros(100);
+            self.now += Duration::from_micros(100);
             let start = Instant::now();
             for burst in requests.chunks(self.plan.batch) {
                 // what an engine tells of a burst before it hands it over
@@ -198,8 +198,18 @@ impl<S: Service> Clients<S> {
 
     /// So many GETs or more, one on each connection at a time; an answer is acknowledged by the next.
     pub(super) fn run(&mut self, gets: u64) -> Result<RoundFigures> {
+        self.run_while(|done| done < gets)
+    }
+
+    /// The same, for so long.
+    pub(super) fn run_for(&mut self, span: Duration) -> Result<RoundFigures> {
+        let begun = Instant::now();
+        self.run_while(|done| done == 0 || begun.elapsed() < span)
+    }
+
+    fn run_while(&mut self, goes_on: impl Fn(u64) -> bool) -> Result<RoundFigures> {
         let mut meter = Meter::default();
-        while meter.operations() < gets {
+        while goes_on(meter.operations()) {
             for (slot, awaited) in self.awaited.iter_mut().enumerate() {
                 *awaited = self.rng.below(u64::from(self.plan.items)) as u32;
                 self.bed.peer.send(slot, PSH, &self.plan.question(*awaited))?;

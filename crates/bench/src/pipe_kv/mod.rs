@@ -1,6 +1,8 @@
 //! `simoom-bench pipe-kv`: nanoseconds, or instructions, a GET in the key-value service alone, and in our stack with it, with no kernel in it.
 
 mod clients;
+mod hostile;
+mod line;
 mod protected;
 #[cfg(test)]
 mod tests;

@@ -5,14 +5,17 @@ use crate::pipe::{Common, Figure, measure, write};
 use crate::pipe_tcp::services::Echo;
 use anyhow::{Context as _, Result, bail, ensure};
 use app::Service;
+use guard::hostile::Hostile;
 use guard::stats::Stats;
 use guard::{Channel, GRANT_VARIABLE, Granted, Place, Remote, client};
 use rustix::io::FdFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Options of `simoom-bench protection`.
@@ -22,22 +25,46 @@ Peer and server are one thread, as in `simoom-bench pipe-kv`; the service is in 
 --app-cpu (other) or on the same one (same). Connections have one request each on its way; so many frames are taken a cycle (batch). The server's time
 is measured, the wait for the other process included. With one connection that is the unloaded round trip.
 
-  simoom-bench protection --cpu 0 --app-cpu 1 --out docs/results")]
+With --hostile, an echo is measured alone and beside an application that writes anything into what it shares with the server, in turn; the
+echo is inline, and in a process on --app-cpu too where the hostile one has another processor.
+
+  simoom-bench protection --cpu 0 --app-cpu 1 --out docs/results
+  simoom-bench protection --cpu 0 --app-cpu 1 --hostile 60 --rounds 21 --out docs/results")]
 pub(crate) struct ProtectionOptions {
     #[command(flatten)]
     common: Common,
     /// The other process runs there
     #[arg(long, value_name = "N", default_value_t = 1)]
-    app_cpu: u32,
+    pub(super) app_cpu: u32,
+    /// Measure an echo beside a hostile application instead, for so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    hostile: Option<u32>,
+    /// The hostile application runs there
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "hostile")]
+    pub(super) hostile_cpu: u32,
     /// Items in the store
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=50_000_000))]
     items: u32,
     /// Bytes of each value, and of each echo
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     bytes: u32,
-    /// Write protection.csv and protection.md there
+    /// Write protection.csv and protection.md there, or protection-hostile.csv and .md
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+impl ProtectionOptions {
+    pub(super) fn rounds(&self) -> u16 {
+        self.common.rounds
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    pub(super) fn out(&self) -> Option<&Path> {
+        self.out.as_deref()
+    }
 }
 
 /// Options of the other process.
@@ -45,6 +72,9 @@ pub(crate) struct ProtectionOptions {
 pub(crate) struct AppOptions {
     #[arg(long)]
     echo: bool,
+    /// Keep to nothing, on this processor
+    #[arg(long)]
+    hostile: Option<usize>,
     #[arg(long)]
     items: u32,
     #[arg(long)]
@@ -55,7 +85,7 @@ pub(crate) struct AppOptions {
 const BATCHES: [usize; 4] = [1, 4, 16, 64];
 const CONNECTIONS: usize = 64;
 /// How long an application looks for events before it sleeps.
-const SPIN: Duration = Duration::from_millis(1);
+pub(super) const SPIN: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn plan(options: &ProtectionOptions, echo: bool, connections: usize, batch: usize) -> Plan {
@@ -63,14 +93,39 @@ fn plan(options: &ProtectionOptions, echo: bool, connections: usize, batch: usiz
 }
 
 /// Another process with the service, and this end of it.
-struct Other {
+pub(super) struct Other {
     child: Child,
     channel: Arc<Channel>,
     _life: UnixStream,
 }
 
 impl Other {
-    fn start(place: Place, cpu: Option<u32>, plan: &Plan) -> Result<(Other, Remote)> {
+    /// An honest one.
+    pub(super) fn start(place: Place, cpu: Option<u32>, plan: &Plan) -> Result<(Other, Remote)> {
+        let (other, remote, _) = Other::with(place, cpu, plan, if plan.echo { &["--echo"] } else { &[] })?;
+        Ok((other, remote))
+    }
+
+    /// One that keeps to nothing, and what it is refused.
+    pub(super) fn hostile(place: Place, cpu: u32, plan: &Plan) -> Result<(Other, Remote, Arc<Stats>)> {
+        Other::with(place, Some(cpu), plan, &["--hostile", &cpu.to_string()])
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), signal).context("cannot signal the other process")
+    }
+
+    /// Has the process stand still.
+    pub(super) fn stop(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// And go on.
+    pub(super) fn go_on(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn with(place: Place, cpu: Option<u32>, plan: &Plan, args: &[&str]) -> Result<(Other, Remote, Arc<Stats>)> {
         let channel = Channel::new(0, place, cpu, plan.connections as u32 + 1)?;
         ensure!(channel.open(), "a new channel is in use");
         let (life, theirs) = UnixStream::pair()?;
@@ -80,9 +135,7 @@ impl Other {
         let mut command = Command::new("/proc/self/exe");
         command.arg("protection-app").env(GRANT_VARIABLE, granted.encode()).stdin(Stdio::null());
         command.args(["--items", &plan.items.to_string(), "--bytes", &plan.bytes.to_string()]);
-        if plan.echo {
-            command.arg("--echo");
-        }
+        command.args(args);
         let child = command.spawn().context("cannot start the other process")?;
         let other = Other { child, channel: channel.clone(), _life: life };
         let until = Instant::now() + PATIENCE;
@@ -90,7 +143,8 @@ impl Other {
             ensure!(Instant::now() < until, "the other process does not come");
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok((other, Remote::new(channel, guard::Options::default(), Arc::new(Stats::new("bench")))))
+        let stats = Arc::new(Stats::new("bench"));
+        Ok((other, Remote::new(channel, guard::Options::default(), stats.clone()), stats))
     }
 }
 
@@ -136,7 +190,13 @@ pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
     if let Some(cpu) = options.common.cpu {
         crate::procs::pin(cpu)?;
     }
-    let mut figures = Vec::new();
+    if let Some(seconds) = options.hostile {
+        return super::hostile::hostile(options, seconds);
+    }
+    let line = super::line::there_and_back(options.app_cpu, options.common.rounds, super::line::JOURNEYS)?;
+    let what = format!("the yardstick: a cache line to processor {} and back", options.app_cpu);
+    let mut figures = vec![Figure { what, unit: "ns", decimals: 0, summary: line, mean: None, asked: None }];
+    println!("{}", figures[0].line());
     for echo in [false, true] {
         let what = if echo { "echo" } else { "kv GET" };
         let cases = [(1, 1)].into_iter().chain(BATCHES.map(|batch| (CONNECTIONS, batch)));
@@ -191,15 +251,21 @@ fn asked(echo: bool, connections: usize, batch: usize, place: &str) -> Option<&'
 /// The other process.
 pub(crate) fn app(options: &AppOptions) -> Result<()> {
     let threads = client::attach()?.context("started by `simoom-bench protection`")?;
-    let attached = threads.first().context("no thread was granted")?;
+    let attached = threads.into_iter().next().context("no thread was granted")?;
+    if let Some(cpu) = options.hostile {
+        crate::procs::pin(cpu)?;
+        // until it is killed, or the other end is gone
+        Hostile::new(attached, std::process::id().into())?.run(&AtomicBool::new(true));
+        return Ok(());
+    }
     let plan =
         Plan { items: options.items, bytes: options.bytes as usize, connections: 1024, batch: 64, echo: options.echo };
     if options.echo {
-        client::run(attached, Echo::default())?;
+        client::run(&attached, Echo::default())?;
         return Ok(());
     }
     let shared = Arc::new(items(&plan)?);
     let stats = shared.stats();
-    client::run(attached, kv::Server::new(shared, plan.options(), stats))?;
+    client::run(&attached, kv::Server::new(shared, plan.options(), stats))?;
     Ok(())
 }

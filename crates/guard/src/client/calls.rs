@@ -4,8 +4,9 @@ use super::outbox::Outbox;
 use super::shared::Shared;
 use crate::lane::Lane;
 use crate::layout::{
-    BUDGET_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES,
+    BUDGET_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES,
 };
+use crate::{PAYLOAD_AHEAD, SLOTS_AHEAD};
 use app::{CallError, Connection, Range, SENDV_RANGES, Streams};
 use base::Instant;
 use std::collections::VecDeque;
@@ -55,7 +56,8 @@ pub struct Calls {
     /// where the payload of each slot ends
     ends: Box<[u64]>,
     head: u32,
-    published: u32,
+    /// what the dataplane was rung for, if it slept
+    rung_to: u32,
     tail: u32,
     rung: u32,
     /// the call that was written last and nobody has seen
@@ -78,7 +80,7 @@ impl Calls {
             lane: Lane::new(TRANSMIT_BYTES),
             ends: vec![0; CALL_SLOTS as usize].into(),
             head: 0,
-            published: 0,
+            rung_to: 0,
             tail: 0,
             rung: 0,
             last: None,
@@ -135,6 +137,10 @@ impl Calls {
         self.ends[(self.head % CALL_SLOTS) as usize] = self.lane.end();
         self.last = Some((self.head, call));
         self.head = self.head.wrapping_add(1);
+        // the same for what comes some calls later
+        self.shared.claim_slot(self.head.wrapping_add(SLOTS_AHEAD));
+        let length = call.length as usize;
+        self.shared.claim_payload((call.offset as usize + length + PAYLOAD_AHEAD) % TRANSMIT_BYTES, length);
     }
 
     /// Writes a call without payload, or keeps it behind others that wait for slots.
@@ -171,12 +177,27 @@ impl Calls {
             }
         }
         self.last = None;
-        if self.published == self.head {
+        if self.rung_to == self.head {
             return false;
         }
-        self.published = self.head;
+        self.rung_to = self.head;
         self.shared.publish(self.head, &mut self.rung);
         true
+    }
+
+    /// Lets the dataplane see what was written so far, without looking whether it sleeps: [`Calls::publish`] follows.
+    pub(super) fn show(&mut self) {
+        self.last = None;
+        self.shared.show(self.head);
+    }
+
+    /// Asks for what an event names.
+    #[inline]
+    pub(super) fn foresee(&self, event: &Event) {
+        self.shared.foresee_payload(event);
+        if let Some(conn) = self.conns.get(event.handle.index as usize) {
+            crate::map::foresee_value(conn);
+        }
     }
 
     /// Whether something waits for room that the dataplane has made.
@@ -335,7 +356,8 @@ impl Calls {
         let wanted: u64 = ranges.iter().map(Range::bytes).sum();
         let credit = (CREDIT_BYTES - conn.posted).min(budget).min(SEND_BYTES as u64);
         if conn.outbox.is_empty() && wanted > 0 && wanted <= credit {
-            let call = self.call(CallKind::Send, connection);
+            let done = self.take_back(connection);
+            let call = Call { done, ..self.call(CallKind::Send, connection) };
             let put = |shared: &Shared, conn: &mut Conn, offset: usize| {
                 let mut at = offset;
                 for range in ranges {
@@ -354,10 +376,28 @@ impl Calls {
                 self.posted += wanted;
                 return Ok(wanted);
             }
+            if done > 0 {
+                self.post(Call { done, ..self.call(CallKind::Done, connection) });
+            }
         }
         let taken = self.conn(connection)?.outbox.take(ranges, room);
         self.pump(connection);
         Ok(taken)
+    }
+
+    /// Takes the call before back if it gives bytes of this connection back and nobody has seen it, to go along with the next; how many
+    /// bytes.
+    fn take_back(&mut self, connection: Connection) -> u32 {
+        let handle = Handle { index: connection.index, generation: connection.generation };
+        match self.last {
+            Some((at, call))
+                if call.kind == CallKind::Done as u8 && call.handle == handle && self.overflow.is_empty() =>
+            {
+                (self.head, self.last) = (at, None);
+                call.done
+            }
+            _ => 0,
+        }
     }
 
     fn finish(&mut self, connection: Connection, finish: Finish) -> Result<(), CallError> {

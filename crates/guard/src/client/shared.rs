@@ -2,10 +2,11 @@
 
 use crate::channel::{GRANT_VARIABLE, Granted, ring};
 use crate::layout::{
-    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, SLOT_BYTES, SLOTS_AT, VERSION, control, header,
+    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, VERSION,
+    control, header,
 };
 use crate::map::Map;
-use base::Instant;
+use base::{CACHE_LINE_BYTES, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::futex;
 use std::io;
@@ -104,6 +105,15 @@ impl Woken {
     }
 }
 
+/// Payload that is asked for before it is known to be there.
+const LIKELY_BYTES: usize = 2 * CACHE_LINE_BYTES;
+
+/// Where an event's slot stands.
+#[inline]
+fn event_at(index: u32) -> usize {
+    SLOTS_AT + (index % EVENT_SLOTS) as usize * SLOT_BYTES
+}
+
 /// Both files, mapped.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -167,11 +177,31 @@ impl Shared {
 
     #[inline]
     pub(super) fn event(&self, index: u32) -> Option<Event> {
-        Event::decode(self.receive.slot(SLOTS_AT + (index % EVENT_SLOTS) as usize * SLOT_BYTES))
+        Event::decode(self.receive.slot(event_at(index)))
     }
 
     pub(super) fn payload(&self, offset: u32, into: &mut [u8]) {
         self.receive.copy_out(PAYLOAD_AT + offset as usize, into);
+    }
+
+    /// Asks for slots that are about to be looked at.
+    #[inline]
+    pub(super) fn foresee_events(&self, from: u32, count: u32) {
+        for index in (0..count).step_by(CACHE_LINE_BYTES / SLOT_BYTES) {
+            self.receive.foresee(event_at(from.wrapping_add(index)), SLOT_BYTES);
+        }
+    }
+
+    /// Asks for the payload that most likely comes next.
+    #[inline]
+    pub(super) fn foresee_likely(&self, offset: u32) {
+        self.receive.foresee(PAYLOAD_AT + offset as usize % RECEIVE_BYTES, LIKELY_BYTES);
+    }
+
+    /// Asks for an event's payload.
+    #[inline]
+    pub(super) fn foresee_payload(&self, event: &Event) {
+        self.receive.foresee(PAYLOAD_AT + event.offset as usize, event.length as usize);
     }
 
     pub(super) fn set_event_tail(&self, tail: u32) {
@@ -188,13 +218,31 @@ impl Shared {
         self.transmit.set_slot(SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES, call.encode());
     }
 
+    /// Asks for a slot that will be written.
+    #[inline]
+    pub(super) fn claim_slot(&self, index: u32) {
+        self.transmit.claim(SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES, SLOT_BYTES);
+    }
+
+    /// Asks for room that payload will be written to.
+    #[inline]
+    pub(super) fn claim_payload(&self, offset: usize, bytes: usize) {
+        self.transmit.claim(PAYLOAD_AT + offset, bytes);
+    }
+
     pub(super) fn set_payload(&self, offset: usize, bytes: &[u8]) {
         self.transmit.copy_in(PAYLOAD_AT + offset, bytes);
     }
 
-    /// Lets the dataplane see calls up to `head`, and rings once for each of its sleeps.
-    pub(super) fn publish(&self, head: u32, rung: &mut u32) {
+    /// Lets the dataplane see calls up to `head`.
+    #[inline]
+    pub(super) fn show(&self, head: u32) {
         self.transmit.word(control::CALL_HEAD_AT).store(head, Ordering::Release);
+    }
+
+    /// The same, and rings once for each of its sleeps.
+    pub(super) fn publish(&self, head: u32, rung: &mut u32) {
+        self.show(head);
         // either it sees them, or we see that it sleeps (layout)
         fence(Ordering::SeqCst);
         let asleep = self.number(header::DP_ASLEEP_AT);

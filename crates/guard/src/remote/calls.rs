@@ -2,13 +2,15 @@
 
 use super::table::{Finish, Phase};
 use super::{Remote, is_possible};
+use crate::GROUP;
 use crate::layout::{
     CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Handle, NEVER, PAYLOAD_AT, SEND_BYTES, SLOT_BYTES, SLOTS_AT,
     TRANSMIT_BYTES, control, header,
 };
 use crate::stats::{DropReason, Reject};
 use app::{Range, Streams};
-use base::Instant;
+use arrayvec::ArrayVec;
+use base::{CACHE_LINE_BYTES, Instant};
 use std::sync::atomic::Ordering;
 
 /// Calls taken in one cycle.
@@ -19,28 +21,66 @@ const DEFERRED_TURNS: usize = 16;
 impl Remote {
     /// Takes calls, a bounded number.
     pub(super) fn take_calls<C: Streams>(&mut self, calls: &mut C) {
+        let allowed = self.allowance.calls();
+        if allowed == 0 {
+            return;
+        }
         let head = self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire);
+        let mut refused = 0;
         let waiting = match is_possible(head.wrapping_sub(self.call_tail)) {
             Ok(0) => return,
-            Ok(waiting) => waiting.min(CALLS_A_CYCLE),
+            Ok(waiting) => waiting.min(CALLS_A_CYCLE).min(allowed),
             Err(reason) => {
                 // nothing between the two means anything
                 self.stats.rejected(reason);
                 self.call_tail = head;
+                refused = 1;
                 0
             }
         };
-        for _ in 0..waiting {
-            let at = SLOTS_AT + (self.call_tail % CALL_SLOTS) as usize * SLOT_BYTES;
-            let call = Call::decode(self.channel.transmit.slot(at));
-            self.call_tail = self.call_tail.wrapping_add(1);
-            if let Err(reason) = self.take(calls, &call) {
-                self.stats.rejected(reason);
+        let mut left = waiting;
+        while left > 0 {
+            let together = left.min(GROUP as u32);
+            left -= together;
+            let group = self.copy_calls(together, left);
+            for call in &group {
+                if let Err(reason) = self.take(calls, call) {
+                    self.stats.rejected(reason);
+                    // an honest one may be late
+                    refused += u32::from(reason != Reject::Stale);
+                }
             }
         }
         self.channel.receive.word(header::CALL_TAIL_AT).store(self.call_tail, Ordering::Release);
         self.stats.calls.add(waiting.into());
         self.stats.batches.add(1);
+        if self.allowance.judged(waiting, refused) {
+            self.stats.throttled.add(1);
+        }
+    }
+
+    /// Private copies of the next calls, at most [`GROUP`]. What they name and the `ahead` calls behind them are asked for.
+    fn copy_calls(&mut self, count: u32, ahead: u32) -> ArrayVec<Call, GROUP> {
+        let transmit = &self.channel.transmit;
+        let at = |index: u32| SLOTS_AT + (index % CALL_SLOTS) as usize * SLOT_BYTES;
+        let mut group = ArrayVec::new();
+        // on its way together with the slots that say where it is
+        transmit.foresee(PAYLOAD_AT + self.next_payload as usize % TRANSMIT_BYTES, 2 * CACHE_LINE_BYTES);
+        for _ in 0..count {
+            let call = Call::decode(transmit.slot(at(self.call_tail)));
+            self.call_tail = self.call_tail.wrapping_add(1);
+            // nothing of it is judged: what is wrong asks for nothing
+            transmit.foresee(PAYLOAD_AT.saturating_add(call.offset as usize), call.length as usize);
+            self.table.foresee(call.handle.index);
+            if call.length > 0 {
+                self.next_payload = call.offset.wrapping_add(call.length);
+            }
+            group.push(call);
+        }
+        for index in (0..ahead.min(GROUP as u32)).step_by(CACHE_LINE_BYTES / SLOT_BYTES) {
+            transmit.foresee(at(self.call_tail.wrapping_add(index)), SLOT_BYTES);
+        }
+        group
     }
 
     /// Does one call, a private copy.

@@ -4,6 +4,7 @@ use crate::channel::{Channel, Place};
 use crate::lane::Lane;
 use crate::layout::{EVENT_SLOTS, Event, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, control, header};
 use crate::stats::{Reject, Stats};
+use crate::{GROUP, PAYLOAD_AHEAD, SLOTS_AHEAD};
 use rustix::thread::futex;
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,7 +12,10 @@ use std::sync::atomic::{Ordering, fence};
 #[derive(Debug)]
 pub(super) struct Events {
     head: u32,
+    /// what the application may see
     published: u32,
+    /// what it was rung for, if it slept
+    rung_to: u32,
     /// the last one that was right
     tail: u32,
     lane: Lane,
@@ -28,6 +32,7 @@ impl Events {
         Events {
             head: 0,
             published: 0,
+            rung_to: 0,
             tail: 0,
             lane: Lane::new(RECEIVE_BYTES),
             ends: vec![0; EVENT_SLOTS as usize].into(),
@@ -66,6 +71,14 @@ impl Events {
         channel.receive.set_slot(SLOTS_AT + slot * SLOT_BYTES, event.encode());
         self.ends[slot] = self.lane.end();
         self.head = self.head.wrapping_add(1);
+        // the same for what comes some events later
+        let slot = (self.head.wrapping_add(SLOTS_AHEAD) % EVENT_SLOTS) as usize;
+        channel.receive.claim(SLOTS_AT + slot * SLOT_BYTES, SLOT_BYTES);
+        channel.receive.claim(PAYLOAD_AT + (offset as usize + length + PAYLOAD_AHEAD) % RECEIVE_BYTES, length);
+        // on another processor it begins while the rest of the burst is told; if it sleeps it is woken behind the burst
+        if channel.place != Place::Same && self.head.wrapping_sub(self.published) >= GROUP as u32 {
+            self.show(channel);
+        }
         true
     }
 
@@ -95,18 +108,26 @@ impl Events {
         std::mem::take(&mut self.moved)
     }
 
-    /// Lets the application see what was put in, and wakes it if it sleeps.
+    /// Lets the application see what was put in, and wakes it if it sleeps; how many events it was.
     #[inline]
-    pub(super) fn publish(&mut self, channel: &Channel, stats: &Stats) {
-        if self.published == self.head {
-            return;
+    pub(super) fn publish(&mut self, channel: &Channel, stats: &Stats) -> u32 {
+        let told = self.head.wrapping_sub(self.rung_to);
+        if told == 0 {
+            return 0;
         }
-        stats.events.add(self.head.wrapping_sub(self.published).into());
-        self.published = self.head;
-        channel.receive.word(header::EVENT_HEAD_AT).store(self.head, Ordering::Release);
+        stats.events.add(told.into());
+        self.rung_to = self.head;
+        self.show(channel);
         if channel.place != Place::Same {
             self.ring(channel, stats);
         }
+        told
+    }
+
+    #[inline]
+    fn show(&mut self, channel: &Channel) {
+        self.published = self.head;
+        channel.receive.word(header::EVENT_HEAD_AT).store(self.head, Ordering::Release);
     }
 
     /// Wakes the application once for each of its sleeps.

@@ -113,6 +113,14 @@ impl Table {
         self.slots.get_mut(index as usize).filter(|slot| slot.phase != Phase::Free)
     }
 
+    /// Asks for a place, whoever's word it is that there is one.
+    #[inline]
+    pub(super) fn foresee(&self, index: u32) {
+        if let Some(slot) = self.slots.get(index as usize) {
+            crate::map::foresee_value(slot);
+        }
+    }
+
     pub(super) fn has(&self, index: u32) -> bool {
         (index as usize) < self.slots.len()
     }

@@ -352,6 +352,8 @@ proptest! {
                 (call.length, call.offset, call.done) = (call.length % 40_000, call.offset % 300_000, call.done % 3000);
             }
             write(&world, &[call]);
+            // whatever was refused before, this one is looked at
+            world.engine.now += 20_000;
             if what == 3 && n % 10 == 0 {
                 world.pair.channel.transmit.word(word as usize % 96 * 4).store(words[1] as u32, Ordering::Relaxed);
             }
@@ -390,4 +392,153 @@ fn a_service_that_takes_anothers_place_has_the_application_begin_anew() {
     world.step(1, 0, 500);
     world.settle();
     assert_eq!((world.engine.peers[0].read.len(), world.said[0].len()), (500, 500));
+}
+
+/// Notes what it is told to expect, what comes, and what of it the dataplane could see meanwhile; answers at the end of a cycle.
+#[derive(Default)]
+struct Gathering {
+    /// of the last [`Service::foresee`]
+    foreseen: Vec<(u64, Vec<u8>)>,
+    announced: usize,
+    came: Vec<u64>,
+    /// answers that wait for the end of the cycle
+    owed: Vec<(Connection, usize)>,
+    /// where calls ended for the dataplane when each event came
+    shown: Vec<u32>,
+    channel: Option<Arc<Channel>>,
+}
+
+impl Service for Gathering {
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, u64::from(connection.index) + 500).unwrap();
+    }
+    fn foresees(&self) -> bool {
+        true
+    }
+    fn foresee(&mut self, coming: &[app::Coming<'_>]) {
+        assert!(self.foreseen.is_empty(), "what was announced has not come: {:?}", self.foreseen);
+        self.foreseen = coming.iter().map(|coming| (coming.cookie, coming.bytes.to_vec())).collect();
+        self.announced += coming.len();
+    }
+    fn recv<C: Streams>(&mut self, _: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        if !self.foreseen.is_empty() {
+            assert_eq!(self.foreseen.remove(0), (cookie, bytes.to_vec()));
+        }
+        self.came.push(cookie);
+        let head = self.channel.as_ref().unwrap().transmit.word(control::CALL_HEAD_AT);
+        self.shown.push(head.load(Ordering::Relaxed));
+        calls.recv_done(connection, bytes.len()).unwrap();
+        self.owed.push((connection, bytes.len()));
+    }
+    fn flush<C: Streams>(&mut self, _: Instant, calls: &mut C) {
+        for (connection, bytes) in self.owed.drain(..) {
+            assert_eq!(calls.send(connection, &[7; 64][..bytes]), Ok(bytes));
+        }
+    }
+}
+
+const BURST: usize = 40;
+
+fn gathering() -> (Pair, Engine, Client, Gathering) {
+    let mut pair = pair(BURST as u32, Options::default());
+    let shared = pair.attached.shared().unwrap();
+    shared.attach();
+    let (mut engine, mut client) = (Engine::new(BURST), Client::new(shared));
+    let mut service = Gathering { channel: Some(pair.channel.clone()), ..Gathering::default() };
+    (0..BURST).for_each(|n| engine.knock(&mut pair.remote, n));
+    engine.cycle(&mut pair.remote);
+    while client.batch(&mut service, &Woken::default()) {}
+    engine.cycle(&mut pair.remote);
+    (pair, engine, client, service)
+}
+
+#[test]
+fn a_burst_is_announced_shown_in_parts_and_answered_at_its_end() {
+    let (mut pair, mut engine, mut client, mut service) = gathering();
+    let head = |pair: &Pair| pair.channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Relaxed);
+    let before = head(&pair);
+    for n in 0..BURST {
+        engine.recv(&mut pair.remote, n, &[n as u8; 20]);
+        // what is there in whole groups is seen before the burst is over
+        assert_eq!(head(&pair).wrapping_sub(before), ((n + 1) / crate::GROUP * crate::GROUP) as u32);
+    }
+    engine.cycle(&mut pair.remote);
+    assert_eq!(head(&pair).wrapping_sub(before), BURST as u32);
+    let calls = pair.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Relaxed);
+    assert!(client.batch(&mut service, &Woken::default()));
+    assert_eq!(service.came, (500..500 + BURST as u64).collect::<Vec<_>>());
+    assert_eq!((service.announced, service.foreseen.len()), (BURST, 0));
+    // so are calls: what the first group came to, while the second one is told
+    let shown: Vec<u32> = service.shown.iter().map(|head| head.wrapping_sub(calls)).collect();
+    let group = |n: usize| (n / crate::GROUP * crate::GROUP) as u32;
+    assert_eq!(shown, (0..BURST).map(group).collect::<Vec<_>>());
+    // what it sends at the end of its cycle goes out with the rest
+    engine.cycle(&mut pair.remote);
+    for n in 0..BURST {
+        engine.read(&mut pair.remote, n, usize::MAX);
+        assert_eq!((&engine.peers[n].read[..], engine.peers[n].delivered), (&[7; 20][..], 0));
+    }
+}
+
+#[test]
+fn one_that_shares_the_processor_sees_nothing_before_its_turn() {
+    let place = Place::Same;
+    let channel = Channel::new(9, place, None, BURST as u32).unwrap();
+    assert!(channel.open());
+    let mut remote = Remote::new(channel.clone(), Options::default(), Arc::new(Stats::new("test")));
+    let mut engine = Engine::new(BURST);
+    channel.transmit.word(control::ATTACHED_AT).store(1, Ordering::Release);
+    (0..BURST).for_each(|n| engine.knock(&mut remote, n));
+    assert_eq!(channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Relaxed), 0);
+    remote.cycle(engine.now());
+    assert_eq!(channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Relaxed), BURST as u32);
+}
+
+/// Gives back before it answers.
+struct GivesBackFirst;
+
+impl Service for GivesBackFirst {
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, 0).unwrap();
+    }
+    fn recv<C: Streams>(&mut self, _: Instant, calls: &mut C, connection: Connection, _: u64, bytes: &[u8]) {
+        calls.recv_done(connection, bytes.len()).unwrap();
+        assert!(calls.send(connection, bytes).unwrap() <= bytes.len());
+    }
+}
+
+#[test]
+fn what_is_given_back_goes_along_with_the_answer_if_there_is_room_for_one() {
+    let mut world = World::new(10);
+    let shared = world.shared();
+    shared.attach();
+    world.client = Client::new(shared);
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.cycle();
+    world.client.batch(&mut GivesBackFirst, &world.woken);
+    world.cycle();
+    for (text, calls) in [(&b"once"[..], 1), (&[5; 30_000], 1)] {
+        let before = world.pair.stats.calls.get();
+        world.engine.recv(&mut world.pair.remote, 0, text);
+        world.cycle();
+        world.client.batch(&mut GivesBackFirst, &world.woken);
+        world.cycle();
+        assert_eq!(world.pair.stats.calls.get(), before + calls);
+        world.engine.read(&mut world.pair.remote, 0, usize::MAX);
+        assert!(world.engine.peers[0].read.ends_with(text) && world.engine.peers[0].delivered == 0);
+        world.cycle();
+        world.client.batch(&mut GivesBackFirst, &world.woken);
+    }
+    // each has credit, and the transmit area is full of what nobody has taken: bytes are given back all the same
+    (1..3).for_each(|n| world.engine.knock(&mut world.pair.remote, n));
+    for _ in 0..4 {
+        for n in 0..3 {
+            world.engine.recv(&mut world.pair.remote, n, &[6; 30_000]);
+            world.pair.remote.publish();
+            world.client.batch(&mut GivesBackFirst, &world.woken);
+        }
+    }
+    world.cycle();
+    assert_eq!(world.engine.peers.iter().map(|peer| peer.delivered).sum::<usize>(), 0);
+    assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) == 0));
 }
