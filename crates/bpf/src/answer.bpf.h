@@ -11,8 +11,8 @@
 // and so no letter, which is why the whole can be folded as text.
 //
 // What the verifier is asked for: bounded loops (Linux 5.3), bpf_xdp_adjust_tail that grows (5.8), bpf_xdp_load_bytes and
-// bpf_xdp_store_bytes (5.18). A lookup must not stand in a branch of its own for each size of entry, nor a name's length
-// keep the bounds that a loop gave it: both multiply the paths there are to follow.
+// bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise it would keep the bounds
+// which each end of the loop gave it, and what follows be looked at once for each.
 
 // Flags of an entry. NOT_ANY, NOT_DS: though it is for all types that the name does not have, it is not for these. LONG: it
 // is only the place of one among the long ones.
@@ -39,7 +39,7 @@ enum {
   HOPS = 64,
 };
 
-// As the stack's; user space changes `generation` alone while the program runs.
+// User space changes `generation` alone while the program runs.
 struct answering {
   __u64 seed;
   __u32 generation; // of the entries that count; 0: none

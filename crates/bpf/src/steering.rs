@@ -87,15 +87,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            queues: 1,
-            taken: 4096,
-            own: 256,
-            prefixes: 65_536,
-            mac: [0; 6],
-            everything: false,
-            answers: None,
-        }
+        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536, mac: [0; 6], everything: false, answers: None }
     }
 }
 

@@ -190,7 +190,8 @@ impl Elsewhere {
         // a panic in between leaves counts out and nothing broken
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         let since = |now: u64, before: Option<&u64>| now.wrapping_sub(before.copied().unwrap_or(0));
-        for ((transport, now), before) in [Transport::Udp4, Transport::Udp6].iter().zip(now.families).zip(before.families)
+        for ((transport, now), before) in
+            [Transport::Udp4, Transport::Udp6].iter().zip(now.families).zip(before.families)
         {
             self.stats.transports[*transport as usize].add(now.wrapping_sub(before));
         }

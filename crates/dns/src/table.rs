@@ -123,7 +123,8 @@ impl<'t> Entry<'t> {
     /// The types that have blocks.
     pub(crate) fn rtypes(self) -> impl Iterator<Item = Rtype> + use<'t> {
         let begin = self.after_name() + if self.has(flag::LINKED) { 8 } else { 0 };
-        (0..self.types()).map(move |n| Rtype(u16::from_le_bytes([self.bytes[begin + 8 * n], self.bytes[begin + 8 * n + 1]])))
+        (0..self.types())
+            .map(move |n| Rtype(u16::from_le_bytes([self.bytes[begin + 8 * n], self.bytes[begin + 8 * n + 1]])))
     }
 
     #[inline(always)]

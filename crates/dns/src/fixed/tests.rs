@@ -57,10 +57,8 @@ impl Front {
         };
         let cut = answer.cuts.iter().rfind(|cut| around + opt + usize::from(cut.bytes) <= usize::from(limit))?;
         let mut message = question[..around].to_vec();
-        message[2] = 0x80
-            | question[2] & 1
-            | if answer.authoritative { 4 } else { 0 }
-            | if cut.truncated { 2 } else { 0 };
+        message[2] =
+            0x80 | question[2] & 1 | if answer.authoritative { 4 } else { 0 } | if cut.truncated { 2 } else { 0 };
         message[3] = if answer.nxdomain { 3 } else { 0 };
         for (at, count) in [(6, cut.answer), (8, cut.authority), (10, cut.additional + u16::from(opt > 0))] {
             message[at..at + 2].copy_from_slice(&count.to_be_bytes());
@@ -168,7 +166,8 @@ fn every_kind_has_a_fixed_form_and_what_has_none_is_left_out() {
 fn a_large_answer_has_a_cut_for_each_size() {
     let mut text = "$TTL 60\n@ SOA ns h 1 1 1 1 60\n@ NS ns\nns A 192.0.2.1\ncut NS a.cut\ncut NS b.cut\n".to_owned();
     for n in 0..30 {
-        text += &format!("a.cut A 192.0.2.{n}\nb.cut A 198.51.100.{n}\nbig TXT \"{n:0>100}\"\nmedium A 203.0.113.{n}\n");
+        text +=
+            &format!("a.cut A 192.0.2.{n}\nb.cut A 198.51.100.{n}\nbig TXT \"{n:0>100}\"\nmedium A 203.0.113.{n}\n");
     }
     let mut server = server(vec![zone("example.", &text)], Options::default());
     let tables = Tables::build(vec![zone("example.", &text)], 7).unwrap();

@@ -271,7 +271,8 @@ fn a_sole_listener_is_answered_for_when_it_is_the_service_s() {
     for (port, action) in [(53, TX), (7, PASS)] {
         let mut bed = Bed::new(vec![held.clone()]);
         let taken: Vec<Taken> = bed.steering.taken().copied().collect();
-        for gone in taken.iter().filter(|taken| taken.port != port || taken.address.is_ipv6() || taken.protocol == TCP) {
+        for gone in taken.iter().filter(|taken| taken.port != port || taken.address.is_ipv6() || taken.protocol == TCP)
+        {
             bed.steering.release(gone).unwrap();
         }
         assert_eq!(bed.steering.taken().count(), 1);
@@ -368,7 +369,8 @@ fn a_name_goes_in_whole_or_not_at_all() {
 fn answers_are_counted_by_family_type_and_zone() {
     let held = Held::new(name(20), 700);
     let mut bed = Bed::new(vec![held.clone()]);
-    for (v6, rtype, opt) in [(false, 1, Some(1232)), (true, 28, None), (true, 65_280, Some(512)), (true, 1, Some(1232))] {
+    for (v6, rtype, opt) in [(false, 1, Some(1232)), (true, 28, None), (true, 65_280, Some(512)), (true, 1, Some(1232))]
+    {
         assert!(bed.compare(&Frame { v6, opt, ..Frame::question(&held.name, rtype) }.bytes(), &rtype));
     }
     let answered = bed.steering.answers().unwrap().answered().unwrap();
