@@ -132,6 +132,9 @@ fn every_name_family_size_and_case_is_answered_as_the_twin_does() {
     assert!(answered > frames / 2, "{answered} of {frames}");
 }
 
+/// Makes something else of a message or a frame.
+type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 #[test]
 fn what_is_not_plain_goes_on_as_it_came() {
     let held = Held::new(name(20), 30);
@@ -140,7 +143,7 @@ fn what_is_not_plain_goes_on_as_it_came() {
     assert!(bed.compare(&plain().bytes(), &"plain"));
     let edns = || Frame { opt: Some(1232), ..plain() };
     assert!(bed.compare(&edns().bytes(), &"edns"));
-    let message: [(&str, &dyn Fn(&mut Vec<u8>)); 19] = [
+    let message: [(&str, Change<'_>); 19] = [
         ("a response", &|m| m[2] |= 0x80),
         ("another opcode", &|m| m[2] |= 0x28),
         ("no question", &|m| m[5] = 0),
@@ -182,7 +185,7 @@ fn what_the_stack_would_drop_goes_on_as_it_came() {
     let held = Held::new(name(20), 30);
     let mut bed = Bed::new(vec![held.clone()]);
     let plain = |v6| Frame { v6, ..Frame::question(&held.name, 1) };
-    let outside: [(&str, bool, &dyn Fn(&mut Vec<u8>)); 17] = [
+    let outside: [(&str, bool, Change<'_>); 17] = [
         ("a group's address", false, &|f| f[0] |= 1),
         ("from a group's hardware address", false, &|f| f[6] |= 1),
         ("two tags", false, &|f| {

@@ -24,7 +24,8 @@ impl Held {
     }
 
     fn data(&self) -> Answer<'_> {
-        Answer { nxdomain: false, authoritative: self.name.len() % 2 == 0, zone: 1, body: &self.body, cuts: &self.cuts }
+        let authoritative = self.name.len().is_multiple_of(2);
+        Answer { nxdomain: false, authoritative, zone: 1, body: &self.body, cuts: &self.cuts }
     }
 
     pub(super) fn others(&self) -> Answer<'_> {
