@@ -37,15 +37,19 @@ enum {
   TYPE_AXFR = 252,
   TYPE_ANY = 255,
   HOPS = 64,
+  ACCOUNTS_A_LINE = 4,
+  SECOND_NS = 1000000000,
 };
 
 // User space changes `generation` alone while the program runs.
 struct answering {
   __u64 seed;
+  __u64 cost_ns; // of an answer, to an account; 0: rates are not limited
   __u32 generation; // of the entries that count; 0: none
+  __u32 lines; // of accounts for each queue, a power of two
   __u16 edns_bytes; // the largest answer, which is what we announce
   __u16 most_v4, most_v6; // octets of a message that a frame carries
-  __u8 partial; // checksums may be left to a device
+  __u8 partial; // an answer may go out for a question whose checksum was left to a device
   __u8 zero;
 };
 
@@ -95,6 +99,18 @@ struct question {
   __u8 name_bytes;
 };
 
+// What a network may still be sent about a name: when that would be even if nothing more came (the generic cell rate
+// algorithm).
+struct account {
+  __u32 print; // 0: nobody's
+  __u32 zero;
+  __u64 even_ns;
+};
+
+struct accounts {
+  struct account of[ACCOUNTS_A_LINE];
+};
+
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
   __uint(max_entries, 1);
@@ -124,6 +140,15 @@ struct {
   __type(key, struct answer_key);
   __type(value, struct long_answer);
 } long_answers SEC(".maps");
+
+// A table for each queue, since a queue may move to another processor and keeps its share of the rate there. In the driver one
+// processor at a time works on a queue; in the kernel's receive path there may be several.
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct accounts);
+} limits SEC(".maps");
 
 // Questions by type, the last place for all the others.
 struct {
@@ -229,6 +254,7 @@ struct place {
   __u32 message;
   __u32 limit; // of the answer's octets
   __u32 sum; // of the name, type and class
+  __u64 network; // who asks: /24 or /56
   __u16 edns_bytes; // what we announce; 0: no OPT record
   __u8 v6;
   __u8 name_bytes;
@@ -415,6 +441,9 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   __u64 pseudo = sum_ends(words, v6) + udp[2];
   __u64 around = pseudo + udp[0] + udp[1] + udp[2] + udp[3];
   __u32 check = udp[3];
+  __u64 high;
+  __builtin_memcpy(&high, words + 2, 8);
+  place->network = v6 ? bpf_be64_to_cpu(high) >> 8 | 1ull << 63 : bpf_ntohl(words[3]) >> 8;
   place->message = place->ip + 8 + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 
   __u32 bytes = udp_bytes - 8;
@@ -434,10 +463,55 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
     __u64 word = question->words[n];
     sum += (word & 0xffffffff) + (word >> 32);
   }
-  // none is an error over IPv6 (RFC 8200 8.1); the pseudo-header's sum alone is one that was left to a device
-  if (check ? fold(sum + around) != 0xffff && !(how->partial && check == fold(pseudo)) : v6)
+  // none is an error over IPv6 (RFC 8200 8.1)
+  if (!check && v6)
     return -1;
+  // The pseudo-header's sum alone is one that was left to a device. In the kernel's receive path the frame still says so, and
+  // what is sent would get another sum over its own.
+  if (check && check == fold(pseudo)) {
+    if (!how->partial)
+      return -1;
+  } else if (check && fold(sum + around) != 0xffff) {
+    return -1;
+  }
   return read_message(how, place, question, bytes, sum);
+}
+
+// Response rate limiting: whether an answer about this name may go to the network; it is then charged. What is beyond is left
+// to the socket, which has a rate of its own, and the exemptions, and says who is told to come over TCP.
+INLINE int is_within_rate(struct xdp_md *ctx, const struct answering *how, const struct place *place, __u64 name) {
+  const __u64 k0 = 0x9e3779b97f4a7c15, k1 = 0xa0761d6478bd642f;
+  if (!how->cost_ns)
+    return 1;
+  __u64 hash = (place->network ^ how->seed) * k0;
+  hash = (hash ^ hash >> 32 ^ name) * k1;
+  hash ^= hash >> 29;
+  __u32 line = ctx->rx_queue_index * how->lines + ((hash >> 32) & (how->lines - 1)), print = (__u32)hash | 1;
+  struct accounts *accounts = bpf_map_lookup_elem(&limits, &line);
+  if (!accounts)
+    return 0;
+  // a newcomer takes the place of who was even first
+  struct account *mine = &accounts->of[0];
+  for (int n = 0; n < ACCOUNTS_A_LINE; n++) {
+    struct account *account = &accounts->of[n];
+    if (account->print == print) {
+      mine = account;
+      break;
+    }
+    if (account->even_ns < mine->even_ns)
+      mine = account;
+  }
+  __u64 now = bpf_ktime_get_ns();
+  __u64 even = mine->even_ns, from = even > now ? even : now;
+  // a second's worth may come at once; who owes something is not forgotten for a newcomer; and of two processors that found the
+  // same account one charges it
+  if ((even > now && mine->print != print) || from + how->cost_ns > now + SECOND_NS ||
+      __sync_val_compare_and_swap(&mine->even_ns, even, from + how->cost_ns) != even) {
+    add_one(&counters, ANSWER_LIMITED);
+    return 0;
+  }
+  mine->print = print;
+  return 1;
 }
 
 INLINE void count_answer(const struct place *place, const struct answer_head *head, const struct cut *cut, __u32 type) {
@@ -476,7 +550,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   if (found->head.flags & LONG) {
     const struct long_answer *all = bpf_map_lookup_elem(&long_answers, &key);
     if (!all || !same_name(question, &all->head, all->name, LONG_NAME_WORDS) ||
-        !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut))
+        !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_within_rate(ctx, how, &place, key.name))
       return 0;
     verdict = reply(ctx, &place, &cut, all->body, LONG_BODY_BYTES);
     if (verdict == XDP_TX)
@@ -484,7 +558,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
     return verdict;
   }
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
-      !choose(&place, &found->head, found->cuts, 1, &cut))
+      !choose(&place, &found->head, found->cuts, 1, &cut) || !is_within_rate(ctx, how, &place, key.name))
     return 0;
   verdict = reply(ctx, &place, &cut, found->body, SHORT_BODY_BYTES);
   if (verdict == XDP_TX)

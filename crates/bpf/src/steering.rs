@@ -280,6 +280,7 @@ impl Steering {
             .verifier_log_level(VerifierLogLevel::DISABLE)
             .map_max_entries("short_answers", short)
             .map_max_entries("long_answers", long)
+            .map_max_entries("limits", config.answers.as_ref().map_or(1, |answers| answers.accounts(config.queues)))
             .map_max_entries("zone_answers", config.answers.as_ref().map_or(2, |answers| 2 * answers.zones.max(1)))
             .map_max_entries("sockets", config.queues.max(1))
             .map_max_entries("taken", config.taken.max(1))
@@ -290,7 +291,7 @@ impl Steering {
         xdp(&mut program, config)?.load().map_err(|e| load_error(&e.into()))?;
         let sockets = Sockets(Arc::new(Mutex::new(map(&mut program, "sockets")?)));
         let counts = Arc::new(Counts(map(&mut program, "counters")?));
-        let answers = config.answers.as_ref().map(|answers| Answers::new(&mut program, answers, counts.clone()));
+        let answers = config.answers.as_ref().map(|it| Answers::new(&mut program, it, config.queues, counts.clone()));
         Ok(Steering {
             ifindex,
             link: None,

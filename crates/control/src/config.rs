@@ -19,7 +19,7 @@ pub use web::{
 use crate::error::{Error, reason};
 use crate::words::{
     Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Sandbox,
-    Spread, Switch, Threads, Transmit, Within, ZoneArg,
+    Spread, Switch, Threads, Tier, Transmit, Within, ZoneArg,
 };
 use serde::Deserialize;
 use std::fmt::Display;
@@ -106,6 +106,14 @@ pub struct DnsOptions {
     /// retained); default: inplace
     #[arg(long, value_name = "WORD")]
     pub transmit: Option<Transmit>,
+    /// What answers over UDP: driver (a program in the NIC's driver what is asked plainly, our own stack the rest), xdp (our own
+    /// stack), sockets (one thread on kernel sockets, beside AF_XDP), or auto (our own stack where there is AF_XDP, else kernel
+    /// sockets); default: auto
+    #[arg(long, value_name = "WORD")]
+    pub tier: Option<Tier>,
+    /// With --tier driver, most names whose answers are given to it; default: 65536
+    #[arg(long, value_name = "N")]
+    pub driver_names: Option<Within<1, 4_000_000>>,
     /// DNS cookies (RFC 7873): on or off
     #[arg(long, value_name = "on|off")]
     pub cookies: Option<Switch>,
@@ -294,6 +302,10 @@ pub struct Dns {
     pub question_compression: QuestionCompression,
     /// how answers get into the frames that are sent
     pub transmit: Transmit,
+    /// what answers datagrams, as asked for
+    pub tier: Tier,
+    /// most names whose answers are in the driver
+    pub driver_names: u32,
     /// whether cookies are given and honoured
     pub cookies: bool,
     /// the file of the cookies' secrets
@@ -630,6 +642,26 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
     }
 }
 
+/// What `--tier` asks for and cannot have.
+fn tiers(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Backend, dns: &Dns, errors: &mut Vec<String>) {
+    let option = word(places, &format!("--tier {}", dns.tier), &format!("dns.tier = \"{}\"", dns.tier));
+    let by_sockets = backend == Backend::Sockets || dataplane.interface.is_empty();
+    let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();
+    let mut refuse = |why: &str| errors.push(format!("{option}: {why}"));
+    match dns.tier {
+        Tier::Driver | Tier::Xdp if by_sockets => refuse("needs AF_XDP; add --interface IF"),
+        Tier::Driver if !dataplane.own.is_empty() => {
+            refuse("the driver has no --own addresses; leave one of the two out");
+        }
+        Tier::Sockets if by_sockets => {}
+        Tier::Sockets if !dataplane.own.is_empty() => {
+            refuse("kernel sockets cannot serve --own addresses; leave one of the two out");
+        }
+        Tier::Sockets if filtered => refuse("kernel sockets cannot apply --allow and --deny; leave it out"),
+        Tier::Auto | Tier::Driver | Tier::Xdp | Tier::Sockets => {}
+    }
+}
+
 /// What is served.
 #[derive(Default)]
 struct Services {
@@ -652,6 +684,9 @@ fn settle(
         false => Backend::Xdp,
     });
     contradictions(places, dataplane, backend, &mut errors);
+    if let Some(dns) = &dns {
+        tiers(places, dataplane, backend, dns, &mut errors);
+    }
     if !errors.is_empty() {
         return Err(Error::Input(errors));
     }
@@ -725,6 +760,8 @@ fn settle_dns(
         zones,
         question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
         transmit: dns.transmit.unwrap_or(Transmit::Inplace),
+        tier: dns.tier.unwrap_or(Tier::Auto),
+        driver_names: dns.driver_names.map_or(65_536, |n| n.0),
         cookies: dns.cookies.is_none_or(|on| on.0),
         cookie_secret: dns.cookie_secret.clone(),
         nsid: dns.nsid.clone(),

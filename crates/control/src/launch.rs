@@ -8,6 +8,7 @@ mod limits;
 mod listeners;
 mod sharing;
 mod slow;
+pub(crate) mod tiers;
 mod watchdog;
 mod xdp;
 
@@ -15,8 +16,9 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
-use crate::words::{Backend, Balance, Cpus, Idle, Spread, Threads, Transmit, WebTransmit};
+use crate::words::{Backend, Balance, Cpus, Idle, Spread, Threads, Tier, Transmit, WebTransmit};
 use base::ring::Consumer;
+use bpf::steering::Answers;
 use dataplane::tap::{Copy, tap};
 use listeners::{Listening, division, listeners};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -101,7 +103,8 @@ pub(crate) fn open(settings: &Settings, inherited: Vec<OwnedFd>) -> Result<Opene
     refuse_the_kernels(settings)?;
     // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
     let sockets = open_sockets(settings, &listeners, false, 1, inherited)?;
-    let why = match xdp::open(settings, &listeners) {
+    let answers = tiers::answers(settings, &listeners)?;
+    let why = match xdp::open(settings, &listeners, answers.as_ref()) {
         Ok(xdp) => {
             return Ok(Opened { listeners, division, sockets, socket_threads: 1, xdp: Some(xdp), fell_back: false });
         }
@@ -136,6 +139,11 @@ fn raise_descriptors(settings: &Settings) {
 fn refuse_what_sockets_lack(settings: &Settings, why: &str) -> Result<(), Error> {
     if !settings.own.is_empty() {
         return Err(Error::environment(format!("{why}; kernel sockets cannot serve --own addresses")));
+    }
+    if let Some(tier) =
+        settings.dns.as_ref().map(|dns| dns.tier).filter(|tier| matches!(tier, Tier::Driver | Tier::Xdp))
+    {
+        return Err(Error::environment(format!("{why}; --tier {tier} needs AF_XDP: give --tier auto")));
     }
     if !settings.allow.is_empty() || !settings.deny.is_empty() {
         // to serve those whom the operator shut out would be worse than not to serve
@@ -256,6 +264,11 @@ impl Opened {
     /// Every kernel socket.
     pub(crate) fn kernel_sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().flat_map(Engine::sockets)
+    }
+
+    /// The programs that answer by themselves, by interface; they are to be filled in.
+    pub(crate) fn answers(&self) -> Vec<(String, Answers)> {
+        self.xdp.iter().flat_map(xdp::Opened::answers).collect()
     }
 
     /// Whose listener is whose.

@@ -11,6 +11,7 @@ mod check;
 pub mod cli;
 pub mod config;
 pub mod ctl;
+mod driver;
 mod error;
 mod http;
 mod launch;

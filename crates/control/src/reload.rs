@@ -9,6 +9,7 @@
 
 use crate::access_log::AccessLog;
 use crate::config::{Web, ZoneSpec};
+use crate::driver::{Driver, Prepared};
 use crate::launch::Running;
 use crate::notify;
 use crate::secrets;
@@ -93,6 +94,8 @@ pub(crate) struct Loader {
     secrets: Option<(String, Arc<Publisher<Secrets>>)>,
     access_log: Option<Arc<AccessLog>>,
     running: Arc<Running>,
+    /// what answers in front of the serving threads
+    driver: Option<Arc<Driver>>,
     counters: Arc<Counters>,
 }
 
@@ -133,8 +136,9 @@ impl Loader {
         secrets: Option<(String, Arc<Publisher<Secrets>>)>,
         access_log: Option<Arc<AccessLog>>,
         running: Arc<Running>,
+        driver: Option<Arc<Driver>>,
     ) -> Loader {
-        Loader { zones, content, draining: None, secrets, access_log, running, counters: Arc::default() }
+        Loader { zones, content, draining: None, secrets, access_log, running, driver, counters: Arc::default() }
     }
 
     pub(crate) fn counters(&self) -> Arc<dyn Report> {
@@ -249,7 +253,7 @@ impl Loader {
             (false, _) => format!("reloaded {} in {:.1} s", described.join("; "), begun.elapsed().as_secs_f64()),
         };
         if let Some((tables, prints)) = zones {
-            self.replace_zones(tables, prints);
+            self.replace_zones(tables, prints).map_err(|why| vec![why])?;
         }
         if let Some(secrets) = secrets {
             self.replace_secrets(secrets);
@@ -277,14 +281,24 @@ impl Loader {
         self.wait_until_released(&old);
     }
 
-    fn replace_zones(&mut self, tables: Tables, prints: Prints) {
-        let Some(zones) = &mut self.zones else { return };
+    /// The driver answers from the old zones until it is stopped and from the new ones when nobody answers from the old any more.
+    ///
+    /// # Errors
+    /// The driver goes on with the old zones, so everybody does.
+    fn replace_zones(&mut self, tables: Tables, prints: Prints) -> Result<(), String> {
+        let Some(zones) = &mut self.zones else { return Ok(()) };
+        let prepared = self.driver.as_ref().map(|driver| driver.prepare(&tables));
+        self.driver.as_ref().map_or(Ok(()), |driver| driver.stop())?;
         let old = zones.publisher.current();
         zones.publisher.publish(Arc::new(tables));
         zones.prints = prints;
         self.wait_until_released(&old);
         drop(old);
         base::heap::give_back();
+        if let Some(Err(why)) = prepared.map(|prepared| prepared.and_then(Prepared::start)) {
+            tracing::error!("{why}; AF_XDP answers everything until the next reload");
+        }
+        Ok(())
     }
 
     fn replace_content(&mut self, loaded: sites::Loaded) {

@@ -7,6 +7,7 @@
 use crate::config::{Kv, Settings, Web, ZoneSpec};
 use crate::ctl::server::{Socket, failed};
 use crate::ctl::{Request, default_path};
+use crate::driver::{Driver, Prepared};
 use crate::error::{Error, reason};
 use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
@@ -344,12 +345,20 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     );
     let cache = published.cache.clone();
     apps.seats().stats().for_each(|stats| registry.add(stats));
-    let running = Arc::new(opened.start(settings, &plan.map_err(no_entropy)?, &registry)?);
+    let (programs, plan) = (opened.answers(), plan.map_err(no_entropy)?);
+    let plan = if programs.is_empty() { plan } else { plan.behind_driver() };
+    let running = Arc::new(opened.start(settings, &plan, &registry)?);
+    let driver = settings.dns.as_ref().zip(published.tables.as_ref());
+    let driver = driver.and_then(|(dns, tables)| Driver::new(programs, dns.edns_size, tables));
+    if let (Some(driver), Some(tables)) = (&driver, &published.tables) {
+        driver.prepare(&tables.current()).and_then(Prepared::start).map_err(Error::environment)?;
+        registry.add(driver.clone());
+    }
     let apps = apps.start()?;
     // after the engines, so that it outlives them: what they put in last is written
     let writing = log.map(access_log::Opened::start).transpose().map_err(thread)?;
     let secrets = settings.dns.as_ref().and_then(|dns| dns.cookie_secret.clone()).zip(secrets);
-    let loader = Loader::new(loads.zones, loads.content, secrets, records, running.clone());
+    let loader = Loader::new(loads.zones, loads.content, secrets, records, running.clone(), driver);
     registry.add(loader.counters());
     registry.add(Arc::new(About {
         start_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),

@@ -2,6 +2,7 @@
 
 use crate::access_log::AccessLog;
 use crate::config::{Dns, Echo, Kv, Settings, Web};
+use crate::launch::tiers::driver_share;
 use crate::metrics::Registry;
 use crate::run::{Placed, Seats};
 use crate::secrets::random;
@@ -463,6 +464,16 @@ impl Plan {
             seed: u64::from_ne_bytes(random()?),
             secret: [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)],
         })
+    }
+
+    /// With the driver in front, which has its share of the rates of what it answers.
+    pub(crate) fn behind_driver(mut self) -> Plan {
+        if let Some(rrl) = self.dns.as_mut().and_then(|dns| dns.rrl.as_mut()) {
+            for rate in [&mut rrl.responses_per_second, &mut rrl.referrals_per_second, &mut rrl.nodata_per_second] {
+                *rate -= driver_share(*rate);
+            }
+        }
+        self
     }
 
     /// For the stacks' random delays.

@@ -335,6 +335,20 @@ word! {
 }
 
 word! {
+    /// What answers the datagrams of DNS.
+    Tier {
+        /// the program in the driver what it can, and AF_XDP the rest
+        Driver = "driver",
+        /// our own stack over AF_XDP
+        Xdp = "xdp",
+        /// the kernel's sockets
+        Sockets = "sockets",
+        /// our own stack where there is AF_XDP, else the kernel's sockets
+        Auto = "auto",
+    }
+}
+
+word! {
     /// How AF_XDP is bound.
     Mode {
         /// the best that works, in the order of the others; for TCP with large sends on a virtual

@@ -10,6 +10,7 @@ use crate::napi;
 use crate::nic::{Nic, NicOptions};
 use crate::process::{Process, output};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use bpf::steering::{self, Attach, Steering};
 use rustix::{
     process::Pid,
     thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity},
@@ -54,11 +55,14 @@ pub struct Options {
     pub steer: bool,
     /// Spreads what the client's kernel sends over the server's queues as a NIC does: see [`Lab::nic`].
     pub nic: Option<NicOptions>,
+    /// The client's interfaces have an XDP program, which lets everything pass: only then does veth wake for what a program at the
+    /// server's end sends (XDP_TX). With receive offload alone it waits in the ring for a frame of another kind (Linux 6.18).
+    pub client_program: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None }
+        Self { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None, client_program: false }
     }
 }
 
@@ -91,6 +95,7 @@ pub struct Lab {
     middle: Option<Host>,
     client: Host,
     nic: Option<Nic>,
+    client_programs: Vec<Steering>,
 }
 
 impl Lab {
@@ -121,11 +126,14 @@ impl Lab {
         // from here on Drop cleans up, also when a step fails
         let middle = if apart { Some(Host::new(&name, Side::Middle, 1)?) } else { None };
         let (server, client) = (Host::new(&name, Side::Server, wires)?, Host::new(&name, Side::Client, wires)?);
-        let mut lab = Self { server, middle, client, nic: None };
+        let mut lab = Self { server, middle, client, nic: None, client_programs: Vec::new() };
         lab.join(options).context("cannot join the two hosts")?;
         if let Some(nic) = &options.nic {
             ensure!(!apart, "a program that plays the path sends past the kernel's queueing, where the NIC is");
             lab.nic = Some(lab.put_nic(options.queues, nic).context("cannot make a NIC of the wire")?);
+        }
+        if options.client_program {
+            lab.client_programs = lab.client.let_pass().context("cannot attach a program at the client's")?;
         }
         if options.steer {
             lab.steer().context("cannot steer what is received")?;
@@ -381,6 +389,15 @@ impl Host {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .expect("root may enter a namespace");
         }
+    }
+
+    /// Programs that take nothing, on all interfaces.
+    fn let_pass(&self) -> Result<Vec<Steering>> {
+        let attach = |interface: &&str| -> Result<Steering> {
+            let index = rustix::net::netdevice::name_to_index(any_socket()?, interface)?;
+            Ok(Steering::load(index, Attach::Native, &steering::Config::default())?)
+        };
+        self.inside(|| self.interfaces().iter().map(attach).collect())
     }
 
     /// The names of the threads that receive here, each with its queue, or with its wire where there are several.

@@ -492,7 +492,7 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
     let answers = config.answers.as_ref().map(|answers| AnswersConfig {
         mtu: device.mtu.min(usize::from(u16::MAX)) as u16,
-        partial_checksums: is_virtual(device, mode),
+        partial_checksums: device.is_virtual_link() && mode != Mode::Generic,
         ..answers.clone()
     });
     let everything = config.everything;

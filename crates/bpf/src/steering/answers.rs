@@ -21,7 +21,10 @@ const SHORT: Sizes = Sizes { cuts: 1, name_at: 24, name_bytes: 48, body_bytes: 8
 const LONG: Sizes = Sizes { cuts: 4, name_at: 56, name_bytes: 256, body_bytes: 1216 };
 const SHORT_BYTES: usize = SHORT.bytes();
 const LONG_BYTES: usize = LONG.bytes();
-const ANSWERING_BYTES: usize = 24;
+const ANSWERING_BYTES: usize = 32;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Lines of a queue's accounts, 64 octets each.
+const ACCOUNT_LINES: u32 = 1 << 14;
 const TYPES: usize = 260;
 
 const NOT_ANY: u8 = 1;
@@ -82,8 +85,11 @@ pub struct AnswersConfig {
     pub edns_bytes: u16,
     /// octets of the largest packet, of either family, that the interface carries
     pub mtu: u16,
-    /// checksums may come unfinished, since the interface is virtual
+    /// checksums may come unfinished and answers go out all the same: on virtual interfaces, with the program in the driver
     pub partial_checksums: bool,
+    /// answers a second to one network (/24 or /56) about one name, over all queues, of which each has its share; beyond it they
+    /// are left to the sockets; None is no limit
+    pub rate: Option<u32>,
     /// keys the hash of names; take it from the machine's entropy
     pub seed: u64,
     /// where the service listens whose questions are answered; a wildcard means every address of its family
@@ -97,20 +103,35 @@ impl AnswersConfig {
         (self.names.max(256).saturating_mul(2 * ENTRIES_A_NAME), 2 * long)
     }
 
+    /// Lines of accounts, over all queues.
+    pub(super) fn accounts(&self, queues: u32) -> u32 {
+        if self.rate.is_some() { ACCOUNT_LINES.saturating_mul(queues.max(1)) } else { 1 }
+    }
+
+    /// What an answer costs an account, where each of so many queues judges alone.
+    fn cost_ns(&self, queues: u32) -> u64 {
+        let most = 2 * SECOND_NS;
+        let cost =
+            |rate: u32| (SECOND_NS * u64::from(queues.max(1))).checked_div(rate.into()).unwrap_or(most).min(most);
+        self.rate.map_or(0, cost)
+    }
+
     pub(super) fn is_answered(&self, address: IpAddr, port: u16) -> bool {
         let is_at = |at: IpAddr| at == address || at.is_unspecified() && at.is_ipv4() == address.is_ipv4();
         self.listeners.iter().any(|listener| listener.1 == port && is_at(listener.0))
     }
 
-    fn bytes(&self, generation: u32) -> [u8; ANSWERING_BYTES] {
+    fn bytes(&self, queues: u32, generation: u32) -> [u8; ANSWERING_BYTES] {
         let mut bytes = [0; ANSWERING_BYTES];
         let most = |headers: u16| self.mtu.saturating_sub(headers).to_ne_bytes();
         bytes[..8].copy_from_slice(&self.seed.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&generation.to_ne_bytes());
-        bytes[12..14].copy_from_slice(&self.edns_bytes.to_ne_bytes());
-        bytes[14..16].copy_from_slice(&most(20 + 8));
-        bytes[16..18].copy_from_slice(&most(40 + 8));
-        bytes[18] = self.partial_checksums.into();
+        bytes[8..16].copy_from_slice(&self.cost_ns(queues).to_ne_bytes());
+        bytes[16..20].copy_from_slice(&generation.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&ACCOUNT_LINES.to_ne_bytes());
+        bytes[24..26].copy_from_slice(&self.edns_bytes.to_ne_bytes());
+        bytes[26..28].copy_from_slice(&most(20 + 8));
+        bytes[28..30].copy_from_slice(&most(40 + 8));
+        bytes[30] = self.partial_checksums.into();
         bytes
     }
 }
@@ -178,6 +199,7 @@ pub struct Answers(Arc<Mutex<Maps>>);
 
 struct Maps {
     config: AnswersConfig,
+    queues: u32,
     short: HashMap<MapData, Key, [u8; SHORT_BYTES]>,
     long: HashMap<MapData, Key, [u8; LONG_BYTES]>,
     answering: Array<MapData, [u8; ANSWERING_BYTES]>,
@@ -212,11 +234,13 @@ impl Answers {
     pub(super) fn new(
         program: &mut Ebpf,
         config: &AnswersConfig,
+        queues: u32,
         counts: Arc<Counts>,
     ) -> Result<Answers, SteeringError> {
         let token = Array::create(1, 0).map_err(|e| other("making a map", &e))?;
         let mut maps = Maps {
             config: config.clone(),
+            queues,
             short: map(program, "short_answers")?,
             long: map(program, "long_answers")?,
             answering: map(program, "answering")?,
@@ -287,7 +311,7 @@ impl Answers {
 
 impl Maps {
     fn tell(&mut self, generation: u32) -> Result<(), SteeringError> {
-        let bytes = self.config.bytes(generation);
+        let bytes = self.config.bytes(self.queues, generation);
         self.answering.set(0, bytes, 0).map_err(|e| other("changing what is answered", &e))
     }
 

@@ -7,7 +7,7 @@ use base::counter::{Figure, Report};
 pub struct Counts(pub(super) PerCpuArray<MapData, u64>);
 
 /// `enum counter` of the program: metric, label.
-const COUNTERS: [(&str, &str); 14] = [
+const COUNTERS: [(&str, &str); 15] = [
     ("steering_taken_total", ""),
     ("steering_passed_total", "no socket"),
     ("steering_dropped_total", "denied"),
@@ -21,6 +21,7 @@ const COUNTERS: [(&str, &str); 14] = [
     ("steering_answered_total", "4"),
     ("steering_answered_total", "6"),
     ("steering_answered_truncated_total", ""),
+    ("steering_rate_reached_total", ""),
     ("steering_dropped_total", "answer"),
 ];
 
@@ -44,6 +45,9 @@ impl Report for Counts {
                 "steering_taken_total" => "frames that the steering program sent to an AF_XDP socket",
                 "steering_passed_total" => "frames that the steering program left to the kernel",
                 "steering_answered_total" => "questions that the steering program answered by itself",
+                "steering_rate_reached_total" => {
+                    "questions left to the socket, since the steering program's rate was reached"
+                }
                 "steering_answered_truncated_total" => "answers of the steering program with TC set",
                 _ => "frames of ours that the steering program dropped",
             };

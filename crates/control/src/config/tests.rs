@@ -26,7 +26,7 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
     assert_eq!((settings.batch, dns.edns_size, dns.rrl_rate), (64, 1232, None));
     assert!(dns.cookies && settings.web.is_none());
     assert_eq!((dns.tcp_memory_bytes, dns.tcp_backlog), (64 << 20, 1024));
-    assert_eq!(dns.transmit, Transmit::Inplace);
+    assert_eq!((dns.transmit, dns.tier), (Transmit::Inplace, Tier::Auto));
 }
 
 #[test]
@@ -123,6 +123,8 @@ version-string = "b"
 id-string = "c"
 edns-size = 1400
 transmit = "precopy"
+tier = "xdp"
+driver-names = 70000
 tcp-connections = 7
 tcp-idle = 3
 tcp-memory = 2
@@ -156,6 +158,7 @@ group = "nogroup"
     assert_eq!((dns.tcp_memory_bytes, dns.tcp_backlog), (2 << 20, 9));
     assert_eq!(dns.cookie_secret.as_deref(), Some("/etc/simoom/secrets"));
     assert_eq!(dns.transmit, Transmit::Precopy);
+    assert_eq!((dns.tier, dns.driver_names), (Tier::Xdp, 70_000));
     assert_eq!(dns.question_compression, QuestionCompression::Accept);
     let texts = [&dns.nsid, &dns.version_string, &dns.id_string].map(|text| text.as_deref());
     assert_eq!(texts, [Some("a"), Some("b"), Some("c")]);
@@ -228,6 +231,39 @@ fn contradictions_are_refused_all_at_once() {
     assert_eq!(refused(&off), "s.toml: dns.cookie-secret: cookies are off; remove one of the two");
     let long = format!("[dns]\nnsid = \"{}\"\n{ZONE}", "x".repeat(256));
     assert_eq!(refused(&long), "s.toml: dns.nsid: 256 bytes; give 1 to 255");
+}
+
+#[test]
+fn a_tier_that_cannot_be_had_is_refused() {
+    let given = |dataplane: &str, tier: &str| format!("[dataplane]\n{dataplane}\n[dns]\ntier = \"{tier}\"\n{ZONE}");
+    const XDP: &str = "interface = [\"e0\"]";
+    for (dataplane, tier, why) in [
+        ("", "driver", "needs AF_XDP; add --interface IF"),
+        ("", "xdp", "needs AF_XDP; add --interface IF"),
+        ("interface = [\"e0\"]\nbackend = \"sockets\"", "driver", "needs AF_XDP; add --interface IF"),
+        (
+            "interface = [\"e0\"]\nown = [\"192.0.2.7/24\"]",
+            "driver",
+            "the driver has no --own addresses; leave one of the two out",
+        ),
+        (
+            "interface = [\"e0\"]\nown = [\"192.0.2.7/24\"]",
+            "sockets",
+            "kernel sockets cannot serve --own addresses; leave one of the two out",
+        ),
+        (
+            "interface = [\"e0\"]\ndeny = [\"192.0.2.7/32\"]",
+            "sockets",
+            "kernel sockets cannot apply --allow and --deny; leave it out",
+        ),
+    ] {
+        assert_eq!(refused(&given(dataplane, tier)), format!("s.toml: dns.tier = \"{tier}\": {why}"), "{dataplane}");
+    }
+    for (dataplane, tier) in
+        [(XDP, "driver"), (XDP, "xdp"), (XDP, "sockets"), (XDP, "auto"), ("", "sockets"), ("", "auto")]
+    {
+        settings(&given(dataplane, tier));
+    }
 }
 
 #[test]

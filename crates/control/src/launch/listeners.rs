@@ -3,6 +3,7 @@
 use crate::config::Settings;
 use crate::run;
 use crate::service::{Division, Kind};
+use crate::words::Tier;
 use app::Listener;
 use bpf::steering::{TCP, UDP};
 use sockets::{Endpoint, Transport};
@@ -56,9 +57,11 @@ impl Listening {
         protocols.map(move |protocol| port_xdp::Listener { address, protocol, port })
     }
 
+    /// Whether its datagrams are for our own stack.
     fn has_datagrams(&self, settings: &Settings) -> bool {
         match self.kind {
-            Kind::Dns | Kind::Echo | Kind::App => true,
+            Kind::Dns => settings.dns.as_ref().is_some_and(|dns| dns.tier != Tier::Sockets),
+            Kind::Echo | Kind::App => true,
             Kind::Web => false,
             Kind::Kv => settings.kv.as_ref().is_some_and(|kv| kv.udp),
         }

@@ -9,6 +9,7 @@ use crate::metrics::{OfInterface, Registry};
 use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
 use crate::words::{Balance, Idle, Mode, Prefix, Threads, Transmit, WebTransmit};
+use bpf::steering::{Answers, AnswersConfig};
 use dataplane::{Dataplane, Sharing};
 use port::guest::{Housed, house};
 use port_xdp::device::{Device, Link};
@@ -56,7 +57,11 @@ struct Interface {
 ///
 /// # Errors
 /// One line that names the mend; nothing stays attached then.
-pub(crate) fn open(settings: &Settings, listeners: &[Listening]) -> Result<Opened, Error> {
+pub(crate) fn open(
+    settings: &Settings,
+    listeners: &[Listening],
+    answers: Option<&AnswersConfig>,
+) -> Result<Opened, Error> {
     if settings.interfaces.len() > 1 && !settings.own.is_empty() {
         return Err(Error::input(
             "--own: with several interfaces it is not clear whose it is; start one server for each",
@@ -64,12 +69,17 @@ pub(crate) fn open(settings: &Settings, listeners: &[Listening]) -> Result<Opene
     }
     let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new() };
     for interface in &settings.interfaces {
-        let one = port_xdp::open(&config(settings, interface, listeners))
-            .map_err(|error| Error::environment(format!("AF_XDP: {error}")))?;
+        let wanted = OpenConfig { answers: answers.cloned(), ..config(settings, interface, listeners) };
+        let one = port_xdp::open(&wanted).map_err(|error| Error::environment(format!("AF_XDP: {error}")))?;
         for warning in &one.got.warnings {
             tracing::warn!("{warning}");
         }
         tracing::info!("AF_XDP: {}", one.got);
+        if answers.is_some() && one.got.device.driver == "veth" && one.got.mode != port_xdp::Mode::Generic {
+            tracing::warn!(
+                "--tier driver: {interface} is a veth, whose peer takes what the driver sends only while it has an XDP program itself; where it has none, leave --tier out"
+            );
+        }
         opened.described.push(one.got.to_string());
         let (first, queues, guests) = (opened.ports.len(), one.ports.len(), one.pools.len());
         if guests > 0 && settings.balance == Some(Balance::Off) {
@@ -145,6 +155,11 @@ impl Opened {
     /// Threads that will serve.
     pub(crate) fn threads(&self) -> usize {
         self.ports.len()
+    }
+
+    /// The programs that answer by themselves.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = (String, Answers)> {
+        self.handles.iter().filter_map(|interface| Some((interface.name.clone(), interface.handle.answers()?)))
     }
 
     /// Starts a thread for each queue, and one that follows the machine's addresses.

@@ -9,6 +9,7 @@ mod apps;
 mod common;
 mod demo;
 mod dns;
+mod driver;
 mod echo;
 mod errors;
 #[path = "../common/exposition.rs"]

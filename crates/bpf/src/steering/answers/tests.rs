@@ -26,6 +26,7 @@ fn config() -> Config {
         edns_bytes: 1232,
         mtu: 1500,
         partial_checksums: false,
+        rate: None,
         seed: 0x0123_4567_89ab_cdef,
         listeners,
     };
@@ -252,6 +253,28 @@ fn checksums_may_be_left_out_or_to_a_device() {
     }
 }
 
+/// One that was left to a device may by chance be right, too, for the message as it is.
+#[test]
+fn a_checksum_that_could_be_either_is_taken_for_one_left_to_a_device() {
+    let held = Held::new(name(20), 30);
+    let mut partial = config();
+    partial.answers.as_mut().unwrap().partial_checksums = true;
+    for v6 in [false, true] {
+        let udp = if v6 { 54 } else { 34 };
+        let question = Frame { v6, ..Frame::question(&held.name, 1) };
+        let mut either = (1..=u16::MAX).map(|id| {
+            let mut message = question.message();
+            message[..2].copy_from_slice(&id.to_be_bytes());
+            question.around(&message)
+        });
+        let open = |frame: &Vec<u8>| !checksum(&pseudo(frame, 14, v6, frame.len() - udp));
+        let frame = either.find(|frame| frame[udp + 6..udp + 8] == open(frame).to_be_bytes()).unwrap();
+        for (config, action) in [(config(), PASS), (partial.clone(), TX)] {
+            assert_eq!(Bed::with(&config, vec![held.clone()]).run(&frame).0, action, "{v6}");
+        }
+    }
+}
+
 #[test]
 fn lists_come_first() {
     let held = Held::new(name(20), 30);
@@ -307,6 +330,58 @@ fn any_bit_changed_anywhere_is_judged_as_by_the_twin() {
         answered += usize::from(bed.compare(&bytes, &bytes.clone()));
     }
     assert!(answered > 5000, "{answered}");
+}
+
+#[test]
+fn what_is_beyond_the_rate_is_left_to_the_socket() {
+    let held = [Held::new(name(20), 30), Held::new(name(61), 700)];
+    for (queues, rate, each) in [(1, 20, 20), (2, 20, 10), (1, 1, 1), (4, 3, 0), (1, 0, 0)] {
+        let mut limited = Config { queues, ..config() };
+        limited.answers.as_mut().unwrap().rate = Some(rate);
+        let mut bed = Bed::with(&limited, held.to_vec());
+        let begun = std::time::Instant::now();
+        let mut sent = |frame: &Frame| {
+            let frame = frame.bytes();
+            let outcomes: Vec<(u32, Vec<u8>)> = (0..50).map(|_| bed.run(&frame)).collect();
+            assert!(outcomes.iter().all(|(action, out)| *action == TX || *action == PASS && *out == frame));
+            outcomes.iter().filter(|(action, _)| *action == TX).count()
+        };
+        let plain = |n: usize| Frame::question(&held[n].name, 1);
+        let all = [
+            sent(&plain(0)),
+            // another network, another name, another family
+            sent(&Frame { from4: [198, 51, 101, 7], ..plain(0) }),
+            sent(&Frame { opt: Some(1232), ..plain(1) }),
+            sent(&Frame { v6: true, ..plain(0) }),
+            // the first network and name once more, asked for otherwise
+            sent(&Frame { from4: [198, 51, 100, 200], rtype: 28, ..plain(0) }),
+        ];
+        // what the time allows that has passed meanwhile, since a machine may be busy
+        let more = (begun.elapsed().as_secs_f64() * f64::from(rate)).ceil() as usize;
+        for first in &all[..4] {
+            assert!(
+                (each..=(each + more).min(50)).contains(first),
+                "{all:?} of {rate} over {queues} queues, {more} more"
+            );
+        }
+        assert!(all[4] <= more, "{all:?} of {rate}, {more} more");
+        let left = bed.steering.counts().get("steering_rate_reached_total", "").unwrap();
+        assert_eq!(left, 250 - all.iter().sum::<usize>() as u64);
+    }
+}
+
+#[test]
+fn accounts_are_even_again_after_their_time() {
+    let mut limited = config();
+    limited.answers.as_mut().unwrap().rate = Some(50);
+    let held = Held::new(name(20), 30);
+    let mut bed = Bed::with(&limited, vec![held.clone()]);
+    let frame = Frame::question(&held.name, 1).bytes();
+    while bed.run(&frame).0 == TX {}
+    let begun = std::time::Instant::now();
+    while bed.run(&frame).0 != TX {
+        assert!(begun.elapsed().as_secs() < 30, "an answer is allowed every 20 ms");
+    }
 }
 
 #[test]

@@ -196,6 +196,8 @@ pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize) ->
     match be16(udp, 6)? {
         0 if v6 => return None,
         0 => {}
+        // left to a device
+        sum if sum == !checksum(&pseudo(frame, ip_at, v6, udp.len())) => return None,
         _ if checksum(&[&pseudo(frame, ip_at, v6, udp.len()), udp].concat()) != 0 => return None,
         _ => {}
     }
