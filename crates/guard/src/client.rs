@@ -9,13 +9,16 @@
 
 mod calls;
 mod outbox;
+mod outward;
 mod shared;
 
 pub use calls::Calls;
 pub use shared::{Attached, attach, attach_to};
 
 use crate::layout::{self, ADDRESSES_BYTES, Event, EventKind, SEND_BYTES};
-use app::{Connection, Datagram, Ecn, Listener, Service, Waker};
+use crate::status;
+use app::{Connection, Datagram, DeadReason, Ecn, Listener, Service, Waker};
+use base::counter::Report;
 pub(crate) use shared::{Shared, Woken};
 use std::io;
 use std::sync::Arc;
@@ -26,6 +29,8 @@ use std::time::{Duration, Instant};
 const BATCH: u32 = 64;
 /// How often a sleeping thread looks whether the dataplane is still there.
 const LIFE_EVERY: Duration = Duration::from_millis(100);
+/// Batches after which a thread that never sleeps looks whether its counters are to be shown.
+const SHOW_BATCHES: u32 = 256;
 /// How long a thread sleeps that waits for the dataplane to take calls, which nobody tells it.
 const BLOCKED_SLEEP: Duration = Duration::from_micros(200);
 
@@ -37,11 +42,28 @@ pub fn run<S: Service>(attached: &Attached, service: S) -> io::Result<()> {
     run_while(attached, service, &AtomicBool::new(true))
 }
 
+/// The same, for one whose counters the server shows: it knows what they are called, by [`Status`](crate::Status).
+///
+/// # Errors
+/// As [`run`].
+pub fn run_showing<S: Service>(attached: &Attached, service: S, counters: &[Arc<dyn Report>]) -> io::Result<()> {
+    run_until(attached, service, &AtomicBool::new(true), counters)
+}
+
 /// Runs a service until the dataplane ends, or `goes_on` is false; then without a word to either side.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &AtomicBool) -> io::Result<()> {
+pub fn run_while<S: Service>(attached: &Attached, service: S, goes_on: &AtomicBool) -> io::Result<()> {
+    run_until(attached, service, goes_on, &[])
+}
+
+fn run_until<S: Service>(
+    attached: &Attached,
+    mut service: S,
+    goes_on: &AtomicBool,
+    counters: &[Arc<dyn Report>],
+) -> io::Result<()> {
     let shared = attached.shared()?;
     let woken = Arc::<Woken>::default();
     let waker = {
@@ -54,10 +76,17 @@ pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &Atom
     shared.attach();
     let spin = shared.spin();
     let (mut looked, mut idle_since) = (Instant::now(), None::<Instant>);
+    let (mut shown, mut batches) = (Instant::now(), 0u32);
+    status::show(&shared, counters);
     while goes_on.load(Ordering::Relaxed) {
         let worked = client.batch(&mut service, &woken);
         if worked {
             idle_since = None;
+            batches = batches.wrapping_add(1);
+            if !counters.is_empty() && batches.is_multiple_of(SHOW_BATCHES) && shown.elapsed() >= LIFE_EVERY {
+                shown = Instant::now();
+                status::show(&shared, counters);
+            }
             continue;
         }
         if !spin.is_zero() {
@@ -74,6 +103,7 @@ pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &Atom
         shared.sleep(client.tail, &woken, most);
         if looked.elapsed() >= LIFE_EVERY {
             looked = Instant::now();
+            status::show(&shared, counters);
             if !attached.is_alive() {
                 client.end_all(&mut service);
                 return Ok(());
@@ -118,6 +148,7 @@ impl Client {
                 self.tell(service, event);
             }
         }
+        service.flush(now, &mut self.calls);
         self.calls.pump_waiting();
         // calls first: who sees that the events were taken sees what they came to
         let published = self.calls.publish();
@@ -142,6 +173,27 @@ impl Client {
         if event.kind == EventKind::Datagram {
             return tell_datagram(service, calls, event, bytes);
         }
+        match event.kind {
+            EventKind::Connected => {
+                if let Some((cookie, outcome)) = calls.connected(connection, event.detail) {
+                    service.connected(now, calls, cookie, outcome);
+                }
+                return;
+            }
+            EventKind::Alarm => {
+                let cookie = event.handle.cookie();
+                if calls.alarmed(cookie, event.bytes) {
+                    service.alarm(now, calls, cookie);
+                }
+                return;
+            }
+            EventKind::Dead => {
+                if let Some(cookie) = calls.dead_given_up(connection) {
+                    return service.connected(now, calls, cookie, Err(DeadReason::Aborted));
+                }
+            }
+            _ => {}
+        }
         let Some(cookie) = calls.cookie(connection) else { return };
         match event.kind {
             EventKind::Recv => {
@@ -160,7 +212,7 @@ impl Client {
                 }
             }
             EventKind::Timer => {
-                if calls.is_open(connection) {
+                if calls.timed(connection, event.bytes) {
                     service.timer(now, calls, connection, cookie);
                 }
             }
@@ -168,17 +220,22 @@ impl Client {
                 calls.forget(connection);
                 service.dead(now, connection, cookie, layout::reason(event.detail));
             }
-            EventKind::Knock | EventKind::Datagram => {}
+            EventKind::Knock | EventKind::Datagram | EventKind::Connected | EventKind::Alarm => {}
         }
     }
 
     /// The dataplane has ended, and its connections with it.
-    fn end_all<S: Service>(&mut self, service: &mut S) {
+    pub(crate) fn end_all<S: Service>(&mut self, service: &mut S) {
         let now = self.calls.now();
         for (connection, cookie) in self.calls.all() {
             self.calls.forget(connection);
-            service.dead(now, connection, cookie, app::DeadReason::Reset);
+            service.dead(now, connection, cookie, DeadReason::Reset);
         }
+        for (connection, cookie) in self.calls.all_asked() {
+            self.calls.forget(connection);
+            service.connected(now, &mut self.calls, cookie, Err(DeadReason::Reset));
+        }
+        service.flush(now, &mut self.calls);
     }
 }
 
@@ -186,14 +243,17 @@ impl Client {
 fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: Event, bytes: &mut [u8]) {
     let Some((addresses, question)) = bytes.split_first_chunk::<ADDRESSES_BYTES>() else { return };
     let (addresses, length) = (layout::decode_addresses(addresses), question.len());
+    let listener = Listener(event.listener);
     let mut buffer = calls.take_buffer();
     buffer[..length].copy_from_slice(question);
     // the largest answer is told with the question
     let capacity = (event.bytes as usize).clamp(length, buffer.len());
     let mut burst = [Datagram::new(&mut buffer[..capacity], length, Ecn::from_bits(event.detail), addresses)];
-    service.datagrams(calls.now(), Listener(event.listener), &mut burst);
-    if let Some(bytes) = burst[0].reply_bytes() {
-        calls.reply(event.handle, &buffer[..bytes]);
+    service.datagrams(calls.now(), listener, &mut burst);
+    match burst[0].reply_bytes() {
+        // without room the answer is lost, as datagrams are
+        Some(bytes) => drop(calls.reply(event.handle, &buffer[..bytes])),
+        None => calls.outward.note((listener, addresses), event.handle, capacity),
     }
     calls.give_buffer(buffer);
 }

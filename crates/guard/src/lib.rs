@@ -23,10 +23,14 @@ pub mod jail;
 mod lane;
 pub mod layout;
 mod map;
+mod permits;
 mod remote;
 pub mod stats;
+mod status;
 #[cfg(test)]
 mod testing;
 
 pub use channel::{Channel, GRANT_VARIABLE, Granted, Place, State};
+pub use permits::{Grant, Permit};
 pub use remote::{Options, Remote};
+pub use status::Status;

@@ -6,7 +6,7 @@ use crate::pipe_tcp::services::Echo;
 use anyhow::{Context as _, Result, bail, ensure};
 use app::Service;
 use guard::stats::Stats;
-use guard::{Channel, GRANT_VARIABLE, Granted, Place, Remote, client};
+use guard::{Channel, GRANT_VARIABLE, Grant, Granted, Place, Remote, client};
 use rustix::io::FdFlags;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -71,7 +71,7 @@ struct Other {
 
 impl Other {
     fn start(place: Place, cpu: Option<u32>, plan: &Plan) -> Result<(Other, Remote)> {
-        let channel = Channel::new(0, place, cpu, plan.connections as u32 + 1)?;
+        let channel = Channel::new(0, place, cpu, Grant::new(plan.connections as u32 + 1, 0..1))?;
         ensure!(channel.open(), "a new channel is in use");
         let (life, theirs) = UnixStream::pair()?;
         let granted = Granted::of(theirs.as_fd(), std::slice::from_ref(&channel));
