@@ -327,6 +327,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     );
     let cache = published.cache.clone();
     apps.seats().stats().for_each(|stats| registry.add(stats));
+    apps.seats().status().for_each(|status| registry.add(status));
     let running = Arc::new(opened.start(settings, &plan.map_err(no_entropy)?, &registry)?);
     let apps = apps.start()?;
     // after the engines, so that it outlives them: what they put in last is written

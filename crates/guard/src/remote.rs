@@ -8,18 +8,20 @@
 mod allowance;
 mod calls;
 mod events;
+mod outward;
 mod questions;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use crate::channel::{Channel, Place, State};
-use crate::layout::{self, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
+use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
 use crate::stats::{DropReason, Reject, Stats};
 use allowance::Allowance;
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use events::Events;
+use outward::Outward;
 use questions::Questions;
 use rustix::event::Timespec;
 use rustix::thread::futex;
@@ -67,6 +69,7 @@ pub struct Remote {
     claim: u32,
     table: Table,
     questions: Questions,
+    outward: Outward,
     events: Events,
     allowance: Allowance,
     /// calls taken
@@ -99,8 +102,9 @@ impl Remote {
         let claim = channel.claim();
         Remote {
             claim,
-            table: Table::new(channel.connections),
+            table: Table::new(channel.grant.connections, channel.grant.asked()),
             questions: Questions::new(),
+            outward: Outward::default(),
             events: Events::new(),
             allowance: Allowance::new(),
             call_tail: 0,
@@ -110,7 +114,7 @@ impl Remote {
             held_bytes: 0,
             unsent_bytes: 0,
             pending_bytes: 0,
-            scratch: vec![0; SEND_BYTES].into(),
+            scratch: vec![0; SEND_BYTES + ADDRESSES_BYTES].into(),
             since: Instant::ZERO,
             unresponsive: false,
             given_up: false,
@@ -214,6 +218,16 @@ impl Remote {
         let Some(waiting) = slot.waiting.as_mut() else { return true };
         let mut put = |event: Event, payload: &[u8]| events.put(channel, stats, event, &[payload]);
         let plain = |kind| Event::plain(kind, handle);
+        if let Some(detail) = waiting.connected {
+            if !put(Event { detail, ..plain(EventKind::Connected) }, &[]) {
+                return false;
+            }
+            waiting.connected = None;
+            if detail != 0 {
+                self.forget(handle.index);
+                return true;
+            }
+        }
         while !waiting.bytes.is_empty() {
             let part = waiting.bytes.as_slices().0;
             let part = &part[..part.len().min(SEND_BYTES)];
@@ -231,12 +245,16 @@ impl Remote {
             }
             waiting.sent = 0;
         }
-        for (is, kind) in [(&mut waiting.eof, EventKind::Eof), (&mut waiting.timer, EventKind::Timer)] {
-            if *is && !put(plain(kind), &[]) {
-                return false;
-            }
-            *is = false;
+        if waiting.eof && !put(plain(EventKind::Eof), &[]) {
+            return false;
         }
+        waiting.eof = false;
+        if let Some(bytes) = waiting.timer
+            && !put(Event { bytes, ..plain(EventKind::Timer) }, &[])
+        {
+            return false;
+        }
+        waiting.timer = None;
         if let Some(detail) = waiting.dead {
             if !put(Event { detail, ..plain(EventKind::Dead) }, &[]) {
                 return false;
@@ -256,6 +274,10 @@ impl Remote {
             self.held_bytes -= slot.waiting.as_ref().map_or(0, |waiting| waiting.bytes.len() as u64);
         }
         self.table.remove(index);
+        self.count_connections();
+    }
+
+    fn count_connections(&self) {
         self.stats.connections.set(self.table.len() as u64);
         self.channel.busy.store(self.table.len() > 0, Ordering::Relaxed);
     }
@@ -296,6 +318,7 @@ impl Remote {
         self.waiting.clear();
         self.deferred.clear();
         self.questions = Questions::new();
+        self.clean_outward(calls);
         self.events.reset(&self.channel);
         self.allowance = Allowance::new();
         self.call_tail = 0;
@@ -309,6 +332,9 @@ impl Remote {
             control::ATTACHED_AT,
         ];
         words.into_iter().for_each(|at| self.channel.transmit.word(at).store(0, Ordering::Release));
+        for n in 0..layout::STATUS_NUMBERS {
+            self.channel.transmit.long(control::STATUS_AT + 8 * n).store(0, Ordering::Relaxed);
+        }
         (self.unresponsive, self.given_up) = (false, false);
         self.channel.set_state(State::Down);
     }
@@ -388,7 +414,12 @@ impl Remote {
 
 impl Waiting {
     fn is_new(&self) -> bool {
-        self.bytes.is_empty() && !self.eof && self.sent == 0 && !self.timer && self.dead.is_none()
+        self.connected.is_none()
+            && self.bytes.is_empty()
+            && !self.eof
+            && self.sent == 0
+            && self.timer.is_none()
+            && self.dead.is_none()
     }
 }
 
@@ -409,6 +440,7 @@ impl Service for Remote {
         self.has_news_of_calls()
             || self.channel.state() == State::Lost
             || !self.waiting.is_empty()
+            || self.outward.waits()
             || self.events.owes()
     }
 
@@ -441,6 +473,9 @@ impl Service for Remote {
         }
         if !self.waiting.is_empty() {
             self.tell_waiting();
+        }
+        if self.outward.waits() {
+            self.tell_outward(calls);
         }
         self.publish();
         // looked at below
@@ -523,8 +558,25 @@ impl Service for Remote {
             self.end(index, DeadReason::Reset);
         }
         self.told = now;
-        self.stats.connections.set(self.table.len() as u64);
-        self.channel.busy.store(true, Ordering::Relaxed);
+        self.count_connections();
+    }
+
+    fn connected<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        cookie: u64,
+        outcome: Result<Connection, DeadReason>,
+    ) {
+        self.set_now(now);
+        self.told = now;
+        self.told_connected(calls, cookie as u32, outcome);
+    }
+
+    fn alarm<C: Streams>(&mut self, now: Instant, calls: &mut C, _cookie: u64) {
+        self.set_now(now);
+        self.told = now;
+        self.told_alarm(calls, now);
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
@@ -592,9 +644,9 @@ impl Service for Remote {
     fn timer<C: Streams>(&mut self, now: Instant, _calls: &mut C, _connection: Connection, cookie: u64) {
         let index = cookie as u32;
         self.told = now;
-        if let Some(Phase::Told | Phase::Open) = self.table.at(index).map(|slot| slot.phase) {
-            let event = Event::plain(EventKind::Timer, self.table.handle(index));
-            self.tell(index, event, |waiting| waiting.timer = true);
+        if let Some((Phase::Told | Phase::Open, bytes)) = self.table.at(index).map(|slot| (slot.phase, slot.timer_at)) {
+            let event = Event { bytes, ..Event::plain(EventKind::Timer, self.table.handle(index)) };
+            self.tell(index, event, |waiting| waiting.timer = Some(bytes));
         }
     }
 }
