@@ -3,7 +3,7 @@
 
 mod peers;
 
-pub use peers::Peers;
+pub(crate) use peers::Peers;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
