@@ -425,7 +425,7 @@ fn what_a_service_counts_in_a_process_of_its_own_is_shown_as_if_it_ran_inside() 
         assert_eq!(names(&server), expected);
         let mut stream = connect(server.address);
         assert_eq!(ask(&mut stream, b"set a 0 0 3\r\nabc\r\n", 8).unwrap(), b"STORED\r\n");
-        assert_eq!(ask(&mut stream, b"get a b\r\n", 22).unwrap(), b"VALUE a 0 3\r\nabc\r\nEND");
+        assert_eq!(ask(&mut stream, b"get a b\r\n", 23).unwrap(), b"VALUE a 0 3\r\nabc\r\nEND\r\n");
         for (name, value) in [
             ("kv_get_hits_total", 1),
             ("kv_get_misses_total", 1),
