@@ -3,7 +3,7 @@
 // What is ours: an unfragmented IPv4 or IPv6 packet without options or extension headers to a taken (address, protocol,
 // port); an ICMP error that quotes a packet from one; and, for an address that is wholly ours ("own"), everything, with
 // the ARP and NDP messages about it. A frame may carry one VLAN tag. Prefix lists are asked only about what is ours.
-// A second program in this file takes every frame, for who passes them on.
+// The second program in this file also answers questions (answer.bpf.h); the third takes every frame, for who passes them on.
 //
 // It runs on the processor that also serves (veth) or per packet in the driver, so the usual packet costs one comparison
 // (one listener) or one hash lookup (several). It must stay within what the verifier of Linux 6.1 accepts.
@@ -27,10 +27,16 @@ enum counter {
   PASSED_OPTIONS,
   PASSED_FRAGMENT,
   PASSED_SHORT,
+  ANSWERED_V4,
+  ANSWERED_V6,
+  ANSWERED_TRUNCATED,
+  ANSWER_DROPPED,
   COUNTERS,
 };
 
 enum { ALLOW = 1, DENY = 2 };
+// What a taken key is: somebody's, or a DNS service's.
+enum { ANY_SERVICE = 1, DNS_SERVICE = 2 };
 
 // An address as 16 bytes, IPv4 as ::ffff:a.b.c.d.
 struct address {
@@ -58,7 +64,7 @@ struct settings {
   __u32 tcp; // taken TCP ports there are
   __u32 mac; // the interface's hardware address, first four bytes; all zero: not looked at
   __u16 mac_rest;
-  __u16 zero;
+  __u16 service; // the sole key's
 };
 
 volatile struct settings settings SEC(".data") = {};
@@ -100,6 +106,8 @@ struct {
 } counters SEC(".maps");
 
 #define INLINE static __attribute__((always_inline)) inline
+
+#include "answer.bpf.h"
 
 INLINE int verdict(__u32 what, int action) {
   __u64 *count = bpf_map_lookup_elem(&counters, &what);
@@ -145,13 +153,17 @@ INLINE int is_for_us(const struct ethhdr *ethernet) {
   return (first == mac && rest == mac_rest) || (ethernet->h_dest[0] & 1) || !(mac | mac_rest);
 }
 
+// Whose a packet is; 0 when it is not ours.
 INLINE int is_taken(const struct key *key) {
   __u16 port = settings.sole.port;
-  if (port)
-    return port == key->port && settings.sole.protocol == key->protocol &&
-           settings.sole.to.words[3] == key->to.words[3] && settings.sole.to.words[2] == key->to.words[2] &&
-           settings.sole.to.words[1] == key->to.words[1] && settings.sole.to.words[0] == key->to.words[0];
-  return bpf_map_lookup_elem(&taken, key) != 0;
+  if (port) {
+    int same = port == key->port && settings.sole.protocol == key->protocol &&
+               settings.sole.to.words[3] == key->to.words[3] && settings.sole.to.words[2] == key->to.words[2] &&
+               settings.sole.to.words[1] == key->to.words[1] && settings.sole.to.words[0] == key->to.words[0];
+    return same ? settings.service : 0;
+  }
+  __u8 *service = bpf_map_lookup_elem(&taken, key);
+  return service ? *service : 0;
 }
 
 INLINE int is_own(const struct address *address) {
@@ -175,6 +187,19 @@ INLINE int take_listed(struct xdp_md *ctx, int family, const void *from, int nee
   __u32 why = listed(family, from, needs_allow);
   if (why != TAKEN)
     return verdict(why, XDP_DROP);
+  return take(ctx);
+}
+
+// A datagram of ours whose network header is at `ip_at`; `answers`: those to a DNS service may be answered here.
+INLINE int take_datagram(struct xdp_md *ctx, int family, const void *from, int service, __u32 ip_at, int answers) {
+  __u32 why = listed(family, from, 1);
+  if (why != TAKEN)
+    return verdict(why, XDP_DROP);
+  if (answers && service == DNS_SERVICE) {
+    int action = answer(ctx, ip_at, family == 6);
+    if (action)
+      return action == XDP_TX ? action : verdict(ANSWER_DROPPED, action);
+  }
   return take(ctx);
 }
 
@@ -224,7 +249,7 @@ INLINE int quotes_ours_v6(void *at, void *end) {
   return is_taken(&key);
 }
 
-INLINE int ipv4(struct xdp_md *ctx, void *at, void *end) {
+INLINE int ipv4(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answers) {
   struct iphdr *ip = at;
   __be16 *ports = (void *)(ip + 1);
   if ((void *)(ports + 2) > end)
@@ -239,7 +264,8 @@ INLINE int ipv4(struct xdp_md *ctx, void *at, void *end) {
   if (key.protocol == IPPROTO_UDP) {
     if (fragment)
       return pass(PASSED_FRAGMENT);
-    return is_taken(&key) ? take_listed(ctx, 4, &ip->saddr, 1) : pass(PASSED_NOT_OURS);
+    int service = is_taken(&key);
+    return service ? take_datagram(ctx, 4, &ip->saddr, service, ip_at, answers) : pass(PASSED_NOT_OURS);
   }
   if (key.protocol == IPPROTO_TCP && settings.tcp) {
     // the first fragment shows the port; without it the kernel never completes the rest
@@ -274,7 +300,7 @@ INLINE int ndp_is_ours(void *at, void *end) {
   return is_own(&target);
 }
 
-INLINE int ipv6(struct xdp_md *ctx, void *at, void *end) {
+INLINE int ipv6(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answers) {
   struct ipv6hdr *ip = at;
   __be16 *ports = (void *)(ip + 1);
   if ((void *)(ports + 2) > end)
@@ -295,9 +321,11 @@ INLINE int ipv6(struct xdp_md *ctx, void *at, void *end) {
   case IPPROTO_TCP:
     if (!settings.tcp)
       return pass(PASSED_NOT_OURS);
-    // fall through
-  case IPPROTO_UDP:
     return is_taken(&key) ? take_listed(ctx, 6, &ip->saddr, 1) : pass(PASSED_NOT_OURS);
+  case IPPROTO_UDP: {
+    int service = is_taken(&key);
+    return service ? take_datagram(ctx, 6, &ip->saddr, service, ip_at, answers) : pass(PASSED_NOT_OURS);
+  }
   case IPPROTO_ICMPV6:
     // the four errors of RFC 4443
     if (type >= 1 && type <= 4 && quotes_ours_v6((void *)ports + 8, end))
@@ -324,8 +352,7 @@ INLINE int ipv6(struct xdp_md *ctx, void *at, void *end) {
   }
 }
 
-SEC("xdp")
-int steer(struct xdp_md *ctx) {
+INLINE int steer_frame(struct xdp_md *ctx, int answers) {
   void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
   struct ethhdr *ethernet = at;
   if ((void *)(ethernet + 1) > end)
@@ -333,21 +360,33 @@ int steer(struct xdp_md *ctx) {
   if (!is_for_us(ethernet))
     return pass(PASSED_NOT_OURS);
   __be16 protocol = ethernet->h_proto;
+  __u32 ip_at = sizeof *ethernet;
   at = ethernet + 1;
   if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
     __be16 *tag = at;
     if ((void *)(tag + 2) > end)
       return pass(PASSED_SHORT);
     protocol = tag[1];
+    ip_at += 4;
     at = tag + 2;
   }
   if (protocol == bpf_htons(ETH_P_IP))
-    return ipv4(ctx, at, end);
+    return ipv4(ctx, at, end, ip_at, answers);
   if (protocol == bpf_htons(ETH_P_IPV6))
-    return ipv6(ctx, at, end);
+    return ipv6(ctx, at, end, ip_at, answers);
   if (protocol == bpf_htons(ETH_P_ARP) && settings.own)
     return arp(ctx, at, end);
   return pass(PASSED_NOT_IP);
+}
+
+SEC("xdp")
+int steer(struct xdp_md *ctx) {
+  return steer_frame(ctx, 0);
+}
+
+SEC("xdp")
+int answer_and_steer(struct xdp_md *ctx) {
+  return steer_frame(ctx, 1);
 }
 
 SEC("xdp")

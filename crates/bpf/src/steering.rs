@@ -4,14 +4,19 @@
 //! (the one taken key, the number of own addresses) can be derived from them. One thread, control's, changes entries;
 //! the sockets' slots ([`Sockets`]) and the counters ([`Counts`]) are shared with whoever needs them.
 
+mod answers;
+mod counts;
+
+pub use answers::{Answer, Answered, Answers, AnswersConfig, Cut, Fill, Which};
+pub use counts::Counts;
+
 use crate::capability::{CAP_BPF, CAP_NET_ADMIN, Capability, missing, missing_of};
 use crate::error::{chain, errno, is};
-use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, XskMap, lpm_trie::Key};
+use aya::maps::{Array, HashMap, LpmTrie, MapData, XskMap, lpm_trie::Key};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader, VerifierLogLevel};
-use base::counter::{Figure, Report};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -20,10 +25,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
 
-/// Bytes of `struct settings`: the sole key (20), three counts, the hardware address and two of padding.
+/// Bytes of `struct settings`: the sole key (20), three counts, the hardware address and whose the sole key is (2).
 const SETTINGS_BYTES: usize = 40;
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
+const ANY_SERVICE: u8 = 1;
+const DNS_SERVICE: u8 = 2;
 
 /// IPPROTO_TCP
 pub const TCP: u8 = 6;
@@ -54,18 +61,33 @@ pub struct Config {
     pub mac: [u8; 6],
     /// every frame is taken, whatever it is: for who passes frames on; no entry then means anything
     pub everything: bool,
+    /// what the program answers by itself; None: nothing, and the program that cannot is loaded
+    pub answers: Option<AnswersConfig>,
 }
 
 impl Config {
     /// The program in the object.
     fn program(&self) -> &'static str {
-        if self.everything { "take_everything" } else { "steer" }
+        match (self.everything, &self.answers) {
+            (true, _) => "take_everything",
+            (false, Some(_)) => "answer_and_steer",
+            (false, None) => "steer",
+        }
+    }
+
+    /// Whose the traffic to `taken` is, for the program.
+    fn service(&self, taken: &Taken) -> u8 {
+        let answers = self.answers.as_ref().filter(|_| taken.protocol == UDP);
+        match answers.is_some_and(|answers| answers.is_answered(taken.address, taken.port)) {
+            true => DNS_SERVICE,
+            false => ANY_SERVICE,
+        }
     }
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536, mac: [0; 6], everything: false }
+        Config { queues: 1, taken: 4096, own: 256, prefixes: 65_536, mac: [0; 6], everything: false, answers: None }
     }
 }
 
@@ -223,10 +245,11 @@ pub struct Steering {
     settings_map: Array<MapData, [u8; SETTINGS_BYTES]>,
     sockets: Sockets,
     counts: Arc<Counts>,
+    answers: Option<Answers>,
+    config: Config,
     taken: BTreeSet<Taken>,
     own: BTreeSet<IpAddr>,
     prefixes: BTreeMap<Prefix, Rule>,
-    mac: [u8; 6],
 }
 
 impl Steering {
@@ -252,8 +275,12 @@ impl Steering {
 
     /// Loads program and maps without attaching.
     fn prepare(ifindex: u32, config: &Config) -> Result<Steering, SteeringError> {
+        let (short, long) = config.answers.as_ref().map_or((1, 1), AnswersConfig::entries);
         let mut program = EbpfLoader::new()
             .verifier_log_level(VerifierLogLevel::DISABLE)
+            .map_max_entries("short_answers", short)
+            .map_max_entries("long_answers", long)
+            .map_max_entries("zone_answers", config.answers.as_ref().map_or(2, |answers| 2 * answers.zones.max(1)))
             .map_max_entries("sockets", config.queues.max(1))
             .map_max_entries("taken", config.taken.max(1))
             .map_max_entries("own", config.own.max(1))
@@ -263,6 +290,7 @@ impl Steering {
         xdp(&mut program, config)?.load().map_err(|e| load_error(&e.into()))?;
         let sockets = Sockets(Arc::new(Mutex::new(map(&mut program, "sockets")?)));
         let counts = Arc::new(Counts(map(&mut program, "counters")?));
+        let answers = config.answers.as_ref().map(|answers| Answers::new(&mut program, answers, counts.clone()));
         Ok(Steering {
             ifindex,
             link: None,
@@ -273,15 +301,16 @@ impl Steering {
             program,
             sockets,
             counts,
+            answers: answers.transpose()?,
+            config: config.clone(),
             taken: BTreeSet::new(),
             own: BTreeSet::new(),
             prefixes: BTreeMap::new(),
-            mac: config.mac,
         })
     }
 
     /// Puts a freshly loaded program with maps of other sizes in this one's place, with all entries and the given sockets by
-    /// queue. No packet sees the interface without a program.
+    /// queue. No packet sees the interface without a program. It answers nothing until that is filled in again.
     ///
     /// # Errors
     /// See [`SteeringError`]; the program in place then stays.
@@ -310,6 +339,11 @@ impl Steering {
         self.sockets.clone()
     }
 
+    /// What the program answers by itself, to be filled in; None when it was loaded without.
+    pub fn answers(&self) -> Option<Answers> {
+        self.answers.clone()
+    }
+
     /// What the program has counted, over all processors.
     pub fn counts(&self) -> Arc<Counts> {
         self.counts.clone()
@@ -323,7 +357,8 @@ impl Steering {
         if taken.address.is_unspecified() || taken.port == 0 || !matches!(taken.protocol, TCP | UDP) {
             return Err(SteeringError::NoDestination(taken));
         }
-        self.taken_map.insert(taken.bytes(), 1, 0).map_err(|e| other("taking an address and port", &e))?;
+        let service = self.config.service(&taken);
+        self.taken_map.insert(taken.bytes(), service, 0).map_err(|e| other("taking an address and port", &e))?;
         self.taken.insert(taken);
         self.settle()
     }
@@ -351,10 +386,10 @@ impl Steering {
     /// # Errors
     /// The kernel's.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), SteeringError> {
-        if self.mac == mac {
+        if self.config.mac == mac {
             return Ok(());
         }
-        self.mac = mac;
+        self.config.mac = mac;
         self.settle()
     }
 
@@ -420,11 +455,12 @@ impl Steering {
         settings[20..24].copy_from_slice(&own.to_ne_bytes());
         settings[24..28].copy_from_slice(&lists.to_ne_bytes());
         settings[28..32].copy_from_slice(&tcp.to_ne_bytes());
-        settings[32..38].copy_from_slice(&self.mac);
+        settings[32..38].copy_from_slice(&self.config.mac);
+        let sole = self.taken.first().copied().filter(|_| self.taken.len() == 1);
+        let service = sole.map_or(0, |sole| self.config.service(&sole));
+        settings[38..].copy_from_slice(&u16::from(service).to_ne_bytes());
         self.write(settings)?;
-        if self.taken.len() == 1
-            && let Some(sole) = self.taken.first()
-        {
+        if let Some(sole) = sole {
             let key = sole.bytes();
             settings[..16].copy_from_slice(&key[..16]);
             self.write(settings)?;
@@ -465,53 +501,6 @@ impl Sockets {
     }
 }
 
-/// What the program has counted.
-pub struct Counts(PerCpuArray<MapData, u64>);
-
-/// `enum counter` of the program: metric, label, help.
-const COUNTERS: [(&str, &str); 10] = [
-    ("steering_taken_total", ""),
-    ("steering_passed_total", "no socket"),
-    ("steering_dropped_total", "denied"),
-    ("steering_dropped_total", "not allowed"),
-    ("steering_dropped_total", "tcp fragment"),
-    ("steering_passed_total", "not ours"),
-    ("steering_passed_total", "not ip"),
-    ("steering_passed_total", "options or extension headers"),
-    ("steering_passed_total", "fragment"),
-    ("steering_passed_total", "short"),
-];
-
-impl Counts {
-    /// The figure of `reason` in `metric`, over all processors; None when there is no such figure or the kernel refuses.
-    pub fn get(&self, metric: &str, reason: &str) -> Option<u64> {
-        let index = COUNTERS.iter().position(|named| *named == (metric, reason))?;
-        self.sum(index)
-    }
-
-    fn sum(&self, index: usize) -> Option<u64> {
-        let values = self.0.get(&(index as u32), 0).ok()?;
-        Some(values.iter().fold(0, |sum, n| sum.wrapping_add(*n)))
-    }
-}
-
-impl Report for Counts {
-    fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
-        for (index, (name, reason)) in COUNTERS.iter().enumerate() {
-            let help = match *name {
-                "steering_taken_total" => "frames that the steering program sent to an AF_XDP socket",
-                "steering_passed_total" => "frames that the steering program left to the kernel",
-                _ => "frames of ours that the steering program dropped",
-            };
-            let label = [("reason", *reason)];
-            let labels: &[_] = if reason.is_empty() { &[] } else { &label };
-            if let Some(value) = self.sum(index) {
-                show(Figure { name, help, gauge: false, labels, value });
-            }
-        }
-    }
-}
-
 impl std::fmt::Debug for Steering {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Steering { ifindex, taken, own, prefixes, .. } = self;
@@ -522,12 +511,6 @@ impl std::fmt::Debug for Steering {
 impl std::fmt::Debug for Sockets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Sockets")
-    }
-}
-
-impl std::fmt::Debug for Counts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Counts")
     }
 }
 

@@ -93,26 +93,24 @@ impl<'t> Block<'t> {
         if self.is_short() { self.body_bytes() } else { usize::from(u16_at(self.bytes, 12)) }
     }
 
-    /// The most whole sets that fit `room`: their octets and counts.
-    pub(crate) fn cut(self, room: usize) -> (usize, Counts) {
-        let (mut end, mut counts) = (0, Counts::default());
-        if self.is_short() {
-            return (end, counts);
-        }
-        for n in 0..self.sets_count() {
-            let (set_end, packed) = (u16_at(self.bytes, 16 + 4 * n), u16_at(self.bytes, 18 + 4 * n));
-            if usize::from(set_end) > room {
-                break;
-            }
-            end = usize::from(set_end);
+    /// The octets and counts of the first set, of the first two, and so on; none for the short form.
+    pub(crate) fn parts(self) -> impl Iterator<Item = (usize, Counts)> + use<'t> {
+        let sets = if self.is_short() { 0 } else { self.sets_count() };
+        (0..sets).scan(Counts::default(), move |counts, n| {
+            let (end, packed) = (u16_at(self.bytes, 16 + 4 * n), u16_at(self.bytes, 18 + 4 * n));
             let records = packed & 0x3fff;
             match packed >> 14 {
                 0 => counts.answer += records,
                 1 => counts.authority += records,
                 _ => counts.additional += records,
             }
-        }
-        (end, counts)
+            Some((usize::from(end), *counts))
+        })
+    }
+
+    /// The most whole sets that fit `room`: their octets and counts.
+    pub(crate) fn cut(self, room: usize) -> (usize, Counts) {
+        self.parts().take_while(|(end, _)| *end <= room).last().unwrap_or_default()
     }
 
     /// Moves the pointers of a copy of the body's first octets by `delta`.

@@ -158,8 +158,14 @@ impl Row {
     /// Counts an answer; only the thread that owns the row does.
     #[inline(always)]
     pub(crate) fn answered(&self, slot: u32, rcode: u8) {
+        self.answered_often(slot, rcode, 1);
+    }
+
+    /// Counts several.
+    #[inline(always)]
+    pub(crate) fn answered_often(&self, slot: u32, rcode: u8, times: u64) {
         if let Some(counts) = self.counts(slot) {
-            counts[usize::from(rcode) % RCODES].add(1);
+            counts[usize::from(rcode) % RCODES].add(times);
         }
     }
 

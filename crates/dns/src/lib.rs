@@ -15,6 +15,7 @@ mod build;
 mod chaos;
 mod compose;
 pub mod cookie;
+pub mod fixed;
 mod key;
 mod ledger;
 mod question;

@@ -41,12 +41,17 @@ impl Tables {
     /// Finds the answer for the name of `ask`, which stands at `at` of `bytes`.
     #[inline(always)]
     pub(crate) fn resolve(&self, key: &Key, bytes: &[u8], at: usize, ask: &Ask) -> Outcome {
-        let len = usize::from(ask.name_bytes);
+        self.resolve_name(key, bytes, at, usize::from(ask.name_bytes), Rtype(ask.qtype))
+    }
+
+    /// The same for the name of `len` octets at `at`.
+    #[inline(always)]
+    pub(crate) fn resolve_name(&self, key: &Key, bytes: &[u8], at: usize, len: usize, rtype: Rtype) -> Outcome {
         match self.find(key, bytes, at, len) {
-            Some(entry) if !entry.has(flag::PHANTOM) => self.exact(entry, Rtype(ask.qtype)),
+            Some(entry) if !entry.has(flag::PHANTOM) => self.exact(entry, rtype),
             Some(phantom) if phantom.link() == 0 => Outcome::Refused,
-            Some(phantom) => self.under(self.entry(phantom.link()), len, Rtype(ask.qtype)),
-            None => self.absent(&bytes[at..at + len], Rtype(ask.qtype)),
+            Some(phantom) => self.under(self.entry(phantom.link()), len, rtype),
+            None => self.absent(&bytes[at..at + len], rtype),
         }
     }
 
@@ -73,7 +78,7 @@ impl Tables {
     }
 
     #[inline(always)]
-    fn exact(&self, entry: Entry<'_>, rtype: Rtype) -> Outcome {
+    pub(crate) fn exact(&self, entry: Entry<'_>, rtype: Rtype) -> Outcome {
         if entry.has(flag::CUT | flag::DEPENDS | flag::APEX) {
             if entry.has(flag::APEX) && rtype == Rtype::DS {
                 // the parent's side answers, if we have it (RFC 4035 section 3.1.4.1)

@@ -125,13 +125,23 @@ impl Stats {
     #[inline(always)]
     pub(crate) fn asked(&self, transport: Transport, qtype: u16) {
         self.transports[transport as usize].add(1);
+        self.asked_often(qtype, 1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn asked_often(&self, qtype: u16, times: u64) {
         // one place for all the types that hardly anyone asks for
-        self.types[usize::from(qtype).min(TYPES - 1)].add(1);
+        self.types[usize::from(qtype).min(TYPES - 1)].add(times);
     }
 
     #[inline(always)]
     pub(crate) fn answered(&self, rcode: u16) {
-        self.rcodes[usize::from(rcode).min(23)].add(1);
+        self.answered_often(rcode, 1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn answered_often(&self, rcode: u16, times: u64) {
+        self.rcodes[usize::from(rcode).min(23)].add(times);
     }
 
     #[inline(always)]

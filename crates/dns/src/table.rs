@@ -115,6 +115,18 @@ impl<'t> Entry<'t> {
         u32_at(self.bytes, 8)
     }
 
+    /// The name, in lower case.
+    pub(crate) fn wire(self) -> &'t [u8] {
+        &self.bytes[HEADER_BYTES..HEADER_BYTES + self.name_bytes()]
+    }
+
+    /// The types that have blocks.
+    pub(crate) fn rtypes(self) -> impl Iterator<Item = Rtype> + use<'t> {
+        let begin = self.after_name() + if self.has(flag::LINKED) { 8 } else { 0 };
+        (0..self.types())
+            .map(move |n| Rtype(u16::from_le_bytes([self.bytes[begin + 8 * n], self.bytes[begin + 8 * n + 1]])))
+    }
+
     #[inline(always)]
     pub(crate) fn is_wildcard(self) -> bool {
         self.bytes[HEADER_BYTES..HEADER_BYTES + 2] == *b"\x01*"
@@ -260,6 +272,12 @@ impl Tables {
             }
             bucket_at = if bucket_at + 1 == self.buckets.len() { 0 } else { bucket_at + 1 };
         }
+    }
+
+    /// Every node, in no order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let used = |bucket: &Bucket| bucket.tags[..BUCKET_ENTRIES].iter().take_while(|tag| **tag != 0).count();
+        self.buckets.iter().flat_map(move |bucket| bucket.nodes[..used(bucket)].iter().map(|unit| self.entry(*unit)))
     }
 
     /// The node of a name, in any letter case.

@@ -181,7 +181,7 @@ fn a_root_zone_has_everything_below_it() {
 }
 
 /// A zone drawn from a seed: few labels, so that everything meets everything.
-fn draw(rng: &mut Rng, origin: &str) -> Zone {
+pub(crate) fn draw(rng: &mut Rng, origin: &str) -> Zone {
     let labels = ["a", "b", "c", "*", "d"];
     let pick = |rng: &mut Rng| labels[rng.below(5) as usize];
     let name = |rng: &mut Rng| {
@@ -239,7 +239,7 @@ fn expected(zones: &[&Zone], name: NameRef<'_>, rtype: Rtype) -> Option<Answer> 
     Some(read(&message))
 }
 
-fn shuffled_case(rng: &mut Rng, name: &str) -> String {
+pub(crate) fn shuffled_case(rng: &mut Rng, name: &str) -> String {
     name.chars().map(|c| if rng.chance(0.5) { c.to_ascii_uppercase() } else { c }).collect()
 }
 

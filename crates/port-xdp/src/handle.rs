@@ -4,7 +4,7 @@
 
 use crate::device::{self, Address, Change, Device, Link, Membership, Monitor};
 use crate::open::{Listener, OpenConfig, OpenError, other};
-use bpf::steering::{Counts, Rule};
+use bpf::steering::{Answers, Counts, Rule};
 use bpf::{Steering, SteeringError, Taken};
 use std::collections::BTreeSet;
 use std::io;
@@ -64,6 +64,11 @@ impl Handle {
     /// The program, for single entries.
     pub fn steering(&mut self) -> &mut Steering {
         &mut self.steering
+    }
+
+    /// What the program answers by itself; None when it was opened without.
+    pub fn answers(&self) -> Option<Answers> {
+        self.steering.answers()
     }
 
     /// What the program has counted.

@@ -12,7 +12,7 @@ use crate::slot::Slot;
 use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
 use base::{Arena, Frame, Pool};
 use bpf::capability::{CAP_NET_RAW, missing_of};
-use bpf::steering::Prefix;
+use bpf::steering::{AnswersConfig, Prefix};
 use bpf::{Attach, Config, Steering, SteeringError};
 use port::Facts;
 use rustix::process::{Resource, Rlimit};
@@ -86,6 +86,9 @@ pub struct OpenConfig {
     /// take every frame, whoever it is for, and hear those for other hardware addresses too: for who passes frames on. What
     /// else is to be taken then means nothing.
     pub everything: bool,
+    /// what the program in the driver answers by itself, once [`Handle::answers`] are filled in; its `mtu` and
+    /// `partial_checksums` are the interface's, whatever stands there
+    pub answers: Option<AnswersConfig>,
     /// senders to hear, all when empty
     pub allow: Vec<Prefix>,
     /// senders not to hear
@@ -121,6 +124,7 @@ impl OpenConfig {
             listeners: Vec::new(),
             own: Vec::new(),
             everything: false,
+            answers: None,
             allow: Vec::new(),
             deny: Vec::new(),
             rx_slots: 2048,
@@ -464,6 +468,12 @@ fn chunk_bytes(device: &Device, mode: Mode) -> Result<u16, OpenError> {
     })
 }
 
+/// Whether checksums may be left to a device that does not exist. Receive offload leaves the sums of what it merged to one,
+/// too, and comes before a program in the receive path.
+fn is_virtual(device: &Device, mode: Mode) -> bool {
+    device.is_virtual_link() || mode == Mode::Generic
+}
+
 /// How long a program of our own may take to go.
 const OWN_PROGRAM_GOES: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(5);
@@ -480,7 +490,13 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
     let mode = attempt.mode;
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
-    let maps = Config { queues: device.rx_queues, mac: device.mac, everything: config.everything, ..Config::default() };
+    let answers = config.answers.as_ref().map(|answers| AnswersConfig {
+        mtu: device.mtu.min(usize::from(u16::MAX)) as u16,
+        partial_checksums: is_virtual(device, mode),
+        ..answers.clone()
+    });
+    let everything = config.everything;
+    let maps = Config { queues: device.rx_queues, mac: device.mac, everything, answers, ..Config::default() };
     let steering = load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
     if device.running {
@@ -583,8 +599,7 @@ fn finish(
         mac: device.mac,
         mtu: device.mtu,
         frame_bytes: usize::from(chunk_bytes - base::arena::HEADROOM_BYTES),
-        // receive offload leaves the sums of what it merged to a device, too, and comes before a program in the receive path
-        virtual_link: device.is_virtual_link() || mode == Mode::Generic,
+        virtual_link: is_virtual(&device, mode),
     };
     let pieces = made.pieces;
     let mut busy_polling = BusyPolling::Off;

@@ -1,0 +1,383 @@
+//! The program run by the kernel on frames of ours (BPF_PROG_TEST_RUN), held against a slow twin in [`model`]. Needs root.
+
+mod model;
+
+use super::*;
+use crate::steering::{Config, Prefix, Rule, Steering, TCP, Taken, UDP};
+use aya::programs::{TestRun, TestRunOptions};
+use base::rng::Rng;
+use model::{Frame, Held, checksum, pseudo};
+
+const PASS: u32 = 2;
+const DROP: u32 = 1;
+const TX: u32 = 3;
+
+/// The program with these names, on no interface.
+struct Bed {
+    steering: Steering,
+    held: Vec<Held>,
+}
+
+fn config() -> Config {
+    let listeners = vec![("192.0.2.1".parse().unwrap(), 53), ("::".parse().unwrap(), 53)];
+    let answers = AnswersConfig {
+        names: 8000,
+        zones: 4,
+        edns_bytes: 1232,
+        mtu: 1500,
+        partial_checksums: false,
+        seed: 0x0123_4567_89ab_cdef,
+        listeners,
+    };
+    Config { answers: Some(answers), ..Config::default() }
+}
+
+impl Bed {
+    fn new(held: Vec<Held>) -> Bed {
+        Bed::with(&config(), held)
+    }
+
+    fn with(config: &Config, held: Vec<Held>) -> Bed {
+        let mut steering = Steering::prepare(1, config).expect("the program; the tests of this crate need root");
+        for (address, protocol, port) in
+            [("192.0.2.1", UDP, 53), ("2001:db8::1", UDP, 53), ("192.0.2.1", UDP, 7), ("192.0.2.1", TCP, 53)]
+        {
+            steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
+        }
+        let bed = Bed { steering, held };
+        bed.fill().start().unwrap();
+        bed
+    }
+
+    fn fill(&self) -> Fill {
+        let mut fill = self.steering.answers().unwrap().fill();
+        for held in &self.held {
+            assert!(held.put(&mut fill), "{held:?}");
+        }
+        fill
+    }
+
+    /// What becomes of a frame.
+    fn run(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+        let program = crate::steering::xdp(&mut self.steering.program, &config()).unwrap();
+        let mut out = vec![0; 4096];
+        let run = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
+        let result = program.test_run(run).unwrap();
+        out.truncate(result.data_size_out as usize);
+        (result.return_value, out)
+    }
+
+    fn answered(&self) -> u64 {
+        let counts = self.steering.counts();
+        ["4", "6"].map(|family| counts.get("steering_answered_total", family).unwrap()).iter().sum()
+    }
+
+    /// Runs a frame and compares with the twin.
+    fn compare(&mut self, frame: &[u8], what: &dyn std::fmt::Debug) -> bool {
+        let expected = model::answer(&self.held, frame, 1232, 1500);
+        let (before, (action, out)) = (self.answered(), self.run(frame));
+        let answers = u64::from(expected.is_some());
+        match expected {
+            Some(expected) => assert_eq!((action, &out), (TX, &expected), "{what:?}"),
+            None => assert_eq!((action, &out[..]), (PASS, frame), "{what:?}"),
+        }
+        assert_eq!(self.answered() - before, answers, "{what:?}");
+        answers == 1
+    }
+}
+
+/// A name of so many octets in wire form, in lower case.
+fn name(bytes: usize) -> Vec<u8> {
+    let mut wire = Vec::new();
+    while wire.len() + 1 < bytes {
+        // no label may leave a single octet, which no label fills
+        let left = bytes - 1 - wire.len();
+        let label = (if left <= 64 { left } else { 62.min(left - 2) }) - 1;
+        wire.push(label as u8);
+        wire.extend((0..label).map(|n| b'a' + ((n + bytes) % 26) as u8));
+    }
+    wire.push(0);
+    assert_eq!(wire.len(), bytes);
+    wire
+}
+
+/// Names of every length but 2, whose bodies are of every length modulo 16, short and long, whole and cut.
+fn names() -> Vec<Held> {
+    let lengths = std::iter::once(1).chain(3..=255);
+    lengths.map(|bytes| Held::new(name(bytes), (bytes * 7) % if bytes % 3 == 0 { 1200 - bytes } else { 88 })).collect()
+}
+
+#[test]
+fn every_name_family_size_and_case_is_answered_as_the_twin_does() {
+    let rng = &mut Rng::new(7);
+    let mut bed = Bed::new(names());
+    let (mut answered, mut frames) = (0, 0);
+    for held in bed.held.clone() {
+        for n in 0..12 {
+            let mut frame = Frame::question(&held.name, [1, 28, 65_280, 7][n % 4]);
+            frame.v6 = n % 2 == 1;
+            frame.tag = n % 3 == 0;
+            frame.opt = [None, Some(0), Some(512), Some(900), Some(1232), Some(4096)][n % 6];
+            frame.flags = rng.next_u64() as u8 & 0x07;
+            for octet in &mut frame.name {
+                if rng.chance(0.5) {
+                    octet.make_ascii_uppercase();
+                }
+            }
+            answered += usize::from(bed.compare(&frame.bytes(), &frame));
+            frames += 1;
+        }
+    }
+    // but for type 7, whose answers are left to the socket, and what has no cut so small
+    assert!(answered > frames / 2, "{answered} of {frames}");
+}
+
+/// Makes something else of a message or a frame.
+type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
+
+#[test]
+fn what_is_not_plain_goes_on_as_it_came() {
+    let held = Held::new(name(20), 30);
+    let mut bed = Bed::new(vec![held.clone()]);
+    let plain = || Frame::question(&held.name, 1);
+    assert!(bed.compare(&plain().bytes(), &"plain"));
+    let edns = || Frame { opt: Some(1232), ..plain() };
+    assert!(bed.compare(&edns().bytes(), &"edns"));
+    let message: [(&str, Change<'_>); 19] = [
+        ("a response", &|m| m[2] |= 0x80),
+        ("another opcode", &|m| m[2] |= 0x28),
+        ("no question", &|m| m[5] = 0),
+        ("two questions", &|m| m[5] = 2),
+        ("an answer", &|m| m[7] = 1),
+        ("an authority", &|m| m[9] = 1),
+        ("two additional records", &|m| m[11] = 2),
+        ("an OPT record that is not counted", &|m| m[11] = 0),
+        ("a name that is not held", &|m| m[14] ^= 1),
+        ("a pointer", &|m| m[12] = 0xc0),
+        ("class CH", &|m| m[35] = 3),
+        ("class 257", &|m| m[34] = 1),
+        ("a name in OPT", &|m| m[36] = 1),
+        ("no OPT", &|m| m[38] = 1),
+        ("an upper RCODE", &|m| m[41] = 1),
+        ("version 1", &|m| m[42] = 1),
+        ("DO", &|m| m[43] = 0x80),
+        ("an option", &|m| {
+            m[46] = 12;
+            m.extend([0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+        }),
+        ("an octet behind", &|m| m.push(0)),
+    ];
+    for (what, change) in message {
+        for v6 in [false, true] {
+            let frame = Frame { v6, ..edns() };
+            let mut message = frame.message();
+            change(&mut message);
+            assert!(!bed.compare(&frame.around(&message), &what), "{what}");
+        }
+    }
+    for (what, rtype) in [("IXFR", 251), ("AXFR", 252), ("ANY", 255), ("DS", 43), ("a type that is left out", 7)] {
+        assert!(!bed.compare(&Frame { rtype, ..plain() }.bytes(), &what), "{what}");
+    }
+}
+
+#[test]
+fn what_the_stack_would_drop_goes_on_as_it_came() {
+    let held = Held::new(name(20), 30);
+    let mut bed = Bed::new(vec![held.clone()]);
+    let plain = |v6| Frame { v6, ..Frame::question(&held.name, 1) };
+    let outside: [(&str, bool, Change<'_>); 17] = [
+        ("a group's address", false, &|f| f[0] |= 1),
+        ("from a group's hardware address", false, &|f| f[6] |= 1),
+        ("two tags", false, &|f| {
+            f.splice(12..12, [0x81, 0, 0, 1, 0x81, 0, 0, 2]);
+        }),
+        ("another port", false, &|f| f[37] = 54),
+        ("another service", false, &|f| f[37] = 7),
+        ("another address", false, &|f| f[33] = 2),
+        ("options", false, &|f| {
+            f[14] = 0x46;
+            f.splice(34..34, [1, 1, 1, 0]);
+        }),
+        ("more fragments", false, &|f| f[20] = 0x20),
+        ("a later fragment", false, &|f| f[21] = 1),
+        ("a wrong header checksum", false, &|f| f[24] ^= 1),
+        ("a wrong checksum", false, &|f| f[40] ^= 1),
+        ("a wrong checksum over IPv6", true, &|f| f[60] ^= 1),
+        ("no checksum over IPv6", true, &|f| f[60..62].fill(0)),
+        ("a frame that ends early", false, &|f| f.truncate(60)),
+        ("a length of its own", false, &|f| f[39] -= 1),
+        ("from port 0", true, &|f| f[54..56].fill(0)),
+        ("an extension header", true, &|f| f[20] = 0),
+    ];
+    for (what, v6, change) in outside {
+        let mut frame = plain(v6).bytes();
+        change(&mut frame);
+        assert!(!bed.compare(&frame, &what), "{what}");
+    }
+    for from in [[0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255], [192, 0, 2, 1]] {
+        let frame = Frame { from4: from, ..plain(false) };
+        assert!(!bed.compare(&frame.bytes(), &from), "{from:?}");
+    }
+    for from in ["::", "::1", "::ffff:198.51.100.7", "ff02::1", "2001:db8::1"] {
+        let frame = Frame { from6: from.parse().unwrap(), ..plain(true) };
+        assert!(!bed.compare(&frame.bytes(), &from), "{from}");
+    }
+}
+
+#[test]
+fn checksums_may_be_left_out_or_to_a_device() {
+    let held = Held::new(name(20), 30);
+    let frame = |v6| Frame { v6, ..Frame::question(&held.name, 1) };
+    let mut partial = config();
+    partial.answers.as_mut().unwrap().partial_checksums = true;
+    for (config, takes) in [(config(), false), (partial, true)] {
+        let mut bed = Bed::with(&config, vec![held.clone()]);
+        for v6 in [false, true] {
+            let whole = frame(v6).bytes();
+            let (action, expected) = bed.run(&whole);
+            assert_eq!(action, TX);
+            let udp = if v6 { 54 } else { 34 };
+            let mut open = whole.clone();
+            let sum = !checksum(&pseudo(&whole, 14, v6, whole.len() - udp));
+            open[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+            let (action, out) = bed.run(&open);
+            assert_eq!(action == TX, takes, "{v6}");
+            assert!(!takes || out == expected);
+            if !v6 {
+                let mut without = whole;
+                without[40..42].fill(0);
+                assert_eq!(bed.run(&without), (TX, expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn lists_come_first() {
+    let held = Held::new(name(20), 30);
+    let mut bed = Bed::new(vec![held.clone()]);
+    let frame = Frame::question(&held.name, 1);
+    let from = Prefix { address: frame.from4.into(), bits: 24 };
+    bed.steering.add_prefix(from, Rule::Deny).unwrap();
+    assert_eq!(bed.run(&frame.bytes()).0, DROP);
+    bed.steering.remove_prefix(from).unwrap();
+    bed.steering.add_prefix(Prefix { address: [203, 0, 113, 0].into(), bits: 24 }, Rule::Allow).unwrap();
+    assert_eq!(bed.run(&frame.bytes()).0, DROP);
+    bed.steering.add_prefix(from, Rule::Allow).unwrap();
+    assert_eq!(bed.run(&frame.bytes()).0, TX);
+}
+
+/// The key that is compared without a lookup says whose it is, too.
+#[test]
+fn a_sole_listener_is_answered_for_when_it_is_the_service_s() {
+    let held = Held::new(name(20), 30);
+    for (port, action) in [(53, TX), (7, PASS)] {
+        let mut bed = Bed::new(vec![held.clone()]);
+        let taken: Vec<Taken> = bed.steering.taken().copied().collect();
+        for gone in taken.iter().filter(|taken| taken.port != port || taken.address.is_ipv6() || taken.protocol == TCP)
+        {
+            bed.steering.release(gone).unwrap();
+        }
+        assert_eq!(bed.steering.taken().count(), 1);
+        assert_eq!(bed.run(&Frame { port, ..Frame::question(&held.name, 1) }.bytes()).0, action, "{port}");
+    }
+}
+
+#[test]
+fn any_bit_changed_anywhere_is_judged_as_by_the_twin() {
+    let rng = &mut Rng::new(11);
+    let mut bed = Bed::new(vec![Held::new(name(20), 30), Held::new(name(61), 700), Held::new(name(1), 3)]);
+    let mut answered = 0;
+    for n in 0..20_000 {
+        let held = &bed.held[n % 3];
+        let mut frame = Frame::question(&held.name, [1, 28, 6][n / 3 % 3]);
+        frame.v6 = rng.chance(0.5);
+        frame.tag = rng.chance(0.3);
+        frame.opt = rng.chance(0.5).then_some(1232);
+        let mut message = frame.message();
+        for _ in 0..rng.below(3) {
+            let at = rng.below(message.len() as u64) as usize;
+            message[at] ^= 1 << rng.below(8);
+        }
+        let mut bytes = frame.around(&message);
+        if rng.chance(0.2) {
+            let at = 12 + rng.below(bytes.len() as u64 - 12) as usize;
+            bytes[at] ^= 1 << rng.below(8);
+        }
+        answered += usize::from(bed.compare(&bytes, &bytes.clone()));
+    }
+    assert!(answered > 5000, "{answered}");
+}
+
+#[test]
+fn generations_replace_each_other_at_once_and_leave_nothing() {
+    let (old, new) = (Held::new(name(20), 30), Held::new(name(20), 300));
+    let mut bed = Bed::new(vec![old.clone()]);
+    let answers = bed.steering.answers().unwrap();
+    let frame = Frame { opt: Some(1232), ..Frame::question(&old.name, 1) };
+    let question = frame.bytes();
+    let (_, first) = bed.run(&question);
+    bed.held = vec![new.clone(), Held::new(name(21), 30)];
+    drop(bed.fill());
+    assert_eq!(bed.run(&question).1, first, "what is not put in force is not answered from");
+    for _ in 0..50 {
+        let fill = bed.fill();
+        assert_eq!(bed.run(&question).1.len(), first.len());
+        fill.start().unwrap();
+        assert!(bed.compare(&question, &"the new one"));
+        bed.held = vec![old.clone()];
+        bed.fill().start().unwrap();
+        assert_eq!(bed.run(&question).1, first);
+        bed.held = vec![new.clone()];
+    }
+    assert_eq!(answers.entries().1, 0);
+    answers.stop().unwrap();
+    assert_eq!((bed.run(&question).0, answers.entries()), (PASS, (0, 0)));
+    let maps = answers.lock();
+    assert_eq!((maps.short.keys().count(), maps.long.keys().count()), (0, 0), "nothing stays");
+}
+
+#[test]
+fn a_name_goes_in_whole_or_not_at_all() {
+    let mut small = config();
+    small.answers.as_mut().unwrap().names = 2;
+    let mut bed = Bed::with(&small, vec![Held::new(name(20), 30)]);
+    let answers = bed.steering.answers().unwrap();
+    let mut fill = answers.fill();
+    let all = [Held::new(name(20), 30), Held::new(name(21), 30), Held::new(name(22), 30)];
+    assert_eq!(all.iter().map(|held| held.put(&mut fill)).collect::<Vec<_>>(), [true, true, false]);
+    assert!(!all[0].put(&mut fill), "twice");
+    fill.start().unwrap();
+    bed.held = all[..2].to_vec();
+    for held in &all {
+        for rtype in [1, 28] {
+            bed.compare(&Frame::question(&held.name, rtype).bytes(), &held);
+        }
+    }
+    // whose answer to all other types has no room takes none of those
+    let mut fill = answers.fill();
+    let cut = Cut { bytes: 1217, answer: 0, authority: 9, additional: 0, truncated: false };
+    let body = [0; 1217];
+    let large = Answer { nxdomain: false, authoritative: true, zone: 0, body: &body, cuts: &[cut] };
+    let others = Which::Others { but_any: false, but_ds: false };
+    assert!(!fill.put(&all[0].name, &[(others, large.clone())]).unwrap());
+    // while one type of that kind is left to the socket
+    assert!(fill.put(&all[0].name, &[(Which::Type(1), large), (others, all[0].others())]).unwrap());
+    fill.start().unwrap();
+    assert_eq!(bed.run(&Frame::question(&all[0].name, 1).bytes()).0, PASS);
+    assert_eq!(bed.run(&Frame::question(&all[0].name, 2).bytes()).0, TX);
+}
+
+#[test]
+fn answers_are_counted_by_family_type_and_zone() {
+    let held = Held::new(name(20), 700);
+    let mut bed = Bed::new(vec![held.clone()]);
+    for (v6, rtype, opt) in [(false, 1, Some(1232)), (true, 28, None), (true, 65_280, Some(512)), (true, 1, Some(1232))]
+    {
+        assert!(bed.compare(&Frame { v6, opt, ..Frame::question(&held.name, rtype) }.bytes(), &rtype));
+    }
+    let answered = bed.steering.answers().unwrap().answered().unwrap();
+    assert_eq!((answered.families, answered.truncated), ([1, 3], 1));
+    assert_eq!((answered.types[1], answered.types[28], answered.types[259]), (2, 1, 1));
+    assert_eq!(answered.zones, [[0, 0], [3, 0], [0, 1], [0, 0]]);
+}

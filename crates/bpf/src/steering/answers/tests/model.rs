@@ -1,0 +1,279 @@
+//! What the program ought to do, the slow and obvious way; and frames to try it with.
+
+use super::super::{Answer, Cut, Fill, Which};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A name with answers to types 1 and 28, none to be sent for type 7, and one for all others.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) name: Vec<u8>,
+    body: Vec<u8>,
+    cuts: Vec<Cut>,
+}
+
+const OTHERS_BODY: [u8; 21] = *b"what else it may hold";
+const OTHERS_CUT: [Cut; 1] = [Cut { bytes: 21, answer: 0, authority: 1, additional: 0, truncated: false }];
+
+impl Held {
+    pub(super) fn new(name: Vec<u8>, body_bytes: usize) -> Held {
+        let body: Vec<u8> = (0..body_bytes).map(|n| (n * 37 + name.len()) as u8).collect();
+        let whole = Cut { bytes: body_bytes as u16, answer: 2, authority: 1, additional: 300, truncated: false };
+        let part = Cut { bytes: body_bytes as u16 / 3, answer: 1, authority: 0, additional: 0, truncated: true };
+        let cuts = if body_bytes > 88 { vec![part, whole] } else { vec![whole] };
+        Held { name, body, cuts }
+    }
+
+    fn data(&self) -> Answer<'_> {
+        let authoritative = self.name.len().is_multiple_of(2);
+        Answer { nxdomain: false, authoritative, zone: 1, body: &self.body, cuts: &self.cuts }
+    }
+
+    pub(super) fn others(&self) -> Answer<'_> {
+        Answer { nxdomain: true, authoritative: true, zone: 2, body: &OTHERS_BODY, cuts: &OTHERS_CUT }
+    }
+
+    pub(super) fn put(&self, fill: &mut Fill) -> bool {
+        let left = Answer { cuts: &[], ..self.data() };
+        // the one for all others first: the order is the callee's to choose
+        let all = [
+            (Which::Others { but_any: true, but_ds: true }, self.others()),
+            (Which::Type(1), self.data()),
+            (Which::Type(28), self.data()),
+            (Which::Type(7), left),
+        ];
+        fill.put(&self.name, &all).unwrap()
+    }
+
+    fn find(&self, rtype: u16) -> Option<Answer<'_>> {
+        match rtype {
+            1 | 28 => Some(self.data()),
+            7 | 43 | 251 | 252 | 255 => None,
+            _ => Some(self.others()),
+        }
+    }
+}
+
+/// A question in a frame.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub(super) v6: bool,
+    pub(super) tag: bool,
+    pub(super) from4: [u8; 4],
+    pub(super) from6: Ipv6Addr,
+    pub(super) port: u16,
+    pub(super) flags: u8,
+    pub(super) name: Vec<u8>,
+    pub(super) rtype: u16,
+    pub(super) opt: Option<u16>,
+}
+
+impl Frame {
+    pub(super) fn question(name: &[u8], rtype: u16) -> Frame {
+        Frame {
+            v6: false,
+            tag: false,
+            from4: [198, 51, 100, 7],
+            from6: "2001:db8:7::7".parse().unwrap(),
+            port: 53,
+            flags: 1,
+            name: name.to_vec(),
+            rtype,
+            opt: None,
+        }
+    }
+
+    pub(super) fn message(&self) -> Vec<u8> {
+        let mut message = vec![0xab, 0xcd, self.flags, 0x30, 0, 1, 0, 0, 0, 0, 0, self.opt.is_some().into()];
+        message.extend(&self.name);
+        message.extend(self.rtype.to_be_bytes());
+        message.extend([0, 1]);
+        if let Some(size) = self.opt {
+            message.extend([0, 0, 41]);
+            message.extend(size.to_be_bytes());
+            message.extend([0; 6]);
+        }
+        message
+    }
+
+    /// The frame around a message, with everything about it right.
+    pub(super) fn around(&self, message: &[u8]) -> Vec<u8> {
+        let tag: &[u8] = if self.tag { &[0x81, 0, 0x20, 5] } else { &[] };
+        let kind: [u8; 2] = if self.v6 { [0x86, 0xdd] } else { [8, 0] };
+        let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2], tag, &kind].concat();
+        let ip_at = frame.len();
+        let bytes = (8 + message.len()) as u16;
+        if self.v6 {
+            frame.extend([0x6b, 0xcd, 0xef, 0x12]);
+            frame.extend(bytes.to_be_bytes());
+            frame.extend([17, 61]);
+            frame.extend(self.from6.octets());
+            frame.extend("2001:db8::1".parse::<Ipv6Addr>().unwrap().octets());
+        } else {
+            frame.extend([0x45, 0x03]);
+            frame.extend((20 + bytes).to_be_bytes());
+            frame.extend([0x12, 0x34, 0x40, 0, 61, 17, 0, 0]);
+            frame.extend(self.from4);
+            frame.extend([192, 0, 2, 1]);
+            let sum = checksum(&frame[ip_at..]);
+            frame[ip_at + 10..ip_at + 12].copy_from_slice(&sum.to_be_bytes());
+        }
+        let udp_at = frame.len();
+        frame.extend(40_000u16.to_be_bytes());
+        frame.extend(self.port.to_be_bytes());
+        frame.extend(bytes.to_be_bytes());
+        frame.extend([0, 0]);
+        frame.extend(message);
+        close_udp(&mut frame, ip_at, udp_at, self.v6);
+        // what Ethernet fills short frames up to
+        frame.resize(frame.len().max(60), 0);
+        frame
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.around(&self.message())
+    }
+}
+
+/// The Internet checksum (RFC 1071), zero where a checksum verifies.
+pub(super) fn checksum(octets: &[u8]) -> u16 {
+    let mut sum = 0u32;
+    for pair in octets.chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// The pseudo-header of the datagram of so many octets in the packet at `ip_at`.
+pub(super) fn pseudo(frame: &[u8], ip_at: usize, v6: bool, bytes: usize) -> Vec<u8> {
+    let ends = if v6 { &frame[ip_at + 8..ip_at + 40] } else { &frame[ip_at + 12..ip_at + 20] };
+    [ends, &(bytes as u32).to_be_bytes(), &[0, 0, 0, 17]].concat()
+}
+
+fn close_udp(frame: &mut [u8], ip_at: usize, udp_at: usize, v6: bool) {
+    let all = [&pseudo(frame, ip_at, v6, frame.len() - udp_at), &frame[udp_at..]].concat();
+    let sum = match checksum(&all) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    frame[udp_at + 6..udp_at + 8].copy_from_slice(&u16::to_be_bytes(sum));
+}
+
+fn be16(octets: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*octets.get(at)?, *octets.get(at + 1)?]))
+}
+
+/// The frame that answers `frame`, if the program is to answer it.
+pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize) -> Option<Vec<u8>> {
+    let tagged = matches!(be16(frame, 12)?, 0x8100 | 0x88a8);
+    let ip_at = if tagged { 18 } else { 14 };
+    if (frame[0] | frame[6]) & 1 != 0 {
+        return None;
+    }
+    let v6 = match be16(frame, ip_at - 2)? {
+        0x0800 => false,
+        0x86dd => true,
+        _ => return None,
+    };
+    let ip = frame.get(ip_at..)?;
+    let udp_at = ip_at + if v6 { 40 } else { 20 };
+    let udp_bytes_in = usize::from(be16(frame, udp_at + 4)?);
+    let header_is_right = if v6 {
+        let (from, to) = (address6(&ip[8..24]), address6(&ip[24..40]));
+        let to_us = to == "2001:db8::1".parse::<Ipv6Addr>().unwrap();
+        let odd = from.is_multicast() || from.octets()[..8] == [0; 8] || from == to;
+        ip[0] >> 4 == 6 && ip[6] == 17 && usize::from(be16(ip, 4)?) == udp_bytes_in && to_us && !odd
+    } else {
+        let (from, to) = (Ipv4Addr::from([ip[12], ip[13], ip[14], ip[15]]), &ip[16..20]);
+        let odd = matches!(from.octets()[0], 0 | 127 | 224..) || from.octets() == to;
+        let whole = be16(ip, 6)? & 0x3fff == 0 && usize::from(be16(ip, 2)?) == 20 + udp_bytes_in;
+        ip[0] == 0x45 && ip[9] == 17 && whole && to == [192, 0, 2, 1] && !odd && checksum(&ip[..20]) == 0
+    };
+    let udp = frame.get(udp_at..udp_at + udp_bytes_in)?;
+    if !header_is_right || udp.len() < 8 || be16(udp, 0)? == 0 || be16(udp, 2)? != 53 {
+        return None;
+    }
+    match be16(udp, 6)? {
+        0 if v6 => return None,
+        0 => {}
+        _ if checksum(&[&pseudo(frame, ip_at, v6, udp.len()), udp].concat()) != 0 => return None,
+        _ => {}
+    }
+    let most = mtu - (udp_at - ip_at) - 8;
+    let message = reply(held, &udp[8..], udp_bytes, most)?;
+    let mut out = [&frame[6..12], &frame[..6], &frame[12..ip_at]].concat();
+    let bytes = (8 + message.len()) as u16;
+    if v6 {
+        out.extend([0x60, 0, 0, 0]);
+        out.extend(bytes.to_be_bytes());
+        out.extend([17, 64]);
+        out.extend(&ip[24..40]);
+        out.extend(&ip[8..24]);
+    } else {
+        out.extend([0x45, 0]);
+        out.extend((20 + bytes).to_be_bytes());
+        out.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+        out.extend(&ip[16..20]);
+        out.extend(&ip[12..16]);
+        let sum = checksum(&out[ip_at..]);
+        out[ip_at + 10..ip_at + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    out.extend([udp[2], udp[3], udp[0], udp[1]]);
+    out.extend(bytes.to_be_bytes());
+    out.extend([0, 0]);
+    out.extend(message);
+    close_udp(&mut out, ip_at, udp_at, v6);
+    Some(out)
+}
+
+fn address6(octets: &[u8]) -> Ipv6Addr {
+    Ipv6Addr::from(<[u8; 16]>::try_from(octets).unwrap())
+}
+
+/// Octets of the name at the front of `octets`, uncompressed.
+fn name_bytes(octets: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match usize::from(*octets.get(at)?) {
+            0 => return (at < 255).then_some(at + 1),
+            label @ 1..=63 => at += 1 + label,
+            _ => return None,
+        }
+    }
+}
+
+fn reply(held: &[Held], message: &[u8], udp_bytes: u16, most: usize) -> Option<Vec<u8>> {
+    if message.len() < 12 || message[2] & 0xf8 != 0 || message[4..11] != [0, 1, 0, 0, 0, 0, 0] {
+        return None;
+    }
+    let name = message[12..].get(..name_bytes(&message[12..])?)?;
+    let end = 12 + name.len() + 4;
+    let rtype = be16(message, end - 4)?;
+    if be16(message, end - 2)? != 1 {
+        return None;
+    }
+    let opt = match (message[11], &message[end..]) {
+        (0, []) => None,
+        (1, [0, 0, 41, high, low, 0, 0, 0, 0, 0, 0]) => Some(u16::from_be_bytes([*high, *low])),
+        _ => return None,
+    };
+    let lower = name.to_ascii_lowercase();
+    let answer = held.iter().find(|held| held.name == lower)?.find(rtype)?;
+    let (limit, after) = opt.map_or((512, 0), |size| (size.clamp(512, udp_bytes), 11));
+    let limit = usize::from(limit).min(most);
+    let cut = answer.cuts.iter().rfind(|cut| end + usize::from(cut.bytes) + after <= limit)?;
+    let mut out = message[..end].to_vec();
+    let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+    out[2] = 0x80 | bit(answer.authoritative, 4) | bit(cut.truncated, 2) | message[2] & 1;
+    out[3] = bit(answer.nxdomain, 3);
+    for (at, count) in [(6, cut.answer), (8, cut.authority), (10, cut.additional + u16::from(opt.is_some()))] {
+        out[at..at + 2].copy_from_slice(&count.to_be_bytes());
+    }
+    out.extend(&answer.body[..usize::from(cut.bytes)]);
+    if opt.is_some() {
+        out.extend([0, 0, 41]);
+        out.extend(udp_bytes.to_be_bytes());
+        out.extend([0; 6]);
+    }
+    Some(out)
+}

@@ -1,0 +1,217 @@
+//! Answers with a fixed form: what follows the question does not depend on the question's letters, so that whoever knows a
+//! name and a type can put the answer together by copying. It is for who answers in front of the service, in the driver.
+//!
+//! Of a fixed form is what is answered from a prepared block: data, NODATA, referrals and NXDOMAIN, of every name that has
+//! them. Left out: what is composed when it is asked for (below a DNAME, aliases of large sets, DS above an inner zone), since
+//! it may repeat the question's letters; what no zone answers (REFUSED has an option in its OPT record); and everything that
+//! is no plain question (see [`crate::question`]).
+//!
+//! How much of an answer is sent depends on what the client takes. Since sets leave from the end, each size sends the first
+//! octets of one body: an [`Answer`] has one [`Cut`] for each of them that a client may get.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::block::{Block, Counts};
+use crate::compose::NAME_AT;
+use crate::reference::rcode;
+use crate::resolve::Outcome;
+use crate::stats::{Stats, Transport};
+use crate::table::{Entry, Key, Tables, flag};
+use zone::{NameRef, Rtype};
+
+/// Octets of an OPT record without options.
+const OPT_BYTES: usize = 11;
+/// What every client takes (RFC 1035 section 2.3.4).
+const PLAIN_BYTES: usize = 512;
+
+/// An answer, as it follows the question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// NXDOMAIN, or else NOERROR
+    pub nxdomain: bool,
+    /// whether AA is set
+    pub authoritative: bool,
+    /// a number of the zone, for [`Elsewhere`], that lasts as long as tables have the zone
+    pub zone: u32,
+    /// the records of all sections, without the OPT record
+    pub body: Vec<u8>,
+    /// what of the body may be sent, from the least on; never empty
+    pub cuts: Vec<Cut>,
+}
+
+/// What a client gets that takes no larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// octets of the body
+    pub bytes: u16,
+    /// records of the answer section
+    pub answer: u16,
+    /// records of the authority section
+    pub authority: u16,
+    /// records of the additional section, without the OPT record
+    pub additional: u16,
+    /// whether TC is set
+    pub truncated: bool,
+}
+
+/// Which questions for a name an answer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// those for one type
+    Type(Rtype),
+    /// those for every type that is not listed, but for transfers and those said here
+    Others {
+        /// questions for ANY are not among them
+        but_any: bool,
+        /// questions for DS are not among them
+        but_ds: bool,
+    },
+}
+
+/// A name that exists, with all of its answers.
+#[derive(Clone, Copy)]
+pub struct Fixed<'t> {
+    tables: &'t Tables,
+    entry: Entry<'t>,
+}
+
+impl std::fmt::Debug for Fixed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fixed({:?})", self.wire())
+    }
+}
+
+impl<'t> Fixed<'t> {
+    /// The name, in lower case and wire form.
+    pub fn wire(&self) -> &'t [u8] {
+        self.entry.wire()
+    }
+
+    /// The answers to clients that take at most `udp_bytes` octets. One that is None cannot be given in this way; then its type
+    /// must not be taken for one of the others.
+    pub fn answers(&self, udp_bytes: u16) -> Vec<(For, Option<Answer>)> {
+        let Fixed { tables, entry } = *self;
+        let answer = |rtype| tables.fixed_of(tables.exact(entry, rtype), entry.name_bytes(), udp_bytes);
+        let mut types: Vec<Rtype> = entry.rtypes().collect();
+        let but_any = !entry.has(flag::CUT) && !types.is_empty();
+        // the zone around this one answers
+        let but_ds = entry.has(flag::APEX) && tables.zones[entry.zone() as usize].parent.is_some();
+        let absent = (65_280..=65_534).map(Rtype).find(|rtype| !types.contains(rtype));
+        if entry.has(flag::CUT) && !types.contains(&Rtype::DS) {
+            types.push(Rtype::DS);
+        }
+        let others = absent.map(|rtype| (For::Others { but_any, but_ds }, answer(rtype)));
+        types.iter().map(|rtype| (For::Type(*rtype), answer(*rtype))).chain(others).collect()
+    }
+}
+
+impl Tables {
+    /// The names that exist and are answered in a fixed form, in no order.
+    pub fn fixed(&self) -> impl Iterator<Item = Fixed<'_>> {
+        let entries = self.entries().filter(|entry| !entry.has(flag::PHANTOM | flag::DEPENDS));
+        entries.map(|entry| Fixed { tables: self, entry })
+    }
+
+    /// The answer of a fixed form to one question, for a name that need not exist. `udp_bytes` as for [`Fixed::answers`].
+    pub fn fixed_answer(&self, name: NameRef<'_>, rtype: Rtype, udp_bytes: u16) -> Option<Answer> {
+        let wire = name.as_wire();
+        if matches!(rtype, Rtype::AXFR | Rtype::IXFR) {
+            return None;
+        }
+        let key = Key::new(self.seed, wire, 0, wire.len());
+        self.fixed_of(self.resolve_name(&key, wire, 0, wire.len(), rtype), wire.len(), udp_bytes)
+    }
+
+    fn fixed_of(&self, outcome: Outcome, name_bytes: usize, udp_bytes: u16) -> Option<Answer> {
+        let Outcome::Block { unit, delta, rcode, zone, .. } = outcome else { return None };
+        let block = Block::at(&self.arena, unit);
+        let nxdomain = match rcode.unwrap_or(block.rcode()) {
+            0 => false,
+            rcode::NXDOMAIN => true,
+            _ => return None,
+        };
+        let around = NAME_AT + name_bytes + 4;
+        let cuts = cuts(block, around, usize::from(udp_bytes).max(PLAIN_BYTES));
+        let mut body = block.body_onwards()[..usize::from(cuts.last()?.bytes)].to_vec();
+        block.relocate(&mut body, delta);
+        let zone = self.counted.slot(zone)?;
+        Some(Answer { nxdomain, authoritative: block.is_authoritative(), zone, body, cuts })
+    }
+}
+
+/// What of a block may be sent with `around` octets around it in a message of at most `most`: what also fits with less is left
+/// out.
+fn cuts(block: Block<'_>, around: usize, most: usize) -> Vec<Cut> {
+    let (whole, needed) = (block.body_bytes(), block.needed_bytes());
+    let parts = std::iter::once((0, Counts::default())).chain(block.parts().take_while(|(end, _)| *end < whole));
+    let all = parts.chain([(whole, block.counts())]).take_while(|(end, _)| around + end <= most);
+    let all: Vec<_> = all.collect();
+    // nobody takes less than this
+    let least = all.iter().rposition(|(end, _)| around + end + OPT_BYTES <= PLAIN_BYTES).unwrap_or(0);
+    let cut = |(end, counts): &(usize, Counts)| Cut {
+        bytes: *end as u16,
+        answer: counts.answer,
+        authority: counts.authority,
+        additional: counts.additional,
+        truncated: *end < needed,
+    };
+    all[least..].iter().map(cut).collect()
+}
+
+/// What was answered in front of the service from the tables' answers, as totals since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// answers over IPv4 and IPv6
+    pub families: [u64; 2],
+    /// those of them with TC
+    pub truncated: u64,
+    /// by type; the last place is for all the others
+    pub types: Vec<u64>,
+    /// by [`Answer::zone`]: NOERROR, NXDOMAIN
+    pub zones: Vec<[u64; 2]>,
+}
+
+/// Counts what was answered in front of the service among what the service answered.
+#[derive(Debug, Default)]
+pub struct Elsewhere {
+    stats: Arc<Stats>,
+    before: Mutex<Counted>,
+}
+
+impl Elsewhere {
+    /// The counts, which are shown with those of the serving threads.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// Takes what was counted since the last time. `tables` are those that were answered from: before they go this is called
+    /// once more, when no answer of theirs leaves any longer.
+    pub fn count(&self, tables: &Tables, now: Counted) {
+        // a panic in between leaves counts out and nothing broken
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = |now: u64, before: Option<&u64>| now.wrapping_sub(before.copied().unwrap_or(0));
+        for ((transport, now), before) in
+            [Transport::Udp4, Transport::Udp6].iter().zip(now.families).zip(before.families)
+        {
+            self.stats.transports[*transport as usize].add(now.wrapping_sub(before));
+        }
+        self.stats.truncated.add(now.truncated.wrapping_sub(before.truncated));
+        for (n, count) in now.types.iter().enumerate() {
+            self.stats.asked_often(n as u16, since(*count, before.types.get(n)));
+        }
+        let row = self.stats.zones(tables.counted.ledger());
+        for (slot, counts) in now.zones.iter().enumerate() {
+            for ((n, rcode), count) in [0, rcode::NXDOMAIN].into_iter().enumerate().zip(counts) {
+                let more = since(*count, before.zones.get(slot).map(|counts| &counts[n]));
+                if more > 0 {
+                    row.answered_often(slot as u32, rcode, more);
+                    self.stats.answered_often(rcode.into(), more);
+                }
+            }
+        }
+        *before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests;
