@@ -140,7 +140,6 @@ impl Client {
         let now = shared.now();
         self.calls.begin(now);
         service.cycle(now);
-        service.woken(now, &mut self.calls);
         for _ in 0..waiting {
             let event = shared.event(self.tail);
             self.tail = self.tail.wrapping_add(1);
@@ -148,6 +147,8 @@ impl Client {
                 self.tell(service, event);
             }
         }
+        // behind the datagrams, as everywhere
+        service.woken(now, &mut self.calls);
         service.flush(now, &mut self.calls);
         self.calls.pump_waiting();
         // calls first: who sees that the events were taken sees what they came to
