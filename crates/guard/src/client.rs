@@ -150,7 +150,6 @@ impl Client {
         let now = shared.now();
         self.calls.begin(now);
         service.cycle(now);
-        service.woken(now, &mut self.calls);
         let mut left = waiting;
         while left > 0 {
             left -= self.group(service, left);
@@ -159,6 +158,8 @@ impl Client {
                 self.calls.show();
             }
         }
+        // behind the datagrams, as everywhere
+        service.woken(now, &mut self.calls);
         service.flush(now, &mut self.calls);
         self.calls.pump_waiting();
         // calls first: who sees that the events were taken sees what they came to

@@ -414,12 +414,14 @@ fn alarms_are_set_replaced_cleared_and_never_early() {
     assert!(happened.len() == 2 && both(5) && both(u64::MAX), "{happened:?}");
     assert_eq!((world.pair.stats.alarms.get(), world.engine.alarms.len()), (0, 0));
     // one that goes off while it is set to a later time is not told early
-    let now = world.engine.now();
-    world.call(move |calls, _| calls.alarm_set(1, Some(now)).unwrap());
-    world.engine.now += 100_000;
-    world.cycle();
-    let later = world.engine.now() + Duration::from_secs(1);
+    let soon = world.engine.now() + Duration::from_micros(100);
+    world.call(move |calls, _| calls.alarm_set(1, Some(soon)).unwrap());
+    let later = soon + Duration::from_secs(1);
     world.service.orders.push(Box::new(move |calls, _| calls.alarm_set(1, Some(later)).unwrap()));
+    world.batch();
+    world.engine.now += 200_000;
+    let now = world.engine.now();
+    world.pair.remote.alarm(now, &mut world.engine, ALARM);
     assert_eq!(world.happened(), []);
     world.engine.now += 2_000_000_000;
     assert!(matches!(world.happened()[..], [Happened::Alarm(1, now)] if now >= later));
@@ -448,10 +450,10 @@ fn a_timer_that_crosses_a_later_one_is_not_told() {
     world.happened();
     let now = world.engine.now();
     world.call(move |calls, _| calls.timer_set(asked, Some(now)).unwrap());
-    world.engine.fire(&mut world.pair.remote, n);
-    world.cycle();
     let later = now + Duration::from_secs(1);
     world.service.orders.push(Box::new(move |calls, _| calls.timer_set(asked, Some(later)).unwrap()));
+    world.batch();
+    world.engine.fire(&mut world.pair.remote, n);
     assert_eq!(world.happened(), []);
     world.cycle();
     assert_eq!(world.engine.peers[n].timer, Some(later));
