@@ -2,7 +2,7 @@
 //!
 //! The dataplane runs on the in-memory NIC with the policy that `--threads elastic` has. Questions come as in an open loop: at each tick of
 //! 100 us so many are due as the load says, whether earlier ones were answered or not, and the time of an answer counts from the tick, not
-//! from when the generator came to it. A flow's questions have numbers, and so have its answers: none may be missing, and none may
+//! from when the generator came to it. A flow's questions have numbers, and so have its answers: none may be missing but what found the NIC's queue full, and none may
 //! come before an earlier one.
 
 mod bed;

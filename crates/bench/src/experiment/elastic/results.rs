@@ -139,7 +139,7 @@ fn method(options: &Options, cpus: &[usize], found: &Found) -> String {
          and a flow's arrive at the same queue for ever, so that they cross over to the thread that has their group. The time of an answer counts from when its question was due to when the answer went \
          into the transmit ring. The generator shares processor {} with the last thread, {priority}; it took {:.0} % of it, so the last thread has less than the first, and is taken off its \
          processor for some microseconds every 100 us. Windows of 100 ms; the 99th percentile of a step is the median of its second half's windows; a step counts as over \
-         with the first of {GOOD} windows in a row whose 99th percentile is under twice that of the load before. All {} questions were answered, each flow's in its order (else there is no report); {} times a flow group changed its thread. \
+         with the first of {GOOD} windows in a row whose 99th percentile is under twice that of the load before. Of {} questions {} found the NIC's queue full; all others were answered, and each flow's in their order (else there is no report); {} times a flow group changed its thread. \
          Without load the process took {:.2} % of a processor, what the generator's last thread sleeps in included.",
         cpus.len(),
         options.work,
@@ -149,6 +149,7 @@ fn method(options: &Options, cpus: &[usize], found: &Found) -> String {
         cpus.last().copied().unwrap_or(0),
         100.0 * found.generator_share,
         found.asked,
+        found.overloaded,
         found.moved,
         100.0 * found.idle_share,
     )
