@@ -103,13 +103,23 @@ counters() {
     END { printf "questions: UDP %d, TCP %d; answers: %s; pages: %d%s%s", udp, tcp, substr(answers, 3), pages, taken, sent }'
 }
 
+# The server does not answer, or has ended. Ctrl-C goes to it too, and a shell whose child ends well at that moment hears nothing of
+# it; a server that was told to end says so by its status.
+over() {
+  sleep 1
+  if kill -0 "$pid" 2>/dev/null; then echo "the server does not answer" >&2; exit 1; fi
+  if wait "$pid"; then pid=; exit 0; fi
+  pid=
+  echo "the server ended" >&2
+  exit 1
+}
+
 echo "counters (Ctrl-C ends the demo):"
 started=$SECONDS
 while [ "$seconds" = 0 ] || [ $((SECONDS - started)) -lt "$seconds" ]; do
-  # Ctrl-C goes to the server too, which may be gone before this shell has heard of it
-  line=$(counters) || { sleep 1; echo "the server does not answer" >&2; exit 1; }
+  line=$(counters) || over
   # on a terminal the line stays where it is
   if [ -t 1 ]; then printf '\r%s\033[K' "$line"; else echo "$line"; fi
   sleep 1
-  kill -0 "$pid" 2>/dev/null || { pid=; sleep 1; echo "the server ended" >&2; exit 1; }
+  kill -0 "$pid" 2>/dev/null || over
 done

@@ -6,11 +6,16 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
 
+/// Experiments have the same processors, and would take each other's.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs an experiment with its results in `out`; what it printed.
 fn run(out: &Path, words: &[&str]) -> String {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(BENCH);
     let done = command.arg("experiment").args(words).args(["--rounds", "1", "--out"]).arg(out).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));

@@ -560,7 +560,7 @@ impl Crossing {
             Note::Share { of, by } => self.share(of, by),
             Note::Fence { queue } => self.note(from, Note::Fenced { queue }),
             Note::Fenced { queue } => self.take_fenced(queue),
-            Note::Queue { queue } => self.take_queue(queue),
+            Note::Queue { queue } => self.offer_queue(queue),
             Note::Back { queue } => self.give_back(queue),
         }
     }

@@ -6,6 +6,7 @@ mod common;
 
 use common::{Place, Server, ask, run, text, until};
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +14,36 @@ use std::sync::{Arc, Mutex};
 struct Terminal {
     child: Child,
     keys: ChildStdin,
-    seen: Arc<Mutex<Vec<u8>>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What a terminal got, and what stood on its screen by the way: what is written is only what differs from the screen before.
+struct Seen {
+    bytes: Vec<u8>,
+    screen: vt100::Parser,
+    screens: Vec<String>,
+}
+
+const ROWS: NonZero<u16> = NonZero::new(30).unwrap();
+const COLUMNS: NonZero<u16> = NonZero::new(100).unwrap();
+/// So many bytes at a time are looked at: a frame that stands for a moment only shall be seen too.
+const LOOK_BYTES: usize = 16;
+
+impl Seen {
+    fn new() -> Seen {
+        Seen { bytes: Vec::new(), screen: vt100::Parser::new(ROWS, COLUMNS, 0), screens: Vec::new() }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        for part in bytes.chunks(LOOK_BYTES) {
+            self.screen.process(part);
+            let now = self.screen.screen().contents();
+            if self.screens.last() != Some(&now) {
+                self.screens.push(now);
+            }
+        }
+    }
 }
 
 impl Terminal {
@@ -26,23 +56,34 @@ impl Terminal {
         let mut command = Command::new("script");
         command.args(["-q", "-e", "-c", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::new(Mutex::new(Seen::new()));
         let (mut output, shared) = (child.stdout.take().unwrap(), seen.clone());
         std::thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(bytes @ 1..) = output.read(&mut part) {
-                shared.lock().unwrap().extend_from_slice(&part[..bytes]);
+                shared.lock().unwrap().take(&part[..bytes]);
             }
         });
         Terminal { keys: child.stdin.take().unwrap(), child, seen }
     }
 
     fn text(&self) -> String {
-        text(&self.seen.lock().unwrap())
+        text(&self.seen.lock().unwrap().bytes)
     }
 
+    /// Until it has stood on the screen.
     fn wait_for(&self, part: &str) {
-        until(|| self.text().contains(part), || format!("no {part:?} in {:?}", self.text()));
+        let mut looked_at = 0;
+        let stood = || {
+            let seen = self.seen.lock().unwrap();
+            let stood = seen.screens[looked_at..].iter().any(|screen| screen.contains(part));
+            looked_at = seen.screens.len();
+            stood
+        };
+        until(stood, || {
+            let last = self.seen.lock().unwrap().screens.last().cloned().unwrap_or_default();
+            format!("no {part:?}; last stood there:\n{last}\nof {:?}", self.text())
+        });
     }
 
     fn press(&mut self, keys: &[u8]) {
@@ -52,7 +93,7 @@ impl Terminal {
 
     /// Its end: the alternate screen was left, and the terminal is set as before.
     fn ended(mut self, status: i32) {
-        self.wait_for(&format!("status={status}\r\n"));
+        self.wait_for(&format!("status={status}\n"));
         until(|| self.child.try_wait().unwrap().is_some(), || "the terminal stays".into());
         // what was written last may still be on its way
         self.wait_for("icanon");

@@ -10,8 +10,9 @@
 //!
 //! A queue changes its server so that no frame overtakes another: who has it stops taking, and asks all others, who answer behind the frames
 //! that it forwarded to them (a *fence*). With the last answer every frame of the queue is where it belongs, and the next one begins.
-//! What arrives meanwhile waits in the receive ring. It goes back in the same way. A thread that does not answer is waited for a
-//! while and no longer.
+//! What arrives meanwhile waits in the receive ring. It goes back in the same way. Who gets it first lets the groups settle that are on
+//! their way from there: their new owner takes what comes from there at once, and lets older frames of that queue wait, which had come
+//! from its server before. A thread that does not answer is waited for a while and no longer.
 //!
 //! A thread that is on duty again asks each one before it for a share of its groups, once it has its queue. What is uneven then levels
 //! out by the balance.
@@ -62,6 +63,16 @@ struct Fence {
     until: Option<Instant>,
 }
 
+/// A queue that this thread is to have.
+#[derive(Debug)]
+struct Offered {
+    queue: u16,
+    /// groups that left before and have not settled elsewhere
+    leaving: Vec<u16>,
+    /// when they are not waited for any more; None until the clock is read
+    until: Option<Instant>,
+}
+
 /// One thread's part.
 #[derive(Debug, Default)]
 pub(super) struct Duty {
@@ -72,6 +83,7 @@ pub(super) struct Duty {
     returns: bool,
     standing: Vec<Standing>,
     fences: Vec<Fence>,
+    offered: Vec<Offered>,
     /// frames that waited at queues of others at the last look
     waits_elsewhere: usize,
     /// something has happened since the last look, so that there may be a next step
@@ -90,7 +102,7 @@ impl Duty {
     /// Whether there is nothing to be done about it.
     #[inline]
     fn is_settled(&self) -> bool {
-        !self.off && !self.returns && self.queue == Queue::Kept && self.fences.is_empty()
+        !self.off && !self.returns && self.queue == Queue::Kept && self.fences.is_empty() && self.offered.is_empty()
     }
 
     #[inline]
@@ -100,12 +112,13 @@ impl Duty {
 
     #[inline]
     pub(super) fn wants_another_look(&self) -> bool {
-        self.again
+        self.again && !self.is_settled()
     }
 
     /// When there is something to do though nothing comes.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.fences.iter().map(|fence| fence.until.unwrap_or(Instant::ZERO)).chain(self.later).min()
+        let waited_for = self.fences.iter().map(|it| it.until).chain(self.offered.iter().map(|it| it.until));
+        waited_for.map(|until| until.unwrap_or(Instant::ZERO)).chain(self.later).min()
     }
 }
 
@@ -158,6 +171,7 @@ impl Crossing {
         self.duty.again = false;
         self.duty.later = None;
         self.look_at_fences(now);
+        self.look_at_offers(now);
         let on = self.is_on_duty();
         if on == self.duty.off {
             self.duty.off = !on;
@@ -292,8 +306,30 @@ impl Crossing {
         self.note(to, Note::Queue { queue });
     }
 
-    /// The queue is this thread's to serve.
-    pub(super) fn take_queue(&mut self, queue: u16) {
+    /// The queue is this thread's to serve, soon.
+    pub(super) fn offer_queue(&mut self, queue: u16) {
+        let leaving = self.leaving.iter().map(|leaving| leaving.group).collect();
+        self.duty.offered.push(Offered { queue, leaving, until: None });
+        self.duty.again = true;
+    }
+
+    fn look_at_offers(&mut self, now: Instant) {
+        let mut at = 0;
+        while at < self.duty.offered.len() {
+            let Offered { queue, leaving, until } = &mut self.duty.offered[at];
+            let late = now >= *until.get_or_insert(now + PATIENCE);
+            let queue = *queue;
+            if !late && self.leaving.iter().any(|it| leaving.contains(&it.group)) {
+                at += 1;
+                continue;
+            }
+            self.counters.hurried.add(u64::from(late));
+            self.duty.offered.swap_remove(at);
+            self.take_queue(queue);
+        }
+    }
+
+    fn take_queue(&mut self, queue: u16) {
         if queue == self.me {
             self.let_in();
             self.duty.queue = Queue::Kept;
@@ -306,10 +342,15 @@ impl Crossing {
 
     /// Its own thread wants a queue back.
     pub(super) fn give_back(&mut self, queue: u16) {
-        let Some(at) = self.duty.standing.iter().position(|standing| standing.queue == queue) else { return };
-        self.duty.standing.swap_remove(at);
-        self.duty.waits_elsewhere = 0;
-        self.watch(queue, false);
+        if let Some(at) = self.duty.offered.iter().position(|offered| offered.queue == queue) {
+            self.duty.offered.swap_remove(at);
+        } else if let Some(at) = self.duty.standing.iter().position(|standing| standing.queue == queue) {
+            self.duty.standing.swap_remove(at);
+            self.duty.waits_elsewhere = 0;
+            self.watch(queue, false);
+        } else {
+            return;
+        }
         self.fence(queue, queue);
         self.duty.again = true;
     }

