@@ -11,6 +11,7 @@ mod events;
 mod outward;
 mod questions;
 mod table;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -29,19 +30,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use table::{Phase, Table, Waiting};
+use table::{Knock, Phase, Table};
 
 /// How long a thread looks for calls before it sleeps, after an event was told.
 const LOOK_FOR: Duration = Duration::from_micros(20);
+/// Two looks at an application that are longer apart count as so long: a thread that did not run cannot say what the application did.
+const LOOKS_APART_MOST: Duration = Duration::from_millis(100);
 /// How long it waits for the application on the same processor, in a cycle.
 const HANDOVER_MOST: Duration = Duration::from_millis(1);
 
 /// What an operator can set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// an application that takes no event for so long is unresponsive: it gets no new connections
+    /// an application that takes no event for so long is unresponsive: its datagrams are dropped, what comes of connections waits
     pub unresponsive: Duration,
-    /// and after so long its connections are ended
+    /// and after so long its connections are ended, and new ones refused
     pub patience: Duration,
     /// most bytes kept for the application beside its receive area
     pub held_bytes: u64,
@@ -87,6 +90,7 @@ pub struct Remote {
     scratch: Box<[u8]>,
     /// when the application last took something, or was told something and had nothing
     since: Instant,
+    looked: Instant,
     unresponsive: bool,
     /// its connections were ended for that
     given_up: bool,
@@ -116,6 +120,7 @@ impl Remote {
             pending_bytes: 0,
             scratch: vec![0; SEND_BYTES + ADDRESSES_BYTES].into(),
             since: Instant::ZERO,
+            looked: Instant::ZERO,
             unresponsive: false,
             given_up: false,
             told: Instant::ZERO,
@@ -133,8 +138,17 @@ impl Remote {
         self.channel.state() == State::Up && self.channel.is_attached() && self.claim_holds()
     }
 
-    /// Why nothing new can be told.
-    fn refuses(&self) -> Option<DropReason> {
+    /// Why no connection can come, for which there would be a place: one that finds no room among the events waits for it.
+    fn refuses_connections(&self) -> Option<DropReason> {
+        match () {
+            () if !self.is_up() => Some(DropReason::Absent),
+            () if self.given_up => Some(DropReason::Unresponsive),
+            () => None,
+        }
+    }
+
+    /// Why no datagram can be told.
+    fn refuses_datagrams(&self) -> Option<DropReason> {
         match () {
             () if !self.is_up() => Some(DropReason::Absent),
             () if self.unresponsive => Some(DropReason::Unresponsive),
@@ -155,115 +169,6 @@ impl Remote {
             self.allowance.pass(now);
             self.channel.receive.long(header::NOW_AT).store(now.as_nanos(), Ordering::Relaxed);
         }
-    }
-
-    /// Tells an event of a connection, or keeps it: `keep` notes it with what waits already.
-    fn tell(&mut self, index: u32, event: Event, keep: impl FnOnce(&mut Waiting)) {
-        let Some(slot) = self.table.at(index) else { return };
-        if slot.waiting.is_none() && self.events.put(&self.channel, &self.stats, event, &[]) {
-            return;
-        }
-        keep(Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), event.handle));
-    }
-
-    /// Has a connection stand in the line once.
-    fn wait<'a>(line: &mut VecDeque<Handle>, waiting: &'a mut Box<Waiting>, handle: Handle) -> &'a mut Waiting {
-        if waiting.is_new() {
-            line.push_back(handle);
-        }
-        waiting
-    }
-
-    /// Tells bytes, or keeps them; false when that would be too much.
-    fn tell_bytes(&mut self, index: u32, mut bytes: &[u8]) -> bool {
-        let handle = self.table.handle(index);
-        let Some(slot) = self.table.at(index) else { return true };
-        while slot.waiting.is_none() && !bytes.is_empty() {
-            let (now, rest) = bytes.split_at(bytes.len().min(SEND_BYTES));
-            if !self.events.put(&self.channel, &self.stats, Event::plain(EventKind::Recv, handle), &[now]) {
-                break;
-            }
-            slot.told += now.len() as u64;
-            bytes = rest;
-        }
-        if bytes.is_empty() {
-            return true;
-        }
-        if self.held_bytes + bytes.len() as u64 > self.options.held_bytes {
-            return false;
-        }
-        self.held_bytes += bytes.len() as u64;
-        Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), handle).bytes.extend(bytes);
-        true
-    }
-
-    /// Tells what had to wait, as far as there is room.
-    fn tell_waiting(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some(&handle) = self.waiting.front() else { return };
-            if !self.tell_of(handle) {
-                return;
-            }
-            self.waiting.pop_front();
-        }
-    }
-
-    /// Tells what waits of one connection; false when there was no room for all of it.
-    fn tell_of(&mut self, handle: Handle) -> bool {
-        let Remote { table, events, channel, stats, held_bytes, .. } = self;
-        if table.handle(handle.index) != handle {
-            return true;
-        }
-        let Some(slot) = table.at(handle.index) else { return true };
-        let Some(waiting) = slot.waiting.as_mut() else { return true };
-        let mut put = |event: Event, payload: &[u8]| events.put(channel, stats, event, &[payload]);
-        let plain = |kind| Event::plain(kind, handle);
-        if let Some(detail) = waiting.connected {
-            if !put(Event { detail, ..plain(EventKind::Connected) }, &[]) {
-                return false;
-            }
-            waiting.connected = None;
-            if detail != 0 {
-                self.forget(handle.index);
-                return true;
-            }
-        }
-        while !waiting.bytes.is_empty() {
-            let part = waiting.bytes.as_slices().0;
-            let part = &part[..part.len().min(SEND_BYTES)];
-            if !put(plain(EventKind::Recv), part) {
-                return false;
-            }
-            let bytes = part.len();
-            waiting.bytes.drain(..bytes);
-            slot.told += bytes as u64;
-            *held_bytes -= bytes as u64;
-        }
-        if waiting.sent > 0 {
-            if !put(Event { bytes: waiting.sent, ..plain(EventKind::Sent) }, &[]) {
-                return false;
-            }
-            waiting.sent = 0;
-        }
-        if waiting.eof && !put(plain(EventKind::Eof), &[]) {
-            return false;
-        }
-        waiting.eof = false;
-        if let Some(bytes) = waiting.timer
-            && !put(Event { bytes, ..plain(EventKind::Timer) }, &[])
-        {
-            return false;
-        }
-        waiting.timer = None;
-        if let Some(detail) = waiting.dead {
-            if !put(Event { detail, ..plain(EventKind::Dead) }, &[]) {
-                return false;
-            }
-            self.forget(handle.index);
-        } else {
-            slot.waiting = None;
-        }
-        true
     }
 
     /// Frees a connection's place with all that was kept for it.
@@ -369,6 +274,8 @@ impl Remote {
         }
         let owes = self.events.owes();
         self.channel.owes.store(owes, Ordering::Relaxed);
+        let apart = self.now - std::mem::replace(&mut self.looked, self.now);
+        self.since = (self.since + apart.saturating_sub(LOOKS_APART_MOST)).min(self.now);
         if self.events.has_moved() || !owes {
             (self.unresponsive, self.given_up, self.since) = (false, false, self.now);
             return;
@@ -409,17 +316,6 @@ impl Remote {
         held_bytes.set(self.held_bytes);
         unsent_bytes.set(self.unsent_bytes);
         pending_bytes.set(self.pending_bytes);
-    }
-}
-
-impl Waiting {
-    fn is_new(&self) -> bool {
-        self.connected.is_none()
-            && self.bytes.is_empty()
-            && !self.eof
-            && self.sent == 0
-            && self.timer.is_none()
-            && self.dead.is_none()
     }
 }
 
@@ -501,7 +397,7 @@ impl Service for Remote {
     fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
         self.set_now(now);
         self.told = now;
-        let refused = self.refuses();
+        let refused = self.refuses_datagrams();
         for datagram in burst {
             let most_bytes = datagram.capacity().min(SEND_BYTES) as u32;
             let event = Event {
@@ -534,7 +430,7 @@ impl Service for Remote {
         addresses: Addresses,
     ) {
         self.set_now(now);
-        let place = match self.refuses() {
+        let place = match self.refuses_connections() {
             Some(reason) => Err(reason),
             None => self.table.insert(connection).ok_or(DropReason::Full),
         };
@@ -546,14 +442,9 @@ impl Service for Remote {
                 return;
             }
         };
-        let event = Event { listener: listener.0, ..Event::plain(EventKind::Knock, self.table.handle(index)) };
-        let addresses = layout::encode_addresses(&addresses);
+        self.tell_knock(index, Knock { listener, addresses: layout::encode_addresses(&addresses) });
         // accepted here, since an answer cannot be waited for; one that the application refuses is reset
-        if !self.events.put(&self.channel, &self.stats, event, &[&addresses]) {
-            self.stats.dropped(DropReason::NoRoom);
-            let _ = calls.reject(connection);
-            self.forget(index);
-        } else if calls.accept(connection, index.into()).is_err() {
+        if calls.accept(connection, index.into()).is_err() {
             self.stats.dropped(DropReason::Engine);
             self.end(index, DeadReason::Reset);
         }

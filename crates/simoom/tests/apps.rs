@@ -9,6 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -206,6 +207,16 @@ fn compiled(source: &Path, folder: &Path) -> PathBuf {
     program
 }
 
+/// Waits for clients; when one of them has failed, what the server says of its application's connections is the first to look at.
+fn all_end_well(server: &Server, clients: Vec<JoinHandle<()>>) {
+    let failed = clients.into_iter().map(JoinHandle::join).filter(Result::is_err).count();
+    let stats = || -> Vec<String> {
+        let stats = text(&server.ctl(&["stats"]).stdout);
+        stats.lines().filter(|line| line.contains("app_")).map(str::to_owned).collect()
+    };
+    assert_eq!(failed, 0, "{:#?}\n{:#?}", stats(), server.log());
+}
+
 #[test]
 fn a_program_in_c_echoes_over_tcp_and_udp() {
     let place = Place::new();
@@ -238,9 +249,7 @@ fn a_program_in_c_echoes_over_tcp_and_udp() {
                 assert!(heard == text, "{} bytes of {}", heard.len(), text.len());
             })
         });
-        for stream in streams.collect::<Vec<_>>() {
-            stream.join().unwrap();
-        }
+        all_end_well(&server, streams.collect());
         let mut ended = processes(&server);
         assert_eq!(ended.len(), 1, "{:#?}", server.log());
         until(|| server.stat("app_connections  application=echo") == 0, || "connections are left".into());
@@ -318,7 +327,7 @@ fn proxies(program: &str, arguments: impl Fn(SocketAddr) -> Vec<String>) {
         let server = start(placement, to, &[format!("127.0.0.0/8:{}", to.port())]);
         let address = server.address;
         let clients = (0..6).map(|n| std::thread::spawn(move || is_carried(address, 1 + n * 400_000, n)));
-        clients.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+        all_end_well(&server, clients.collect());
         let stat = |what: &str| server.stat(&format!("{what}  application={name}"));
         assert_eq!(stat("app_connects_total"), 6);
         until(|| stat("app_connections") == 0, || "connections are left".into());
@@ -354,6 +363,41 @@ fn a_program_in_c_connects_where_it_may() {
     let place = Place::new();
     let program = in_c("proxy", place.0.path());
     proxies(program.to_str().unwrap(), |to| vec![to.ip().to_string(), to.port().to_string()]);
+}
+
+#[test]
+fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
+    let place = Place::new();
+    let program = in_c("proxy", place.0.path());
+    let (says, said) = std::sync::mpsc::channel();
+    let to = served_by(move |mut stream| drop(says.send(stream.read_to_end(&mut Vec::new()).is_ok())));
+    let (ip, port) = (to.ip().to_string(), to.port().to_string());
+    for placement in ["same", "cpu=0"] {
+        let more = ["--place", placement, "--cpus", "0", "--connect", "127.0.0.0/8:*", "--"];
+        let more = [&more[..], &[program.to_str().unwrap(), &ip, &port]].concat();
+        let server = Server::start_service(&place, &["run"], &more, |_| {});
+        let pid = rustix::process::Pid::from_raw(processes(&server)[0]).unwrap();
+        let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+        let connections = || server.stat("app_connections  application=proxy");
+        let mut stream = connect(server.address);
+        until(|| connections() == 2, || "it is not carried".into());
+        signal(rustix::process::Signal::STOP);
+        stream.write_all(b"is anybody there?").unwrap();
+        // neither the one that came nor the one that it has asked for outlives its patience
+        let reset = stream.read_to_end(&mut Vec::new());
+        assert!(reset.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+        assert!(!said.recv_timeout(PATIENCE).unwrap());
+        assert_eq!(server.stat("app_drops_total  application=proxy  reason=stuck"), 2);
+        assert!(server.stat("app_unresponsive_total  application=proxy") >= 1);
+        // it hears of that when it goes on, and serves who comes then
+        signal(rustix::process::Signal::CONT);
+        until(|| connections() == 0, || "connections are left".into());
+        let stream = connect(server.address);
+        until(|| connections() == 2, || "it does not go on".into());
+        stream.shutdown(Shutdown::Both).unwrap();
+        assert!(said.recv_timeout(PATIENCE).unwrap());
+        assert_eq!(processes(&server).len(), 1, "{:#?}", server.log());
+    }
 }
 
 /// An example that runs on either engine, where an application's user can reach it.

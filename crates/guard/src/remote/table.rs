@@ -1,7 +1,7 @@
 //! The connections of an application, as the trusted half knows them.
 
-use crate::layout::Handle;
-use app::Connection;
+use crate::layout::{ADDRESSES_BYTES, Handle};
+use app::{Connection, Listener};
 use std::collections::VecDeque;
 
 /// How far a connection is.
@@ -29,9 +29,18 @@ pub(super) enum Finish {
     Close,
 }
 
+/// A connection that came: by which listener, and both ends' addresses as they are told.
+#[derive(Debug)]
+pub(super) struct Knock {
+    pub(super) listener: Listener,
+    pub(super) addresses: [u8; ADDRESSES_BYTES],
+}
+
 /// What happened and found no room among the events.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
+    /// that it came
+    pub(super) knock: Option<Knock>,
     /// what became of it, as the event's detail
     pub(super) connected: Option<u8>,
     pub(super) bytes: VecDeque<u8>,

@@ -48,6 +48,14 @@ impl World {
         self.engine.cycle(&mut self.pair.remote);
     }
 
+    /// So many milliseconds, in steps in which an engine looks.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms.div_ceil(10) {
+            self.engine.now += 10_000_000;
+            self.cycle();
+        }
+    }
+
     /// Until nothing changes any more; what is sent is read.
     fn settle(&mut self) {
         for _ in 0..200 {
@@ -182,11 +190,21 @@ fn a_full_ring_loses_nothing_and_closes_the_window() {
     assert_eq!((world.engine.peers[0].delivered, world.engine.peers[1].delivered), (64 * 4096, 64 * 3));
     assert!(world.pair.stats.kept_bytes() > 0);
     world.engine.eof(&mut world.pair.remote, 1);
-    // who knocks now would come before those that wait
+    // who knocks now waits like the others, with what it says
     world.engine.knock(&mut world.pair.remote, 2);
-    assert!(!world.engine.peers[2].open && world.pair.stats.drops(DropReason::NoRoom) == 1);
+    assert!(world.engine.peers[2].open && world.pair.stats.drops(DropReason::NoRoom) == 0);
+    world.said[2].extend([7; 3000]);
+    world.engine.recv(&mut world.pair.remote, 2, &[7; 3000]);
+    // one that is gone before it was told is nobody's
+    world.engine.knock(&mut world.pair.remote, 3);
+    world.engine.recv(&mut world.pair.remote, 3, &[8; 3000]);
+    world.engine.end(3, DeadReason::Reset);
+    // there is no room for what is no connection's
+    world.engine.ask(&mut world.pair.remote, b"?");
+    assert_eq!(world.pair.stats.drops(DropReason::NoRoom), 1);
     world.settle();
-    assert_eq!(world.engine.peers[0].read, world.said[0]);
+    assert_eq!((&world.engine.peers[0].read, &world.engine.peers[2].read), (&world.said[0], &world.said[2]));
+    assert_eq!(world.pair.stats.connections(), 2);
     assert_eq!((world.engine.peers[0].delivered, world.pair.stats.kept_bytes()), (0, 0));
     // the other one's end was told behind its bytes, and it was closed
     assert!(!world.engine.peers[1].open && world.engine.peers[1].read == world.said[1]);
@@ -209,7 +227,7 @@ fn datagrams_are_answered_to_who_asked() {
 }
 
 #[test]
-fn who_takes_no_events_gets_no_connections_and_loses_those_that_it_has() {
+fn who_takes_no_events_has_its_connections_wait_and_then_ended() {
     let mut world = World::new(10);
     world.service.refuses = 0;
     world.engine.knock(&mut world.pair.remote, 0);
@@ -217,19 +235,27 @@ fn who_takes_no_events_gets_no_connections_and_loses_those_that_it_has() {
     world.engine.now += 10_000_000;
     world.cycle();
     assert_eq!(world.pair.stats.unresponsive(), 1);
+    world.engine.ask(&mut world.pair.remote, b"?");
+    assert_eq!(world.pair.stats.drops(DropReason::Unresponsive), 1);
     world.engine.knock(&mut world.pair.remote, 1);
-    assert!(world.engine.peers[0].open && !world.engine.peers[1].open);
+    assert!(world.engine.peers[0].open && world.engine.peers[1].open);
     // it comes back in time
     world.batch();
     world.cycle();
-    world.engine.knock(&mut world.pair.remote, 1);
+    assert_eq!(world.engine.peers.iter().filter(|peer| peer.open).count(), 2);
+    world.engine.recv(&mut world.pair.remote, 0, b"hello");
     world.cycle();
-    assert!(world.engine.peers[1].open);
-    // and hangs again
-    world.engine.now += 1_000_000_000;
+    // the machine is stopped for a while, which is nobody's fault
+    world.engine.now += 60_000_000_000;
     world.cycle();
+    assert_eq!((world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Stuck)), (2, 0));
+    // and it hangs
+    world.pass(1_000);
     assert_eq!((world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Stuck)), (2, 2));
     assert!(world.engine.peers.iter().all(|peer| !peer.open));
+    // who comes now has nobody to wait for
+    world.engine.knock(&mut world.pair.remote, 1);
+    assert!(!world.engine.peers[1].open && world.pair.stats.drops(DropReason::Unresponsive) == 2);
     world.settle();
     assert_eq!((world.service.deaths, world.pair.stats.connections()), (2, 0));
     world.engine.knock(&mut world.pair.remote, 1);
@@ -548,4 +574,42 @@ fn what_is_given_back_goes_along_with_the_answer_if_there_is_room_for_one() {
     world.cycle();
     assert_eq!(world.engine.peers.iter().map(|peer| peer.delivered).sum::<usize>(), 0);
     assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) == 0));
+}
+
+/// Says what it hears, in its order.
+#[derive(Default)]
+struct Hears(Vec<&'static str>);
+
+impl Service for Hears {
+    fn cycle(&mut self, _: Instant) {
+        self.0.push("cycle");
+    }
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, 1).unwrap();
+        self.0.push("knock");
+    }
+    fn recv<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: u64, _: &[u8]) {
+        self.0.push("recv");
+    }
+    fn datagrams(&mut self, _: Instant, _: Listener, _: &mut [Datagram<'_>]) {
+        self.0.push("datagrams");
+    }
+    fn woken<C: Streams>(&mut self, _: Instant, _: &mut C) {
+        self.0.push("woken");
+    }
+    fn flush<C: Streams>(&mut self, _: Instant, _: &mut C) {
+        self.0.push("flush");
+    }
+}
+
+#[test]
+fn a_batch_is_told_in_the_order_of_an_engines_cycle() {
+    let mut world = World::new(10);
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.engine.recv(&mut world.pair.remote, 0, b"hello");
+    world.engine.ask(&mut world.pair.remote, b"?");
+    world.cycle();
+    let mut service = Hears::default();
+    assert!(world.client.batch(&mut service, &world.woken));
+    assert_eq!(service.0, ["cycle", "knock", "recv", "datagrams", "woken", "flush"]);
 }

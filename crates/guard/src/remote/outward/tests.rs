@@ -235,6 +235,38 @@ fn attempts_fail_by_an_event_each_and_leave_nothing() {
 }
 
 #[test]
+fn who_blocks_has_what_it_asked_for_held_up_and_then_ended() {
+    let mut world = World::new(10);
+    let open = world.connect(PEER, 1).unwrap();
+    let n = world.asked();
+    world.engine.answer(&mut world.pair.remote, n, Ok(()));
+    assert_eq!(world.happened(), [Happened::Connected(1, Ok(open))]);
+    assert!(world.connect(PEER, 2).is_ok());
+    let blocks = |world: &mut World, ms: u64| {
+        for _ in 0..ms / 10 {
+            world.engine.now += 10_000_000;
+            world.cycle();
+        }
+        (world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Stuck))
+    };
+    world.engine.recv(&mut world.pair.remote, n, b"hello");
+    assert_eq!(blocks(&mut world, 500), (1, 0));
+    // what is not given back closes the peer's window
+    assert!(world.engine.peers[n].open && world.engine.peers[n].delivered == 5 && world.engine.asking().len() == 1);
+    assert_eq!(blocks(&mut world, 600), (1, 2));
+    assert!(!world.engine.peers[n].open && world.engine.asking().is_empty());
+    // so it is told when it goes on
+    let told = [
+        Happened::Recv(1, b"hello".to_vec()),
+        Happened::Dead(1, DeadReason::Aborted),
+        Happened::Connected(2, Err(DeadReason::Aborted)),
+    ];
+    assert_eq!(world.happened(), told);
+    assert_eq!((world.happened(), world.pair.stats.connections()), (vec![], 0));
+    assert!(world.connect(PEER, 3).is_ok());
+}
+
+#[test]
 fn whom_it_may_ask_is_judged_on_both_sides() {
     for permits in [vec![], vec![Permit::new([192, 0, 2, 0].into(), 24, Some(80))]] {
         let some = !permits.is_empty();
