@@ -370,7 +370,9 @@ fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
     let place = Place::new();
     let program = in_c("proxy", place.0.path());
     let (says, said) = std::sync::mpsc::channel();
-    let to = served_by(move |mut stream| drop(says.send(stream.read_to_end(&mut Vec::new()).is_ok())));
+    let to = served_by(move |mut stream| {
+        let _ = says.send(stream.read_to_end(&mut Vec::new()).is_ok());
+    });
     let (ip, port) = (to.ip().to_string(), to.port().to_string());
     for placement in ["same", "cpu=0"] {
         let more = ["--place", placement, "--cpus", "0", "--connect", "127.0.0.0/8:*", "--"];
@@ -484,10 +486,8 @@ fn what_a_service_counts_in_a_process_of_its_own_is_shown_as_if_it_ran_inside() 
         // a process begins at nothing
         kill(*processes(&server).last().unwrap());
         until(|| processes(&server).len() == 2, || format!("it is not started again: {:#?}", server.log()));
-        until(
-            || server.stat("kv_items") == 0 && !text(&server.ctl(&["stats"]).stdout).contains("kv_stores_total"),
-            || "what was counted is left".into(),
-        );
+        let left = || ["kv_items", "kv_stores_total"].map(|name| server.stat(name));
+        until(|| left() == [0, 0], || format!("what was counted is left: {:?}", left()));
     }
     let server = Server::start_service(&place, &["echo", "--cpus", "0"], &["--place", "same"], |_| {});
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -542,7 +542,8 @@ fn applications_on_one_processor_divide_it_by_their_shares() {
     };
     let begun = [ticks(pids[0]), ticks(pids[1])];
     let since = || [ticks(pids[0]) - begun[0], ticks(pids[1]) - begun[1]];
-    until(|| since().iter().sum::<u64>() >= 200, || format!("{:?} ticks", since()));
+    // little, since a machine that is busy gives both of them little
+    until(|| since().iter().sum::<u64>() >= 60, || format!("{:?} ticks", since()));
     let [much, little] = since();
     // 1.25^9 is 7.5
     assert!(much > 4 * little && much < 16 * little, "{much} and {little} ticks");
