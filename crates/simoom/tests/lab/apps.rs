@@ -96,8 +96,9 @@ fn an_application_connects_over_af_xdp_where_it_may() {
     ] {
         let mut command = simoom(lab.server());
         command.args(["run", "--interface", "vs", "--own", "198.18.0.77/24", "--listen", "198.18.0.77:8080"]);
-        command.args(["--place", place, "--connect", &permit, "--"]).arg(&program).args(["--to", &to.to_string()]);
-        let server = Server::spawn(command);
+        command.args(["--place", place, "--connect", &permit]);
+        let server = Server::spawn_program(command, &[program.to_str().unwrap(), "--to", &to.to_string()]);
+        server.wait_until("no address", |stats| stats.sum("own_address_state", &[("address", "198.18.0.77")]) == 1);
         let heard = lab.client().inside(|| {
             let mut stream = TcpStream::connect("198.18.0.77:8080").unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
