@@ -1,21 +1,8 @@
 //! The experiment with a compiler beside the server, some seconds of it, with the server of this workspace.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
-
-/// The server, built as this test was: cargo names the programs of a test's own package only. Where the whole workspace is
-/// tested it is there already.
-fn simoom() -> PathBuf {
-    let path = Path::new(BENCH).with_file_name("simoom");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--locked", "--quiet", "-p", "simoom", "--bin", "simoom"]);
-    build.args(path.parent().filter(|folder| folder.ends_with("release")).map(|_| "--release"));
-    let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-    assert!(built.success() && path.exists(), "no server at {}", path.display());
-    path
-}
 
 #[test]
 fn a_compiler_beside_the_server_is_measured_on_both_engines() {
@@ -27,7 +14,13 @@ fn a_compiler_beside_the_server_is_measured_on_both_engines() {
     let mut balance = Command::new(BENCH);
     balance.args(["experiment", "balance", "--rounds", "1", "--seconds", "1.5", "--warm-up", "0.8", "--rate", "500"]);
     balance.args(["--functions", "2", "--connections", "8", "--requests", "0"]);
-    let done = balance.arg("--simoom").arg(simoom()).arg("--out").arg(out.path()).output().unwrap();
+    let done = balance
+        .arg("--simoom")
+        .arg(lab::program_beside(BENCH, "simoom"))
+        .arg("--out")
+        .arg(out.path())
+        .output()
+        .unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{text}");
     let rows = std::fs::read_to_string(out.path().join("balance.csv")).unwrap();

@@ -28,7 +28,7 @@ fn nginx(lab: &Lab, dir: &Path) -> Process {
     let conf = dir.join("nginx.conf");
     let mut process = lab.server().spawn(&["nginx", "-c", conf.to_str().unwrap()]).unwrap();
     let probe = ["curl", "-s", "-m", "2", "-o", "/dev/null", "http://198.18.0.1/1024"];
-    process.wait_until(|| lab.client().run(&probe).is_ok(), Duration::from_secs(20)).unwrap();
+    process.wait_until(|| lab.client().run(&probe).is_ok(), Duration::from_secs(60)).unwrap();
     process
 }
 

@@ -4,7 +4,7 @@
 use lab::Lab;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
@@ -101,23 +101,11 @@ fn connections_are_measured_in_the_laboratory_and_on_the_pipe() {
     are_there(out.path(), &["connections.md", "connections.svg"]);
 }
 
-/// The server, built as this test was: cargo names the programs of a test's own package only. Where the whole workspace is
-/// tested it is there already.
-fn simoom() -> PathBuf {
-    let path = Path::new(BENCH).with_file_name("simoom");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--locked", "--quiet", "-p", "simoom", "--bin", "simoom"]);
-    build.args(path.parent().filter(|folder| folder.ends_with("release")).map(|_| "--release"));
-    let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-    assert!(built.success() && path.exists(), "no server at {}", path.display());
-    path
-}
-
 #[test]
 fn batches_are_measured_over_af_xdp_and_on_the_pipe() {
     lab::require_programs(&["ip", "ethtool"]);
     let out = tempfile::tempdir().unwrap();
-    let simoom = simoom();
+    let simoom = lab::program_beside(BENCH, "simoom");
     let words = ["batch", "--batches", "1,64", "--loads", "0.2,0.5", "--from", "5k", "--to", "8k", "--seconds", "0.3"];
     let text = run(out.path(), &[&words[..], &["--items", "2000", "--simoom", simoom.to_str().unwrap()]].concat());
     let rows = rows(out.path(), "batch");

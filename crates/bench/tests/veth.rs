@@ -9,7 +9,7 @@ const BENCH: &str = env!("CARGO_BIN_EXE_simoom-bench");
 fn reflector(lab: &Lab, listen: &str, more: &[&str]) -> Process {
     let words = [&[BENCH, "reflect", "--interface", "vs", "--listen", listen], more].concat();
     let mut process = lab.server().spawn(&words).unwrap();
-    let end = std::time::Instant::now() + Duration::from_secs(20);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
     while !process.log().contains("reflecting") {
         assert!(process.ended().is_none() && std::time::Instant::now() < end, "{}", process.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -101,7 +101,7 @@ fn a_knot_server_answers_rightly() {
     std::fs::write(dir.join("knot.conf"), config).unwrap();
     let mut knot = lab.server().spawn(&["knotd", "-c", dir.join("knot.conf").to_str().unwrap()]).unwrap();
     let ask = ["dig", "+tries=1", "+time=1", "+short", "@198.18.0.1", "host5.example.com", "A"];
-    knot.wait_until(|| lab.client().run(&ask).is_ok_and(|text| text.contains("198.18")), Duration::from_secs(20))
+    knot.wait_until(|| lab.client().run(&ask).is_ok_and(|text| text.contains("198.18")), Duration::from_secs(60))
         .unwrap();
     let options = ["--rate", "1000", "--seconds", "0.5", "--check-every", "1", "--edns", "1232"];
     let results = load(&lab, "198.18.0.1", &options);

@@ -195,6 +195,10 @@ pub struct ControlOptions {
     /// at all), off, or auto (by what the kernel has); default: auto
     #[arg(long, value_name = "WORD")]
     pub sandbox: Option<Sandbox>,
+    /// Whether a process that keeps the privileges starts the server as another one, and again with the same kernel sockets when that has
+    /// crashed: on or off; default: off
+    #[arg(long, value_name = "WORD")]
+    pub supervise: Option<Switch>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -273,6 +277,8 @@ pub struct Settings {
     pub group: Option<String>,
     /// whether the server confines itself
     pub sandbox: Sandbox,
+    /// whether another process starts it, and again
+    pub supervise: bool,
 }
 
 /// The DNS service's settings.
@@ -680,6 +686,7 @@ fn settle(
         user: control.user.as_ref().map(|placed| placed.value.clone()),
         group: control.group.as_ref().map(|placed| placed.value.clone()),
         sandbox: control.sandbox.unwrap_or(Sandbox::Auto),
+        supervise: control.supervise == Some(Switch(true)),
     })
 }
 

@@ -22,6 +22,7 @@ use listeners::{Listening, division, listeners};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sockets::{BindError, Engine};
 use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Refuses what can be seen to be wrong before anything is read or opened.
@@ -65,11 +66,11 @@ pub(crate) fn threads(settings: &Settings) -> usize {
     }
 }
 
-/// Binds every socket, then attaches to the interfaces.
+/// Binds every socket, or takes one that was inherited, then attaches to the interfaces.
 ///
 /// # Errors
 /// An address or an interface that cannot be had, and why; nothing stays bound or attached then.
-pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
+pub(crate) fn open(settings: &Settings, inherited: Vec<OwnedFd>) -> Result<Opened, Error> {
     raise_descriptors(settings);
     let listeners = listeners(settings);
     let division = division(settings);
@@ -95,11 +96,11 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
         if settings.web.as_ref().is_some_and(|web| web.transmit == WebTransmit::Offload) {
             tracing::info!("--transmit offload has no effect on kernel sockets, where the kernel does so by itself");
         }
-        return Ok(alone(open_sockets(settings, &listeners, true, threads)?, false));
+        return Ok(alone(open_sockets(settings, &listeners, true, threads, inherited)?, false));
     }
     refuse_the_kernels(settings)?;
     // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
-    let sockets = open_sockets(settings, &listeners, false, 1)?;
+    let sockets = open_sockets(settings, &listeners, false, 1, inherited)?;
     let why = match xdp::open(settings, &listeners) {
         Ok(xdp) => {
             return Ok(Opened { listeners, division, sockets, socket_threads: 1, xdp: Some(xdp), fell_back: false });
@@ -110,7 +111,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Opened, Error> {
     refuse_what_sockets_lack(settings, &why)?;
     drop(sockets);
     tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
-    Ok(alone(open_sockets(settings, &listeners, true, threads)?, true))
+    Ok(alone(open_sockets(settings, &listeners, true, threads, Vec::new())?, true))
 }
 
 /// Every connection is a descriptor, and the usual limit is 1024: takes what the hard limit allows, and says when it is short.
@@ -179,6 +180,7 @@ fn open_sockets(
     listeners: &[Listening],
     alone: bool,
     threads: usize,
+    inherited: Vec<OwnedFd>,
 ) -> Result<Option<Engine>, Error> {
     let is_own = |address: &SocketAddr| settings.own.iter().any(|own| own.0.address == address.ip());
     let endpoints: Vec<_> =
@@ -219,7 +221,7 @@ fn open_sockets(
         refuse_until_started: !alone,
         ..default
     };
-    let bound = Engine::bind(config).map(Some).map_err(|error| match error {
+    let bound = Engine::bind_with(config, inherited).map(Some).map_err(|error| match error {
         BindError::System { .. } => Error::environment(error.to_string()),
         BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
             Error::input(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
@@ -249,6 +251,11 @@ impl Opened {
     pub(crate) fn engine_threads(&self) -> usize {
         let of_sockets = self.sockets.as_ref().map_or(0, |_| self.socket_threads);
         of_sockets + self.xdp.as_ref().map_or(0, xdp::Opened::threads)
+    }
+
+    /// Every kernel socket.
+    pub(crate) fn kernel_sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().flat_map(Engine::sockets)
     }
 
     /// Whose listener is whose.

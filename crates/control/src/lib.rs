@@ -29,6 +29,7 @@ mod serve;
 mod service;
 mod signals;
 mod sites;
+mod supervise;
 pub mod top;
 pub mod tune;
 pub mod watch;

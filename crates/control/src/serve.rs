@@ -13,6 +13,7 @@ use crate::metrics::{self, Registry};
 use crate::reload::{self, Loader, Outcome};
 use crate::run::Apps;
 use crate::service::{Plan, Published};
+use crate::supervise::{self, Line};
 use crate::words::Placement;
 use crate::{access_log, ctl, http, notify, privileges, sandbox, secrets, signals, sites, watch, zones};
 use base::Clock;
@@ -22,6 +23,7 @@ use dns::cookie::Secrets;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -132,6 +134,8 @@ struct About {
     start_unix_s: u64,
     fallback: bool,
     published: Published,
+    /// by the supervisor, if there is one
+    restarts: u64,
 }
 
 impl Report for About {
@@ -140,6 +144,8 @@ impl Report for About {
         let figure =
             Figure { name: "build_info", help: "the version that runs", gauge: true, labels: &version, value: 1 };
         show(figure);
+        let help = "how often the supervisor has started the server anew";
+        show(Figure { name: "restarts_total", help, gauge: false, labels: &[], value: self.restarts });
         let mut gauge = |name, help, value| show(Figure { name, help, gauge: true, labels: &[], value });
         gauge("start_time_seconds", "when the server started, in seconds since 1970", self.start_unix_s);
         let fallback = "1 when AF_XDP was asked for with --backend auto and could not be had";
@@ -274,6 +280,14 @@ impl Wall {
 /// # Errors
 /// What keeps the server from starting; nothing is left behind then.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
+    match settings.supervise.then(Line::find).transpose()?.flatten() {
+        None if settings.supervise => supervise::run(),
+        Some((line, inherited)) => serve(settings, Some(&line), inherited),
+        None => serve(settings, None, Vec::new()),
+    }
+}
+
+fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> Result<(), Error> {
     let identity = privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
     launch::check(settings)?;
     let loads = Loads::read(settings)?;
@@ -286,7 +300,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let metrics = settings.metrics.map(http::bind).transpose()?;
     let log = settings.web.as_ref().and_then(|web| web.access_log.as_ref());
     let log = log.map(|log| access_log::open(log, identity.as_ref())).transpose()?;
-    let opened = launch::open(settings)?;
+    let opened = launch::open(settings, inherited)?;
+    if let Some(line) = line {
+        line.leave(opened.kernel_sockets())?;
+    }
     let apps = Apps::open(settings, opened.division(), opened.engine_threads())?;
     privileges::drop_all(identity.as_ref())?;
     let read = loads.zones.iter().flat_map(|zones| zones.prints.paths());
@@ -339,12 +356,16 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         start_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
         fallback: running.fell_back(),
         published: published.clone(),
+        restarts: line.map_or(0, Line::restarts),
     }));
     let (events, wanted) = mpsc::channel();
     if let Some(watch) = watch {
         watch.start(events.clone()).map_err(thread)?;
     }
     signals::start(events.clone()).map_err(thread)?;
+    if let Some(line) = line {
+        line.watch(events.clone()).map_err(thread)?;
+    }
     let reloads = loader.start().map_err(thread)?;
     if let Some(listener) = metrics {
         http::start(listener, registry.clone()).map_err(thread)?;
@@ -358,8 +379,14 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let status = format!("serving on {}", running.listen().join(", "));
     tracing::info!("{status} ({})", running.backend());
     notify::ready(&status);
-    supervise(&wanted, &reloads, &wall, kv.as_deref());
+    if let Some(line) = line {
+        line.is_serving();
+    }
+    attend(&wanted, &reloads, &wall, kv.as_deref());
     notify::stopping();
+    if let Some(line) = line {
+        line.is_ending();
+    }
     if let Some(web) = &settings.web {
         drain(&running, Duration::from_secs(web.drain_s.into()));
     }
@@ -402,7 +429,7 @@ fn drain(running: &Running, most: Duration) {
 }
 
 /// Sleeps between events; returns when the server is to stop.
-fn supervise(
+fn attend(
     wanted: &mpsc::Receiver<Event>,
     reloads: &Sender<Option<SyncSender<Outcome>>>,
     wall: &Wall,

@@ -18,7 +18,7 @@ use wire::toeplitz::Key;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const EACH: u64 = 60;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn a_stack(own: Ipv4Addr, listeners: Vec<TcpListener>, facts: &port::Facts) -> Stack {
     let limits =

@@ -20,7 +20,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const HEADERS_BYTES: usize = 14 + 20 + 8;
 const FLOWS: u16 = 48;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Echoes; some number panics.
 struct Echo(u32);

@@ -19,7 +19,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 /// Connections to each thread.
 const EACH: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const HARMLESS: &[u8] = &[7; 100];
 
 /// Gives back what comes.

@@ -58,7 +58,7 @@ fn ask(client: &mut Pipe, frame: &[u8]) -> Vec<u8> {
     let start = std::time::Instant::now();
     let mut burst = Burst::new();
     loop {
-        assert!(start.elapsed() < Duration::from_secs(20), "no answer");
+        assert!(start.elapsed() < Duration::from_secs(60), "no answer");
         let mut question = client.take().expect("a free frame");
         assert!(question.fill(frame));
         burst.push(question);
@@ -128,7 +128,7 @@ fn own_addresses_stay_in_use_over_a_panic() {
     client.transmit(&mut burst);
     client.flush();
     while counters.panics.get() == 0 {
-        assert!(started.elapsed() < Duration::from_secs(20), "no panic");
+        assert!(started.elapsed() < Duration::from_secs(60), "no panic");
         std::thread::yield_now();
     }
     assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"again")), b"AGAIN");

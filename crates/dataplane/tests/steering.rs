@@ -23,7 +23,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const HEADERS_BYTES: usize = 14 + 20 + 8;
 const ENTRIES: u16 = 16;
 const FLOWS: u16 = 200;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Echo;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers every frame in place through the service: a datagram that is the whole frame. Frames that begin with '-' are
 /// dropped. Sends one frame of its own at `due`.

@@ -36,7 +36,8 @@ pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4,
 pub use nic::{Nic, NicOptions};
 pub use process::{Process, interrupt_by, uninterrupted, wait_until};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The programs that tests may ask for and the Debian package that holds each.
 const PACKAGES: [(&str, &str); 25] = [
@@ -99,6 +100,23 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// The program `name` of this workspace that belongs to the one at `path`: cargo names the programs of a test's own package only. Where the
+/// whole workspace is tested it is there already; else it is built.
+///
+/// # Panics
+/// If it cannot be.
+pub fn program_beside(path: &str, name: &str) -> PathBuf {
+    let program = Path::new(path).with_file_name(name);
+    if !program.exists() {
+        let mut build = Command::new("cargo");
+        build.args(["build", "--locked", "--quiet", "-p", name, "--bin", name]);
+        build.args(program.parent().filter(|folder| folder.ends_with("release")).map(|_| "--release"));
+        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.is_ok_and(|status| status.success()) && program.exists(), "no program at {}", program.display());
+    }
+    program
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn exists(name: &str) -> bool {
     std::path::Path::new("/run/netns").join(name).exists()

@@ -10,7 +10,7 @@ use std::{
 };
 use wire::{Protocol, toeplitz::Key};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7001;
 
 fn make(nic: NicOptions) -> Lab {

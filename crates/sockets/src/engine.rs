@@ -18,7 +18,7 @@ use mio::{Interest, Poll, Token, Waker};
 use socket2::{SockRef, Socket};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -103,6 +103,7 @@ impl Bound {
 pub struct Engine {
     config: Config,
     addresses: Vec<SocketAddr>,
+    sockets: Vec<Bound>,
     threads: Vec<Thread>,
     /// of each endpoint that is spread by affinity: its number, and its socket of each thread
     balanced: Vec<(usize, Vec<Bound>)>,
@@ -123,7 +124,17 @@ impl Engine {
     /// # Errors
     /// The first address that cannot be had, and why; nothing stays bound then.
     pub fn bind(config: Config) -> Result<Engine, BindError> {
+        Engine::bind_with(config, Vec::new())
+    }
+
+    /// As [`Engine::bind`], with sockets of an earlier engine's ([`Engine::sockets`]) that are used again where they are as the configuration
+    /// wants them: what has arrived at them meanwhile waits there. The others are closed.
+    ///
+    /// # Errors
+    /// As for [`Engine::bind`].
+    pub fn bind_with(config: Config, inherited: Vec<OwnedFd>) -> Result<Engine, BindError> {
         config.check()?;
+        let mut inherited = bind::Inherited::new(inherited, &config);
         let system = |doing: &'static str| move |source| BindError::System { doing, source };
         let mut threads = Vec::with_capacity(config.threads);
         let mut polls_in_epoll = true;
@@ -145,9 +156,9 @@ impl Engine {
             });
         }
         let mut addresses = Vec::with_capacity(config.endpoints.len());
-        let mut balanced = Vec::new();
+        let (mut balanced, mut all) = (Vec::new(), Vec::new());
         for (n, endpoint) in config.endpoints.iter().enumerate() {
-            let sockets = bind::group(&config, endpoint)?;
+            let sockets = bind::group(&config, endpoint, &mut inherited)?;
             let address = bind::local(&sockets[0], endpoint)?;
             addresses.push(address);
             let sockets: Vec<_> = sockets.into_iter().map(|socket| Bound::new(socket, endpoint.transport)).collect();
@@ -160,19 +171,25 @@ impl Engine {
                     source,
                 })?;
             }
+            all.extend(sockets.iter().cloned());
             if share::is_balanced(&config, endpoint) {
                 balanced.push((n, sockets));
             }
         }
         // now, while there may be the capability for it
         let table = (!balanced.is_empty()).then(|| Table::load(&config, balanced.len()));
-        Ok(Engine { config, addresses, threads, balanced, table, polls_in_epoll })
+        Ok(Engine { config, addresses, sockets: all, threads, balanced, table, polls_in_epoll })
     }
 
     /// Whether threads that wait poll the device's queue as [`Config::busy_poll_us`] says; also true when that is 0. A thread that
     /// does not wait polls all the same.
     pub fn polls_in_epoll(&self) -> bool {
         self.polls_in_epoll
+    }
+
+    /// Every socket, in an order in which [`Engine::bind_with`] takes them.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(Bound::as_fd)
     }
 
     /// The address of each endpoint, in the configuration's order, with the port that the kernel chose.

@@ -171,7 +171,7 @@ fn errors_name_their_place_and_the_mend() {
         ("[dns]\n", "s.toml: no zone; add [[dns.zone]] with origin and file"),
         (
             "[control]\ncolour = 1\n",
-            "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`, `app-user`, `sandbox`",
+            "s.toml:2:1: unknown key `colour`; known here: `path`, `metrics`, `user`, `group`, `app-user`, `sandbox`, `supervise`",
         ),
         (
             "[wbe]\n",

@@ -13,11 +13,11 @@ use std::{
 const UDP_WINDOW: usize = 64;
 /// Questions on a connection at a time: many, since Nagle's algorithm and a delayed acknowledgement cost each window 40 ms.
 const TCP_WINDOW: usize = 512;
-/// How long to wait for the window's answers before asking again what is missing: a datagram may be lost, a connection
-/// loses nothing and is only slow.
+/// How long to wait for the window's answers before asking again what is missing, twice as long each time: a datagram may be lost, a
+/// connection loses nothing and is only slow, and any server may be kept from its processor.
 const UDP_PATIENCE: Duration = Duration::from_millis(700);
 const TCP_PATIENCE: Duration = Duration::from_secs(8);
-const ATTEMPTS: usize = 4;
+const ATTEMPTS: u32 = 6;
 
 /// Over which transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +47,7 @@ pub fn ask(server: SocketAddr, transport: Transport, questions: &[Question]) -> 
             }
             let mut left = missing.len();
             // a server that closes the connection leaves the rest to the next attempt
-            let _ = channel.exchange(&missing, questions, |index, answer| {
+            let _ = channel.exchange(&missing, questions, 1 << attempt, |index, answer| {
                 if answers[index].is_none() {
                     answers[index] = Some(answer);
                     left -= 1;
@@ -77,7 +77,7 @@ impl Channel {
                 Ok(Self::Udp(socket))
             }
             Transport::Tcp => {
-                let stream = TcpStream::connect_timeout(&server, Duration::from_secs(3))
+                let stream = TcpStream::connect_timeout(&server, Duration::from_secs(20))
                     .with_context(|| format!("cannot connect to {server}"))?;
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
@@ -85,14 +85,15 @@ impl Channel {
         }
     }
 
-    /// Sends the questions in `missing` and hands each answer to `take` until that says enough.
+    /// Sends the questions in `missing` and hands each answer to `take` until that says enough, or so many times the patience is over.
     fn exchange(
         &mut self,
         missing: &HashMap<u16, usize>,
         questions: &[Question],
+        times: u32,
         mut take: impl FnMut(usize, Vec<u8>) -> bool,
     ) -> Result<()> {
-        let end = Instant::now() + if matches!(self, Self::Udp(_)) { UDP_PATIENCE } else { TCP_PATIENCE };
+        let end = Instant::now() + times * if matches!(self, Self::Udp(_)) { UDP_PATIENCE } else { TCP_PATIENCE };
         let mut burst = Vec::new();
         for (&id, &index) in missing {
             let wire = questions[index].wire(id);

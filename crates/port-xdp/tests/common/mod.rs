@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Ends waiting, for what must happen; far above what it takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// IPPROTO_UDP
 pub(crate) const UDP: u8 = 17;
 

@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 /// Ends waiting for what must happen; far above what it takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the lab's server listens when nothing else is said.
 pub(crate) const LISTEN: [&str; 6] =

@@ -219,10 +219,10 @@ fn a_thread_that_hangs_leaves_its_queue_to_the_kernel_until_it_comes_round() {
     let server = Server::start(lab.server(), &["--interface", "vs", "--listen", "198.18.0.1:53"]);
     dig_until(&lab, ASK, "198.18.0.80");
     let before = server.stats().on_sockets();
-    // the next call to the kernel to transmit takes three seconds
+    // the next call to the kernel to transmit takes eight seconds
     let thread = thread_of(server.process.id(), "dataplane-0");
     let mut command = lab.server().command("strace");
-    let inject = "inject=sendto:delay_enter=3000000:when=1";
+    let inject = "inject=sendto:delay_enter=8000000:when=1";
     command.args(["-qq", "-o", "/dev/null", "-p", &thread, "-e", "trace=sendto", "-e", inject]);
     let _strace = Process::spawn(command).unwrap();
     let hangs = || {
@@ -236,5 +236,6 @@ fn a_thread_that_hangs_leaves_its_queue_to_the_kernel_until_it_comes_round() {
     let taken = server.stats().taken();
     dig_until(&lab, ASK, "198.18.0.80");
     server.wait_until("the thread to answer again", |stats| stats.taken() > taken);
-    assert_eq!(server.stats().sum("dataplane_stalls_total", &[]), 1);
+    // once for this, and whenever the machine gave it no processor for long
+    assert!(server.stats().sum("dataplane_stalls_total", &[]) >= 1);
 }

@@ -1,6 +1,6 @@
 //! More threads than queues: those without one answer through another's, and threads come and go.
 
-use crate::common::{LISTEN, PATIENCE, Server, Stats, dig};
+use crate::common::{LISTEN, PATIENCE, Server, Stats, dig_until};
 use crate::web::{Web, contents, curl};
 use lab::Lab;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,14 +35,14 @@ fn one_queue_and_two_threads_answer_questions_and_sleep() {
     assert!(log.contains("handed over between threads, of which one has no queue"), "{log}");
     for at in ["198.18.0.1", "2001:db8:18::1"] {
         for _ in 0..20 {
-            let answer = dig(&lab, &format!("+short @{at} www.example.com A"));
-            assert_eq!(answer.trim(), "198.18.0.80");
+            dig_until(&lab, &format!("@{at} www.example.com A"), "198.18.0.80");
         }
     }
+    server.wait_until("both threads count the same, and neither all", |stats| {
+        let through_host = of(stats, "dataplane_guest_frames_total", "1");
+        (1..40).contains(&through_host) && of(stats, "dataplane_crossed_frames_total", "0") == through_host
+    });
     let stats = server.stats();
-    let through_host = of(&stats, "dataplane_guest_frames_total", "1");
-    assert!((1..40).contains(&through_host), "{through_host} of 40 by the thread without a queue");
-    assert_eq!(of(&stats, "dataplane_crossed_frames_total", "0"), through_host);
     assert_eq!(stats.sum("dataplane_crossing_lost_total", &[]) + stats.sum("dataplane_guest_stalls_total", &[]), 0);
     sleeps(&server);
 }
@@ -102,27 +102,26 @@ fn a_queue_of_a_thread_that_is_not_needed_is_served_by_another() {
     // without a NIC that deals packets out, each question comes to any of the queues
     let lab = Lab::with(&lab::Options { queues: 2, ..lab::Options::default() }).unwrap();
     let server = Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1", "--balance", "on"]].concat());
-    let ask = || {
-        let answer = dig(&lab, "+short @198.18.0.1 www.example.com A");
-        assert_eq!(answer.trim(), "198.18.0.80");
-    };
+    let ask = || dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
     (0..10).for_each(|_| ask());
     let asked = server.ctl(&["threads", "1"]);
     assert!(asked.status.success(), "{asked:?}");
     server.wait_until("the second thread gives everything away", |stats| of(stats, "dataplane_flow_groups", "1") == 0);
-    std::thread::sleep(Duration::from_millis(200));
-    let before = server.stats();
-    let begun = Instant::now();
-    let second = |stats: &Stats| stats.sum("xdp_frames_received_total", &[("queue", "1")]);
-    while second(&server.stats()) < second(&before) + 10 {
-        assert!(begun.elapsed() < PATIENCE, "nothing comes to the second queue");
-        ask();
-    }
-    // by the first thread, without waking the other
-    assert_eq!(
-        of(&server.stats(), "dataplane_crossed_frames_total", "1"),
-        of(&before, "dataplane_crossed_frames_total", "1")
-    );
+    // ten questions at the second queue: how many of them crossed from its thread
+    let crossed = || {
+        let before = server.stats();
+        let begun = Instant::now();
+        let second = |stats: &Stats| stats.sum("xdp_frames_received_total", &[("queue", "1")]);
+        while second(&server.stats()) < second(&before) + 10 {
+            assert!(begun.elapsed() < PATIENCE, "nothing comes to the second queue");
+            ask();
+        }
+        let crossed = |stats: &Stats| of(stats, "dataplane_crossed_frames_total", "1");
+        crossed(&server.stats()) - crossed(&before)
+    };
+    // soon it is the first thread's, and the other is not woken any more
+    assert!(lab::wait_until(|| crossed() == 0, PATIENCE), "{}", server.process.log());
+    assert_eq!(crossed(), 0);
     sleeps(&server);
     let asked = server.ctl(&["threads", "2"]);
     assert!(asked.status.success(), "{asked:?}");

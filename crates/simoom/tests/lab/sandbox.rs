@@ -1,4 +1,4 @@
-//! A confined server over AF_XDP: captures, addresses that come and go, another interface's settings, reloads, the end.
+//! A confined server over AF_XDP: captures, addresses that come and go, another interface's settings, reloads, the end; and a supervised one.
 
 use crate::common::{PATIENCE, Server, ZONE, client, dig_until, nothing_attached};
 use lab::Lab;
@@ -47,4 +47,29 @@ fn a_confined_server_does_everything_that_another_does() {
     nothing_attached(&lab);
     let log = server.process.log();
     assert!(!log.contains("not permitted") && !log.contains("denied"), "{log}");
+}
+
+#[test]
+fn a_server_that_crashes_is_started_again_over_af_xdp() {
+    let lab = Lab::new().unwrap();
+    let mut server = Server::start(lab.server(), &["--interface", "vs", "--listen", "0.0.0.0:53", "--supervise", "on"]);
+    for restarts in 1..=3 {
+        dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
+        let status = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();
+        let pid = status.lines().find_map(|line| line.strip_prefix("pid ")).expect("a process").trim();
+        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+        assert_ne!(pid.as_raw_nonzero().get() as u32, server.process.id());
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
+        dig_until(&lab, "@198.18.0.1 +tcp www.example.com A", "198.18.0.80");
+        let again = || server.ctl(&["stats"]).status.success() && server.stats().sum("restarts_total", &[]) == restarts;
+        assert!(lab::wait_until(again, PATIENCE), "{}", server.process.log());
+        // what the program takes again is this one's
+        let taken = server.stats().taken();
+        dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
+        server.wait_until("questions over AF_XDP", |stats| stats.taken() > taken);
+    }
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.wait(PATIENCE).unwrap().code(), Some(0), "{}", server.process.log());
+    nothing_attached(&lab);
 }

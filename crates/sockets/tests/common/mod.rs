@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn endpoint(address: &str, transport: Transport) -> Endpoint {
     Endpoint { listener: Listener(7), address: address.parse().unwrap(), transport, window_bytes: None, backlog: None }

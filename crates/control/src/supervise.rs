@@ -1,0 +1,327 @@
+//! A supervisor: a process that starts the server as another one, and again when that has crashed.
+//!
+//! The supervisor is who was started: it has the privileges, serves nothing and reads nothing but what the server's process says. That one is
+//! the same program with the same arguments. It opens everything, leaves the supervisor duplicates of its kernel sockets, drops its
+//! privileges and serves. When it ends without being asked to, the next one gets those sockets: the ports stay bound, and what
+//! arrives meanwhile waits in the kernel. What AF_XDP takes goes with the process that took it, and is the kernel's until the next one serves.
+//!
+//! The line between them is a socket that the server has as its standard input: one message at a time, a letter and perhaps
+//! descriptors. When it ends, so does whoever is left: a server without its supervisor stops as by a signal.
+
+use crate::error::{Error, reason};
+use crate::serve::Event;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// Set for a server that has a supervisor: how often it was started anew.
+const VARIABLE: &str = "SIMOOM_SUPERVISED";
+/// Descriptors of one message; the kernel takes 253.
+const DESCRIPTORS: usize = 64;
+/// How long until the next start, at first and at most: it doubles with each that does not serve for [`STEADY`].
+const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+const STEADY: Duration = Duration::from_secs(30);
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Word {
+    /// here are sockets
+    Sockets = b's',
+    /// those were all
+    All = b'a',
+    /// it serves
+    Serving = b'r',
+    /// it is about to end, since it was asked to
+    Ending = b'e',
+}
+
+impl Word {
+    fn of(letter: u8) -> Option<Word> {
+        [Word::Sockets, Word::All, Word::Serving, Word::Ending].into_iter().find(|word| *word as u8 == letter)
+    }
+}
+
+fn say(line: BorrowedFd<'_>, word: Word, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let letter = [word as u8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    rustix::io::retry_on_intr(|| sendmsg(line, &[IoSlice::new(&letter)], &mut ancillary, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+fn say_sockets(line: BorrowedFd<'_>, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    sockets.chunks(DESCRIPTORS).try_for_each(|part| say(line, Word::Sockets, part))?;
+    say(line, Word::All, &[])
+}
+
+/// The next message; None when nobody is there to send one.
+fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Word, Vec<OwnedFd>)>> {
+    let mut letter = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut letter)];
+        match recvmsg(line, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => break received,
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            descriptors.extend(more);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let word = Word::of(letter[0]).ok_or_else(|| io::Error::other("a message that is none of ours"))?;
+    Ok(Some((word, descriptors)))
+}
+
+fn failed(error: &io::Error) -> Error {
+    Error::environment(format!("--supervise: {}", reason(error)))
+}
+
+/// The server's end of the line.
+#[derive(Debug)]
+pub(crate) struct Line {
+    socket: OwnedFd,
+    restarts: u64,
+}
+
+impl Line {
+    /// The line to the supervisor, and the sockets that an earlier server has left; None where there is no supervisor.
+    ///
+    /// # Errors
+    /// The supervisor cannot be heard.
+    pub(crate) fn find() -> Result<Option<(Line, Vec<OwnedFd>)>, Error> {
+        let Some(restarts) = std::env::var(VARIABLE).ok().and_then(|restarts| restarts.parse().ok()) else {
+            return Ok(None);
+        };
+        let socket = fcntl_dupfd_cloexec(io::stdin(), 3).map_err(|error| failed(&error.into()))?;
+        let mut sockets = Vec::new();
+        loop {
+            match hear(socket.as_fd()).map_err(|error| failed(&error))? {
+                Some((Word::Sockets, more)) => sockets.extend(more),
+                Some(_) => return Ok(Some((Line { socket, restarts }, sockets))),
+                None => return Err(Error::environment("the supervisor has ended; start simoom again")),
+            }
+        }
+    }
+
+    /// How often the server was started anew.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// Leaves the supervisor duplicates of these.
+    pub(crate) fn leave<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>>) -> Result<(), Error> {
+        say_sockets(self.socket.as_fd(), &sockets.collect::<Vec<_>>()).map_err(|error| failed(&error))
+    }
+
+    /// It serves.
+    pub(crate) fn is_serving(&self) {
+        // one that is gone is noticed by who watches
+        let _ = say(self.socket.as_fd(), Word::Serving, &[]);
+    }
+
+    /// It ends, since it was asked to: connections shall not wait for another.
+    pub(crate) fn is_ending(&self) {
+        let _ = say(self.socket.as_fd(), Word::Ending, &[]);
+    }
+
+    /// Stops the server when the supervisor ends.
+    ///
+    /// # Errors
+    /// The kernel's, when the thread cannot be started.
+    pub(crate) fn watch(&self, events: Sender<Event>) -> io::Result<()> {
+        let socket = self.socket.try_clone()?;
+        std::thread::Builder::new().name("supervised".into()).spawn(move || {
+            while let Ok(Some(_)) = hear(socket.as_fd()) {}
+            // nobody listens only when it is ending already
+            let _ = events.send(Event::Stop("the end of the supervisor"));
+        })?;
+        Ok(())
+    }
+}
+
+/// What the supervisor waits for.
+#[derive(Debug)]
+enum Happening {
+    Signal(Signal),
+    Said(Word, Vec<OwnedFd>),
+    Ended(io::Result<ExitStatus>),
+}
+
+/// Starts the server, and again when it has crashed, until one ends as it was asked to.
+///
+/// # Errors
+/// As the first server ends that does not come to serve; what keeps one from being started.
+pub(crate) fn run() -> Result<(), Error> {
+    let (happens, happenings) = mpsc::channel();
+    pass_signals(happens.clone()).map_err(|error| failed(&error))?;
+    let mut supervisor = Supervisor { happens, happenings, stopping: false, held: Vec::new() };
+    let (mut restarts, mut pause) = (0, PAUSE[0]);
+    loop {
+        let begun = Instant::now();
+        let end = supervisor.serve(restarts).map_err(|error| failed(&error))?;
+        let ended = &end.status;
+        if supervisor.stopping || ended.success() || (restarts == 0 && !end.served) {
+            return finish(end.pid, *ended, restarts == 0 && !end.served);
+        }
+        if end.served && begun.elapsed() >= STEADY {
+            pause = PAUSE[0];
+        }
+        tracing::warn!(
+            "server process {} has ended: {}; another is started in {:.1} s",
+            end.pid,
+            in_words(*ended),
+            pause.as_secs_f64()
+        );
+        if supervisor.rest(pause) {
+            tracing::info!("stopped");
+            return Ok(());
+        }
+        pause = (2 * pause).min(PAUSE[1]);
+        restarts += 1;
+    }
+}
+
+struct Supervisor {
+    happens: Sender<Happening>,
+    happenings: Receiver<Happening>,
+    /// it was told to end
+    stopping: bool,
+    /// sockets for the next server
+    held: Vec<OwnedFd>,
+}
+
+/// How a server ended.
+struct End {
+    pid: u32,
+    status: ExitStatus,
+    /// it had come to serve
+    served: bool,
+}
+
+impl Supervisor {
+    /// Has a server serve to its end.
+    fn serve(&mut self, restarts: u64) -> io::Result<End> {
+        let (ours, child) = start(restarts)?;
+        let pid = child.id();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let held = std::mem::take(&mut self.held);
+        // one that has ended already says so
+        let _ = say_sockets(ours.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        // no longer ours, until it leaves us those that it has: other settings may want other sockets at the same ports
+        drop(held);
+        listen(ours, child, self.happens.clone())?;
+        let (mut served, mut coming) = (false, Vec::new());
+        loop {
+            match self.happenings.recv().map_err(io::Error::other)? {
+                Happening::Signal(signal) => {
+                    self.stopping |= signal != Signal::HUP;
+                    let _ = pidfd_send_signal(&pidfd, signal);
+                }
+                Happening::Said(Word::Sockets, more) => coming.extend(more),
+                Happening::Said(Word::All, _) => self.held = std::mem::take(&mut coming),
+                Happening::Said(Word::Serving, _) => served = true,
+                Happening::Said(Word::Ending, _) => self.held.clear(),
+                Happening::Ended(status) => return Ok(End { pid, status: status?, served }),
+            }
+        }
+    }
+
+    /// Waits so long; true when it is told to end meanwhile.
+    fn rest(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        loop {
+            match self.happenings.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                // the next server reads everything anew
+                Ok(Happening::Signal(Signal::HUP)) => {}
+                Ok(Happening::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return true,
+                Ok(Happening::Said(..) | Happening::Ended(_)) => {}
+                Err(RecvTimeoutError::Timeout) => return false,
+            }
+        }
+    }
+}
+
+/// Starts a server: our end of its line, and its process.
+fn start(restarts: u64) -> io::Result<(OwnedFd, Child)> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut command = Command::new("/proc/self/exe");
+    let mut arguments = std::env::args_os();
+    command.arg0(arguments.next().unwrap_or_else(|| "simoom".into())).args(arguments);
+    // a group of its own: what a terminal sends to ours it gets from us, once
+    command.env(VARIABLE, restarts.to_string()).stdin(Stdio::from(theirs)).process_group(0);
+    Ok((ours, command.spawn()?))
+}
+
+/// Tells what a server says, and its end.
+fn listen(line: OwnedFd, mut child: Child, happens: Sender<Happening>) -> io::Result<()> {
+    std::thread::Builder::new().name("server".into()).spawn(move || {
+        // the supervisor's end is the process's
+        while let Ok(Some((word, descriptors))) = hear(line.as_fd()) {
+            let _ = happens.send(Happening::Said(word, descriptors));
+        }
+        let _ = happens.send(Happening::Ended(child.wait()));
+    })?;
+    Ok(())
+}
+
+fn pass_signals(happens: Sender<Happening>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let signal = match signal {
+                SIGHUP => Signal::HUP,
+                SIGINT => Signal::INT,
+                _ => Signal::TERM,
+            };
+            let _ = happens.send(Happening::Signal(signal));
+        }
+    })?;
+    Ok(())
+}
+
+/// Ends as a server has; `at_start`: it never served, and has said why.
+fn finish(pid: u32, status: ExitStatus, at_start: bool) -> Result<(), Error> {
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(2) => Err(Error::Input(Vec::new())),
+        Some(1) => Err(Error::Environment(Vec::new())),
+        _ if at_start => {
+            Err(Error::environment(format!("server process {pid} has ended at its start: {}", in_words(status))))
+        }
+        // as the shell reports a process that a signal ended
+        code => std::process::exit(code.or(status.signal().map(|signal| 128 + signal)).unwrap_or(1)),
+    }
+}
+
+fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
