@@ -11,7 +11,7 @@ pub const ALARMS: usize = 1024;
 /// One thread's alarms, by cookie. Nothing is allocated after [`Alarms::new`].
 #[derive(Debug)]
 pub struct Alarms {
-    wheel: Wheel<u64>,
+    wheel: Wheel<(u64, Instant)>,
     set: HashMap<u64, Timer>,
 }
 
@@ -37,19 +37,34 @@ impl Alarms {
             self.wheel.cancel(timer);
         }
         let Some(at) = at else { return Ok(()) };
-        let timer = self.wheel.set(at, cookie).map_err(|_| CallError::NoResources)?;
+        let timer = self.wheel.set(at, (cookie, at)).map_err(|_| CallError::NoResources)?;
         self.set.insert(cookie, timer);
         Ok(())
     }
 
     /// The cookie of one alarm that is due at `now`, which is then no longer set; None when none is. `now` does not go back.
     pub fn pop(&mut self, now: Instant) -> Option<u64> {
+        self.pop_timed(now).map(|(cookie, _)| cookie)
+    }
+
+    /// The same, with the time that it was set to.
+    pub fn pop_timed(&mut self, now: Instant) -> Option<(u64, Instant)> {
         if self.set.is_empty() {
             return None;
         }
-        let cookie = self.wheel.pop(now)?;
+        let (cookie, at) = self.wheel.pop(now)?;
         self.set.remove(&cookie);
-        Some(cookie)
+        Some((cookie, at))
+    }
+
+    /// How many are set.
+    pub fn len(&self) -> usize {
+        self.set.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty()
     }
 
     /// When [`Alarms::pop`] is worth calling next: not after the earliest alarm, perhaps before; None when none is set.
@@ -83,9 +98,10 @@ mod tests {
                     None => twin.remove(&cookie),
                 };
                 now += pass;
-                while let Some(cookie) = alarms.pop(at(now)) {
+                while let Some((cookie, set_to)) = alarms.pop_timed(at(now)) {
                     let due = twin.remove(&cookie);
                     prop_assert!(due.is_some_and(|due| due <= now), "{cookie} at {now}, due {due:?}");
+                    prop_assert_eq!(due.map(at), Some(set_to));
                 }
                 let late = Duration::from_nanos(2 << 14).as_micros() as u64;
                 prop_assert!(twin.values().all(|due| *due + late > now), "{twin:?} at {now}");

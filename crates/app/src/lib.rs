@@ -74,6 +74,10 @@
 //! Why a connection ended, or never was, is the [`DeadReason`]: `Closed`, `Reset`, `Aborted` (by us), `TimedOut`, `NoResources`, and for
 //! those that were asked for `Refused` (nobody listens) and `Unreachable` (no neighbour, no route).
 //!
+//! A protected application, in a process of its own, has the same calls and events. Two things differ, since its calls reach the engine
+//! later: what only the engine can say of `connect` is told by `connected` (`Denied`), and whom it may begin something with is what the
+//! operator permits (`simoom run --connect`), nobody by default; anything else is `Forbidden`.
+//!
 //! # Whose bytes
 //!
 //! The engine owns every byte that it lends: what `recv` and `datagrams` show is the received frame or buffer, and is gone when the event

@@ -67,10 +67,13 @@ pub enum DeadReason {
     Refused,
     /// it was asked for, and there is no way to the peer: no neighbour or route, or a router said so
     Unreachable,
+    /// it was asked for by an application in a process of its own, whose calls are not answered at once, and the engine refused the
+    /// call for this reason
+    Denied(CallError),
 }
 
 /// A call that cannot be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallError {
     /// the handle is not a live connection of this owner
     NoConnection,
@@ -92,6 +95,8 @@ pub enum CallError {
     Unreachable,
     /// the datagram is longer than can be sent
     TooLong,
+    /// the operator does not permit this application to begin anything with that peer
+    Forbidden,
     /// the engine does not have this call
     Unsupported,
 }
@@ -109,6 +114,7 @@ impl fmt::Display for CallError {
             CallError::NoResources => "the engine has no room for it",
             CallError::Unreachable => "the way to the peer is not known",
             CallError::TooLong => "the datagram is longer than can be sent",
+            CallError::Forbidden => "the operator does not permit it",
             CallError::Unsupported => "the engine does not have this call",
         })
     }
@@ -214,6 +220,8 @@ pub trait Streams {
     /// [`CallError::NoSuchAddress`]: a remote address or port that nobody can have, two families, or a local address that is not ours
     /// (on our own stack also one that is not in use yet). [`CallError::InUse`]: the local port is taken, or all are.
     /// [`CallError::Elsewhere`]: the answers to this local port would come to another thread. [`CallError::NoResources`]: no room.
+    /// [`CallError::Forbidden`]: a protected application, whose operator does not permit this peer. A protected application is told what
+    /// only the engine knows (the local end) by `connected`, as [`DeadReason::Denied`].
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
         let _ = (remote, local, cookie);
         Err(CallError::Unsupported)
@@ -229,6 +237,8 @@ pub trait Streams {
     /// # Errors
     /// [`CallError::NoSuchAddress`]: the listener takes no datagrams or the local end is not its, two families, or a peer that cannot be
     /// sent to. [`CallError::Unreachable`]: nobody knows the way. [`CallError::TooLong`]. [`CallError::NoResources`]: too many wait.
+    /// [`CallError::Forbidden`]: a protected application, to a peer that it has no unanswered question of and that its operator does not
+    /// permit. What only the engine knows, a protected application is not told: its datagram is lost.
     fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
         let _ = (listener, ends, bytes);
         Err(CallError::Unsupported)

@@ -19,9 +19,10 @@ pub(crate) use services::{EchoApp, KvApp, echo, kv};
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::service::Division;
-use crate::words::Placement;
+use crate::words::{Peers, Placement};
+use base::counter::Report;
 use guard::stats::Stats;
-use guard::{Channel, Granted, Options, Place, Remote, State};
+use guard::{Channel, Grant, Granted, Options, Permit, Place, Remote, State, Status};
 use keep::Keeper;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -55,6 +56,8 @@ struct Seat {
     listeners: Range<u16>,
     /// one for each thread of each engine, and its counters
     channels: Vec<(Arc<Channel>, Arc<Stats>)>,
+    /// what the application's own counters say, a block a thread, where we know what they are called
+    status: Vec<Arc<Status>>,
 }
 
 /// The engines' ends of all applications.
@@ -81,6 +84,11 @@ impl Seats {
     pub(crate) fn stats(&self) -> impl Iterator<Item = Arc<Stats>> {
         self.0.0.iter().flat_map(|seat| seat.channels.iter().map(|(_, stats)| stats.clone()))
     }
+
+    /// What our own services count that have processes of their own.
+    pub(crate) fn status(&self) -> impl Iterator<Item = Arc<Status>> {
+        self.0.0.iter().flat_map(|seat| seat.status.iter().cloned())
+    }
 }
 
 /// An application that is kept, and not started yet.
@@ -103,12 +111,40 @@ struct Wanted {
     user: Option<String>,
     restart: bool,
     connections: usize,
+    /// whom it may begin something with
+    permits: Vec<Permit>,
+    shows: Shows,
+    share: u32,
+}
+
+/// Whose counters an application shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    Nothing,
+    Kv,
+    Echo,
+}
+
+impl Shows {
+    /// Counters of the kinds that a thread of the application has.
+    fn kinds(self, settings: &Settings, thread: usize) -> Vec<Arc<dyn Report>> {
+        match self {
+            Shows::Nothing => Vec::new(),
+            Shows::Kv => settings.kv.iter().flat_map(|kv| services::kv_kinds(kv, thread)).collect(),
+            Shows::Echo => services::echo_kinds(),
+        }
+    }
+}
+
+/// A word of the settings as the guard has it.
+fn permit(peers: &Peers) -> Permit {
+    Permit::new(peers.prefix.address, peers.prefix.bits, peers.port)
 }
 
 /// The services and programs that have processes of their own.
 fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
     let mut all = Vec::new();
-    let own = |name: &str, program: Vec<String>, listeners, place, connections| Wanted {
+    let own = |name: &str, shows, program: Vec<String>, listeners, place, connections| Wanted {
         name: name.to_owned(),
         program: [vec!["/proc/self/exe".to_owned()], program].concat(),
         listeners,
@@ -116,14 +152,17 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
         user: settings.app_user.clone(),
         restart: true,
         connections,
+        permits: Vec::new(),
+        shows,
+        share: 1,
     };
     if let Some(kv) = settings.kv.as_ref().filter(|kv| kv.place != Placement::Inline) {
         let listeners = division.kv_from..division.echo_from;
-        all.push(own("kv", services::kv_arguments(kv), listeners, kv.place, kv.connections));
+        all.push(own("kv", Shows::Kv, services::kv_arguments(kv), listeners, kv.place, kv.connections));
     }
     if let Some(echo) = settings.echo.as_ref().filter(|echo| echo.place != Placement::Inline) {
         let listeners = division.echo_from..division.app_from;
-        all.push(own("echo", services::echo_arguments(echo), listeners, echo.place, 1));
+        all.push(own("echo", Shows::Echo, services::echo_arguments(echo), listeners, echo.place, 1));
     }
     let mut from = division.app_from;
     for app in &settings.apps {
@@ -137,9 +176,27 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
             user: app.user.clone().or_else(|| settings.app_user.clone()),
             restart: app.restart,
             connections: app.connections,
+            permits: app.connect.iter().map(permit).collect(),
+            shows: Shows::Nothing,
+            share: app.share,
         });
     }
     all
+}
+
+/// How much nicer than the server each application is, so that those with a processor in common divide it by their shares: the scheduler
+/// gives a process 1.25 times the time of one that is nicer by 1. The largest share is as nice as the server, since to be less takes
+/// a privilege.
+fn nices(all: &[Wanted]) -> Vec<i32> {
+    let largest = |place: Placement| all.iter().filter(|it| it.place == place).map(|it| it.share).max().unwrap_or(1);
+    let nice = |wanted: &Wanted| match wanted.place {
+        Placement::Cpu(_) => {
+            let times = f64::from(largest(wanted.place)) / f64::from(wanted.share);
+            (times.ln() / 1.25f64.ln()).round() as i32
+        }
+        _ => 0,
+    };
+    all.iter().map(nice).collect()
 }
 
 /// Applications whose memory is there and whose keepers wait.
@@ -156,7 +213,9 @@ impl Apps {
     /// No memory, no such user, no process.
     pub(crate) fn open(settings: &Settings, division: Division, threads: usize) -> Result<Apps, Error> {
         let (mut seats, mut apps) = (Vec::new(), Vec::new());
-        for wanted in wanted(settings, division) {
+        let all = wanted(settings, division);
+        let nices = nices(&all);
+        for (wanted, nice) in all.into_iter().zip(nices) {
             let failed =
                 |error: std::io::Error| Error::environment(format!("application {}: {}", wanted.name, reason(&error)));
             let connections = wanted.connections.div_ceil(threads.max(1)).max(1) as u32;
@@ -166,18 +225,23 @@ impl Apps {
                     Placement::Cpu(cpu) => (Place::Other { spin: SPIN }, Some(cpu)),
                     _ => (Place::Same, cpu.map(|cpu| *cpu as u32)),
                 };
-                Channel::new(thread as u16, place, cpu, connections)
+                let grant = Grant::new(connections, wanted.listeners.clone()).permitting(wanted.permits.clone());
+                Channel::new(thread as u16, place, cpu, grant)
             };
             let channels = (0..threads).map(channel).collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let (life, theirs) = UnixStream::pair().map_err(failed)?;
             let granted = Granted::of(theirs.as_fd(), &channels);
             let descriptors = channels.iter().flat_map(|channel| channel.descriptors()).chain([theirs.as_fd()]);
             let user = wanted.user.as_deref().or(settings.user.as_deref());
-            let keeper = Keeper::spawn(user, &granted, &wanted.program, descriptors)
+            let keeper = Keeper::spawn(user, nice, &granted, &wanted.program, descriptors)
                 .map_err(|why| Error::environment(format!("application {}: {why}", wanted.name)))?;
             let with_stats = |channel: &Arc<Channel>| (channel.clone(), Arc::new(Stats::new(&wanted.name)));
             let channels_of_seat = channels.iter().map(with_stats).collect();
-            seats.push(Seat { listeners: wanted.listeners, channels: channels_of_seat });
+            let status = |(thread, channel): (usize, &Arc<Channel>)| {
+                Arc::new(Status::new(channel.clone(), &wanted.shows.kinds(settings, thread)))
+            };
+            let status = channels.iter().enumerate().map(status).collect();
+            seats.push(Seat { listeners: wanted.listeners, channels: channels_of_seat, status });
             apps.push(App { name: wanted.name, restart: wanted.restart, keeper, channels, _life: life });
         }
         Ok(Apps { seats: Seats(Arc::new((seats, AtomicUsize::new(0)))), apps })
@@ -302,5 +366,29 @@ impl App {
             }
         }
         Ok("stopping".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_told_among_those_that_have_a_processor_in_common() {
+        let app = |name: &str, more: &str| {
+            format!("[[app]]\nname = \"{name}\"\nprogram = [\"/bin/true\"]\nlisten = [\"192.0.2.1:7\"]\n{more}")
+        };
+        let text = [
+            app("a", "place = \"cpu=1\"\nshare = 64\n"),
+            app("b", "place = \"cpu=1\"\nshare = 16\n"),
+            app("c", "place = \"cpu=1\"\n"),
+            app("d", "place = \"cpu=2\"\nshare = 2\n"),
+            app("e", "place = \"cpu=3\"\n"),
+            app("f", ""),
+        ];
+        let settings = crate::config::from_text("s.toml", &text.concat()).unwrap();
+        let division = Division { web_from: 0, kv_from: 0, echo_from: 0, app_from: 0 };
+        // 1.25^6 is 3.8, 1.25^19 is 69
+        assert_eq!(nices(&wanted(&settings, division)), [0, 6, 19, 0, 0, 0]);
     }
 }

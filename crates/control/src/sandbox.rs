@@ -21,10 +21,11 @@ use crate::error::{Error, reason};
 use crate::words::Sandbox;
 use base::counter::{Figure, Report};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use paths::Allowed;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -74,7 +75,7 @@ pub(crate) fn confine<'a>(
     }
     let allowed = Allowed::of(settings, files, control);
     let bounds = allowed.bounds();
-    let (landlock, held) = match restrict(&allowed) {
+    let (landlock, held) = match restrict(&allowed, &Outgoing::of(settings)) {
         Ok((said, held)) => {
             // nobody decides twice
             let _ = BOUNDS.set(bounds);
@@ -104,15 +105,42 @@ pub(crate) fn confine<'a>(
 const FILES: ABI = ABI::V5;
 const PORTS: ABI = ABI::V4;
 
+/// Ports that connections may go out to: those that applications are permitted (`--connect`). Landlock knows ports and no addresses;
+/// those are judged where the call is (`guard`).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outgoing {
+    all: bool,
+    ports: BTreeSet<u16>,
+}
+
+impl Outgoing {
+    fn of(settings: &Settings) -> Outgoing {
+        let mut outgoing = Outgoing::default();
+        for peers in settings.apps.iter().flat_map(|app| &app.connect) {
+            match peers.port {
+                Some(port) => drop(outgoing.ports.insert(port)),
+                None => outgoing.all = true,
+            }
+        }
+        outgoing
+    }
+
+    fn is_none(&self) -> bool {
+        !self.all && self.ports.is_empty()
+    }
+}
+
 /// Puts this thread under Landlock. Gives what is in force, in words, and what has to stay open.
-fn restrict(allowed: &Allowed) -> Result<(String, Vec<PathFd>), String> {
+fn restrict(allowed: &Allowed, outgoing: &Outgoing) -> Result<(String, Vec<PathFd>), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
-    // no connection goes out and no port is opened any more; who manages us may listen at an abstract address
+    // no port is opened any more, and no connection goes out but an application's; who manages us may listen at an abstract address
     let abstract_manager = std::env::var_os("NOTIFY_SOCKET").is_some_and(|at| at.as_encoded_bytes().starts_with(b"@"));
     let scope = if abstract_manager { Scope::Signal.into() } else { Scope::Signal | Scope::AbstractUnixSocket };
+    let ports = AccessNet::from_all(PORTS);
+    let ports = if outgoing.all { ports & !BitFlags::from(AccessNet::ConnectTcp) } else { ports };
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(FILES))
-        .and_then(|rules| rules.handle_access(AccessNet::from_all(PORTS)))
+        .and_then(|rules| rules.handle_access(ports))
         .and_then(|rules| rules.scope(scope))
         .and_then(Ruleset::create)
         .map_err(|error| failed(&error))?;
@@ -124,6 +152,15 @@ fn restrict(allowed: &Allowed) -> Result<(String, Vec<PathFd>), String> {
         rules = rules.add_rule(PathBeneath::new(&fd, rights)).map_err(|error| failed(&error))?;
         if path.starts_with("/proc") {
             held.push(fd);
+        }
+    }
+    if !outgoing.is_none() {
+        // from an address of its choice, and a port of the kernel's
+        rules = rules.add_rule(NetPort::new(0, AccessNet::BindTcp)).map_err(|error| failed(&error))?;
+    }
+    if !outgoing.all {
+        for port in &outgoing.ports {
+            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(|error| failed(&error))?;
         }
     }
     let status = rules.restrict_self().map_err(|error| failed(&error))?;

@@ -345,6 +345,7 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     );
     let cache = published.cache.clone();
     apps.seats().stats().for_each(|stats| registry.add(stats));
+    apps.seats().status().for_each(|status| registry.add(status));
     let (programs, plan) = (opened.answers(), plan.map_err(no_entropy)?);
     let plan = if programs.is_empty() { plan } else { plan.behind_driver() };
     let running = Arc::new(opened.start(settings, &plan, &registry)?);

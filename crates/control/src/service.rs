@@ -96,6 +96,15 @@ fn app_mark(number: usize) -> u64 {
     APP | (number as u64) << APP_AT
 }
 
+/// What marks the calls of the service that a cookie belongs to.
+#[inline]
+fn mark_of(cookie: u64) -> u64 {
+    match cookie & (WEB | KV | APP) {
+        APP => cookie & (APP | APP_NUMBER),
+        mark => mark,
+    }
+}
+
 /// Calls of one service, whose connections are told from the others' by a bit of the cookie.
 struct Marked<'a, C> {
     calls: &'a mut C,
@@ -273,12 +282,12 @@ impl Service for Composed {
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
-        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        let calls = &mut Marked { calls, mark: mark_of(cookie) };
         pass!(self, cookie, |service| service.recv(now, calls, connection, cookie, bytes));
     }
 
     fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
-        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        let calls = &mut Marked { calls, mark: mark_of(cookie) };
         pass!(self, cookie, |service| service.eof(now, calls, connection, cookie));
     }
 
@@ -291,7 +300,7 @@ impl Service for Composed {
         bytes: usize,
         room: usize,
     ) {
-        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        let calls = &mut Marked { calls, mark: mark_of(cookie) };
         pass!(self, cookie, |service| service.sent(now, calls, connection, cookie, bytes, room));
     }
 
@@ -300,7 +309,7 @@ impl Service for Composed {
     }
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
-        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        let calls = &mut Marked { calls, mark: mark_of(cookie) };
         pass!(self, cookie, |service| service.timer(now, calls, connection, cookie));
     }
 
@@ -311,12 +320,12 @@ impl Service for Composed {
         cookie: u64,
         outcome: Result<Connection, DeadReason>,
     ) {
-        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        let calls = &mut Marked { calls, mark: mark_of(cookie) };
         pass!(self, cookie, |service| service.connected(now, calls, cookie, outcome));
     }
 
     fn alarm<C: Streams>(&mut self, now: Instant, calls: &mut C, cookie: u64) {
-        let calls = &mut Marked { calls, mark: cookie & (WEB | KV) };
+        let calls = &mut Marked { calls, mark: mark_of(cookie) };
         pass!(self, cookie, |service| service.alarm(now, calls, cookie));
     }
 
@@ -346,6 +355,7 @@ impl Service for Composed {
             (true, false, true) => "dns, kv",
             (false, true, true) => "web, kv",
             (true, true, true) => "dns, web, kv",
+            (false, false, false) if self.echo.is_none() => "applications",
             (false, false, false) => "echo",
         }
     }

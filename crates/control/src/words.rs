@@ -1,6 +1,10 @@
 //! The values of the command line and the configuration file: one type a word, read with `FromStr`, with an error that
 //! says what would have been right. Both places read the same types, so both accept the same spellings.
 
+mod peers;
+
+pub(crate) use peers::Peers;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -296,7 +300,7 @@ impl fmt::Display for Placement {
     }
 }
 
-from_text!(Prefix, Own, Listen, Placement, RssKey, RssTable);
+from_text!(Prefix, Own, Listen, Peers, Placement, RssKey, RssTable);
 
 impl<'de> serde::Deserialize<'de> for Cpus {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

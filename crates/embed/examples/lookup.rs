@@ -10,6 +10,10 @@
 //!
 //!     target/release/examples/lookup --interface eth0 --own 192.0.2.77/24 --listen 192.0.2.77:7008
 //!
+//! and in a process without privileges, where a late answer needs no permission, and what is unasked does (--connect):
+//!
+//!     simoom run --listen 127.0.0.1:7008 --connect '127.0.0.0/8:*' -- target/release/examples/lookup
+//!
 //! Look at: a question that is left unanswered, and answered by `send_to` when the answer is there; alarms, which belong to the service
 //! and not to a connection; background work (crate `kit`), so that the elastic thread never waits.
 
@@ -148,8 +152,5 @@ impl Service for Lookup {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
-    let server = options.place.builder().udp(options.listen).start(|_| Lookup::default())?;
-    common::say_ready(&server);
-    server.until_signal()?;
-    Ok(())
+    common::run(options.place.builder().udp(options.listen), |_| Lookup::default())
 }

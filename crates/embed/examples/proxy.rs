@@ -7,6 +7,10 @@
 //!
 //!     target/release/examples/proxy --interface eth0 --own 192.0.2.77/24 --gateway 192.0.2.1 --listen 192.0.2.77:80 --to 198.51.100.5:80
 //!
+//! and in a process without privileges, where it connects to whom --connect names and nobody else:
+//!
+//!     simoom run --listen 127.0.0.1:8080 --connect 127.0.0.1:80 -- target/release/examples/proxy --to 127.0.0.1:80
+//!
 //! Look at: two lines that each know the other (crate `kit`); bytes that find no room on one stay on the other, whose peer's window
 //! closes, so the slower side sets the pace both ways; the end of each direction is passed on by itself (half-close); and whoever dies
 //! takes the other along: by a reset if it was one.
@@ -74,8 +78,5 @@ impl Talk for Leg {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
     let to = options.to;
-    let server = options.place.builder().tcp(options.listen).start(move |_| Hub::<Leg>::new(to))?;
-    common::say_ready(&server);
-    server.until_signal()?;
-    Ok(())
+    common::run(options.place.builder().tcp(options.listen), move |_| Hub::<Leg>::new(to))
 }

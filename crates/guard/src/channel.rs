@@ -2,6 +2,7 @@
 
 use crate::layout::{FILE_BYTES, MAGIC, VERSION, control, header};
 use crate::map::Map;
+use crate::permits::{Grant, Permit};
 use app::Waker;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 /// The environment variable that tells a program what it was granted: the protocol's version, the descriptor whose end is the
 /// dataplane's end, and for each of its threads the receive file, the transmit file and the eventfd:
-/// `1:3:4,5,6:7,8,9`.
+/// `2:3:4,5,6:7,8,9`.
 pub const GRANT_VARIABLE: &str = "SIMOOM_APP";
 
 /// While an application has connections, its channel is looked at this often, in case the dataplane sleeps and the application
@@ -57,7 +58,7 @@ pub struct Channel {
     bell: OwnedFd,
     pub(crate) owner: u16,
     pub(crate) place: Place,
-    pub(crate) connections: u32,
+    pub(crate) grant: Grant,
     state: AtomicU8,
     /// how many services have taken the engine's end, one after the other
     claims: AtomicU32,
@@ -71,11 +72,11 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel for the application's thread `owner`, which is to run on `cpu` if that is given, with at most so many connections.
+    /// A channel for the application's thread `owner`, which is to run on `cpu` if that is given, with what it is granted.
     ///
     /// # Errors
     /// The kernel's: no memory, no descriptor, or a kernel without seals.
-    pub fn new(owner: u16, place: Place, cpu: Option<u32>, connections: u32) -> io::Result<Arc<Channel>> {
+    pub fn new(owner: u16, place: Place, cpu: Option<u32>, grant: Grant) -> io::Result<Arc<Channel>> {
         let file = |name: &str| -> io::Result<OwnedFd> {
             let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             rustix::fs::ftruncate(&file, FILE_BYTES as u64)?;
@@ -96,11 +97,18 @@ impl Channel {
         let words = [
             (header::VERSION_AT, VERSION),
             (header::OWNER_AT, owner.into()),
-            (header::CONNECTIONS_AT, connections),
+            (header::CONNECTIONS_AT, grant.connections),
+            (header::ASKED_AT, grant.asked()),
+            (header::LISTENERS_FROM_AT, grant.listeners.start.into()),
+            (header::LISTENERS_AT, grant.listeners.len() as u32),
             (header::CPU_AT, cpu.unwrap_or(header::NO_CPU)),
             (header::SPIN_NS_AT, u32::try_from(spin.as_nanos()).unwrap_or(u32::MAX)),
         ];
         words.into_iter().for_each(|(at, word)| receive.word(at).store(word, Ordering::Relaxed));
+        let permits = grant.permits.iter().flat_map(Permit::encode);
+        for (n, word) in std::iter::once(grant.permits.len() as u64).chain(permits).enumerate() {
+            receive.long(header::PERMITS_AT + 8 * n).store(word, Ordering::Relaxed);
+        }
         Ok(Arc::new(Channel {
             receive,
             transmit,
@@ -108,7 +116,7 @@ impl Channel {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             owner,
             place,
-            connections,
+            grant,
             state: AtomicU8::new(State::Down as u8),
             claims: AtomicU32::new(0),
             condemned: AtomicBool::new(false),
@@ -150,6 +158,11 @@ impl Channel {
     /// Whether the application has found its memory.
     pub fn is_attached(&self) -> bool {
         self.transmit.word(control::ATTACHED_AT).load(Ordering::Acquire) == 1
+    }
+
+    /// A number that the application shows.
+    pub(crate) fn shown(&self, n: usize) -> u64 {
+        self.transmit.long(control::STATUS_AT + 8 * n).load(Ordering::Relaxed)
     }
 
     /// Whether the application is to be ended, since the engine's thread has begun anew.
@@ -274,16 +287,16 @@ mod tests {
     #[test]
     fn a_grant_comes_back_and_nothing_else_is_one() {
         let granted = Granted { life: 3, channels: vec![[4, 5, 6], [7, 8, 9]] };
-        assert_eq!(granted.encode(), "1:3:4,5,6:7,8,9");
+        assert_eq!(granted.encode(), "2:3:4,5,6:7,8,9");
         assert_eq!(Granted::decode(&granted.encode()), Ok(granted));
-        for text in ["", "1", "1:3", "2:3:4,5,6", "1:3:4,5", "1:3:4,5,6,7", "1:x:4,5,6", "1:3:4,5,6:"] {
+        for text in ["", "2", "2:3", "1:3:4,5,6", "2:3:4,5", "2:3:4,5,6,7", "2:x:4,5,6", "2:3:4,5,6:"] {
             assert!(Granted::decode(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn the_receive_file_is_read_only_and_neither_changes_its_size() {
-        let channel = Channel::new(0, Place::Same, None, 10).unwrap();
+        let channel = Channel::new(0, Place::Same, None, Grant::new(10, 0..1)).unwrap();
         let [receive, transmit, _] = channel.descriptors();
         assert!(Map::new(receive, FILE_BYTES, true).is_err());
         assert!(Map::new(receive, FILE_BYTES, false).is_ok() && Map::new(transmit, FILE_BYTES, true).is_ok());

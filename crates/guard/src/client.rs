@@ -9,15 +9,17 @@
 
 mod calls;
 mod outbox;
+mod outward;
 mod shared;
 
 pub use calls::Calls;
 pub use shared::{Attached, attach, attach_to};
 
-use crate::GROUP;
 use crate::layout::{self, ADDRESSES_BYTES, Event, EventKind, Handle, SEND_BYTES};
-use app::{Coming, Connection, Datagram, Ecn, Listener, Service, Waker};
+use crate::{GROUP, status};
+use app::{Coming, Connection, Datagram, DeadReason, Ecn, Listener, Service, Waker};
 use arrayvec::ArrayVec;
+use base::counter::Report;
 pub(crate) use shared::{Shared, Woken};
 use std::io;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ const BATCH: u32 = 64;
 const LOOKS_A_CLOCK: u32 = 16;
 /// How often a sleeping thread looks whether the dataplane is still there.
 const LIFE_EVERY: Duration = Duration::from_millis(100);
+/// Batches after which a thread that never sleeps looks whether its counters are to be shown.
+const SHOW_BATCHES: u32 = 256;
 /// How long a thread sleeps that waits for the dataplane to take calls, which nobody tells it.
 const BLOCKED_SLEEP: Duration = Duration::from_micros(200);
 
@@ -41,11 +45,28 @@ pub fn run<S: Service>(attached: &Attached, service: S) -> io::Result<()> {
     run_while(attached, service, &AtomicBool::new(true))
 }
 
+/// The same, for one whose counters the server shows: it knows what they are called, by [`Status`](crate::Status).
+///
+/// # Errors
+/// As [`run`].
+pub fn run_showing<S: Service>(attached: &Attached, service: S, counters: &[Arc<dyn Report>]) -> io::Result<()> {
+    run_until(attached, service, &AtomicBool::new(true), counters)
+}
+
 /// Runs a service until the dataplane ends, or `goes_on` is false; then without a word to either side.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &AtomicBool) -> io::Result<()> {
+pub fn run_while<S: Service>(attached: &Attached, service: S, goes_on: &AtomicBool) -> io::Result<()> {
+    run_until(attached, service, goes_on, &[])
+}
+
+fn run_until<S: Service>(
+    attached: &Attached,
+    mut service: S,
+    goes_on: &AtomicBool,
+    counters: &[Arc<dyn Report>],
+) -> io::Result<()> {
     let shared = attached.shared()?;
     let woken = Arc::<Woken>::default();
     let waker = {
@@ -58,10 +79,17 @@ pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &Atom
     shared.attach();
     let spin = shared.spin();
     let (mut looked, mut idle_since, mut looks) = (Instant::now(), None::<Instant>, 0u32);
+    let (mut shown, mut batches) = (Instant::now(), 0u32);
+    status::show(&shared, counters);
     while goes_on.load(Ordering::Relaxed) {
         let worked = client.batch(&mut service, &woken);
         if worked {
             (idle_since, looks) = (None, 0);
+            batches = batches.wrapping_add(1);
+            if !counters.is_empty() && batches.is_multiple_of(SHOW_BATCHES) && shown.elapsed() >= LIFE_EVERY {
+                shown = Instant::now();
+                status::show(&shared, counters);
+            }
             continue;
         }
         if !spin.is_zero() {
@@ -83,6 +111,7 @@ pub fn run_while<S: Service>(attached: &Attached, mut service: S, goes_on: &Atom
         shared.sleep(client.tail, &woken, most);
         if looked.elapsed() >= LIFE_EVERY {
             looked = Instant::now();
+            status::show(&shared, counters);
             if !attached.is_alive() {
                 client.end_all(&mut service);
                 return Ok(());
@@ -121,7 +150,6 @@ impl Client {
         let now = shared.now();
         self.calls.begin(now);
         service.cycle(now);
-        service.woken(now, &mut self.calls);
         let mut left = waiting;
         while left > 0 {
             left -= self.group(service, left);
@@ -130,6 +158,8 @@ impl Client {
                 self.calls.show();
             }
         }
+        // behind the datagrams, as everywhere
+        service.woken(now, &mut self.calls);
         service.flush(now, &mut self.calls);
         self.calls.pump_waiting();
         // calls first: who sees that the events were taken sees what they came to
@@ -180,12 +210,17 @@ impl Client {
     }
 
     /// The dataplane has ended, and its connections with it.
-    fn end_all<S: Service>(&mut self, service: &mut S) {
+    pub(crate) fn end_all<S: Service>(&mut self, service: &mut S) {
         let now = self.calls.now();
         for (connection, cookie) in self.calls.all() {
             self.calls.forget(connection);
-            service.dead(now, connection, cookie, app::DeadReason::Reset);
+            service.dead(now, connection, cookie, DeadReason::Reset);
         }
+        for (connection, cookie) in self.calls.all_asked() {
+            self.calls.forget(connection);
+            service.connected(now, &mut self.calls, cookie, Err(DeadReason::Reset));
+        }
+        service.flush(now, &mut self.calls);
     }
 }
 
@@ -224,6 +259,27 @@ fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &m
     if event.kind == EventKind::Datagram {
         return tell_datagram(service, calls, event, bytes);
     }
+    match event.kind {
+        EventKind::Connected => {
+            if let Some((cookie, outcome)) = calls.connected(connection, event.detail) {
+                service.connected(now, calls, cookie, outcome);
+            }
+            return;
+        }
+        EventKind::Alarm => {
+            let cookie = event.handle.cookie();
+            if calls.alarmed(cookie, event.bytes) {
+                service.alarm(now, calls, cookie);
+            }
+            return;
+        }
+        EventKind::Dead => {
+            if let Some(cookie) = calls.dead_given_up(connection) {
+                return service.connected(now, calls, cookie, Err(DeadReason::Aborted));
+            }
+        }
+        _ => {}
+    }
     let Some(cookie) = calls.cookie(connection) else { return };
     match event.kind {
         EventKind::Recv => {
@@ -242,7 +298,7 @@ fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &m
             }
         }
         EventKind::Timer => {
-            if calls.is_open(connection) {
+            if calls.timed(connection, event.bytes) {
                 service.timer(now, calls, connection, cookie);
             }
         }
@@ -250,7 +306,7 @@ fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &m
             calls.forget(connection);
             service.dead(now, connection, cookie, layout::reason(event.detail));
         }
-        EventKind::Knock | EventKind::Datagram => {}
+        EventKind::Knock | EventKind::Datagram | EventKind::Connected | EventKind::Alarm => {}
     }
 }
 
@@ -258,14 +314,17 @@ fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &m
 fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &mut [u8]) {
     let Some((addresses, question)) = bytes.split_first_chunk::<ADDRESSES_BYTES>() else { return };
     let (addresses, length) = (layout::decode_addresses(addresses), question.len());
+    let listener = Listener(event.listener);
     let mut buffer = calls.take_buffer();
     buffer[..length].copy_from_slice(question);
     // the largest answer is told with the question
     let capacity = (event.bytes as usize).clamp(length, buffer.len());
     let mut burst = [Datagram::new(&mut buffer[..capacity], length, Ecn::from_bits(event.detail), addresses)];
-    service.datagrams(calls.now(), Listener(event.listener), &mut burst);
-    if let Some(bytes) = burst[0].reply_bytes() {
-        calls.reply(event.handle, &buffer[..bytes]);
+    service.datagrams(calls.now(), listener, &mut burst);
+    match burst[0].reply_bytes() {
+        // without room the answer is lost, as datagrams are
+        Some(bytes) => drop(calls.reply(event.handle, &buffer[..bytes])),
+        None => calls.outward.note((listener, addresses), event.handle, capacity),
     }
     calls.give_buffer(buffer);
 }

@@ -6,8 +6,8 @@
 
 use crate::client::Attached;
 use crate::layout::{
-    ADDRESSES_BYTES, CALL_SLOTS, Call, CallKind, EventKind, FILE_BYTES, Handle, SEND_BYTES, SLOT_BYTES, SLOTS_AT,
-    TRANSMIT_BYTES, control, header,
+    ADDRESSES_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, EventKind, FILE_BYTES, Handle, SEND_BYTES, SLOT_BYTES,
+    SLOTS_AT, TRANSMIT_BYTES, control, header,
 };
 use crate::map::Map;
 use fastrand::Rng;
@@ -23,6 +23,8 @@ pub struct Hostile {
     attached: Attached,
     rng: Rng,
     owner: u16,
+    /// places of connections that it may ask for
+    places: std::ops::Range<u32>,
     event_tail: u32,
     call_head: u32,
     /// connections that it was told of, gone ones too
@@ -38,9 +40,12 @@ impl Hostile {
     pub fn new(attached: Attached, seed: u64) -> io::Result<Hostile> {
         let (receive, transmit) = attached.maps()?;
         transmit.word(control::ATTACHED_AT).store(1, Ordering::Release);
-        let owner = receive.word(header::OWNER_AT).load(Ordering::Relaxed) as u16;
+        let word = |at| receive.word(at).load(Ordering::Relaxed);
+        let (owner, from) = (word(header::OWNER_AT) as u16, word(header::CONNECTIONS_AT));
+        let places = from..from + word(header::ASKED_AT);
         Ok(Hostile {
             owner,
+            places,
             receive,
             transmit,
             attached,
@@ -126,7 +131,8 @@ impl Hostile {
                 let length = event.length.saturating_sub(ADDRESSES_BYTES as u32);
                 self.write(Call { length, ..Call::plain(CallKind::Reply, self.owner, event.handle) });
             }
-            EventKind::Sent | EventKind::Dead | EventKind::Timer => {}
+            EventKind::Connected if event.detail == 0 && self.known.len() < 64 => self.known.push(event.handle),
+            EventKind::Sent | EventKind::Dead | EventKind::Timer | EventKind::Connected | EventKind::Alarm => {}
         }
     }
 
@@ -141,15 +147,50 @@ impl Hostile {
         let (length, offset) = (self.rng.u64(..40_000) as u32, self.rng.u64(..300_000) as u32);
         let (done, at) = (self.rng.u64(..3) as u32 * 7, self.rng.u64(..) >> 20);
         self.write(Call { length, offset, done, at, ..Call::plain(kind, self.owner, handle) });
+        self.begin();
         if self.chance(100) {
             // more than it has credit for
             let call = Call { length: SEND_BYTES as u32, ..Call::plain(CallKind::Send, self.owner, handle) };
             (0..5).for_each(|_| self.write(call));
         }
+        if self.chance(300) {
+            // more than any one may have unsent, and more than all may
+            let latest: Vec<Handle> = self.known.iter().rev().take(16).copied().collect();
+            for handle in latest {
+                for _ in 0..CREDIT_BYTES / SEND_BYTES as u64 + 1 {
+                    self.write(Call { length: SEND_BYTES as u32, ..Call::plain(CallKind::Send, self.owner, handle) });
+                }
+            }
+        }
         if self.chance(200) {
             let kind = if self.chance(2) { CallKind::Abort } else { CallKind::Shutdown };
             self.write(Call::plain(kind, self.owner, handle));
         }
+    }
+
+    /// Something that it begins itself: a connection, a datagram, an alarm, with whomever and from wherever.
+    fn begin(&mut self) {
+        let kind = [CallKind::Connect, CallKind::SendTo, CallKind::Alarm][self.rng.u64(..3) as usize];
+        let what = self.rng.u64(..);
+        let handle = match kind {
+            CallKind::Connect if !self.places.is_empty() => Handle {
+                index: self.places.start + what as u32 % self.places.len() as u32,
+                generation: what as u32 >> 16,
+            },
+            // mostly the listener of its own
+            CallKind::SendTo => Handle { index: (what % 5) as u32, generation: u32::from(self.chance(50)) },
+            _ => Handle::of_cookie(what),
+        };
+        let peer =
+            std::net::Ipv4Addr::from(if self.chance(8) { what as u32 } else { 0xc000_0200 | what as u32 & 0xff });
+        let local = std::net::SocketAddr::from(([0u16; 8], if self.chance(20) { what as u16 } else { 0 }));
+        let peer = std::net::SocketAddr::from((peer, self.rng.u64(..) as u16));
+        let ends = crate::layout::encode_addresses(&app::Addresses { local, peer });
+        let offset = TRANSMIT_BYTES - 4096 + (what % 2048) as usize;
+        self.transmit.copy_in(crate::layout::PAYLOAD_AT + offset, &ends);
+        let more = if kind == CallKind::SendTo { what as u32 % 1000 } else { 0 };
+        let (length, at) = (ends.len() as u32 + more, if self.chance(3) { what >> 24 } else { what });
+        self.write(Call { length, offset: offset as u32, at, ..Call::plain(kind, self.owner, handle) });
     }
 
     /// Writes a call, spoilt now and then.
@@ -212,9 +253,10 @@ impl Hostile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::ASKING;
     use crate::stats::{REJECTS, Reject};
-    use crate::testing::{Echo, Engine, pair};
-    use crate::{Options, client};
+    use crate::testing::{Echo, Engine, pair, pair_of};
+    use crate::{Grant, Options, Permit, client};
     use app::Service;
     use std::time::{Duration, Instant};
 
@@ -225,11 +267,14 @@ mod tests {
 
     #[test]
     fn a_hostile_application_meets_every_reason_and_nobody_else_notices() {
+        let permits = vec![Permit::new([192, 0, 2, 0].into(), 24, None)];
+        // more than may be asked for at one time
+        let grant = Grant::new(2048, 3..4).permitting(permits);
         // on a machine that is busy their threads may not run for long
         let (quick, long) = (Duration::from_secs(20), Duration::from_secs(3600));
         let options =
             Options { budget_bytes: 300_000, unresponsive: quick, patience: 40 * quick, ..Options::default() };
-        let mut ours = pair(16, options);
+        let mut ours = pair_of(grant, options);
         let mut honest = pair(16, Options { unresponsive: long, patience: long, ..Options::default() });
         let goes_on = AtomicBool::new(true);
         let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -252,9 +297,25 @@ mod tests {
                 match rng.u64(..6) {
                     0 => engine.knock(&mut ours.remote, n),
                     1 => engine.recv(&mut ours.remote, n, &[7; 700][..rng.u64(..700) as usize]),
-                    2 => engine.read(&mut ours.remote, n, 90_000),
+                    2 => {
+                        // those that were asked for, too
+                        let any = rng.u64(..engine.peers.len() as u64) as usize;
+                        engine.read(&mut ours.remote, n, 90_000);
+                        engine.read(&mut ours.remote, any, 90_000);
+                        if any >= 12 && rng.u64(..8) == 0 {
+                            engine.end(any, app::DeadReason::Reset);
+                        }
+                    }
                     3 if rng.u64(..20) == 0 => engine.eof(&mut ours.remote, n),
                     4 if rng.u64(..50) == 0 => engine.end(n, app::DeadReason::Reset),
+                    4 => {
+                        // as many as may be under way, and then all of them at once
+                        let asking = engine.asking();
+                        for n in asking.iter().filter(|_| asking.len() >= ASKING as usize) {
+                            let outcome = if rng.u64(..64) == 0 { Ok(()) } else { Err(app::DeadReason::Refused) };
+                            engine.answer(&mut ours.remote, *n, outcome);
+                        }
+                    }
                     _ => engine.ask(&mut ours.remote, b"question"),
                 }
                 // as much time as a ring full of its calls costs
@@ -288,6 +349,8 @@ mod tests {
         }
         ours.channel.lose();
         (0..3).for_each(|_| engine.cycle(&mut ours.remote));
+        assert!(engine.unasked.iter().all(|(ends, _)| ends.peer.ip().to_string().starts_with("192.0.2.")));
+        assert!(engine.asking().is_empty() && engine.alarms.is_empty());
         assert_eq!((ours.stats.connections(), ours.stats.kept_bytes()), (0, 0));
         assert!(engine.peers.iter().all(|peer| !peer.open));
         assert!(!ours.remote.has_news() || ours.channel.state() == crate::State::Down);

@@ -1,4 +1,4 @@
-//! The memory that a dataplane's thread and an application's thread share, version 1. This page is the protocol's document;
+//! The memory that a dataplane's thread and an application's thread share, version 2. This page is the protocol's document;
 //! `libsimoom/simoom.h` is its face for C.
 //!
 //! There are two anonymous files (memfd) for each thread. The application maps the first one for reading and nothing else: the
@@ -13,8 +13,9 @@
 //!   64    | EVENT_HEAD     written by dp     |         64    | EVENT_TAIL     written by app    |
 //!  128    | CALL_TAIL      written by dp     |        128    | APP_ASLEEP     written by app    |
 //!  192    | NOW, DP_ASLEEP written by dp     |        192    | WAKE           futex, both       |
-//!         |                                  |        256    | TURN           futex, both       |
+//!  256    | PERMITS        written once      |        256    | TURN           futex, both       |
 //!         |                                  |        320    | ATTACHED       written by app    |
+//!         |                                  |       1024    | STATUS         written by app    |
 //!  4096   +----------------------------------+        4096   +----------------------------------+
 //!         | EVENT_SLOTS events of 32 bytes   |               | CALL_SLOTS calls of 32 bytes     |
 //!  36864  +----------------------------------+        36864  +----------------------------------+
@@ -36,16 +37,20 @@
 //!
 //! A connection is named by index, generation and owner ([`Handle`]): the index is below the number of connections in the header, the
 //! generation changes each time an index is used again, the owner is the application's thread. Events carry the handle that calls must
-//! name.
+//! name. Places that connections come in on are the dataplane's to choose; places from [`header::CONNECTIONS_AT`] on are the application's,
+//! for connections that it asks for: CONNECT names one of them that is free, with a generation of the application's choice, and CONNECTED
+//! or DEAD frees it. Whom it may ask is in [`header::PERMITS_AT`]; anything else is refused by CONNECTED with a reason. A TIMER and an ALARM
+//! say which time they were set to, so that one which crosses a later call is known by it.
 //!
 //! What the application owes: at most [`CREDIT_BYTES`] of a connection unsent, [`BUDGET_BYTES`] of all of them, [`SEND_BYTES`] a
-//! call; no more given back than was delivered. A SENT event gives credit back. A knock is answered by ACCEPT or REJECT
+//! call; no more given back than was delivered; at most [`ASKING`] connections asked for and not told of, [`ALARMS`](app::ALARMS) alarms. A SENT
+//! event gives credit back. A knock is answered by ACCEPT or REJECT
 //! before any other call for it.
 
 /// The first eight bytes of the receive file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simoomRX");
 /// Changes whenever anything on this page does.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Where the header's numbers stand in the receive file.
 pub mod header {
@@ -55,7 +60,7 @@ pub mod header {
     pub const VERSION_AT: usize = 8;
     /// u32: the owner that calls must name
     pub const OWNER_AT: usize = 12;
-    /// u32: most connections; indices are below it
+    /// u32: places of connections that come in; their indices are below it
     pub const CONNECTIONS_AT: usize = 16;
     /// u32: how long the application should look for events before it sleeps, in ns; 0 where both share a processor
     pub const SPIN_NS_AT: usize = 20;
@@ -63,6 +68,12 @@ pub mod header {
     pub const CPU_AT: usize = 24;
     /// see [`CPU_AT`]
     pub const NO_CPU: u32 = u32::MAX;
+    /// u32: places of connections that the application asks for; their indices are behind the others'
+    pub const ASKED_AT: usize = 28;
+    /// u32: its first listener
+    pub const LISTENERS_FROM_AT: usize = 32;
+    /// u32: how many listeners it has
+    pub const LISTENERS_AT: usize = 36;
     /// u32: the dataplane's: where events end
     pub const EVENT_HEAD_AT: usize = 64;
     /// u32: the dataplane's: which calls it has taken
@@ -71,6 +82,8 @@ pub mod header {
     pub const NOW_AT: usize = 192;
     /// u32: the number of the sleep that the dataplane is in, 0 while it is awake
     pub const DP_ASLEEP_AT: usize = 200;
+    /// u64: how many permits there are, at most [`super::PERMITS`]; three words each follow, see `permits`
+    pub const PERMITS_AT: usize = 256;
 }
 
 /// Where the words stand that the application writes, in the transmit file.
@@ -87,6 +100,8 @@ pub mod control {
     pub const TURN_AT: usize = 256;
     /// u32: 1 once the application is there
     pub const ATTACHED_AT: usize = 320;
+    /// u64 each: [`super::STATUS_NUMBERS`] numbers that the application counts for itself, in an order of its own
+    pub const STATUS_AT: usize = 1024;
 }
 
 /// Where the slots of either file begin.
@@ -115,6 +130,12 @@ pub const BUDGET_BYTES: u64 = 32 << 20;
 /// Bytes of the addresses in front of a knock's or a datagram's payload: each end's address as IPv6 (IPv4 mapped, RFC 4291 section
 /// 2.5.5.2), then each end's port, the low byte first; the local one before the peer's.
 pub const ADDRESSES_BYTES: usize = 36;
+/// Numbers that an application may show.
+pub const STATUS_NUMBERS: usize = 384;
+/// Most permits of an application.
+pub const PERMITS: usize = 128;
+/// Connections that may be asked for and not told of.
+pub const ASKING: u32 = 1024;
 /// Datagrams that may be answered: a later one takes the place of the oldest.
 pub const DATAGRAMS: u32 = 1024;
 /// The time that clears a timer.
@@ -130,6 +151,12 @@ const _: () = {
     assert!(header::EVENT_HEAD_AT.is_multiple_of(64) && header::CALL_TAIL_AT.is_multiple_of(64));
     assert!(control::TURN_AT - control::WAKE_AT >= 64 && control::EVENT_TAIL_AT.is_multiple_of(64));
     assert!(header::NOW_AT.is_multiple_of(8) && header::DP_ASLEEP_AT < SLOTS_AT && control::ATTACHED_AT < SLOTS_AT);
+    assert!(header::DP_ASLEEP_AT < header::PERMITS_AT && header::PERMITS_AT.is_multiple_of(64));
+    assert!(control::ATTACHED_AT < control::STATUS_AT && control::STATUS_AT + STATUS_NUMBERS * 8 == SLOTS_AT);
+    assert!(header::PERMITS_AT + 8 + PERMITS * 24 <= SLOTS_AT);
+    assert!(
+        size_of::<[u64; 4]>() == SLOT_BYTES && ASKING <= EVENT_SLOTS && SEND_BYTES + ADDRESSES_BYTES < TRANSMIT_BYTES
+    );
 };
 
 /// A connection, as both sides name it.
@@ -155,10 +182,14 @@ pub enum EventKind {
     Sent = 4,
     /// the connection is gone; `detail` is the reason; its handle is void
     Dead = 5,
-    /// its timer's time has come
+    /// its timer's time has come; `bytes` is that time
     Timer = 6,
     /// a datagram; payload: addresses, then the question; `bytes` is the longest answer; the handle names it in a REPLY
     Datagram = 7,
+    /// what was asked for: `detail` is 0 when it is there, else the reason, and its handle is void
+    Connected = 8,
+    /// an alarm's time has come; the handle is its cookie, the index the lower half, `bytes` the time
+    Alarm = 9,
 }
 
 /// A slot of the event ring: kind u8, detail u8, listener u16, index u32, generation u32, length u32, offset u32, zero u32, bytes u64;
@@ -212,6 +243,8 @@ impl Event {
             5 => EventKind::Dead,
             6 => EventKind::Timer,
             7 => EventKind::Datagram,
+            8 => EventKind::Connected,
+            9 => EventKind::Alarm,
             _ => return None,
         };
         Some(Event {
@@ -248,6 +281,12 @@ pub enum CallKind {
     Timer = 8,
     /// answers a datagram with the payload
     Reply = 9,
+    /// asks for a connection; payload: addresses, where `[::]:0` is a local end of the dataplane's choice
+    Connect = 10,
+    /// sends a datagram that answers none, from the listener that `index` names; payload: addresses, then the datagram
+    SendTo = 11,
+    /// sets the alarm whose cookie is the handle, the index the lower half, to `at`, or clears it
+    Alarm = 12,
 }
 
 /// A slot of the call ring as it was written, nothing of it judged: kind u8, zero u8, owner u16, index u32, generation u32, length u32,
@@ -320,8 +359,25 @@ impl Call {
             7 => CallKind::Abort,
             8 => CallKind::Timer,
             9 => CallKind::Reply,
+            10 => CallKind::Connect,
+            11 => CallKind::SendTo,
+            12 => CallKind::Alarm,
             _ => return None,
         })
+    }
+}
+
+impl Handle {
+    /// An alarm's cookie.
+    #[inline]
+    pub fn of_cookie(cookie: u64) -> Handle {
+        Handle { index: cookie as u32, generation: (cookie >> 32) as u32 }
+    }
+
+    /// The same, back.
+    #[inline]
+    pub fn cookie(self) -> u64 {
+        u64::from(self.index) | u64::from(self.generation) << 32
     }
 }
 
@@ -359,6 +415,25 @@ pub fn reason_number(reason: app::DeadReason) -> u8 {
         app::DeadReason::NoResources => 4,
         app::DeadReason::Refused => 5,
         app::DeadReason::Unreachable => 6,
+        app::DeadReason::Denied(error) => match error {
+            app::CallError::NoResources => 4,
+            app::CallError::Unreachable => 6,
+            app::CallError::Forbidden => 7,
+            app::CallError::NoSuchAddress => 8,
+            app::CallError::InUse => 9,
+            app::CallError::Elsewhere => 10,
+            _ => 11,
+        },
+    }
+}
+
+/// What became of a connection that was asked for, as `detail`: 0 when it is there.
+pub fn outcome_number(outcome: Result<(), app::DeadReason>) -> u8 {
+    match outcome {
+        Ok(()) => 0,
+        // nothing that was asked for ends this way, and 0 is taken
+        Err(app::DeadReason::Closed) => reason_number(app::DeadReason::Reset),
+        Err(reason) => reason_number(reason),
     }
 }
 
@@ -371,6 +446,11 @@ pub fn reason(number: u8) -> app::DeadReason {
         4 => app::DeadReason::NoResources,
         5 => app::DeadReason::Refused,
         6 => app::DeadReason::Unreachable,
+        7 => app::DeadReason::Denied(app::CallError::Forbidden),
+        8 => app::DeadReason::Denied(app::CallError::NoSuchAddress),
+        9 => app::DeadReason::Denied(app::CallError::InUse),
+        10 => app::DeadReason::Denied(app::CallError::Elsewhere),
+        11 => app::DeadReason::Denied(app::CallError::Unsupported),
         _ => app::DeadReason::Reset,
     }
 }
@@ -378,7 +458,7 @@ pub fn reason(number: u8) -> app::DeadReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use app::DeadReason;
+    use app::{CallError, DeadReason};
     use proptest::prelude::*;
 
     proptest! {
@@ -389,7 +469,7 @@ mod tests {
 
         #[test]
         fn events_come_back(
-            kind in 1u8..=7, detail in any::<u8>(), listener in any::<u16>(), index in any::<u32>(), generation in any::<u32>(),
+            kind in 1u8..=9, detail in any::<u8>(), listener in any::<u16>(), index in any::<u32>(), generation in any::<u32>(),
             length in any::<u32>(), offset in any::<u32>(), bytes in any::<u64>()
         ) {
             let event = Event::decode([u64::from(kind), 0, 0, 0]).unwrap();
@@ -411,11 +491,18 @@ mod tests {
     fn kinds_and_reasons_have_their_numbers() {
         for number in 0..=u8::MAX {
             let call = Call { kind: number, ..Call::plain(CallKind::Done, 0, Handle { index: 0, generation: 0 }) };
-            assert_eq!(call.kind().map(|kind| kind as u8), (1..=9).contains(&number).then_some(number));
+            assert_eq!(call.kind().map(|kind| kind as u8), (1..=12).contains(&number).then_some(number));
         }
         let all =
             [DeadReason::Closed, DeadReason::Reset, DeadReason::Aborted, DeadReason::TimedOut, DeadReason::NoResources];
         let all = all.into_iter().chain([DeadReason::Refused, DeadReason::Unreachable]);
-        assert!(all.into_iter().all(|it| reason(reason_number(it)) == it));
+        let denied = [CallError::Forbidden, CallError::NoSuchAddress, CallError::InUse, CallError::Elsewhere];
+        let denied = denied.into_iter().chain([CallError::Unsupported]).map(DeadReason::Denied);
+        assert!(all.into_iter().chain(denied).all(|it| reason(reason_number(it)) == it));
+        assert_eq!(reason(reason_number(DeadReason::Denied(CallError::NoResources))), DeadReason::NoResources);
+        assert_eq!(reason(outcome_number(Err(DeadReason::Closed))), DeadReason::Reset);
+        for cookie in [0, 1, u64::MAX, 1 << 32, 0x1234_5678_9abc_def0] {
+            assert_eq!(Handle::of_cookie(cookie).cookie(), cookie);
+        }
     }
 }

@@ -23,8 +23,10 @@ pub mod jail;
 mod lane;
 pub mod layout;
 mod map;
+mod permits;
 mod remote;
 pub mod stats;
+mod status;
 #[cfg(test)]
 mod testing;
 
@@ -37,4 +39,6 @@ const SLOTS_AHEAD: u32 = 8;
 const PAYLOAD_AHEAD: usize = 512;
 
 pub use channel::{Channel, GRANT_VARIABLE, Granted, Place, State};
+pub use permits::{Grant, Permit};
 pub use remote::{Options, Remote};
+pub use status::Status;

@@ -8,18 +8,21 @@
 mod allowance;
 mod calls;
 mod events;
+mod outward;
 mod questions;
 mod table;
+mod telling;
 #[cfg(test)]
 mod tests;
 
 use crate::channel::{Channel, Place, State};
-use crate::layout::{self, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
+use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
 use crate::stats::{DropReason, Reject, Stats};
 use allowance::Allowance;
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use events::Events;
+use outward::Outward;
 use questions::Questions;
 use rustix::event::Timespec;
 use rustix::thread::futex;
@@ -27,19 +30,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use table::{Phase, Table, Waiting};
+use table::{Knock, Phase, Table};
 
 /// How long a thread looks for calls before it sleeps, after an event was told.
 const LOOK_FOR: Duration = Duration::from_micros(20);
+/// Two looks at an application that are longer apart count as so long: a thread that did not run cannot say what the application did.
+const LOOKS_APART_MOST: Duration = Duration::from_millis(100);
 /// How long it waits for the application on the same processor, in a cycle.
 const HANDOVER_MOST: Duration = Duration::from_millis(1);
 
 /// What an operator can set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// an application that takes no event for so long is unresponsive: it gets no new connections
+    /// an application that takes no event for so long is unresponsive: its datagrams are dropped, what comes of connections waits
     pub unresponsive: Duration,
-    /// and after so long its connections are ended
+    /// and after so long its connections are ended, and new ones refused
     pub patience: Duration,
     /// most bytes kept for the application beside its receive area
     pub held_bytes: u64,
@@ -67,6 +72,7 @@ pub struct Remote {
     claim: u32,
     table: Table,
     questions: Questions,
+    outward: Outward,
     events: Events,
     allowance: Allowance,
     /// calls taken
@@ -84,6 +90,7 @@ pub struct Remote {
     scratch: Box<[u8]>,
     /// when the application last took something, or was told something and had nothing
     since: Instant,
+    looked: Instant,
     unresponsive: bool,
     /// its connections were ended for that
     given_up: bool,
@@ -99,8 +106,9 @@ impl Remote {
         let claim = channel.claim();
         Remote {
             claim,
-            table: Table::new(channel.connections),
+            table: Table::new(channel.grant.connections, channel.grant.asked()),
             questions: Questions::new(),
+            outward: Outward::default(),
             events: Events::new(),
             allowance: Allowance::new(),
             call_tail: 0,
@@ -110,8 +118,9 @@ impl Remote {
             held_bytes: 0,
             unsent_bytes: 0,
             pending_bytes: 0,
-            scratch: vec![0; SEND_BYTES].into(),
+            scratch: vec![0; SEND_BYTES + ADDRESSES_BYTES].into(),
             since: Instant::ZERO,
+            looked: Instant::ZERO,
             unresponsive: false,
             given_up: false,
             told: Instant::ZERO,
@@ -129,8 +138,17 @@ impl Remote {
         self.channel.state() == State::Up && self.channel.is_attached() && self.claim_holds()
     }
 
-    /// Why nothing new can be told.
-    fn refuses(&self) -> Option<DropReason> {
+    /// Why no connection can come, for which there would be a place: one that finds no room among the events waits for it.
+    fn refuses_connections(&self) -> Option<DropReason> {
+        match () {
+            () if !self.is_up() => Some(DropReason::Absent),
+            () if self.given_up => Some(DropReason::Unresponsive),
+            () => None,
+        }
+    }
+
+    /// Why no datagram can be told.
+    fn refuses_datagrams(&self) -> Option<DropReason> {
         match () {
             () if !self.is_up() => Some(DropReason::Absent),
             () if self.unresponsive => Some(DropReason::Unresponsive),
@@ -153,101 +171,6 @@ impl Remote {
         }
     }
 
-    /// Tells an event of a connection, or keeps it: `keep` notes it with what waits already.
-    fn tell(&mut self, index: u32, event: Event, keep: impl FnOnce(&mut Waiting)) {
-        let Some(slot) = self.table.at(index) else { return };
-        if slot.waiting.is_none() && self.events.put(&self.channel, &self.stats, event, &[]) {
-            return;
-        }
-        keep(Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), event.handle));
-    }
-
-    /// Has a connection stand in the line once.
-    fn wait<'a>(line: &mut VecDeque<Handle>, waiting: &'a mut Box<Waiting>, handle: Handle) -> &'a mut Waiting {
-        if waiting.is_new() {
-            line.push_back(handle);
-        }
-        waiting
-    }
-
-    /// Tells bytes, or keeps them; false when that would be too much.
-    fn tell_bytes(&mut self, index: u32, mut bytes: &[u8]) -> bool {
-        let handle = self.table.handle(index);
-        let Some(slot) = self.table.at(index) else { return true };
-        while slot.waiting.is_none() && !bytes.is_empty() {
-            let (now, rest) = bytes.split_at(bytes.len().min(SEND_BYTES));
-            if !self.events.put(&self.channel, &self.stats, Event::plain(EventKind::Recv, handle), &[now]) {
-                break;
-            }
-            slot.told += now.len() as u64;
-            bytes = rest;
-        }
-        if bytes.is_empty() {
-            return true;
-        }
-        if self.held_bytes + bytes.len() as u64 > self.options.held_bytes {
-            return false;
-        }
-        self.held_bytes += bytes.len() as u64;
-        Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), handle).bytes.extend(bytes);
-        true
-    }
-
-    /// Tells what had to wait, as far as there is room.
-    fn tell_waiting(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some(&handle) = self.waiting.front() else { return };
-            if !self.tell_of(handle) {
-                return;
-            }
-            self.waiting.pop_front();
-        }
-    }
-
-    /// Tells what waits of one connection; false when there was no room for all of it.
-    fn tell_of(&mut self, handle: Handle) -> bool {
-        let Remote { table, events, channel, stats, held_bytes, .. } = self;
-        if table.handle(handle.index) != handle {
-            return true;
-        }
-        let Some(slot) = table.at(handle.index) else { return true };
-        let Some(waiting) = slot.waiting.as_mut() else { return true };
-        let mut put = |event: Event, payload: &[u8]| events.put(channel, stats, event, &[payload]);
-        let plain = |kind| Event::plain(kind, handle);
-        while !waiting.bytes.is_empty() {
-            let part = waiting.bytes.as_slices().0;
-            let part = &part[..part.len().min(SEND_BYTES)];
-            if !put(plain(EventKind::Recv), part) {
-                return false;
-            }
-            let bytes = part.len();
-            waiting.bytes.drain(..bytes);
-            slot.told += bytes as u64;
-            *held_bytes -= bytes as u64;
-        }
-        if waiting.sent > 0 {
-            if !put(Event { bytes: waiting.sent, ..plain(EventKind::Sent) }, &[]) {
-                return false;
-            }
-            waiting.sent = 0;
-        }
-        for (is, kind) in [(&mut waiting.eof, EventKind::Eof), (&mut waiting.timer, EventKind::Timer)] {
-            if *is && !put(plain(kind), &[]) {
-                return false;
-            }
-            *is = false;
-        }
-        if let Some(detail) = waiting.dead {
-            if !put(Event { detail, ..plain(EventKind::Dead) }, &[]) {
-                return false;
-            }
-            self.forget(handle.index);
-        } else {
-            slot.waiting = None;
-        }
-        true
-    }
-
     /// Frees a connection's place with all that was kept for it.
     fn forget(&mut self, index: u32) {
         if let Some(slot) = self.table.at(index) {
@@ -256,6 +179,10 @@ impl Remote {
             self.held_bytes -= slot.waiting.as_ref().map_or(0, |waiting| waiting.bytes.len() as u64);
         }
         self.table.remove(index);
+        self.count_connections();
+    }
+
+    fn count_connections(&self) {
         self.stats.connections.set(self.table.len() as u64);
         self.channel.busy.store(self.table.len() > 0, Ordering::Relaxed);
     }
@@ -296,6 +223,7 @@ impl Remote {
         self.waiting.clear();
         self.deferred.clear();
         self.questions = Questions::new();
+        self.clean_outward(calls);
         self.events.reset(&self.channel);
         self.allowance = Allowance::new();
         self.call_tail = 0;
@@ -309,6 +237,9 @@ impl Remote {
             control::ATTACHED_AT,
         ];
         words.into_iter().for_each(|at| self.channel.transmit.word(at).store(0, Ordering::Release));
+        for n in 0..layout::STATUS_NUMBERS {
+            self.channel.transmit.long(control::STATUS_AT + 8 * n).store(0, Ordering::Relaxed);
+        }
         (self.unresponsive, self.given_up) = (false, false);
         self.channel.set_state(State::Down);
     }
@@ -343,6 +274,8 @@ impl Remote {
         }
         let owes = self.events.owes();
         self.channel.owes.store(owes, Ordering::Relaxed);
+        let apart = self.now - std::mem::replace(&mut self.looked, self.now);
+        self.since = (self.since + apart.saturating_sub(LOOKS_APART_MOST)).min(self.now);
         if self.events.has_moved() || !owes {
             (self.unresponsive, self.given_up, self.since) = (false, false, self.now);
             return;
@@ -386,12 +319,6 @@ impl Remote {
     }
 }
 
-impl Waiting {
-    fn is_new(&self) -> bool {
-        self.bytes.is_empty() && !self.eof && self.sent == 0 && !self.timer && self.dead.is_none()
-    }
-}
-
 impl Service for Remote {
     fn begin(&mut self, waker: &Waker) {
         self.channel.set_waker(waker);
@@ -409,6 +336,7 @@ impl Service for Remote {
         self.has_news_of_calls()
             || self.channel.state() == State::Lost
             || !self.waiting.is_empty()
+            || self.outward.waits()
             || self.events.owes()
     }
 
@@ -442,6 +370,9 @@ impl Service for Remote {
         if !self.waiting.is_empty() {
             self.tell_waiting();
         }
+        if self.outward.waits() {
+            self.tell_outward(calls);
+        }
         self.publish();
         // looked at below
         self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
@@ -466,7 +397,7 @@ impl Service for Remote {
     fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
         self.set_now(now);
         self.told = now;
-        let refused = self.refuses();
+        let refused = self.refuses_datagrams();
         for datagram in burst {
             let most_bytes = datagram.capacity().min(SEND_BYTES) as u32;
             let event = Event {
@@ -499,7 +430,7 @@ impl Service for Remote {
         addresses: Addresses,
     ) {
         self.set_now(now);
-        let place = match self.refuses() {
+        let place = match self.refuses_connections() {
             Some(reason) => Err(reason),
             None => self.table.insert(connection).ok_or(DropReason::Full),
         };
@@ -511,20 +442,32 @@ impl Service for Remote {
                 return;
             }
         };
-        let event = Event { listener: listener.0, ..Event::plain(EventKind::Knock, self.table.handle(index)) };
-        let addresses = layout::encode_addresses(&addresses);
+        self.tell_knock(index, Knock { listener, addresses: layout::encode_addresses(&addresses) });
         // accepted here, since an answer cannot be waited for; one that the application refuses is reset
-        if !self.events.put(&self.channel, &self.stats, event, &[&addresses]) {
-            self.stats.dropped(DropReason::NoRoom);
-            let _ = calls.reject(connection);
-            self.forget(index);
-        } else if calls.accept(connection, index.into()).is_err() {
+        if calls.accept(connection, index.into()).is_err() {
             self.stats.dropped(DropReason::Engine);
             self.end(index, DeadReason::Reset);
         }
         self.told = now;
-        self.stats.connections.set(self.table.len() as u64);
-        self.channel.busy.store(true, Ordering::Relaxed);
+        self.count_connections();
+    }
+
+    fn connected<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        cookie: u64,
+        outcome: Result<Connection, DeadReason>,
+    ) {
+        self.set_now(now);
+        self.told = now;
+        self.told_connected(calls, cookie as u32, outcome);
+    }
+
+    fn alarm<C: Streams>(&mut self, now: Instant, calls: &mut C, _cookie: u64) {
+        self.set_now(now);
+        self.told = now;
+        self.told_alarm(calls, now);
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
@@ -592,9 +535,9 @@ impl Service for Remote {
     fn timer<C: Streams>(&mut self, now: Instant, _calls: &mut C, _connection: Connection, cookie: u64) {
         let index = cookie as u32;
         self.told = now;
-        if let Some(Phase::Told | Phase::Open) = self.table.at(index).map(|slot| slot.phase) {
-            let event = Event::plain(EventKind::Timer, self.table.handle(index));
-            self.tell(index, event, |waiting| waiting.timer = true);
+        if let Some((Phase::Told | Phase::Open, bytes)) = self.table.at(index).map(|slot| (slot.phase, slot.timer_at)) {
+            let event = Event { bytes, ..Event::plain(EventKind::Timer, self.table.handle(index)) };
+            self.tell(index, event, |waiting| waiting.timer = Some(bytes));
         }
     }
 }

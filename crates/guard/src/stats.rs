@@ -35,10 +35,18 @@ pub enum Reject {
     Budget,
     /// an answer to no datagram, or a longer one than it may be
     Reply,
+    /// a peer that the operator does not permit
+    Permit,
+    /// more connections asked for at one time than may be
+    Asking,
+    /// a datagram from a listener of others
+    Listener,
+    /// more alarms than there may be
+    Alarms,
 }
 
 /// Every reason with its name.
-pub const REJECTS: [(Reject, &str); 14] = [
+pub const REJECTS: [(Reject, &str); 18] = [
     (Reject::CallHead, "call head"),
     (Reject::EventTail, "event tail"),
     (Reject::Kind, "kind"),
@@ -53,6 +61,10 @@ pub const REJECTS: [(Reject, &str); 14] = [
     (Reject::Credit, "credit"),
     (Reject::Budget, "budget"),
     (Reject::Reply, "reply"),
+    (Reject::Permit, "permit"),
+    (Reject::Asking, "asking"),
+    (Reject::Listener, "listener"),
+    (Reject::Alarms, "alarms"),
 ];
 
 /// Why a connection or a datagram did not get to the application, or was ended.
@@ -136,6 +148,8 @@ counters! {
     held_bytes "app_held_bytes" true "bytes kept for an application that has not taken them",
     unsent_bytes "app_unsent_bytes" true "bytes that an application sent and peers have not taken",
     pending_bytes "app_pending_bytes" true "bytes that an application sent and the engine has not taken",
+    alarms "app_alarms" true "alarms that an application has set",
+    connects "app_connects_total" false "connections that an application asked for and the engine began",
     events "app_events_total" false "events told",
     calls "app_calls_total" false "calls taken",
     batches "app_batches_total" false "times that calls were taken",

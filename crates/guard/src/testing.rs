@@ -1,10 +1,11 @@
 //! For tests: an engine that does what it is told and checks what it is asked, and an echo over it.
 
 use crate::client::{Attached, attach_to};
-use crate::{Channel, Granted, Options, Place, Remote, stats::Stats};
+use crate::{Channel, Grant, Granted, Options, Place, Remote, stats::Stats};
 use app::{Addresses, CallError, Connection, Datagram, DeadReason, Ecn, Listener, Range, Service, Streams};
 use base::Instant;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub(crate) struct Peer {
     pub(crate) shut: bool,
     pub(crate) closed: bool,
     pub(crate) timer: Option<Instant>,
+    /// it was asked for, and what becomes of it was not said
+    pub(crate) asking: bool,
 }
 
 /// Connections without a network.
@@ -33,9 +36,14 @@ pub(crate) struct Peer {
 pub(crate) struct Engine {
     pub(crate) peers: Vec<Peer>,
     dead: Vec<(Connection, u64, DeadReason)>,
+    /// attempts that came to nothing
+    failed: Vec<(u64, DeadReason)>,
     pub(crate) now: u64,
     /// datagrams that were sent
     pub(crate) answers: Vec<Vec<u8>>,
+    /// those that answered none, with their ends
+    pub(crate) unasked: Vec<(Addresses, Vec<u8>)>,
+    pub(crate) alarms: HashMap<u64, Instant>,
     /// how many bytes all may have queued
     pub(crate) budget: Option<usize>,
 }
@@ -55,7 +63,7 @@ impl Engine {
     }
 
     pub(crate) fn knock<S: Service>(&mut self, service: &mut S, n: usize) {
-        if self.peers[n].open {
+        if self.peers[n].open || self.peers[n].asking {
             return;
         }
         let generation = self.peers[n].generation + 1;
@@ -123,6 +131,21 @@ impl Engine {
         }
     }
 
+    /// The places of connections that were asked for.
+    pub(crate) fn asking(&self) -> Vec<usize> {
+        (0..self.peers.len()).filter(|n| self.peers[*n].asking).collect()
+    }
+
+    /// Says what became of one of them.
+    pub(crate) fn answer<S: Service>(&mut self, service: &mut S, n: usize, outcome: Result<(), DeadReason>) {
+        let peer = &mut self.peers[n];
+        assert!(std::mem::take(&mut peer.asking));
+        peer.open = outcome.is_ok();
+        let cookie = peer.cookie;
+        let (now, handle) = (self.now(), self.handle(n));
+        service.connected(now, self, cookie, outcome.map(|()| handle));
+    }
+
     /// A datagram.
     pub(crate) fn ask<S: Service>(&mut self, service: &mut S, question: &[u8]) {
         let mut buffer = vec![0; 1400];
@@ -138,9 +161,18 @@ impl Engine {
         for (handle, cookie, reason) in std::mem::take(&mut self.dead) {
             service.dead(Instant::from_nanos(self.now), handle, cookie, reason);
         }
+        for (cookie, reason) in std::mem::take(&mut self.failed) {
+            let now = self.now();
+            service.connected(now, self, cookie, Err(reason));
+        }
         let now = self.now();
         service.cycle(now);
         service.woken(now, self);
+        let due: Vec<u64> = self.alarms.iter().filter(|(_, at)| **at <= now).map(|(cookie, _)| *cookie).collect();
+        for cookie in due {
+            self.alarms.remove(&cookie);
+            service.alarm(now, self, cookie);
+        }
         service.flush(now, self);
         for n in 0..self.peers.len() {
             // closed with nothing queued
@@ -208,6 +240,14 @@ impl Streams for Engine {
         Ok(())
     }
     fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
+        if let Some(peer) = self.peers.get_mut(connection.index as usize)
+            && peer.asking
+            && peer.generation == connection.generation
+        {
+            peer.asking = false;
+            self.failed.push((peer.cookie, DeadReason::Aborted));
+            return Ok(());
+        }
         self.peer(connection)?;
         self.end(connection.index as usize, DeadReason::Aborted);
         Ok(())
@@ -217,8 +257,35 @@ impl Streams for Engine {
         Ok(())
     }
     fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
-        assert_eq!((listener, ends.peer.port()), (Listener(3), 77));
-        self.answers.push(bytes.to_vec());
+        assert_eq!(listener, Listener(3));
+        if ends.local.port() != 7 {
+            return Err(CallError::NoSuchAddress);
+        }
+        match ends.peer.port() {
+            77 => self.answers.push(bytes.to_vec()),
+            _ => self.unasked.push((ends, bytes.to_vec())),
+        }
+        Ok(())
+    }
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
+        app::judge_ends(local, remote)?;
+        if local.is_some_and(|local| local.port() != 0) {
+            return Err(CallError::InUse);
+        }
+        let free = self.peers.iter().position(|peer| !peer.open && !peer.asking);
+        let n = free.unwrap_or(self.peers.len());
+        if n == self.peers.len() {
+            self.peers.push(Peer::default());
+        }
+        let generation = self.peers[n].generation + 1;
+        self.peers[n] = Peer { generation, asking: true, cookie, ..Peer::default() };
+        Ok(self.handle(n))
+    }
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        match at {
+            Some(at) => self.alarms.insert(cookie, at),
+            None => self.alarms.remove(&cookie),
+        };
         Ok(())
     }
 }
@@ -310,8 +377,12 @@ pub(crate) struct Pair {
 }
 
 pub(crate) fn pair(connections: u32, options: Options) -> Pair {
+    pair_of(Grant::new(connections, 3..4), options)
+}
+
+pub(crate) fn pair_of(grant: Grant, options: Options) -> Pair {
     let place = Place::Other { spin: std::time::Duration::from_micros(50) };
-    let channel = Channel::new(9, place, None, connections).unwrap();
+    let channel = Channel::new(9, place, None, grant).unwrap();
     assert!(channel.open() && !channel.open());
     let stats = Arc::new(Stats::new("test"));
     let remote = Remote::new(channel.clone(), options, stats.clone());

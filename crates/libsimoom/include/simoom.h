@@ -6,7 +6,11 @@
  *
  * Link with -llibsimoom -lpthread -ldl -lm (static) or -llibsimoom (shared).
  *
- * The memory that is shared with the server is described in crates/guard/src/layout.rs; this interface hides it. Version 1. */
+ * Calls are answered at once, from what this side knows. Whom the program may connect to, and send datagrams to that answer nothing, is
+ * what the server's operator permits: `simoom run --connect 192.0.2.0/24:443 ...`; nobody by default.
+ *
+ * The memory that is shared with the server is described in crates/guard/src/layout.rs; this interface hides it. Version 2: a program
+ * that was built against another one finds no simoom_run. */
 #ifndef SIMOOM_H
 #define SIMOOM_H
 
@@ -17,7 +21,7 @@
 extern "C" {
 #endif
 
-#define SIMOOM_VERSION 1
+#define SIMOOM_VERSION 2
 
 /* What calls are made on; valid during the event that it was passed to. */
 struct simoom_calls;
@@ -28,13 +32,16 @@ struct simoom_connection {
 	uint32_t generation;
 };
 
+/* Makes a thread of the service begin a cycle; good until simoom_run returns. */
+struct simoom_waker;
+
 /* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. */
 struct simoom_address {
 	uint8_t ip[16];
 	uint16_t port;
 };
 
-/* Why a connection has ended. */
+/* Why a connection has ended, or will not be. */
 enum simoom_reason {
 	SIMOOM_CLOSED = 0,       /* both sides have finished */
 	SIMOOM_RESET = 1,        /* the peer reset it, the path failed, or the server has ended */
@@ -43,14 +50,22 @@ enum simoom_reason {
 	SIMOOM_NO_RESOURCES = 4, /* the server ran out of what it needs */
 	SIMOOM_REFUSED = 5,      /* it was asked for, and nobody listens there */
 	SIMOOM_UNREACHABLE = 6,  /* it was asked for, and there is no way */
+	SIMOOM_FORBIDDEN = 7,    /* it was asked for, and the operator does not permit it */
+	SIMOOM_NO_ADDRESS = 8,   /* it was asked for, from an address that is not the server's */
+	SIMOOM_IN_USE = 9,       /* the same: the port is taken, or all are */
+	SIMOOM_ELSEWHERE = 10,   /* the same: the answers to this port would come to another thread */
+	SIMOOM_UNSUPPORTED = 11, /* the same: the server's engine has no such call */
 };
 
 /* What calls return below zero. */
 enum simoom_error {
 	SIMOOM_E_CONNECTION = -1, /* no such connection */
 	SIMOOM_E_STATE = -2,      /* not in a state for this call */
-	SIMOOM_E_ARGUMENT = -3,   /* more given back than was delivered, a null pointer */
+	SIMOOM_E_ARGUMENT = -3,   /* more given back than was delivered, a datagram that is too long, a null pointer */
 	SIMOOM_E_SYSTEM = -4,     /* not started by `simoom run`, or the shared memory is of another version */
+	SIMOOM_E_ADDRESS = -5,    /* no such address to connect or send to, or no such listener */
+	SIMOOM_E_FORBIDDEN = -6,  /* the operator does not permit it */
+	SIMOOM_E_RESOURCES = -7,  /* too many connections are asked for, alarms set, or calls under way */
 };
 
 /* Events. A null pointer is an event that is not wanted; without `knock` every connection is refused. `user` is what simoom_run was
@@ -69,15 +84,28 @@ struct simoom_service {
 		     size_t length, size_t room);
 	/* The connection's timer, never early. */
 	void (*timer)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie);
-	/* The connection is gone: the last event of one that was accepted. */
+	/* The connection is gone: the last event of one that was accepted, or asked for and there. */
 	void (*dead)(void *user, uint64_t now, struct simoom_connection connection, uint64_t cookie, enum simoom_reason reason);
 	/* A datagram: the answer of at most `room` bytes is written over the question; returns its length, or below 0 for no answer. */
 	int64_t (*datagram)(void *user, uint64_t now, uint16_t listener, const struct simoom_address *local,
 			    const struct simoom_address *peer, uint8_t *bytes, size_t length, size_t room);
+	/* What simoom_connect asked for with `cookie`: `outcome` is 0 and the connection is there, or it is an enum simoom_reason and
+	 * there is none. Once for each call that returned 0, and no `dead` follows where there is none. */
+	void (*connected)(void *user, struct simoom_calls *calls, uint64_t now, uint64_t cookie, struct simoom_connection connection,
+			  int outcome);
+	/* The alarm set for `cookie`, never early. */
+	void (*alarm)(void *user, struct simoom_calls *calls, uint64_t now, uint64_t cookie);
+	/* The events that came together are over: the place to send what was gathered. */
+	void (*flush)(void *user, struct simoom_calls *calls, uint64_t now);
+	/* Once, before every other event: what other threads of the program wake this one by. */
+	void (*begin)(void *user, const struct simoom_waker *waker);
+	/* Before the events that came together, and after simoom_wake: the place to take what other threads have left. */
+	void (*woken)(void *user, struct simoom_calls *calls, uint64_t now);
 };
 
 /* Runs the service on thread number `thread` of the grant until the server ends: 0, or SIMOOM_E_SYSTEM. Each thread of the grant wants
  * a thread of the program that calls this. No file can be opened any more and no program executed once the first has called it. */
+#define simoom_run simoom_run_2
 int simoom_run(const struct simoom_service *service, void *user, unsigned thread);
 
 /* Threads that were granted; 0 for a program that `simoom run` has not started. */
@@ -91,6 +119,22 @@ int simoom_close(struct simoom_calls *calls, struct simoom_connection connection
 int simoom_abort(struct simoom_calls *calls, struct simoom_connection connection);
 /* UINT64_MAX clears it. */
 int simoom_timer_set(struct simoom_calls *calls, struct simoom_connection connection, uint64_t at);
+
+/* Asks for a connection to `peer`; `local` is where from, null (or port 0) for an address and a port of the server's choice. 0 and, in
+ * `connection` (unless that is null), a handle that is good for simoom_abort alone until `connected` is told; or an error. */
+int simoom_connect(struct simoom_calls *calls, const struct simoom_address *peer, const struct simoom_address *local, uint64_t cookie,
+		   struct simoom_connection *connection);
+
+/* Sends a datagram from a listener's address and port: the answer to a question that `datagram` left unanswered, or to whom the operator
+ * permits. `local` is what `datagram` was told, or :: (::ffff:0.0.0.0) with the listener's port. Like every datagram it may be lost. */
+int simoom_send_to(struct simoom_calls *calls, uint16_t listener, const struct simoom_address *local, const struct simoom_address *peer,
+		   const void *bytes, size_t length);
+
+/* Has `alarm` told at a time, 1024 cookies at once; setting one again replaces its time, UINT64_MAX takes it back. */
+int simoom_alarm_set(struct simoom_calls *calls, uint64_t cookie, uint64_t at);
+
+/* Makes the service's thread begin a cycle, with `woken`. From any thread. */
+void simoom_wake(const struct simoom_waker *waker);
 
 /* Queues a copy; how many bytes were taken, all or fewer (the rest after `sent`), or an error. */
 int64_t simoom_send(struct simoom_calls *calls, struct simoom_connection connection, const void *bytes, size_t length);

@@ -6,12 +6,12 @@
 
 #![allow(unsafe_code)]
 
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Service, Streams};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use guard::client::{self, Attached};
 use guard::{jail, layout};
 use std::ffi::c_void;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -19,6 +19,9 @@ const E_CONNECTION: i32 = -1;
 const E_STATE: i32 = -2;
 const E_ARGUMENT: i32 = -3;
 const E_SYSTEM: i32 = -4;
+const E_ADDRESS: i32 = -5;
+const E_FORBIDDEN: i32 = -6;
+const E_RESOURCES: i32 = -7;
 
 /// `struct simoom_connection`
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,10 @@ type Recv = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, CConnection, 
 type Plain = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, CConnection, u64);
 type Sent = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, CConnection, u64, usize, usize);
 type Dead = unsafe extern "C" fn(*mut c_void, u64, CConnection, u64, i32);
+type Connected = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, u64, CConnection, i32);
+type Alarm = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64, u64);
+type Cycle = unsafe extern "C" fn(*mut c_void, *mut Calls<'_>, u64);
+type Begin = unsafe extern "C" fn(*mut c_void, *const Waker);
 type OnDatagram =
     unsafe extern "C" fn(*mut c_void, u64, u16, *const CAddress, *const CAddress, *mut u8, usize, usize) -> i64;
 
@@ -61,12 +68,19 @@ pub struct CService {
     timer: Option<Plain>,
     dead: Option<Dead>,
     datagram: Option<OnDatagram>,
+    connected: Option<Connected>,
+    alarm: Option<Alarm>,
+    flush: Option<Cycle>,
+    begin: Option<Begin>,
+    woken: Option<Cycle>,
 }
 
 /// A C program's functions as a service.
 struct Foreign {
     service: CService,
     user: *mut c_void,
+    /// what `begin` was given the address of
+    waker: Option<Box<Waker>>,
 }
 
 fn ours(connection: CConnection) -> Connection {
@@ -85,7 +99,60 @@ fn address(at: SocketAddr) -> CAddress {
     CAddress { ip, port: at.port() }
 }
 
+/// An address of C's.
+fn socket_addr(address: &CAddress) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from(address.ip).to_canonical(), address.port)
+}
+
 impl Service for Foreign {
+    fn begin(&mut self, waker: &Waker) {
+        let waker = self.waker.insert(Box::new(waker.clone()));
+        if let Some(begin) = self.service.begin {
+            // SAFETY: the program's own function, by the header's contract; the waker lives until the service has ended.
+            unsafe { begin(self.user, &raw const **waker) };
+        }
+    }
+
+    fn woken<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        if let Some(woken) = self.service.woken {
+            let mut calls = Calls(calls);
+            // SAFETY: as in `knock`.
+            unsafe { woken(self.user, &raw mut calls, now.as_nanos()) };
+        }
+    }
+
+    fn flush<C: Streams>(&mut self, now: Instant, calls: &mut C) {
+        if let Some(flush) = self.service.flush {
+            let mut calls = Calls(calls);
+            // SAFETY: as in `knock`.
+            unsafe { flush(self.user, &raw mut calls, now.as_nanos()) };
+        }
+    }
+
+    fn alarm<C: Streams>(&mut self, now: Instant, calls: &mut C, cookie: u64) {
+        if let Some(alarm) = self.service.alarm {
+            let mut calls = Calls(calls);
+            // SAFETY: as in `knock`.
+            unsafe { alarm(self.user, &raw mut calls, now.as_nanos(), cookie) };
+        }
+    }
+
+    fn connected<C: Streams>(
+        &mut self,
+        now: Instant,
+        calls: &mut C,
+        cookie: u64,
+        outcome: Result<Connection, DeadReason>,
+    ) {
+        let detail = layout::outcome_number(outcome.map(drop)).into();
+        let connection = theirs(outcome.unwrap_or(Connection { index: u32::MAX, generation: 0 }));
+        if let Some(connected) = self.service.connected {
+            let mut calls = Calls(calls);
+            // SAFETY: as in `knock`.
+            unsafe { connected(self.user, &raw mut calls, now.as_nanos(), cookie, connection, detail) };
+        }
+    }
+
     fn knock<C: Streams>(
         &mut self,
         now: Instant,
@@ -186,7 +253,7 @@ pub extern "C" fn simoom_threads() -> u32 {
 /// # Safety
 /// `service` is null or points to a `struct simoom_service`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn simoom_run(service: *const CService, user: *mut c_void, thread: u32) -> i32 {
+pub unsafe extern "C" fn simoom_run_2(service: *const CService, user: *mut c_void, thread: u32) -> i32 {
     // SAFETY: the caller's promise.
     let Some(service) = (unsafe { service.as_ref() }) else { return E_ARGUMENT };
     let Some(attached) = granted().get(thread as usize) else { return E_SYSTEM };
@@ -194,7 +261,7 @@ pub unsafe extern "C" fn simoom_run(service: *const CService, user: *mut c_void,
     if jail::inner().is_err() {
         return E_SYSTEM;
     }
-    let service = Foreign { service: *service, user };
+    let service = Foreign { service: *service, user, waker: None };
     // no panic of ours goes through C
     match catch_unwind(AssertUnwindSafe(|| client::run(attached, service))) {
         Ok(Ok(())) => 0,
@@ -206,7 +273,10 @@ fn number(outcome: Result<(), CallError>) -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(CallError::NoConnection) => E_CONNECTION,
-        Err(CallError::TooMuch) => E_ARGUMENT,
+        Err(CallError::TooMuch | CallError::TooLong) => E_ARGUMENT,
+        Err(CallError::NoSuchAddress) => E_ADDRESS,
+        Err(CallError::Forbidden) => E_FORBIDDEN,
+        Err(CallError::NoResources) => E_RESOURCES,
         Err(_) => E_STATE,
     }
 }
@@ -266,6 +336,86 @@ pub unsafe extern "C" fn simoom_send(
     // SAFETY: the caller's promise.
     let outcome = unsafe { call(calls, |streams| streams.send(ours(connection), bytes).map(|count| taken = count)) };
     if outcome < 0 { outcome.into() } else { taken as i64 }
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `calls` is null or what the present event was given; the other pointers are null or point to what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_connect(
+    calls: *mut Calls<'_>,
+    peer: *const CAddress,
+    local: *const CAddress,
+    cookie: u64,
+    connection: *mut CConnection,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let peer = unsafe { peer.as_ref() };
+    // SAFETY: the caller's promise.
+    let local = unsafe { local.as_ref() };
+    let Some(peer) = peer.map(socket_addr) else { return E_ARGUMENT };
+    let local = local.map(socket_addr);
+    let mut asked = None;
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { call(calls, |streams| streams.connect(peer, local, cookie).map(|it| asked = Some(it))) };
+    // SAFETY: the caller's promise.
+    if let (Some(asked), Some(place)) = (asked, unsafe { connection.as_mut() }) {
+        *place = theirs(asked);
+    }
+    outcome
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `calls` is null or what the present event was given; the addresses are null or point to such; `bytes` points to `length` bytes, or
+/// is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_send_to(
+    calls: *mut Calls<'_>,
+    listener: u16,
+    local: *const CAddress,
+    peer: *const CAddress,
+    bytes: *const u8,
+    length: usize,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let local = unsafe { local.as_ref() };
+    // SAFETY: the caller's promise.
+    let peer = unsafe { peer.as_ref() };
+    let (Some(local), Some(peer)) = (local, peer) else { return E_ARGUMENT };
+    if bytes.is_null() {
+        return E_ARGUMENT;
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
+    let ends = Addresses { local: socket_addr(local), peer: socket_addr(peer) };
+    // SAFETY: the caller's promise.
+    unsafe { call(calls, |streams| streams.send_to(Listener(listener), ends, bytes)) }
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `calls` is null or what the present event was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_alarm_set(calls: *mut Calls<'_>, cookie: u64, at: u64) -> i32 {
+    let at = (at != layout::NEVER).then_some(Instant::from_nanos(at));
+    // SAFETY: the caller's promise.
+    unsafe { call(calls, |streams| streams.alarm_set(cookie, at)) }
+}
+
+/// See `simoom.h`.
+///
+/// # Safety
+/// `waker` is null or what `begin` was given by a service that has not ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simoom_wake(waker: *const Waker) {
+    // SAFETY: the caller's promise; a waker may be used by several threads.
+    if let Some(waker) = unsafe { waker.as_ref() } {
+        waker.wake();
+    }
 }
 
 /// See `simoom.h`.

@@ -52,7 +52,7 @@ impl Failure {
             (DeadReason::Reset | DeadReason::Refused | DeadReason::Unreachable, false) => Failure::Reset,
             (DeadReason::TimedOut, false) => Failure::Timeout,
             (DeadReason::Closed | DeadReason::Aborted, false) => Failure::Cut,
-            (DeadReason::NoResources, _) => Failure::NoResources,
+            (DeadReason::NoResources | DeadReason::Denied(_), _) => Failure::NoResources,
         }
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use app::Service;
 use guard::hostile::Hostile;
 use guard::stats::Stats;
-use guard::{Channel, GRANT_VARIABLE, Granted, Place, Remote, client};
+use guard::{Channel, GRANT_VARIABLE, Grant, Granted, Place, Remote, client};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::fd::AsFd;
@@ -126,7 +126,7 @@ impl Other {
     }
 
     fn with(place: Place, cpu: Option<u32>, plan: &Plan, args: &[&str]) -> Result<(Other, Remote, Arc<Stats>)> {
-        let channel = Channel::new(0, place, cpu, plan.connections as u32 + 1)?;
+        let channel = Channel::new(0, place, cpu, Grant::new(plan.connections as u32 + 1, 0..1))?;
         ensure!(channel.open(), "a new channel is in use");
         let (life, theirs) = UnixStream::pair()?;
         let granted = Granted::of(theirs.as_fd(), std::slice::from_ref(&channel));

@@ -1,7 +1,7 @@
 //! Applications in processes of their own: `[[app]]`, `simoom run`, and services that are placed there.
 
 use super::{Places, twice};
-use crate::words::{Listen, Placed, Placement, Switch, Within};
+use crate::words::{Listen, Peers, Placed, Placement, Switch, Within};
 use serde::Deserialize;
 use std::net::SocketAddr;
 
@@ -17,6 +17,10 @@ pub struct AppOptions {
     /// Most connections at once; default: 16384
     #[arg(long, value_name = "N")]
     pub connections: Option<Within<1, 1_000_000>>,
+    /// Peers that the program may connect to, and send datagrams to unasked, such as 192.0.2.0/24:443 or [2001:db8::/32]:*; may be
+    /// repeated; default: none
+    #[arg(long, value_name = "ADDR/PREFIX:PORT")]
+    pub connect: Vec<Peers>,
 }
 
 /// `[[app]]`.
@@ -37,6 +41,11 @@ pub struct AppEntry {
     pub restart: Option<Switch>,
     /// most connections at once
     pub connections: Option<Within<1, 1_000_000>>,
+    /// peers that it may connect to, and send datagrams to unasked
+    #[serde(default)]
+    pub connect: Vec<Peers>,
+    /// its part of a processor that it has in common with other applications
+    pub share: Option<Placed<Within<1, SHARE_MOST>>>,
 }
 
 /// An application.
@@ -54,11 +63,17 @@ pub struct App {
     pub user: Option<String>,
     /// whether it is started again when it ends
     pub restart: bool,
-    /// most connections
+    /// most connections, of those that come and those that it asks for
     pub connections: usize,
+    /// peers that it may begin something with
+    pub connect: Vec<Peers>,
+    /// where applications have a processor in common, one with twice the share of another has twice the time, while both want it
+    pub share: u32,
 }
 
 const CONNECTIONS: usize = 16_384;
+/// What the scheduler's weights span, about: 1.25^19.
+const SHARE_MOST: u32 = 64;
 
 /// What a program is called that has no name.
 fn name_of(program: &[String]) -> String {
@@ -82,6 +97,7 @@ pub(super) fn of_command_line(
     if place == Placement::Inline {
         errors.push("--place inline: a program runs in a process of its own; give same or cpu=N".into());
     }
+    too_many(&options.connect, "--connect", errors);
     App {
         name: name_of(program),
         program: program.to_vec(),
@@ -90,6 +106,16 @@ pub(super) fn of_command_line(
         user: None,
         restart: options.restart.is_none_or(|on| on.0),
         connections: options.connections.map_or(CONNECTIONS, |n| n.0 as usize),
+        connect: options.connect.clone(),
+        share: 1,
+    }
+}
+
+/// What the applications' memory has room for.
+fn too_many(connect: &[Peers], at: &str, errors: &mut Vec<String>) {
+    let (has, most) = (connect.len(), guard::layout::PERMITS);
+    if has > most {
+        errors.push(format!("{at}: {has} peers, and there is room for {most}; give larger prefixes or `*` for ports"));
     }
 }
 
@@ -114,6 +140,13 @@ pub(super) fn of_file(places: &Places<'_>, entries: &[AppEntry], errors: &mut Ve
             let at = places.at(placed, "place");
             errors.push(format!("{at}: a program runs in a process of its own; give same or cpu=N"));
         }
+        too_many(&entry.connect, &format!("{at}: connect of app `{name}`"), errors);
+        if let Some(share) = entry.share.as_ref().filter(|_| !matches!(place, Placement::Cpu(_))) {
+            let at = places.at(share, "share");
+            errors.push(format!(
+                "{at}: share divides a processor of several applications, and `{name}` is on its engine thread's; add place = \"cpu=N\""
+            ));
+        }
         apps.push(App {
             name,
             program: entry.program.clone(),
@@ -122,6 +155,8 @@ pub(super) fn of_file(places: &Places<'_>, entries: &[AppEntry], errors: &mut Ve
             user: entry.user.clone(),
             restart: entry.restart.is_none_or(|on| on.0),
             connections: entry.connections.map_or(CONNECTIONS, |n| n.0 as usize),
+            connect: entry.connect.clone(),
+            share: entry.share.as_ref().map_or(1, |share| share.value.0),
         });
     }
     apps

@@ -399,6 +399,32 @@ fn a_web_services_errors() {
 }
 
 #[test]
+fn a_share_is_of_a_processor_that_is_named() {
+    let app = "[[app]]\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:7\"]\n";
+    assert_eq!(settings(app).apps[0].share, 1);
+    assert_eq!(settings(&format!("{app}place = \"cpu=1\"\nshare = 8\n")).apps[0].share, 8);
+    for place in ["", "place = \"same\"\n"] {
+        let wrong = refused(&format!("{app}{place}share = 8\n"));
+        assert!(wrong.contains("`echo` is on its engine thread's; add place = \"cpu=N\""), "{wrong}");
+    }
+    assert!(refused(&format!("{app}place = \"cpu=1\"\nshare = 65\n")).contains("65"));
+}
+
+#[test]
+fn whom_an_application_may_connect_to_is_nobody_unless_it_is_said() {
+    let app = "[[app]]\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:7\"]\n";
+    assert_eq!(settings(app).apps[0].connect, []);
+    let some = settings(&format!("{app}connect = [\"192.0.2.0/24:80\", \"[2001:db8::/32]:*\"]\n"));
+    let written: Vec<String> = some.apps[0].connect.iter().map(ToString::to_string).collect();
+    assert_eq!(written, ["192.0.2.0/24:80", "[2001:db8::/32]:*"]);
+    let wrong = refused(&format!("{app}connect = [\"192.0.2.0/24\"]\n"));
+    assert!(wrong.contains("`192.0.2.0/24` is not ADDR/PREFIX:PORT; write it as 192.0.2.0/24:443"), "{wrong}");
+    let many = vec!["\"192.0.2.1:80\""; 129].join(", ");
+    let many = refused(&format!("{app}connect = [{many}]\n"));
+    assert!(many.contains("connect of app `echo`: 129 peers, and there is room for 128"), "{many}");
+}
+
+#[test]
 fn the_example_is_read() {
     let example = include_str!("../../../../contrib/simoom.toml");
     let settings = settings(example);

@@ -35,6 +35,9 @@ pub struct EnterCommand {
     /// The user that the program runs as
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// How much nicer than the server it is
+    #[arg(long, value_name = "N", default_value = "0")]
+    nice: String,
     /// What it is granted
     #[arg(long, value_name = "GRANT")]
     grant: String,
@@ -47,7 +50,7 @@ impl EnterCommand {
     fn arguments(&self) -> Vec<&str> {
         let user = self.user.iter().flat_map(|user| ["--user", user]);
         let program = self.program.iter().map(String::as_str);
-        user.chain(["--grant", &self.grant, "--"]).chain(program).collect()
+        user.chain(["--nice", &self.nice, "--grant", &self.grant, "--"]).chain(program).collect()
     }
 }
 
@@ -158,6 +161,9 @@ pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| refused("limits", &error))?;
     }
+    let nice =
+        command.nice.parse().map_err(|_| Error::input(format!("enter-app: --nice {} is no number", command.nice)))?;
+    rustix::process::nice(nice).map_err(|error| refused("nice", &error))?;
     privileges::drop_all(identity.as_ref())?;
     // behind the change of user, which clears it; a keeper that ends takes the program along
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| refused("prctl", &error))?;
@@ -203,6 +209,7 @@ impl Keeper {
     /// Starts a keeper that passes these descriptors on.
     pub(super) fn spawn<'a>(
         user: Option<&str>,
+        nice: i32,
         granted: &Granted,
         program: &[String],
         descriptors: impl Iterator<Item = BorrowedFd<'a>>,
@@ -210,8 +217,12 @@ impl Keeper {
         let failed = |error: io::Error| reason(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let (input, output) = (OwnedFd::from(theirs.try_clone().map_err(failed)?), OwnedFd::from(theirs));
-        let entered =
-            EnterCommand { user: user.map(str::to_owned), grant: granted.encode(), program: program.to_vec() };
+        let entered = EnterCommand {
+            user: user.map(str::to_owned),
+            nice: nice.to_string(),
+            grant: granted.encode(),
+            program: program.to_vec(),
+        };
         let mut command = Command::new("/proc/self/exe");
         // a group of its own: what a terminal or a supervisor sends to ours is not meant for it
         command

@@ -4,6 +4,7 @@ use crate::config::{Echo, Kv};
 use crate::error::{Error, reason};
 use crate::secrets::random;
 use app::Service;
+use base::counter::Report;
 use guard::client::Attached;
 use guard::{client, jail};
 use std::sync::Arc;
@@ -38,6 +39,32 @@ pub struct EchoApp {
     any_source_port: bool,
 }
 
+/// What a thread of the store counts, in an order that both processes know: its own, and the first one has what is shared.
+fn kv_counters(thread: usize, stats: Arc<kv::Stats>, shared: impl FnOnce() -> Arc<kv::Shared>) -> Vec<Arc<dyn Report>> {
+    let mut all: Vec<Arc<dyn Report>> = vec![stats];
+    if thread == 0 {
+        all.push(shared());
+    }
+    all
+}
+
+/// Counters of the kinds that a thread of the store shows, which nothing counts with.
+pub(super) fn kv_kinds(kv: &Kv, thread: usize) -> Vec<Arc<dyn Report>> {
+    let limits = kv::Limits {
+        memory_bytes: kv.memory_bytes,
+        item_bytes: kv.item_bytes,
+        threads: 1,
+        secret: [0; 2],
+        shared_nothing: false,
+    };
+    kv_counters(thread, Arc::default(), || Arc::new(kv::Shared::new(limits)))
+}
+
+/// The same of echo.
+pub(super) fn echo_kinds() -> Vec<Arc<dyn Report>> {
+    vec![Arc::<echo::Stats>::default()]
+}
+
 /// The arguments of [`kv`].
 pub(super) fn kv_arguments(kv: &Kv) -> Vec<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
@@ -70,15 +97,21 @@ fn granted() -> Result<Vec<Attached>, Error> {
 }
 
 /// Runs a service on every thread until the server ends.
-fn serve<S: Service>(threads: &[Attached], make: impl Fn(usize) -> S + Sync) -> Result<String, Error> {
+fn serve<S: Service>(
+    threads: &[Attached],
+    make: impl Fn(usize) -> (S, Vec<Arc<dyn Report>>) + Sync,
+) -> Result<String, Error> {
     let failed = |error: std::io::Error| Error::environment(reason(&error));
     jail::inner().map_err(failed)?;
+    let run = &|attached: &Attached, thread: usize| {
+        let (service, counters) = make(thread);
+        client::run_showing(attached, service, &counters)
+    };
     let outcomes = std::thread::scope(|scope| {
-        let make = &make;
         let others = threads.iter().enumerate().skip(1);
-        let others = others.map(|(thread, attached)| scope.spawn(move || client::run(attached, make(thread))));
+        let others = others.map(|(thread, attached)| scope.spawn(move || run(attached, thread)));
         let others: Vec<_> = others.collect();
-        let first = threads.first().map_or(Ok(()), |attached| client::run(attached, make(0)));
+        let first = threads.first().map_or(Ok(()), |attached| run(attached, 0));
         let others =
             others.into_iter().map(|other| other.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))));
         others.chain([first]).collect::<Result<Vec<()>, _>>()
@@ -113,8 +146,11 @@ pub(crate) fn kv(options: &KvApp) -> Result<String, Error> {
         clock: kv::Clock { unix_at_zero_s: options.unix_at_zero_s },
         ..kv::Options::default()
     };
-    let make = |thread| kv::Server::new(shared.clone(), kv::Options { thread, ..told.clone() }, shared.stats());
-    serve(&threads, make)
+    serve(&threads, |thread| {
+        let stats = shared.stats();
+        let server = kv::Server::new(shared.clone(), kv::Options { thread, ..told.clone() }, stats.clone());
+        (server, kv_counters(thread, stats, || shared.clone()))
+    })
 }
 
 /// Echo.
@@ -124,5 +160,8 @@ pub(crate) fn kv(options: &KvApp) -> Result<String, Error> {
 pub(crate) fn echo(options: &EchoApp) -> Result<String, Error> {
     let threads = granted()?;
     let told = echo::Options { ports: options.port.clone(), any_source_port: options.any_source_port };
-    serve(&threads, |_| echo::Server::with_stats(told.clone(), Arc::default()))
+    serve(&threads, |_| {
+        let stats = Arc::<echo::Stats>::default();
+        (echo::Server::with_stats(told.clone(), stats.clone()), vec![stats])
+    })
 }

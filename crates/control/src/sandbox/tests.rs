@@ -9,9 +9,14 @@ use std::process::Command;
 
 /// Does something in a thread that is confined to `allowed`; None on a kernel without the means.
 fn confined<T: Send>(allowed: &Allowed, then: impl FnOnce() -> T + Send) -> Option<T> {
+    connecting(allowed, &Outgoing::default(), then)
+}
+
+/// The same, where applications may connect to somebody.
+fn connecting<T: Send>(allowed: &Allowed, outgoing: &Outgoing, then: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let outcome = restrict(allowed).and_then(|(_, held)| calls::filter().map(|()| held));
+            let outcome = restrict(allowed, outgoing).and_then(|(_, held)| calls::filter().map(|()| held));
             match outcome {
                 Ok(_held) => Some(then()),
                 Err(why) => {
@@ -86,6 +91,29 @@ fn no_program_is_started_and_nobody_is_connected_to() {
         let me = rustix::process::getpid();
         assert_eq!(rustix::process::test_kill_process(me), Err(rustix::io::Errno::PERM));
         assert!(denied(fs::set_permissions(file.path(), fs::metadata(file.path()).unwrap().permissions())));
+    });
+}
+
+#[test]
+fn connections_go_out_to_the_ports_that_applications_are_permitted() {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [inside, outside] = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+    let text = |port: &str| {
+        let app = "[[app]]\nprogram = [\"/bin/true\"]\nlisten = [\"127.0.0.1:9\"]\n";
+        format!("{app}connect = [\"127.0.0.0/8:{port}\"]\n")
+    };
+    let outgoing = |text: &str| Outgoing::of(&crate::config::from_text("s.toml", text).unwrap());
+    assert_eq!(outgoing("[echo]\n"), Outgoing::default());
+    let one = text(&inside.port().to_string());
+    connecting(&allowed(&one), &outgoing(&one), || {
+        TcpStream::connect(inside).unwrap();
+        assert!(denied(TcpStream::connect(outside)) && denied(TcpListener::bind("127.0.0.1:7")));
+    });
+    let all = text("*");
+    connecting(&allowed(&all), &outgoing(&all), || {
+        TcpStream::connect(inside).unwrap();
+        TcpStream::connect(outside).unwrap();
+        assert!(denied(TcpListener::bind("127.0.0.1:7")));
     });
 }
 

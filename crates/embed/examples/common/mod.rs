@@ -1,7 +1,10 @@
 //! What the examples share: the options that say where a service runs.
 
+use app::Service;
 use clap::Args;
 use embed::Builder;
+use guard::{client, jail};
+use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 
 /// Where to serve.
@@ -39,6 +42,31 @@ impl Place {
         builder = self.own.iter().fold(builder, |builder, (addr, bits)| builder.own(*addr, *bits));
         self.gateway.iter().fold(builder, |builder, addr| builder.gateway(*addr))
     }
+}
+
+/// Runs a service until it is told to end: for a builder, or as a protected application where `simoom run` has started this program,
+/// whose listeners are then the ones that count.
+#[allow(dead_code, reason = "the client ends by itself")]
+pub(crate) fn run<S: Service + 'static>(
+    builder: Builder,
+    make: impl Fn(usize) -> S + Send + Sync + 'static,
+) -> Result<(), Box<dyn Error>> {
+    let Some(threads) = client::attach()? else {
+        let server = builder.start(make)?;
+        say_ready(&server);
+        return Ok(server.until_signal()?);
+    };
+    // what the program needs it has
+    jail::inner()?;
+    let make = &make;
+    std::thread::scope(|scope| {
+        let serve = |(n, attached)| scope.spawn(move || client::run(attached, make(n)));
+        let all: Vec<_> = threads.iter().enumerate().map(serve).collect();
+        let ended =
+            all.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))));
+        ended.collect::<Result<Vec<()>, _>>()
+    })?;
+    Ok(())
 }
 
 /// Says where a server is to be reached, one line that tests read, too.

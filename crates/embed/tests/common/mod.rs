@@ -1,6 +1,8 @@
 //! A service that does what the test says, between two cycles, and tells the test what happens.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this module")]
 
+pub mod protected;
+
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use std::collections::VecDeque;

@@ -1,26 +1,34 @@
 //! Calls: answered from what is known here, written for the dataplane to do.
 
 use super::outbox::Outbox;
+use super::outward::Outward;
 use super::shared::Shared;
 use crate::lane::Lane;
 use crate::layout::{
     BUDGET_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES,
 };
 use crate::{PAYLOAD_AHEAD, SLOTS_AHEAD};
-use app::{CallError, Connection, Range, SENDV_RANGES, Streams};
+use app::{Addresses, CallError, Connection, Listener, Range, SENDV_RANGES, Streams};
 use base::Instant;
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     #[default]
     Gone,
     Told,
+    /// asked for, and not told of
+    Asking,
+    /// the same, and given up since
+    GivenUp,
     Open,
-    /// closed or aborted here; its death will be told
+    /// closed here; its death will be told
     Ended,
+    /// aborted here; the same
+    Aborted,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,10 +40,10 @@ enum Finish {
 }
 
 #[derive(Default)]
-struct Conn {
-    phase: Phase,
+pub(super) struct Conn {
+    pub(super) phase: Phase,
     generation: u32,
-    cookie: u64,
+    pub(super) cookie: u64,
     /// bytes delivered and not given back
     told: u64,
     /// bytes sent by calls and not reported
@@ -43,8 +51,17 @@ struct Conn {
     outbox: Outbox,
     shut: bool,
     finish: Finish,
+    /// what its timer is set to
+    timer: Option<Instant>,
     /// stands in the line of those that want room
     waits: bool,
+}
+
+impl Conn {
+    /// One that is asked for.
+    pub(super) fn asked(generation: u32, cookie: u64) -> Conn {
+        Conn { phase: Phase::Asking, generation, cookie, ..Conn::default() }
+    }
 }
 
 /// The calls of one thread of an application.
@@ -69,14 +86,16 @@ pub struct Calls {
     posted: u64,
     now: Instant,
     buffer: Vec<u8>,
+    pub(super) outward: Outward,
 }
 
 impl Calls {
     pub(super) fn new(shared: Arc<Shared>) -> Calls {
-        let connections = shared.connections() as usize;
+        let grant = shared.grant();
+        let places = grant.connections + grant.asked();
         Calls {
             owner: shared.owner(),
-            conns: (0..connections).map(|_| Conn::default()).collect(),
+            conns: (0..places).map(|_| Conn::default()).collect(),
             lane: Lane::new(TRANSMIT_BYTES),
             ends: vec![0; CALL_SLOTS as usize].into(),
             head: 0,
@@ -89,6 +108,7 @@ impl Calls {
             posted: 0,
             now: Instant::ZERO,
             buffer: vec![0; SEND_BYTES],
+            outward: Outward::new(grant),
             shared,
         }
     }
@@ -105,14 +125,42 @@ impl Calls {
         self.now
     }
 
+    /// A connection that the service may make calls for.
     fn conn(&mut self, connection: Connection) -> Result<&mut Conn, CallError> {
         match self.conns.get_mut(connection.index as usize) {
-            Some(conn) if conn.generation == connection.generation && conn.phase != Phase::Gone => Ok(conn),
+            Some(conn)
+                if conn.generation == connection.generation
+                    && !matches!(conn.phase, Phase::Gone | Phase::GivenUp | Phase::Aborted) =>
+            {
+                Ok(conn)
+            }
             _ => Err(CallError::NoConnection),
         }
     }
 
-    fn call(&self, kind: CallKind, connection: Connection) -> Call {
+    /// One that the service has, and has not closed.
+    fn open(&mut self, connection: Connection) -> Result<&mut Conn, CallError> {
+        let conn = self.conn(connection)?;
+        if conn.phase == Phase::Open { Ok(conn) } else { Err(CallError::WrongState) }
+    }
+
+    /// A connection whose end was not told, whatever the service has done with it.
+    pub(super) fn known(&mut self, connection: Connection) -> Option<&mut Conn> {
+        let conn = self.conns.get_mut(connection.index as usize)?;
+        (conn.generation == connection.generation && conn.phase != Phase::Gone).then_some(conn)
+    }
+
+    pub(super) fn set_conn(&mut self, index: u32, conn: Conn) {
+        if let Some(place) = self.conns.get_mut(index as usize) {
+            *place = conn;
+        }
+    }
+
+    pub(super) fn owner(&self) -> u16 {
+        self.owner
+    }
+
+    pub(super) fn call(&self, kind: CallKind, connection: Connection) -> Call {
         Call::plain(kind, self.owner, Handle { index: connection.index, generation: connection.generation })
     }
 
@@ -144,7 +192,7 @@ impl Calls {
     }
 
     /// Writes a call without payload, or keeps it behind others that wait for slots.
-    fn post(&mut self, call: Call) {
+    pub(super) fn post(&mut self, call: Call) {
         if self.overflow.is_empty() && self.has_slot() {
             self.write(call);
         } else {
@@ -282,7 +330,8 @@ impl Calls {
     }
 
     pub(super) fn cookie(&mut self, connection: Connection) -> Option<u64> {
-        self.conn(connection).ok().filter(|conn| conn.phase != Phase::Told).map(|conn| conn.cookie)
+        let told = |conn: &&mut Conn| !matches!(conn.phase, Phase::Told | Phase::Asking | Phase::GivenUp);
+        self.known(connection).filter(told).map(|conn| conn.cookie)
     }
 
     pub(super) fn is_open(&mut self, connection: Connection) -> bool {
@@ -291,14 +340,14 @@ impl Calls {
 
     /// Bytes were delivered; whether the service wants them.
     pub(super) fn received(&mut self, connection: Connection, bytes: usize) -> bool {
-        let Ok(conn) = self.conn(connection) else { return false };
+        let Some(conn) = self.known(connection) else { return false };
         conn.told += bytes as u64;
         conn.phase == Phase::Open
     }
 
     /// The peer has taken bytes; the room that there is, for a service that still has the connection.
     pub(super) fn sent(&mut self, connection: Connection, bytes: u64) -> Option<usize> {
-        let conn = self.conn(connection).ok()?;
+        let conn = self.known(connection)?;
         let bytes = bytes.min(conn.posted);
         conn.posted -= bytes;
         self.posted -= bytes;
@@ -307,20 +356,39 @@ impl Calls {
     }
 
     pub(super) fn forget(&mut self, connection: Connection) {
-        if let Ok(conn) = self.conn(connection) {
+        if let Some(conn) = self.known(connection) {
             let posted = conn.posted;
             *conn = Conn::default();
             self.posted -= posted;
+            self.free_place(connection.index);
         }
+    }
+
+    /// The connection's timer has gone off; whether it is one that is set, to this time.
+    pub(super) fn timed(&mut self, connection: Connection, at_ns: u64) -> bool {
+        let Ok(conn) = self.conn(connection) else { return false };
+        let due = conn.phase == Phase::Open && conn.timer.is_some_and(|at| at.as_nanos() == at_ns);
+        if due {
+            conn.timer = None;
+        }
+        due
     }
 
     /// Every connection that the service has.
     pub(super) fn all(&self) -> Vec<(Connection, u64)> {
-        let has = |(_, conn): &(usize, &Conn)| matches!(conn.phase, Phase::Open | Phase::Ended);
+        self.named(|conn| matches!(conn.phase, Phase::Open | Phase::Ended | Phase::Aborted))
+    }
+
+    fn named(&self, of: impl Fn(&Conn) -> bool) -> Vec<(Connection, u64)> {
         let name = |(index, conn): (usize, &Conn)| {
             (Connection { index: index as u32, generation: conn.generation }, conn.cookie)
         };
-        self.conns.iter().enumerate().filter(has).map(name).collect()
+        self.conns.iter().enumerate().filter(|(_, conn)| of(conn)).map(name).collect()
+    }
+
+    /// Every connection that was asked for and not told of.
+    pub(super) fn all_asked(&self) -> Vec<(Connection, u64)> {
+        self.named(|conn| matches!(conn.phase, Phase::Asking | Phase::GivenUp))
     }
 
     /// A buffer for a datagram's answer.
@@ -332,20 +400,29 @@ impl Calls {
         self.buffer = buffer;
     }
 
-    /// Answers a datagram; without room the answer is lost, as datagrams are.
-    pub(super) fn reply(&mut self, handle: Handle, bytes: &[u8]) {
-        let call = Call::plain(CallKind::Reply, self.owner, handle);
+    /// Answers a datagram; without room the answer is lost, as datagrams are, and this is false.
+    pub(super) fn reply(&mut self, handle: Handle, bytes: &[u8]) -> bool {
+        self.post_bytes(Call::plain(CallKind::Reply, self.owner, handle), &[bytes])
+    }
+
+    /// Writes a call with these bytes for payload; false without room.
+    pub(super) fn post_bytes(&mut self, call: Call, parts: &[&[u8]]) -> bool {
         if !self.overflow.is_empty() || !self.has_slot() {
-            return;
+            return false;
         }
-        let place = self.lane.place(bytes.len()).or_else(|| {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let place = self.lane.place(length).or_else(|| {
             self.look();
-            self.lane.place(bytes.len())
+            self.lane.place(length)
         });
-        if let Some(offset) = place {
-            self.shared.set_payload(offset as usize, bytes);
-            self.write(Call { offset, length: bytes.len() as u32, ..call });
+        let Some(offset) = place else { return false };
+        let mut at = offset as usize;
+        for part in parts {
+            self.shared.set_payload(at, part);
+            at += part.len();
         }
+        self.write(Call { offset, length: length as u32, ..call });
+        true
     }
 
     /// Queues behind what the connection has, or sends at once.
@@ -454,16 +531,16 @@ impl Streams for Calls {
     }
 
     fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
+        let conn = self.open(connection)?;
         conn.told = conn.told.checked_sub(bytes as u64).ok_or(CallError::TooMuch)?;
-        if conn.phase == Phase::Ended || bytes == 0 {
+        if bytes == 0 {
             return Ok(());
         }
         let handle = Handle { index: connection.index, generation: connection.generation };
         // along with the call before, if that was the same connection's and nobody has seen it
         if let Some((at, call)) = &mut self.last
             && call.handle == handle
-            && call.kind != CallKind::Reply as u8
+            && names_connection(call)
             && self.overflow.is_empty()
         {
             call.done += bytes as u32;
@@ -476,24 +553,15 @@ impl Streams for Calls {
     }
 
     fn shutdown(&mut self, connection: Connection) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
-        match (conn.phase, conn.shut) {
-            (Phase::Open, false) => self.finish(connection, Finish::Shutdown),
-            (Phase::Open, true) => Ok(()),
-            _ => Err(CallError::WrongState),
+        if self.open(connection)?.shut {
+            return Err(CallError::WrongState);
         }
+        self.finish(connection, Finish::Shutdown)
     }
 
     fn close(&mut self, connection: Connection) -> Result<(), CallError> {
-        let conn = self.conn(connection)?;
-        match conn.phase {
-            Phase::Open => {
-                conn.phase = Phase::Ended;
-                self.finish(connection, Finish::Close)
-            }
-            Phase::Ended => Ok(()),
-            Phase::Told | Phase::Gone => Err(CallError::WrongState),
-        }
+        self.open(connection)?.phase = Phase::Ended;
+        self.finish(connection, Finish::Close)
     }
 
     fn abort(&mut self, connection: Connection) -> Result<(), CallError> {
@@ -501,18 +569,29 @@ impl Streams for Calls {
         if conn.phase == Phase::Told {
             return self.reject(connection);
         }
-        (conn.phase, conn.outbox, conn.finish) = (Phase::Ended, Outbox::default(), Finish::Nothing);
+        let phase = if conn.phase == Phase::Asking { Phase::GivenUp } else { Phase::Aborted };
+        (conn.phase, conn.outbox, conn.finish) = (phase, Outbox::default(), Finish::Nothing);
         self.post(self.call(CallKind::Abort, connection));
         Ok(())
     }
 
     fn timer_set(&mut self, connection: Connection, at: Option<Instant>) -> Result<(), CallError> {
-        if self.conn(connection)?.phase != Phase::Open {
-            return Ok(());
-        }
+        self.open(connection)?.timer = at;
         let at = at.map_or(NEVER, Instant::as_nanos);
         self.post(Call { at, ..self.call(CallKind::Timer, connection) });
         Ok(())
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
+        self.ask(remote, local, cookie)
+    }
+
+    fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
+        self.send_datagram(listener, ends, bytes)
+    }
+
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.set_alarm(cookie, at)
     }
 }
 
@@ -520,4 +599,10 @@ impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Calls({} of owner {})", self.head.wrapping_sub(self.tail), self.owner)
     }
+}
+
+/// Whether what a call's handle names is a connection.
+fn names_connection(call: &Call) -> bool {
+    let others = [CallKind::Reply, CallKind::Connect, CallKind::SendTo, CallKind::Alarm];
+    others.iter().all(|kind| call.kind != *kind as u8)
 }

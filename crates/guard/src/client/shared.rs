@@ -2,10 +2,11 @@
 
 use crate::channel::{GRANT_VARIABLE, Granted, ring};
 use crate::layout::{
-    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, VERSION,
-    control, header,
+    CALL_SLOTS, Call, EVENT_SLOTS, Event, FILE_BYTES, MAGIC, PAYLOAD_AT, PERMITS, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT,
+    VERSION, control, header,
 };
 use crate::map::Map;
+use crate::permits::{Grant, Permit};
 use base::{CACHE_LINE_BYTES, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::futex;
@@ -142,8 +143,14 @@ impl Shared {
         self.number(header::OWNER_AT) as u16
     }
 
-    pub(super) fn connections(&self) -> u32 {
-        self.number(header::CONNECTIONS_AT)
+    /// What this thread was granted.
+    pub(super) fn grant(&self) -> Grant {
+        let from = self.number(header::LISTENERS_FROM_AT) as u16;
+        let listeners = from..from.saturating_add(self.number(header::LISTENERS_AT) as u16);
+        let word = |n: usize| self.receive.long(header::PERMITS_AT + 8 * n).load(Ordering::Relaxed);
+        let permits = (word(0) as usize).min(PERMITS);
+        let permit = |n: usize| Permit::decode(std::array::from_fn(|part| word(1 + 3 * n + part)));
+        Grant::new(self.number(header::CONNECTIONS_AT), listeners).permitting((0..permits).map(permit).collect())
     }
 
     pub(super) fn spin(&self) -> Duration {
@@ -176,7 +183,7 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn event(&self, index: u32) -> Option<Event> {
+    pub(crate) fn event(&self, index: u32) -> Option<Event> {
         Event::decode(self.receive.slot(event_at(index)))
     }
 
@@ -272,6 +279,11 @@ impl Shared {
             let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&most));
         }
         asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Has the server see a number of ours.
+    pub(crate) fn set_number(&self, n: usize, value: u64) {
+        self.transmit.long(control::STATUS_AT + 8 * n).store(value, Ordering::Relaxed);
     }
 
     /// Ends our own thread's sleep.

@@ -92,8 +92,12 @@ impl Remote {
         if call.owner != self.channel.owner {
             return Err(Reject::Owner);
         }
-        if kind == CallKind::Reply {
-            return self.reply(calls, call);
+        match kind {
+            CallKind::Reply => return self.reply(calls, call),
+            CallKind::Connect => return self.connect(calls, call),
+            CallKind::SendTo => return self.send_to(calls, call),
+            CallKind::Alarm => return self.set_alarm(calls, call),
+            _ => {}
         }
         let index = call.handle.index;
         if !self.table.has(index) {
@@ -107,6 +111,7 @@ impl Remote {
         let allowed = match slot.phase {
             Phase::Free | Phase::Dead | Phase::Dropped => return Err(Reject::Stale),
             Phase::Told => matches!(kind, CallKind::Accept | CallKind::Reject),
+            Phase::Asking => kind == CallKind::Abort,
             Phase::Open => !matches!(kind, CallKind::Accept | CallKind::Reject),
             Phase::Ended => matches!(kind, CallKind::Abort | CallKind::Done),
         };
@@ -130,7 +135,7 @@ impl Remote {
                 self.abort(calls, call.handle);
             }
             CallKind::Send => return self.send(calls, call),
-            CallKind::Done | CallKind::Reply => {}
+            CallKind::Done | CallKind::Reply | CallKind::Connect | CallKind::SendTo | CallKind::Alarm => {}
             CallKind::Shutdown if slot.shut => return Err(Reject::State),
             CallKind::Shutdown => {
                 slot.shut = true;
@@ -145,6 +150,7 @@ impl Remote {
                 self.abort(calls, call.handle);
             }
             CallKind::Timer => {
+                slot.timer_at = call.at;
                 let at = (call.at != NEVER).then_some(Instant::from_nanos(call.at));
                 if calls.timer_set(connection, at).is_err() {
                     self.stats.dropped(DropReason::Engine);
@@ -209,21 +215,25 @@ impl Remote {
 
     /// Answers a datagram: to whom it came from, and to nobody else.
     fn reply<C: Streams>(&mut self, calls: &mut C, call: &Call) -> Result<(), Reject> {
-        let (length, offset) = (call.length as usize, call.offset as usize);
-        if length > SEND_BYTES {
+        if call.length as usize > SEND_BYTES {
             return Err(Reject::Length);
         }
-        if offset > TRANSMIT_BYTES - length {
-            return Err(Reject::Offset);
-        }
+        lies_inside(call)?;
         let (listener, ends) = self.questions.take(call.handle, call.length).ok_or(Reject::Reply)?;
-        let payload = &mut self.scratch[..length];
-        self.channel.transmit.copy_out(PAYLOAD_AT + offset, payload);
-        self.stats.sent_bytes.add(length as u64);
+        self.stats.sent_bytes.add(call.length.into());
+        let payload = self.payload(call)?;
         if calls.send_to(listener, ends, payload).is_err() {
             self.stats.dropped(DropReason::Engine);
         }
         Ok(())
+    }
+
+    /// A call's payload, copied once; its length was judged.
+    pub(super) fn payload(&mut self, call: &Call) -> Result<&[u8], Reject> {
+        lies_inside(call)?;
+        let payload = self.scratch.get_mut(..call.length as usize).ok_or(Reject::Length)?;
+        self.channel.transmit.copy_out(PAYLOAD_AT + call.offset as usize, payload);
+        Ok(payload)
     }
 
     /// Ends the writing side when nothing waits for the engine any more.
@@ -288,4 +298,10 @@ impl Remote {
             self.finish(calls, handle, finish);
         }
     }
+}
+
+/// Whether a call's payload lies where payload may lie.
+fn lies_inside(call: &Call) -> Result<(), Reject> {
+    let end = u64::from(call.offset) + u64::from(call.length);
+    if end <= TRANSMIT_BYTES as u64 { Ok(()) } else { Err(Reject::Offset) }
 }

@@ -1,7 +1,7 @@
 //! The connections of an application, as the trusted half knows them.
 
-use crate::layout::Handle;
-use app::Connection;
+use crate::layout::{ADDRESSES_BYTES, Handle};
+use app::{Connection, Listener};
 use std::collections::VecDeque;
 
 /// How far a connection is.
@@ -10,6 +10,8 @@ pub(super) enum Phase {
     Free,
     /// the application was told of it and has not answered
     Told,
+    /// the application has asked for it, and the engine has not said what became of it
+    Asking,
     Open,
     /// the application has closed or aborted it
     Ended,
@@ -27,13 +29,25 @@ pub(super) enum Finish {
     Close,
 }
 
+/// A connection that came: by which listener, and both ends' addresses as they are told.
+#[derive(Debug)]
+pub(super) struct Knock {
+    pub(super) listener: Listener,
+    pub(super) addresses: [u8; ADDRESSES_BYTES],
+}
+
 /// What happened and found no room among the events.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
+    /// that it came
+    pub(super) knock: Option<Knock>,
+    /// what became of it, as the event's detail
+    pub(super) connected: Option<u8>,
     pub(super) bytes: VecDeque<u8>,
     pub(super) eof: bool,
     pub(super) sent: u64,
-    pub(super) timer: bool,
+    /// the time that it was set to
+    pub(super) timer: Option<u64>,
     /// the reason's number
     pub(super) dead: Option<u8>,
 }
@@ -50,6 +64,8 @@ pub(super) struct Slot {
     /// the application has ended its writing side
     pub(super) shut: bool,
     pub(super) finish: Finish,
+    /// what the timer was set to last, in ns
+    pub(super) timer_at: u64,
     /// bytes that the engine has not taken
     pub(super) pending: VecDeque<u8>,
     /// stands in the line of those that have some
@@ -69,6 +85,7 @@ impl Slot {
             unsent: 0,
             shut: false,
             finish: Finish::Nothing,
+            timer_at: 0,
             pending: VecDeque::new(),
             deferred: false,
             waiting: None,
@@ -76,25 +93,70 @@ impl Slot {
     }
 }
 
-/// Slots and which of them are free.
+/// Slots and which of them are free: first those of connections that come, then those of connections that the application asks for,
+/// which it chooses from itself.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// places of connections that come, and the most that there may be of all
+    connections: u32,
+    len: u32,
+}
+
+/// Whether a place is one that the application may ask for a connection at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// it is not among those
+    Never,
+    Free,
+    Taken,
+    /// the engine has not let go of the one that was there in an earlier life of the application
+    Leaving,
 }
 
 impl Table {
-    pub(super) fn new(connections: u32) -> Table {
-        Table { slots: (0..connections).map(|_| Slot::new()).collect(), free: (0..connections).rev().collect() }
+    pub(super) fn new(connections: u32, asked: u32) -> Table {
+        let slots = (0..connections + asked).map(|_| Slot::new()).collect();
+        Table { slots, free: (0..connections).rev().collect(), connections, len: 0 }
     }
 
-    /// A place for a connection; None when all are taken.
+    /// Whether there are as many as there may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.len >= self.connections
+    }
+
+    /// A place for a connection that has come; None when all are taken.
     pub(super) fn insert(&mut self, connection: Connection) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
         let index = self.free.pop()?;
+        self.len += 1;
         let slot = &mut self.slots[index as usize];
         slot.phase = Phase::Told;
         slot.connection = connection;
         Some(index)
+    }
+
+    /// How it stands with a place that the application has chosen.
+    pub(super) fn asked(&self, index: u32) -> Asked {
+        match self.slots.get(index as usize) {
+            Some(slot) if index >= self.connections => match slot.phase {
+                Phase::Free => Asked::Free,
+                Phase::Dropped => Asked::Leaving,
+                _ => Asked::Taken,
+            },
+            _ => Asked::Never,
+        }
+    }
+
+    /// Takes a place that is [`Asked::Free`] for a connection that was asked for.
+    pub(super) fn claim(&mut self, handle: Handle, connection: Connection) {
+        let slot = &mut self.slots[handle.index as usize];
+        debug_assert_eq!(slot.phase, Phase::Free);
+        (slot.phase, slot.generation, slot.connection) = (Phase::Asking, handle.generation, connection);
+        self.len += 1;
     }
 
     /// Frees a place; its handle is void from now on.
@@ -105,7 +167,10 @@ impl Table {
         }
         let generation = slot.generation.wrapping_add(1);
         *slot = Slot { generation, ..Slot::new() };
-        self.free.push(index);
+        self.len -= 1;
+        if index < self.connections {
+            self.free.push(index);
+        }
     }
 
     /// The slot at a place that is ours: an engine's cookie, or an index that was judged.
@@ -131,7 +196,7 @@ impl Table {
 
     /// Places that are taken.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.len as usize
     }
 
     pub(super) fn places(&self) -> u32 {

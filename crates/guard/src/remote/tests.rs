@@ -4,7 +4,8 @@ use super::*;
 use crate::client::{Client, Shared, Woken};
 use crate::layout::{Call, CallKind, SLOT_BYTES, SLOTS_AT};
 use crate::stats::REJECTS;
-use crate::testing::{Echo, Engine, Pair, pair};
+use crate::testing::{Echo, Engine, Pair, pair, pair_of};
+use crate::{Grant, Permit};
 use proptest::prelude::*;
 
 const PEERS: usize = 12;
@@ -21,7 +22,8 @@ struct World {
 
 impl World {
     fn new(connections: u32) -> World {
-        let pair = pair(connections, Options::default());
+        let all = [Permit::new([0, 0, 0, 0].into(), 0, None), Permit::new([0u16; 8].into(), 0, None)];
+        let pair = pair_of(Grant::new(connections, 3..4).permitting(all.to_vec()), Options::default());
         let shared = pair.attached.shared().unwrap();
         shared.attach();
         World {
@@ -44,6 +46,14 @@ impl World {
 
     fn cycle(&mut self) {
         self.engine.cycle(&mut self.pair.remote);
+    }
+
+    /// So many milliseconds, in steps in which an engine looks.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms.div_ceil(10) {
+            self.engine.now += 10_000_000;
+            self.cycle();
+        }
     }
 
     /// Until nothing changes any more; what is sent is read.
@@ -180,11 +190,21 @@ fn a_full_ring_loses_nothing_and_closes_the_window() {
     assert_eq!((world.engine.peers[0].delivered, world.engine.peers[1].delivered), (64 * 4096, 64 * 3));
     assert!(world.pair.stats.kept_bytes() > 0);
     world.engine.eof(&mut world.pair.remote, 1);
-    // who knocks now would come before those that wait
+    // who knocks now waits like the others, with what it says
     world.engine.knock(&mut world.pair.remote, 2);
-    assert!(!world.engine.peers[2].open && world.pair.stats.drops(DropReason::NoRoom) == 1);
+    assert!(world.engine.peers[2].open && world.pair.stats.drops(DropReason::NoRoom) == 0);
+    world.said[2].extend([7; 3000]);
+    world.engine.recv(&mut world.pair.remote, 2, &[7; 3000]);
+    // one that is gone before it was told is nobody's
+    world.engine.knock(&mut world.pair.remote, 3);
+    world.engine.recv(&mut world.pair.remote, 3, &[8; 3000]);
+    world.engine.end(3, DeadReason::Reset);
+    // there is no room for what is no connection's
+    world.engine.ask(&mut world.pair.remote, b"?");
+    assert_eq!(world.pair.stats.drops(DropReason::NoRoom), 1);
     world.settle();
-    assert_eq!(world.engine.peers[0].read, world.said[0]);
+    assert_eq!((&world.engine.peers[0].read, &world.engine.peers[2].read), (&world.said[0], &world.said[2]));
+    assert_eq!(world.pair.stats.connections(), 2);
     assert_eq!((world.engine.peers[0].delivered, world.pair.stats.kept_bytes()), (0, 0));
     // the other one's end was told behind its bytes, and it was closed
     assert!(!world.engine.peers[1].open && world.engine.peers[1].read == world.said[1]);
@@ -207,7 +227,7 @@ fn datagrams_are_answered_to_who_asked() {
 }
 
 #[test]
-fn who_takes_no_events_gets_no_connections_and_loses_those_that_it_has() {
+fn who_takes_no_events_has_its_connections_wait_and_then_ended() {
     let mut world = World::new(10);
     world.service.refuses = 0;
     world.engine.knock(&mut world.pair.remote, 0);
@@ -215,19 +235,27 @@ fn who_takes_no_events_gets_no_connections_and_loses_those_that_it_has() {
     world.engine.now += 10_000_000;
     world.cycle();
     assert_eq!(world.pair.stats.unresponsive(), 1);
+    world.engine.ask(&mut world.pair.remote, b"?");
+    assert_eq!(world.pair.stats.drops(DropReason::Unresponsive), 1);
     world.engine.knock(&mut world.pair.remote, 1);
-    assert!(world.engine.peers[0].open && !world.engine.peers[1].open);
+    assert!(world.engine.peers[0].open && world.engine.peers[1].open);
     // it comes back in time
     world.batch();
     world.cycle();
-    world.engine.knock(&mut world.pair.remote, 1);
+    assert_eq!(world.engine.peers.iter().filter(|peer| peer.open).count(), 2);
+    world.engine.recv(&mut world.pair.remote, 0, b"hello");
     world.cycle();
-    assert!(world.engine.peers[1].open);
-    // and hangs again
-    world.engine.now += 1_000_000_000;
+    // the machine is stopped for a while, which is nobody's fault
+    world.engine.now += 60_000_000_000;
     world.cycle();
+    assert_eq!((world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Stuck)), (2, 0));
+    // and it hangs
+    world.pass(1_000);
     assert_eq!((world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Stuck)), (2, 2));
     assert!(world.engine.peers.iter().all(|peer| !peer.open));
+    // who comes now has nobody to wait for
+    world.engine.knock(&mut world.pair.remote, 1);
+    assert!(!world.engine.peers[1].open && world.pair.stats.drops(DropReason::Unresponsive) == 2);
     world.settle();
     assert_eq!((world.service.deaths, world.pair.stats.connections()), (2, 0));
     world.engine.knock(&mut world.pair.remote, 1);
@@ -273,7 +301,7 @@ fn every_wrong_call_has_its_reason_and_changes_nothing() {
         (Call { kind: 200, ..plain(CallKind::Done) }, Reject::Kind),
         (Call { zero: 1, ..plain(CallKind::Done) }, Reject::NotZero),
         (Call { owner: 8, ..plain(CallKind::Done) }, Reject::Owner),
-        (Call { handle: Handle { index: 10, ..handle }, ..plain(CallKind::Abort) }, Reject::Index),
+        (Call { handle: Handle { index: 20, ..handle }, ..plain(CallKind::Abort) }, Reject::Index),
         (Call { handle: Handle { index: u32::MAX, ..handle }, ..plain(CallKind::Abort) }, Reject::Index),
         (Call { handle: Handle { index: 5, ..handle }, ..plain(CallKind::Abort) }, Reject::Stale),
         (Call { handle: Handle { generation: 77, ..handle }, ..plain(CallKind::Abort) }, Reject::Stale),
@@ -323,7 +351,9 @@ fn every_wrong_call_has_its_reason_and_changes_nothing() {
         world.cycle();
         assert!(world.pair.stats.rejects(reason) > 0);
     }
-    assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) > 0));
+    let of_others = [Reject::Permit, Reject::Asking, Reject::Listener, Reject::Alarms];
+    let met = |reason: &Reject| world.pair.stats.rejects(*reason) > 0 || of_others.contains(reason);
+    assert!(REJECTS.iter().all(|(reason, _)| met(reason)));
     assert!(world.engine.peers[0].open);
     write(&world, &[plain(CallKind::Close), plain(CallKind::Close)]);
     world.cycle();
@@ -346,10 +376,13 @@ proptest! {
             let mut call = Call::decode(words);
             if what > 0 {
                 // near what is right
-                call.kind = 1 + (words[0] % 9) as u8;
+                call.kind = 1 + (words[0] % 12) as u8;
                 (call.zero, call.owner) = (0, 9);
-                call.handle = world.pair.remote.table.handle(word % 10);
+                call.handle = world.pair.remote.table.handle(word % 20);
                 (call.length, call.offset, call.done) = (call.length % 40_000, call.offset % 300_000, call.done % 3000);
+                if call.kind == CallKind::Connect as u8 {
+                    call.length = layout::ADDRESSES_BYTES as u32;
+                }
             }
             write(&world, &[call]);
             // whatever was refused before, this one is looked at
@@ -483,7 +516,7 @@ fn a_burst_is_announced_shown_in_parts_and_answered_at_its_end() {
 #[test]
 fn one_that_shares_the_processor_sees_nothing_before_its_turn() {
     let place = Place::Same;
-    let channel = Channel::new(9, place, None, BURST as u32).unwrap();
+    let channel = Channel::new(9, place, None, crate::Grant::new(BURST as u32, 0..1)).unwrap();
     assert!(channel.open());
     let mut remote = Remote::new(channel.clone(), Options::default(), Arc::new(Stats::new("test")));
     let mut engine = Engine::new(BURST);
@@ -541,4 +574,42 @@ fn what_is_given_back_goes_along_with_the_answer_if_there_is_room_for_one() {
     world.cycle();
     assert_eq!(world.engine.peers.iter().map(|peer| peer.delivered).sum::<usize>(), 0);
     assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) == 0));
+}
+
+/// Says what it hears, in its order.
+#[derive(Default)]
+struct Hears(Vec<&'static str>);
+
+impl Service for Hears {
+    fn cycle(&mut self, _: Instant) {
+        self.0.push("cycle");
+    }
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, 1).unwrap();
+        self.0.push("knock");
+    }
+    fn recv<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: u64, _: &[u8]) {
+        self.0.push("recv");
+    }
+    fn datagrams(&mut self, _: Instant, _: Listener, _: &mut [Datagram<'_>]) {
+        self.0.push("datagrams");
+    }
+    fn woken<C: Streams>(&mut self, _: Instant, _: &mut C) {
+        self.0.push("woken");
+    }
+    fn flush<C: Streams>(&mut self, _: Instant, _: &mut C) {
+        self.0.push("flush");
+    }
+}
+
+#[test]
+fn a_batch_is_told_in_the_order_of_an_engines_cycle() {
+    let mut world = World::new(10);
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.engine.recv(&mut world.pair.remote, 0, b"hello");
+    world.engine.ask(&mut world.pair.remote, b"?");
+    world.cycle();
+    let mut service = Hears::default();
+    assert!(world.client.batch(&mut service, &world.woken));
+    assert_eq!(service.0, ["cycle", "knock", "recv", "datagrams", "woken", "flush"]);
 }

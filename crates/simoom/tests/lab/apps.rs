@@ -2,6 +2,11 @@
 
 use crate::common::{Server, simoom};
 use lab::Lab;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 const AT: &str = "198.18.0.1";
 
@@ -42,5 +47,75 @@ fn services_in_processes_of_their_own_answer_over_af_xdp() {
             "{place}: {figures}"
         );
         assert!(server.stats().sum("app_events_total", &[]) >= 200, "{place}");
+    }
+}
+
+/// An example of crate `embed`, where an application's user can reach it.
+fn example(name: &str, folder: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // beside this test's own folder: target/debug or target/release
+    let target = Path::new(env!("CARGO_BIN_EXE_simoom")).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--locked", "-p", "embed", "--example", name, "--target-dir"]).arg(target.parent().unwrap());
+    if target.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.current_dir(&root).status().unwrap().success());
+    let program = folder.join(name);
+    std::fs::copy(target.join("examples").join(name), &program).unwrap();
+    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    program
+}
+
+/// A proxy that has never seen a device, for a server that our own stack finds by ARP.
+#[test]
+fn an_application_connects_over_af_xdp_where_it_may() {
+    lab::require();
+    let lab = Lab::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = example("proxy", folder.path());
+    let listener = lab.client().inside(|| TcpListener::bind("198.18.0.2:0").unwrap());
+    let to = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut heard = Vec::new();
+                // who is cut off has nothing to hear
+                if stream.read_to_end(&mut heard).is_ok() {
+                    heard.reverse();
+                    let _ = stream.write_all(&heard);
+                }
+            });
+        }
+    });
+    for (place, permit, may) in [
+        ("same", format!("198.18.0.0/24:{}", to.port()), true),
+        ("cpu=1", "198.18.0.2:*".to_owned(), true),
+        ("same", "198.18.0.3:*".to_owned(), false),
+    ] {
+        let mut command = simoom(lab.server());
+        command.args(["run", "--interface", "vs", "--own", "198.18.0.77/24", "--listen", "198.18.0.77:8080"]);
+        command.args(["--place", place, "--connect", &permit]);
+        let server = Server::spawn_program(command, &[program.to_str().unwrap(), "--to", &to.to_string()]);
+        server.wait_until("no address", |stats| stats.sum("own_address_state", &[("address", "198.18.0.77")]) == 1);
+        let heard = lab.client().inside(|| {
+            // who is cut off may see it as early as here
+            let Ok(mut stream) = TcpStream::connect("198.18.0.77:8080") else { return (false, 0) };
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let said: Vec<u8> = (0..500_000usize).map(|at| (at * 31 + at / 253) as u8).collect();
+            let written = stream.write_all(&said).and_then(|()| stream.shutdown(Shutdown::Write));
+            let mut heard = Vec::new();
+            let ended = stream.read_to_end(&mut heard);
+            heard.reverse();
+            (written.is_ok() && ended.is_ok() && heard == said, heard.len())
+        });
+        assert_eq!(heard.0, may, "{place} {permit}: {} bytes", heard.1);
+        server.wait_until("its connections end", |stats| stats.sum("app_connections", &[]) == 0);
+        let stats = server.stats();
+        assert_eq!(stats.sum("app_connects_total", &[]), u64::from(may), "{place} {permit}");
+        // late calls for a connection that has just ended are refused as such
+        let rejects = stats.sum("app_rejects_total", &[]) - stats.sum("app_rejects_total", &[("reason", "stale")]);
+        assert_eq!(rejects, 0, "{place} {permit}");
     }
 }

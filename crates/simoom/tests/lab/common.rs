@@ -41,9 +41,13 @@ pub(crate) fn simoom(host: &Host) -> Command {
     host.command(env!("CARGO_BIN_EXE_simoom"))
 }
 
+fn scratch() -> TempDir {
+    tempfile::Builder::new().prefix("simoom-itest-").tempdir().unwrap()
+}
+
 /// A folder with the zone in it, and the argument that serves it.
 pub(crate) fn zone(text: &str) -> (TempDir, String) {
-    let dir = tempfile::Builder::new().prefix("simoom-itest-").tempdir().unwrap();
+    let dir = scratch();
     let file = dir.path().join("example.com.zone");
     fs::write(&file, text).unwrap();
     (dir, format!("example.com={}", file.display()))
@@ -72,11 +76,22 @@ impl Server {
 
     /// Starts a command that takes `--control` and waits until it serves.
     pub(crate) fn spawn(command: Command) -> Self {
-        Self::run(command, tempfile::Builder::new().prefix("simoom-itest-").tempdir().unwrap())
+        Self::run(command, scratch())
+    }
+
+    /// The same of one that runs a program, whose command stands behind the options.
+    pub(crate) fn spawn_program(mut command: Command, program: &[&str]) -> Self {
+        let dir = scratch();
+        command.arg("--control").arg(dir.path().join("control")).arg("--").args(program);
+        Self::serving(command, dir)
     }
 
     fn run(mut command: Command, dir: TempDir) -> Self {
         command.arg("--control").arg(dir.path().join("control"));
+        Self::serving(command, dir)
+    }
+
+    fn serving(command: Command, dir: TempDir) -> Self {
         let mut server = Self { process: Process::spawn(command).unwrap(), dir };
         server.wait_for("serving on");
         server

@@ -291,6 +291,8 @@ impl Engine {
             DeadReason::TimedOut => Event::TimedOut,
             DeadReason::NoResources => Event::NoResources,
             DeadReason::Refused => Event::Refused,
+            // not a reason of ours: applications in processes of their own are told so of calls that were refused
+            DeadReason::Denied(_) => Event::NoResources,
             DeadReason::Unreachable => Event::Unreachable,
         };
         self.counters.on(event);
