@@ -485,7 +485,10 @@ fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &
     }
     found.overloaded = clients.dropped();
     found.generator_share = (ran_ns() - ran) as f64 / (clock.now() - begun).as_nanos() as f64;
-    clients.finish(|due, took| times.take(due, took))?;
+    clients.finish(|due, took| times.take(due, took)).with_context(|| {
+        let each: Vec<_> = dataplane.crossings().map(|it| (it.lost.get(), it.hurried.get())).collect();
+        format!("lost between threads, and steps of a move that were not waited for, by thread: {each:?}")
+    })?;
     for (window, times) in found.windows.iter_mut().zip(&mut times.windows) {
         times.sort_unstable();
         let at = |part: f64| times.get((part * times.len() as f64) as usize).map_or(0.0, |ns| f64::from(*ns) / 1e3);
