@@ -154,6 +154,25 @@ fn the_proxy_passes_on_ends_and_resets() {
         answer.reverse();
         assert!(answer == question, "{} of {bytes} bytes", answer.len());
     }
+    // one that reads slowly gets all of it, too, though the server has long ended
+    let mut stream = connect(proxy.at[0]);
+    let question: Vec<u8> = (0..1_000_000).map(|n| (n % 251) as u8).collect();
+    let (mut writer, wanted) = (stream.try_clone().unwrap(), question.clone());
+    let writes = std::thread::spawn(move || {
+        writer.write_all(&question).unwrap();
+        writer.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    let (mut answer, mut piece) = (Vec::new(), vec![0; 50_000]);
+    loop {
+        match stream.read(&mut piece).unwrap() {
+            0 => break,
+            bytes => answer.extend_from_slice(&piece[..bytes]),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    writes.join().unwrap();
+    answer.reverse();
+    assert!(answer == wanted, "{} of {} bytes", answer.len(), wanted.len());
     // whom the server does not let in is reset
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let proxy = Example::on_sockets("proxy", &["--listen", "127.0.0.1:0", "--to", &nobody]);

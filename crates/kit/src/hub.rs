@@ -28,7 +28,7 @@ pub enum Event {
     Sent(u64),
     /// the time set by [`With::timer`] has come
     Timer,
-    /// it is gone; the last event
+    /// it is gone; the last event. One that both sides have finished is so once everything that came was consumed, or it is closed
     Dead(DeadReason),
 }
 

@@ -43,6 +43,8 @@ struct Wire {
     unflushed: bool,
     /// a send found too little room
     starved: bool,
+    /// both sides have finished, which is told when what has come was consumed
+    over: bool,
 }
 
 impl Wire {
@@ -62,6 +64,7 @@ impl Wire {
             end: End::No,
             unflushed: false,
             starved: false,
+            over: false,
         }
     }
 
@@ -190,9 +193,21 @@ impl<T> Places<T> {
     }
 
     pub(crate) fn on_dead(&mut self, line: Line, reason: DeadReason) {
-        if let Some(wire) = self.wire(line) {
-            wire.connection = None;
+        let Some(wire) = self.wire(line) else { return };
+        wire.connection = None;
+        // whoever ended it does not want the rest
+        let wants_the_rest = reason == DeadReason::Closed && !matches!(wire.end, End::Close | End::Closed);
+        if wants_the_rest && !wire.unread().is_empty() {
+            wire.over = true;
+        } else {
             self.events.push_back((line, Event::Dead(reason)));
+        }
+    }
+
+    /// Nobody waits any more for what has come on a line that is over.
+    fn give_up(&mut self, line: Line) {
+        if self.wire(line).is_some_and(|wire| std::mem::take(&mut wire.over)) {
+            self.events.push_back((line, Event::Dead(DeadReason::Closed)));
         }
     }
 
@@ -321,6 +336,9 @@ impl<T: Talk> With<'_, T> {
             // refused for one that was closed, whose window does not matter any more
             let _ = self.calls.recv_done(connection, bytes);
         }
+        if self.is_drained(line) {
+            self.places.give_up(line);
+        }
     }
 
     /// Whether the peer has finished, and everything that it sent was consumed.
@@ -405,6 +423,9 @@ impl<T: Talk> With<'_, T> {
             wire.end = end;
             self.places.touch(line);
         }
+        if end == End::Close {
+            self.places.give_up(line);
+        }
     }
 
     /// Ends the line at once, with a reset, or gives up one that was dialled.
@@ -414,5 +435,6 @@ impl<T: Talk> With<'_, T> {
             // refused only when it is gone, which is told
             let _ = self.calls.abort(connection);
         }
+        self.places.give_up(line);
     }
 }

@@ -174,6 +174,51 @@ fn what_is_not_consumed_keeps_the_window_closed() {
 }
 
 #[test]
+fn a_line_that_both_sides_have_finished_stays_until_what_came_was_consumed_or_is_not_wanted() {
+    let ends: [fn(Line, &mut With<'_, Told>); 3] =
+        [|me, with| with.consume(me, 3), |me, with| with.close(me), |me, with| with.abort(me)];
+    for (n, end) in ends.into_iter().enumerate() {
+        let mut bench = Bench::new(1000);
+        let [ended, other] = [1, 2].map(|index| bench.knock(index));
+        bench.step(|me, with| with.finish(me));
+        bench.hub.recv(NOW, &mut bench.engine, handle(1), ended, b"abcde");
+        bench.flush();
+        bench.hub.eof(NOW, &mut bench.engine, handle(1), ended);
+        bench.events();
+        bench.hub.dead(NOW, handle(1), ended, DeadReason::Closed);
+        bench.flush();
+        assert_eq!(bench.events(), []);
+        // what the other line does with it
+        let line = bench.hub.line(ended).unwrap();
+        bench.step(move |_, with| {
+            assert_eq!(with.bytes(line), b"abcde");
+            with.consume(line, 2);
+        });
+        bench.hub.recv(NOW, &mut bench.engine, handle(2), other, b"x");
+        assert_eq!(bench.events(), [Event::Bytes]);
+        bench.step(move |_, with| end(line, with));
+        bench.hub.recv(NOW, &mut bench.engine, handle(2), other, b"x");
+        assert_eq!(bench.events(), [Event::Bytes, Event::Dead(DeadReason::Closed)], "{n}");
+        assert_eq!(bench.hub.lines(), 1);
+    }
+    // a reset takes it along, and so does the end of one that was closed
+    for (closes, reason) in [(false, DeadReason::Reset), (true, DeadReason::Closed)] {
+        let mut bench = Bench::new(1000);
+        let cookie = bench.knock(1);
+        bench.step(move |me, with| {
+            if closes {
+                with.close(me)
+            }
+        });
+        bench.hub.recv(NOW, &mut bench.engine, handle(1), cookie, b"abcde");
+        bench.hub.dead(NOW, handle(1), cookie, reason);
+        bench.flush();
+        assert_eq!(bench.events()[2..], [Event::Dead(reason)]);
+        assert_eq!(bench.hub.lines(), 0);
+    }
+}
+
+#[test]
 fn marks_are_told_when_what_was_sent_before_them_was_taken() {
     let mut bench = Bench::new(1000);
     let cookie = bench.knock(1);
