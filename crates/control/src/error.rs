@@ -1,6 +1,8 @@
 //! Why a command ended early, and the exit status that says whose fault it was.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// A failure of a command. Each line stands alone, names a place and the mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,5 +54,14 @@ pub(crate) fn reason(error: &std::io::Error) -> String {
     match text.find(" (os error") {
         Some(end) => text[..end].to_owned(),
         None => text,
+    }
+}
+
+/// How a process has ended.
+pub(crate) fn how_ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => status.to_string(),
     }
 }

@@ -1,6 +1,6 @@
 //! A supervisor: a process that starts the server as another one, and again when that has crashed.
 //!
-//! The supervisor is who was started: it has the privileges, serves nothing and reads nothing but what the server's process says. That one is
+//! The supervisor is who was started: it has the privileges, serves nothing and reads nothing but its settings and what the server's process says. That one is
 //! the same program with the same arguments. It opens everything, leaves the supervisor duplicates of its kernel sockets, drops its
 //! privileges and serves. When it ends without being asked to, the next one gets those sockets: the ports stay bound, and what
 //! arrives meanwhile waits in the kernel. What AF_XDP takes goes with the process that took it, and is the kernel's until the next one serves.
@@ -8,7 +8,7 @@
 //! The line between them is a socket that the server has as its standard input: one message at a time, a letter and perhaps
 //! descriptors. When it ends, so does whoever is left: a server without its supervisor stops as by a signal.
 
-use crate::error::{Error, reason};
+use crate::error::{Error, how_ended, reason};
 use crate::serve::Event;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
@@ -158,7 +158,7 @@ impl Line {
         std::thread::Builder::new().name("supervised".into()).spawn(move || {
             while let Ok(Some(_)) = hear(socket.as_fd()) {}
             // nobody listens only when it is ending already
-            let _ = events.send(Event::Stop("the end of the supervisor"));
+            let _ = events.send(Event::Stop("the supervisor's end"));
         })?;
         Ok(())
     }
@@ -194,7 +194,7 @@ pub(crate) fn run() -> Result<(), Error> {
         tracing::warn!(
             "server process {} has ended: {}; another is started in {:.1} s",
             end.pid,
-            in_words(*ended),
+            how_ended(*ended),
             pause.as_secs_f64()
         );
         if supervisor.rest(pause) {
@@ -311,17 +311,9 @@ fn finish(pid: u32, status: ExitStatus, at_start: bool) -> Result<(), Error> {
         Some(2) => Err(Error::Input(Vec::new())),
         Some(1) => Err(Error::Environment(Vec::new())),
         _ if at_start => {
-            Err(Error::environment(format!("server process {pid} has ended at its start: {}", in_words(status))))
+            Err(Error::environment(format!("server process {pid} has ended at its start: {}", how_ended(status))))
         }
         // as the shell reports a process that a signal ended
         code => std::process::exit(code.or(status.signal().map(|signal| 128 + signal)).unwrap_or(1)),
-    }
-}
-
-fn in_words(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => status.to_string(),
     }
 }

@@ -158,6 +158,7 @@ fn echo(options: &Options, simoom: &Path, folder: &Path, batch: u16, row: &mut R
         if runs.iter().all(|run| run.answered > 0) {
             break;
         }
+        eprintln!("batch {batch}: of a load nothing came back; all of them are measured anew");
     }
     for (run, at) in runs.iter().zip(&mut row.at_loads) {
         ensure!(

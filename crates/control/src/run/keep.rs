@@ -1,6 +1,6 @@
 //! The process that keeps an application's process, and what that one becomes.
 
-use crate::error::{Error, reason};
+use crate::error::{Error, how_ended, reason};
 use crate::privileges;
 use guard::{GRANT_VARIABLE, Granted, jail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,8 +10,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
             && let Ok(Some(status)) = running.try_wait()
         {
             child = None;
-            if said(&format!("ended {}", in_words(status))).is_err() {
+            if said(&format!("ended {}", how_ended(status))).is_err() {
                 break;
             }
         }
@@ -121,14 +121,6 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
         let _ = running.wait();
     }
     Ok(String::new())
-}
-
-fn in_words(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => status.to_string(),
-    }
 }
 
 fn start(command: &EnterCommand) -> io::Result<(Child, OwnedFd)> {
