@@ -9,16 +9,19 @@
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
 //! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and
-//! its owner knows how many frames each group brought; so as many move as level the two threads.
+//! its owner knows how many frames each group brought; so as many move as level the two threads, by the time that they need ([`demand`]).
+
+mod demand;
 
 use crate::pulse::Waits;
 use base::balance::{Load, Policy};
 use base::{CacheAligned, Instant};
+use demand::{Demand, Need};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A busy thread gives away at least this part of what it takes, so that one that is slow and not loaded is relieved too.
+/// A busy thread gives away at least this part of what it takes; less is not worth a move.
 const LEAST_PART: u32 = 16;
 /// And this part while it is held up: what it keeps is late however little it is.
 const HELD_UP_PART: u32 = 2;
@@ -31,6 +34,8 @@ const LONG_WAIT: Duration = Duration::from_micros(500);
 const LONG_WAITS: Duration = Duration::from_millis(2);
 /// That is over when it waits no longer than this.
 const SHORT_WAIT: Duration = Duration::from_micros(200);
+/// One that is held up and on which each frame takes so many times as long as on the one that asks is relieved however busy that one is.
+const SLOWER: u64 = 2;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 
@@ -43,6 +48,9 @@ struct Seat {
     held_up: AtomicBool,
     /// frames of its groups, as the halved weights have them: those of one interval
     frames: AtomicU32,
+    /// what each takes, in nanoseconds, and what part of its time all that comes to it does
+    cost_ns: AtomicU64,
+    need: AtomicU64,
 }
 
 /// All threads' seats.
@@ -85,9 +93,10 @@ pub(crate) struct Balance {
     me: u16,
     policy: Policy,
     load: Load,
-    /// how the thread has waited for its processor, and when that was asked
-    waits: Option<(Instant, Waits)>,
+    /// how the thread has waited for its processor, for how long it was busy, and when that was asked
+    waits: Option<(Instant, Waits, u64)>,
     held_up: bool,
+    demand: Demand,
     /// frames by group, halved at each interval
     weights: Box<[u32]>,
     board: Arc<Board>,
@@ -100,8 +109,8 @@ impl Balance {
     pub(crate) fn new(me: usize, groups: usize, policy: Policy, board: Arc<Board>) -> Balance {
         let me = me as u16;
         let weights = vec![0; groups].into();
-        let load = Load::default();
-        Balance { me, policy, load, waits: None, held_up: false, weights, board, next_at: None, last: me }
+        let (load, demand) = (Load::default(), Demand::default());
+        Balance { me, policy, load, waits: None, held_up: false, demand, weights, board, next_at: None, last: me }
     }
 
     /// A frame of our group was taken.
@@ -112,12 +121,15 @@ impl Balance {
 
     /// A group of ours goes to another thread, with its weight: what is gone must not seem to be here still, nor new there.
     pub(crate) fn departed(&mut self, group: u16) -> u32 {
-        std::mem::take(&mut self.weights[usize::from(group)])
+        let weight = std::mem::take(&mut self.weights[usize::from(group)]);
+        self.demand.went(weight);
+        weight
     }
 
     /// A group comes with its weight.
     pub(crate) fn arrived(&mut self, group: u16, weight: u32) {
         self.weights[usize::from(group)] = weight;
+        self.demand.came(weight);
     }
 
     /// What a group of ours weighs.
@@ -146,12 +158,13 @@ impl Balance {
     /// Whether [`Balance::on_delay`] is to be told.
     #[inline]
     pub(crate) fn wants_delay(&self, now: Instant) -> bool {
-        self.waits.is_none_or(|(at, _)| now - at >= self.policy.migrate_every)
+        self.waits.is_none_or(|(at, ..)| now - at >= self.policy.migrate_every)
     }
 
-    /// Takes in how the thread has waited for its processor since it began, by the scheduler.
-    pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits) {
-        if let Some((at, before)) = self.waits {
+    /// Takes in how the thread has waited for its processor since it began, by the scheduler, and for how long it was busy, waits included.
+    pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits, busy_ns: u64) {
+        if let Some((at, before, busy_before)) = self.waits {
+            self.demand.spent(now - at, Duration::from_nanos(busy_ns.saturating_sub(busy_before)));
             let waited = waits.ns.saturating_sub(before.ns);
             let each = Duration::from_nanos(waited / waits.times.saturating_sub(before.times).max(1));
             let waited = Duration::from_nanos(waited);
@@ -161,7 +174,7 @@ impl Balance {
                 waited >= (now - at) / LATE_PARTS[0] || each >= LONG_WAIT && waited >= LONG_WAITS
             };
         }
-        self.waits = Some((now, waits));
+        self.waits = Some((now, waits, busy_ns));
     }
 
     /// Whether it does not get its processor.
@@ -172,61 +185,92 @@ impl Balance {
     /// Takes in how many frames wait at `now`; at the end of each interval, what is to be done.
     #[inline]
     pub(crate) fn look(&mut self, now: Instant, waiting: usize) -> Option<Advice> {
-        let busy = self.load.sample(&self.policy, now, waiting.min(u32::MAX as usize) as u32) || self.held_up;
+        let waiting = waiting.min(u32::MAX as usize) as u32;
+        let busy = self.load.sample(&self.policy, now, waiting) || self.held_up;
         if self.next_at.is_some_and(|at| now < at) {
             return None;
         }
-        Some(self.advise(now, busy))
+        Some(self.advise(now, waiting, busy))
     }
 
     #[cold]
-    fn advise(&mut self, now: Instant, busy: bool) -> Advice {
+    fn advise(&mut self, now: Instant, waiting: u32, busy: bool) -> Advice {
         let first = self.next_at.is_none();
         self.next_at = Some(now + self.policy.migrate_every);
+        let before = self.frames();
         self.weights.iter_mut().for_each(|weight| *weight /= 2);
         let frames = self.frames();
+        let need = self.demand.end(before, frames, waiting);
         let seat = &self.board.0[usize::from(self.me)];
         seat.at.store(now.as_nanos(), Ordering::Relaxed);
         seat.busy.store(busy, Ordering::Relaxed);
         seat.held_up.store(self.held_up, Ordering::Relaxed);
         seat.frames.store(frames, Ordering::Relaxed);
+        seat.cost_ns.store(need.cost_ns, Ordering::Relaxed);
+        seat.need.store(need.part, Ordering::Relaxed);
         if first || !self.policy.migrate {
-            Advice::Nothing
-        } else if busy {
-            Advice::CallForHelp
-        } else {
-            self.ask(now, frames)
+            return Advice::Nothing;
+        }
+        // one that is held up may have time all the same: what its frames cost tells
+        let may_ask = !self.load.is_busy() && (!self.held_up || need.cost_ns > 0);
+        match self.ask(now, frames, need).filter(|_| may_ask) {
+            Some(relief) => {
+                self.last = relief.from;
+                Advice::Ask(relief)
+            }
+            None if busy => Advice::CallForHelp,
+            None => Advice::Nothing,
         }
     }
 
-    /// The next busy one behind the last that was asked.
-    fn ask(&mut self, now: Instant, ours: u32) -> Advice {
+    /// The next busy one behind the last that was asked from which something is to be taken.
+    fn ask(&self, now: Instant, frames: u32, need: Need) -> Option<Relief> {
         let threads = self.board.0.len() as u16;
-        let others = (1..=threads).map(|n| (self.last + n) % threads).filter(|thread| *thread != self.me);
-        let is_busy = |thread: &u16| {
-            let seat = &self.board.0[usize::from(*thread)];
-            let seen = Instant::from_nanos(seat.at.load(Ordering::Relaxed));
-            seat.busy.load(Ordering::Relaxed) && now - seen <= STALE * self.policy.migrate_every
-        };
-        let Some(from) = others.into_iter().find(is_busy) else { return Advice::Nothing };
-        self.last = from;
+        let mut others = (1..=threads).map(|n| (self.last + n) % threads).filter(|thread| *thread != self.me);
+        others.find_map(|thread| self.relief(now, thread, frames, need))
+    }
+
+    /// What is to be taken from a thread, with so many frames and such a need of our own.
+    fn relief(&self, now: Instant, from: u16, ours: u32, need: Need) -> Option<Relief> {
         let seat = &self.board.0[usize::from(from)];
+        let seen = Instant::from_nanos(seat.at.load(Ordering::Relaxed));
+        if !seat.busy.load(Ordering::Relaxed) || now - seen > STALE * self.policy.migrate_every {
+            return None;
+        }
         let theirs = seat.frames.load(Ordering::Relaxed);
         let held_up = seat.held_up.load(Ordering::Relaxed);
+        let [cost_ns, part] = [&seat.cost_ns, &seat.need].map(|word| word.load(Ordering::Relaxed));
+        let their_need = Need { cost_ns, part };
+        let slower = held_up && cost_ns >= SLOWER * need.known_cost(their_need);
         let least = theirs / if held_up { HELD_UP_PART } else { LEAST_PART };
-        let frames = (theirs.saturating_sub(ours) / 2).max(least).max(1);
-        Advice::Ask(Relief { from, frames, of: theirs, held_up })
+        let frames = if cost_ns == 0 {
+            // nothing is known of times
+            (theirs.saturating_sub(ours) / 2).max(least).max(1)
+        } else {
+            let level = their_need.levelled_with(need, self.policy.migrate_every);
+            let level = u32::try_from(level).unwrap_or(u32::MAX).min(theirs);
+            if slower { level.max(least).max(1) } else { level }
+        };
+        (frames > 0 && frames >= theirs / LEAST_PART).then_some(Relief { from, frames, of: theirs, held_up })
     }
 
     /// Which of our groups to give away for `frames` of the `of` that we had shown, from `from` on and round the end: none that would
-    /// leave the other with more than was asked for, but one at least.
-    pub(crate) fn choose(&self, [frames, of]: [u32; 2], from: u16, is_ours: impl Fn(u16) -> bool) -> Vec<u16> {
+    /// leave the other with more than was asked for, but one at least. Those that are `preferred` come before all others.
+    pub(crate) fn choose(
+        &self,
+        [frames, of]: [u32; 2],
+        from: u16,
+        is_ours: impl Fn(u16) -> bool,
+        preferred: impl Fn(u16) -> bool,
+    ) -> Vec<u16> {
         let count = self.weights.len();
         // weights grow until they are halved, so it is a part that was asked for
         let part = u64::from(frames) * u64::from(self.frames()) / u64::from(of.max(1));
         let (mut chosen, mut left) = (Vec::new(), u32::try_from(part).unwrap_or(u32::MAX));
         let mut smallest = None;
-        for group in (0..count).map(|n| ((usize::from(from) + n) % count) as u16).filter(|group| is_ours(*group)) {
+        let ours = (0..count).map(|n| ((usize::from(from) + n) % count) as u16).filter(|group| is_ours(*group));
+        let (first, then): (Vec<u16>, Vec<u16>) = ours.partition(|group| preferred(*group));
+        for group in first.into_iter().chain(then) {
             let weight = self.weights[usize::from(group)];
             if weight == 0 {
                 continue;

@@ -46,8 +46,8 @@ use wire::flow::{is_plain, is_pure_ack};
 const RING_ITEMS: usize = 2048;
 /// Frames of a group in transition that wait at most; what comes beyond is taken at once, out of order.
 const WAITING_FRAMES: usize = 1024;
-/// Groups that leave between two bursts at most, and that are asked for.
-const DEPARTURES: usize = 32;
+/// Groups that leave between two bursts at most, and that are asked for: a thread that is added has its share of 4096 within some bursts.
+const DEPARTURES: usize = 256;
 /// Groups leave while there is so much room to every thread: a burst of notes shall not crowd frames out.
 const DEPARTURE_ROOM: usize = RING_ITEMS / 2;
 
@@ -307,10 +307,10 @@ impl Crossing {
         self.balance.as_ref().is_some_and(|balance| balance.wants_delay(now))
     }
 
-    /// So long, in all.
-    pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits) {
+    /// So long, in all, and for how long it was busy.
+    pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits, busy_ns: u64) {
         if let Some(balance) = &mut self.balance {
-            balance.on_delay(now, waits);
+            balance.on_delay(now, waits, busy_ns);
         }
     }
 
@@ -365,7 +365,9 @@ impl Crossing {
         if !self.departures.is_empty() || !self.is_on_duty() {
             return; // what was asked for before is on its way
         }
-        let chosen = balance.choose(frames, self.chosen, |group| self.may_depart(group, by));
+        // those whose frames come to its queue cross over no longer
+        let (may_depart, preferred) = (|group| self.may_depart(group, by), |group| self.is_brought_to(group, by));
+        let chosen = balance.choose(frames, self.chosen, may_depart, preferred);
         self.chosen = chosen.last().map_or(self.chosen, |group| group.wrapping_add(1));
         self.departures.extend(chosen.into_iter().map(|group| Departure { group, to: by }));
     }

@@ -18,13 +18,16 @@ pub struct Owners {
     /// datagrams belong to no group
     tcp_only: bool,
     owners: Box<[AtomicU16]>,
+    /// whose they were at first
+    homes: Box<[u16]>,
     threads: u16,
     /// so many of them, the first, are to own groups
     on_duty: AtomicU16,
 }
 
 impl Owners {
-    /// A table over `groups` for so many threads, the owner of each group given by `owner`.
+    /// A table over `groups` for so many threads, the first owner of each group given by `owner`: where the NIC brings its frames, if
+    /// that is known.
     ///
     /// # Panics
     /// When there are no threads or more than [`MOST_THREADS`], or an owner is none of them.
@@ -33,11 +36,12 @@ impl Owners {
         let checked = |group| {
             let owner = owner(group);
             assert!(usize::from(owner) < threads, "thread {owner} of {threads}");
-            AtomicU16::new(owner)
+            owner
         };
-        let owners = (0..groups.count()).map(|group| checked(group as u16)).collect();
+        let homes: Box<[u16]> = (0..groups.count()).map(|group| checked(group as u16)).collect();
+        let owners = homes.iter().map(|owner| AtomicU16::new(*owner)).collect();
         let on_duty = AtomicU16::new(threads as u16);
-        Owners { groups: Arc::new(groups), tcp_only: false, owners, threads: threads as u16, on_duty }
+        Owners { groups: Arc::new(groups), tcp_only: false, owners, homes, threads: threads as u16, on_duty }
     }
 
     /// The same for TCP alone: datagrams stay with whoever receives them.
@@ -76,6 +80,11 @@ impl Owners {
     pub fn owner(&self, group: u16) -> u16 {
         // with the release of `hand`: who sees a new owner has sent everything to the old one before
         self.owners[usize::from(group)].load(Ordering::Acquire)
+    }
+
+    /// The thread that owned a group at first.
+    pub(crate) fn home(&self, group: u16) -> u16 {
+        self.homes[usize::from(group)]
     }
 
     /// The group of a frame; None when it has none, and any thread will do.
@@ -123,6 +132,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(|thread| owners.count(thread)), [6, 5, 5]);
         owners.hand(2, 0);
         assert_eq!((owners.owner(2), owners.count(0), owners.count(7)), (0, 7, 0));
+        assert_eq!(owners.home(2), 2);
     }
 
     #[test]

@@ -413,10 +413,11 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
             if self.shared.ordered.load(Ordering::Acquire) {
                 self.carry_out();
             }
+            let busy_ns = self.cycles.counters().busy_ns.get();
             if let Some(crossing) = self.cycles.crossing()
                 && crossing.wants_delay(now)
             {
-                crossing.on_delay(now, self.scheduled.waits());
+                crossing.on_delay(now, self.scheduled.waits(), busy_ns);
             }
             self.stopwatch.begin(&self.service_cycles);
             let activity = self.cycles.cycle(now);

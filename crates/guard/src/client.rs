@@ -162,9 +162,7 @@ impl Client {
         service.woken(now, &mut self.calls);
         service.flush(now, &mut self.calls);
         self.calls.pump_waiting();
-        // calls first: who sees that the events were taken sees what they came to
-        let published = self.calls.publish();
-        self.calls.shared().set_event_tail(self.tail);
+        let published = self.calls.publish(Some(self.tail));
         waiting > 0 || was_woken || news || published
     }
 

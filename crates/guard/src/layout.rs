@@ -1,4 +1,4 @@
-//! The memory that a dataplane's thread and an application's thread share, version 2. This page is the protocol's document;
+//! The memory that a dataplane's thread and an application's thread share, version 3. This page is the protocol's document;
 //! `libsimoom/simoom.h` is its face for C.
 //!
 //! There are two anonymous files (memfd) for each thread. The application maps the first one for reading and nothing else: the
@@ -12,9 +12,9 @@
 //!         | header: magic, version, numbers  |               | CALL_HEAD      written by app    |
 //!   64    | EVENT_HEAD     written by dp     |         64    | EVENT_TAIL     written by app    |
 //!  128    | CALL_TAIL      written by dp     |        128    | APP_ASLEEP     written by app    |
-//!  192    | NOW, DP_ASLEEP written by dp     |        192    | WAKE           futex, both       |
-//!  256    | PERMITS        written once      |        256    | TURN           futex, both       |
-//!         |                                  |        320    | ATTACHED       written by app    |
+//!  192    | NOW            written by dp     |        192    | WAKE           futex, both       |
+//!  256    | DP_ASLEEP      written by dp     |        256    | TURN           futex, both       |
+//!  320    | PERMITS        written once      |        320    | ATTACHED       written by app    |
 //!         |                                  |       1024    | STATUS         written by app    |
 //!  4096   +----------------------------------+        4096   +----------------------------------+
 //!         | EVENT_SLOTS events of 32 bytes   |               | CALL_SLOTS calls of 32 bytes     |
@@ -50,7 +50,7 @@
 /// The first eight bytes of the receive file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simoomRX");
 /// Changes whenever anything on this page does.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Where the header's numbers stand in the receive file.
 pub mod header {
@@ -81,9 +81,9 @@ pub mod header {
     /// u64: the time in ns that events are told at
     pub const NOW_AT: usize = 192;
     /// u32: the number of the sleep that the dataplane is in, 0 while it is awake
-    pub const DP_ASLEEP_AT: usize = 200;
+    pub const DP_ASLEEP_AT: usize = 256;
     /// u64: how many permits there are, at most [`super::PERMITS`]; three words each follow, see `permits`
-    pub const PERMITS_AT: usize = 256;
+    pub const PERMITS_AT: usize = 320;
 }
 
 /// Where the words stand that the application writes, in the transmit file.
@@ -151,7 +151,8 @@ const _: () = {
     assert!(header::EVENT_HEAD_AT.is_multiple_of(64) && header::CALL_TAIL_AT.is_multiple_of(64));
     assert!(control::TURN_AT - control::WAKE_AT >= 64 && control::EVENT_TAIL_AT.is_multiple_of(64));
     assert!(header::NOW_AT.is_multiple_of(8) && header::DP_ASLEEP_AT < SLOTS_AT && control::ATTACHED_AT < SLOTS_AT);
-    assert!(header::DP_ASLEEP_AT < header::PERMITS_AT && header::PERMITS_AT.is_multiple_of(64));
+    // the time changes with each cycle, and who publishes looks whether the other sleeps
+    assert!(header::DP_ASLEEP_AT.is_multiple_of(64) && header::PERMITS_AT - header::DP_ASLEEP_AT >= 64);
     assert!(control::ATTACHED_AT < control::STATUS_AT && control::STATUS_AT + STATUS_NUMBERS * 8 == SLOTS_AT);
     assert!(header::PERMITS_AT + 8 + PERMITS * 24 <= SLOTS_AT);
     assert!(

@@ -11,6 +11,7 @@ mod answer;
 mod client;
 mod outcome;
 mod schedule;
+mod search;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -27,6 +28,7 @@ use client::{Asks, Client};
 use dataplane::Loop;
 use port::Port;
 use schedule::Schedule;
+use search::Search;
 use stack::Stack;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,9 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const DIALS: u32 = 64;
 /// The stack's blocks for requests, of 2 KiB.
 const OWNED_BLOCKS: u32 = 32_768;
-/// The search's first steps go up by so much, and then half-way so often.
-const STEP: f64 = 1.5;
-const HALVES: usize = 4;
 /// A rate is given up when it failed so often: a virtual machine's processors are taken away now and then.
 const TRIES: usize = 2;
 
@@ -163,9 +162,12 @@ impl<P: Port> Load<P> {
         stop: &AtomicBool,
         tick: &mut impl FnMut() -> Instant,
     ) -> Vec<Outcome> {
-        let (mut runs, mut good, mut bad) = (Vec::<Outcome>::new(), None::<f64>, None::<f64>);
-        let (mut rate, mut halves) = (from, 0);
-        while halves < HALVES && !stop.load(Ordering::Relaxed) && self.work.service().is_alive() {
+        let mut runs = Vec::<Outcome>::new();
+        let mut search = Search::from(from);
+        while let Some(rate) = search.rate
+            && !stop.load(Ordering::Relaxed)
+            && self.work.service().is_alive()
+        {
             let held = (0..TRIES).any(|_| {
                 let outcome = self.run(&Plan { rate: Some(rate), ..*plan }, stop, tick);
                 let held = outcome.holds(p99_us);
@@ -178,20 +180,7 @@ impl<P: Port> Load<P> {
                 runs.push(outcome);
                 held
             });
-            if held {
-                good = Some(rate)
-            } else {
-                bad = Some(rate)
-            }
-            rate = match (good, bad) {
-                (Some(good), Some(bad)) => {
-                    halves += 1;
-                    (good + bad) / 2.0
-                }
-                (None, Some(bad)) if bad < from / 32.0 => break,
-                (None, _) => rate / 2.0,
-                (Some(good), None) => good * STEP,
-            };
+            search.found(rate, held);
         }
         let best = |outcome: &Outcome| if outcome.holds(p99_us) { outcome.answered_rate() } else { 0.0 };
         runs.sort_by(|a, b| best(b).total_cmp(&best(a)));

@@ -207,17 +207,31 @@ impl<S: Service> Clients<S> {
         self.run_while(|done| done == 0 || begun.elapsed() < span)
     }
 
+    /// So many GETs or more on one connection, each until its answer has left.
+    pub(super) fn round_trips(&mut self, gets: u64) -> Result<RoundFigures> {
+        ensure!(self.plan.connections == 1, "round trips are those of one connection");
+        self.exchange_while(|done| done < gets, Bed::round_trip)
+    }
+
     fn run_while(&mut self, goes_on: impl Fn(u64) -> bool) -> Result<RoundFigures> {
+        self.exchange_while(goes_on, Bed::exchange)
+    }
+
+    fn exchange_while(
+        &mut self,
+        goes_on: impl Fn(u64) -> bool,
+        exchange: impl Fn(&mut Bed<S>) -> Result<f64>,
+    ) -> Result<RoundFigures> {
         let mut meter = Meter::default();
         while goes_on(meter.operations()) {
             for (slot, awaited) in self.awaited.iter_mut().enumerate() {
                 *awaited = self.rng.below(u64::from(self.plan.items)) as u32;
                 self.bed.peer.send(slot, PSH, &self.plan.question(*awaited))?;
             }
-            let took_ns = self.bed.exchange()?;
+            let took_ns = exchange(&mut self.bed)?;
             let (plan, awaited) = (self.plan, &self.awaited);
             let mut answers = 0;
-            self.bed.drain(|peer, frame| {
+            let frames = self.bed.drain(|peer, frame| {
                 let arrival = peer.accept(frame.bytes())?;
                 if arrival.payload.is_empty() {
                     return Ok(());
@@ -228,6 +242,8 @@ impl<S: Service> Clients<S> {
                 Ok(())
             })?;
             ensure!(answers == self.awaited.len(), "{answers} of {} GETs were answered", self.awaited.len());
+            // or it would have been timed until something else
+            ensure!(self.awaited.len() > 1 || frames == 1, "an answer came in {frames} frames");
             meter.note(took_ns, self.awaited.len() as u64);
         }
         meter.figures().context("nothing was asked for")

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 #[command(after_help = "\
 Peer and server are one thread, as in `simoom-bench pipe-kv`; the service is in it (inline), or a process beside it serves, on processor
 --app-cpu (other) or on the same one (same). Connections have one request each on its way; so many frames are taken a cycle (batch). The server's time
-is measured, the wait for the other process included. With one connection that is the unloaded round trip.
+is measured, the wait for the other process included. With one connection it is measured until the answer has left: the unloaded round
+trip.
 
 With --hostile, an echo is measured alone and beside an application that writes anything into what it shares with the server, in turn; the
 echo is inline, and in a process on --app-cpu too where the hostile one has another processor.
@@ -165,7 +166,11 @@ fn time<S: Service>(
     requests: u64,
 ) -> Result<(crate::stats::Summary, f64)> {
     let mut clients = Clients::new(plan, service)?;
-    measure(&options.common, [requests / 4, requests], |requests| clients.run(requests), |ns| ns)
+    let run = |requests| match plan.connections {
+        1 => clients.round_trips(requests),
+        _ => clients.run(requests),
+    };
+    measure(&options.common, [requests / 4, requests], run, |ns| ns)
 }
 
 fn one(options: &ProtectionOptions, plan: Plan, place: &str, requests: u64) -> Result<(crate::stats::Summary, f64)> {
@@ -230,7 +235,7 @@ pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
     if let Some(out) = &options.out {
         let method = format!(
             "Server's time a request over the in-memory pipe: stack and service in one thread (inline), the service in a process on another \
-             processor (other) or on the same (same), over shared memory that the server judges. Medians of {} rounds.",
+             processor (other) or on the same (same), over shared memory that the server judges. Unloaded: one connection, until the answer has left. Medians of {} rounds.",
             options.common.rounds
         );
         write(out, "protection", "What a process of its own costs", &method, &figures)?;

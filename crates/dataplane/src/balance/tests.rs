@@ -36,11 +36,12 @@ fn a_free_thread_asks_a_busy_one_for_half_of_the_difference() {
         Advice::Ask(Relief { from: 0, frames: 200, of: 500, held_up: false })
     );
     // what fits: the weights were halved when the interval ended
-    assert_eq!(busy.choose([200, 500], 0, |_| true), [1, 2]);
-    assert_eq!(busy.choose([400, 500], 0, |_| true), [0, 2]);
-    assert_eq!(busy.choose([10, 500], 0, |_| true), [2]);
-    assert_eq!(busy.choose([200, 500], 0, |group| group == 0), [0]);
-    assert!(busy.choose([200, 500], 0, |group| group > 2).is_empty());
+    assert_eq!(busy.choose([200, 500], 0, |_| true, |_| false), [1, 2]);
+    assert_eq!(busy.choose([400, 500], 0, |_| true, |_| false), [0, 2]);
+    assert_eq!(busy.choose([10, 500], 0, |_| true, |_| false), [2]);
+    assert_eq!(busy.choose([200, 500], 0, |group| group == 0, |_| false), [0]);
+    assert!(busy.choose([200, 500], 0, |group| group > 2, |_| false).is_empty());
+    assert_eq!(busy.choose([200, 500], 0, |_| true, |group| group == 2), [2, 1]);
 }
 
 #[test]
@@ -72,15 +73,15 @@ fn one_that_waits_for_its_processor_is_busy_without_a_backlog() {
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
     let [late, free] = &mut threads[..] else { unreachable!() };
     assert!(late.wants_delay(at(0)));
-    late.on_delay(at(0), Waits { ns: 5_000_000, times: 1 });
+    late.on_delay(at(0), Waits { ns: 5_000_000, times: 1 }, 0);
     assert!(!late.wants_delay(at(99)) && late.wants_delay(at(100)));
     // 12.5 ms of 100
-    late.on_delay(at(100), Waits { ns: 17_500_000, times: 200 });
+    late.on_delay(at(100), Waits { ns: 17_500_000, times: 200 }, 0);
     assert_eq!(interval(late, 0, 1, &[(0, 160)]), Advice::CallForHelp);
     assert_eq!(interval(free, 0, 1, &[(1, 160)]), Advice::Ask(Relief { from: 0, frames: 40, of: 80, held_up: true }));
-    late.on_delay(at(200), Waits { ns: 21_000_000, times: 400 });
+    late.on_delay(at(200), Waits { ns: 21_000_000, times: 400 }, 0);
     assert!(late.is_held_up());
-    late.on_delay(at(300), Waits { ns: 24_000_000, times: 600 });
+    late.on_delay(at(300), Waits { ns: 24_000_000, times: 600 }, 0);
     assert_eq!(interval(late, 1, 1, &[(0, 160)]), Advice::Nothing);
 }
 
@@ -102,7 +103,7 @@ fn one_that_waits_long_each_time_is_held_up_though_it_is_seldom_to_run() {
         (9_400, 10_000_000, 100, false),
     ] {
         told = Waits { ns: told.ns + ns, times: told.times + times };
-        late.on_delay(at(ms), told);
+        late.on_delay(at(ms), told, 0);
         assert_eq!(late.is_held_up(), expected, "at {ms} ms");
     }
 }
@@ -124,6 +125,58 @@ fn a_slow_thread_is_relieved_though_it_takes_less_than_others() {
     assert_eq!(interval(&mut off, 0, 0, &[]), Advice::Nothing);
 }
 
+/// What a free thread asks a busy one for, after an interval in which both served 100 frames and were busy for so many milliseconds
+/// of 100, with so many that wait at the busy one, which may be held up.
+fn asked([here, there]: [u64; 2], waiting: usize, held_up: bool) -> u32 {
+    let mut threads = threads(2, 128);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
+    let [free, busy] = &mut threads[..] else { unreachable!() };
+    let waits = |ns| Waits { ns, times: 100 };
+    free.on_delay(at(0), waits(0), 0);
+    busy.on_delay(at(0), waits(0), 0);
+    free.on_delay(at(100), waits(0), here * 1_000_000);
+    busy.on_delay(at(100), waits(if held_up { 23_000_000 } else { 0 }), there * 1_000_000);
+    assert_eq!(interval(busy, 0, waiting, &[(0, 100)]), Advice::CallForHelp);
+    match interval(free, 0, 1, &[(1, 100)]) {
+        Advice::Ask(relief) => relief.frames,
+        _ => 0,
+    }
+}
+
+#[test]
+fn two_threads_are_levelled_by_the_time_that_they_need() {
+    // frames in an interval as the weights have them: 50 each; what is asked for is half of what would level them, and at most all
+    assert_eq!(asked([10, 100], 64, false), 50);
+    assert_eq!(asked([60, 100], 64, false), 34);
+    assert_eq!(asked([95, 100], 64, false), 19);
+    // held up, without a backlog: what takes 95 ms there takes 75 ms here
+    assert_eq!(asked([75, 95], 1, true), 5);
+    // too little to be worth it, and nothing from one that needs less
+    assert_eq!(asked([93, 95], 1, true), 0);
+    assert_eq!(asked([98, 95], 1, true), 0);
+    // a frame takes twice as long there: it is worth it however little time there is here
+    assert_eq!(asked([45, 90], 1, true), 25);
+}
+
+#[test]
+fn one_that_is_held_up_takes_over_what_it_has_time_for() {
+    let mut threads = threads(2, 128);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
+    let [late, busy] = &mut threads[..] else { unreachable!() };
+    let waits = |ns| Waits { ns, times: 100 };
+    [&mut *late, busy].into_iter().for_each(|balance| balance.on_delay(at(0), waits(0), 0));
+    busy.on_delay(at(100), waits(0), 100_000_000);
+    late.on_delay(at(100), waits(23_000_000), 60_000_000);
+    assert_eq!(interval(busy, 0, 64, &[(0, 100)]), Advice::CallForHelp);
+    let asked = interval(late, 0, 1, &[(1, 40)]);
+    assert!(matches!(asked, Advice::Ask(Relief { from: 1, held_up: false, .. })), "{asked:?}");
+    // and calls for help when there is nothing to take
+    busy.on_delay(at(200), waits(0), 130_000_000);
+    late.on_delay(at(200), waits(46_000_000), 150_000_000);
+    assert_eq!(interval(busy, 1, 64, &[(0, 100)]), Advice::CallForHelp);
+    assert_eq!(interval(late, 1, 1, &[(1, 60)]), Advice::CallForHelp);
+}
+
 #[test]
 fn a_group_that_moves_is_counted_where_it_is() {
     let mut threads = threads(2, 8);
@@ -134,7 +187,7 @@ fn a_group_that_moves_is_counted_where_it_is() {
     assert_eq!(interval(free, 0, 0, &[]), Advice::Ask(Relief { from: 0, frames: 200, of: 400, held_up: false }));
     // half an interval later each group has brought as much again as it weighed: it is still half of them that go
     frames.iter().for_each(|(group, count)| (0..count / 2).for_each(|_| busy.took(*group)));
-    let chosen = busy.choose([200, 400], 0, |_| true);
+    let chosen = busy.choose([200, 400], 0, |_| true, |_| false);
     assert_eq!(chosen, [0, 1, 2, 3]);
     for group in chosen {
         let weight = busy.departed(group);
@@ -157,7 +210,7 @@ proptest! {
         balance.weights = weights.clone().into();
         let is_ours = |group: u16| ours >> group & 1 == 1;
         let of = weights.iter().sum();
-        let chosen = balance.choose([frames, of], from, is_ours);
+        let chosen = balance.choose([frames, of], from, is_ours, |group| group % 3 == 0);
         let sum: u32 = chosen.iter().map(|group| weights[usize::from(*group)]).sum();
         prop_assert!(chosen.iter().all(|group| is_ours(*group) && weights[usize::from(*group)] > 0));
         prop_assert!(sum <= frames || chosen.len() == 1);

@@ -255,19 +255,35 @@ impl Crossing {
         }
     }
 
-    /// A thread that is on duty again gets one of `of` parts of our groups.
+    /// A thread that is on duty again gets one of `of` parts of our groups: those whose frames come to its queue first, so that they cross
+    /// over no longer.
     pub(super) fn share(&mut self, of: u16, by: u16) {
         if self.duty.off {
             return;
         }
-        let weight = |group| self.balance.as_ref().map_or(0, |balance| balance.weight(group));
+        let weight = |group: &u16| self.balance.as_ref().map_or(0, |balance| balance.weight(*group));
         let goes = |group: u16| self.departures.iter().any(|departure| departure.group == group);
         let ours = (0..self.mine.len()).map(|group| group as u16).filter(|group| self.may_depart(*group, by));
-        let mut ours: Vec<u16> = ours.filter(|group| self.departures.is_empty() || !goes(*group)).collect();
-        ours.sort_by_key(|group| std::cmp::Reverse(weight(*group)));
-        let of = usize::from(of.max(1));
-        let part = ours.into_iter().skip(of / 2).step_by(of);
-        self.departures.extend(part.map(|group| Departure { group, to: by }));
+        let ours = ours.filter(|group| self.departures.is_empty() || !goes(*group));
+        let (mut theirs, mut others): (Vec<u16>, Vec<u16>) = ours.partition(|group| self.is_brought_to(*group, by));
+        others.sort_by_key(|group| std::cmp::Reverse(weight(group)));
+        // one without a frame counts too, lest all of those stay
+        let sum = |groups: &[u16]| groups.iter().map(|group| 1 + u64::from(weight(group))).sum::<u64>();
+        let (at_theirs, elsewhere) = (sum(&theirs), sum(&others));
+        let missing = ((at_theirs + elsewhere) / u64::from(of.max(1))).saturating_sub(at_theirs);
+        if missing > 0 {
+            // every so manieth of the others, from the heaviest on
+            let every = (elsewhere / missing).max(1) as usize;
+            theirs.extend(others.into_iter().skip(every / 2).step_by(every));
+        }
+        // only so many leave between two bursts: those first that make most difference
+        theirs.sort_by_key(|group| std::cmp::Reverse(weight(group)));
+        self.departures.extend(theirs.into_iter().map(|group| Departure { group, to: by }));
+    }
+
+    /// Whether the NIC brings a group's frames to the queue of `thread`, as far as is known.
+    pub(super) fn is_brought_to(&self, group: u16, thread: u16) -> bool {
+        self.turner.as_ref().map_or_else(|| self.owners.home(group), |turner| turner.queue(group)) == thread
     }
 
     fn fence(&mut self, queue: u16, to: u16) {

@@ -2,7 +2,7 @@
 //!
 //! A ring to another thread is short beside a device's. While groups move, and when a thread comes or goes, frames pile up before their owner
 //! for some milliseconds; then they wait at the device, where overload belongs. A thread that is not needed forwards all that it takes, so
-//! it waits for as long as that takes. One with groups of its own waits for a short time in all ([`Grace`]): whoever does not keep up for longer
+//! it waits for as long as that takes, and has all of its time to wait when it is needed again. One with groups of its own waits for a short time in all ([`Grace`]): whoever does not keep up for longer
 //! is overloaded, and others must not wait for him; then what he cannot take is lost, and counted.
 
 use super::{Crossing, RING_ITEMS};
@@ -62,7 +62,9 @@ impl Crossing {
 
     #[cold]
     fn scarce_room(&mut self, now: Instant, room: usize, limit: usize) -> usize {
-        if !self.grace.wait(now) && !self.is_off_duty() {
+        if self.is_off_duty() {
+            self.grace = Grace::new();
+        } else if !self.grace.wait(now) {
             self.grace.full = false;
             return limit;
         }

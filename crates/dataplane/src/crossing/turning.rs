@@ -107,6 +107,11 @@ impl Turner {
         }
     }
 
+    /// The queue that the table names for a group.
+    pub(super) fn queue(&self, group: u16) -> u16 {
+        self.steering.queue(group)
+    }
+
     /// Frames came by the own queue.
     #[inline]
     pub(super) fn took(&mut self, frames: usize) {

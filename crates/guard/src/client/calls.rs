@@ -217,20 +217,26 @@ impl Calls {
         true
     }
 
-    /// Lets the dataplane see what was written; whether there was anything new.
-    pub(super) fn publish(&mut self) -> bool {
+    /// Lets the dataplane see what was written, and how many events were taken, if that has changed; whether calls were new.
+    pub(super) fn publish(&mut self, events_taken: Option<u32>) -> bool {
         while !self.overflow.is_empty() && self.has_slot() {
             if let Some(call) = self.overflow.pop_front() {
                 self.write(call);
             }
         }
-        self.last = None;
-        if self.rung_to == self.head {
-            return false;
+        let is_news = self.rung_to != self.head;
+        if is_news {
+            self.show();
         }
-        self.rung_to = self.head;
-        self.shared.publish(self.head, &mut self.rung);
-        true
+        // behind the calls: who sees that the events were taken sees what they came to; before the look at whether the other one sleeps,
+        // which waits until all of it can be seen
+        events_taken.into_iter().for_each(|taken| self.shared.set_event_tail(taken));
+        if is_news {
+            self.rung_to = self.head;
+            self.shared.ring_if_asleep(&mut self.rung);
+        }
+        self.last = None;
+        is_news
     }
 
     /// Lets the dataplane see what was written so far, without looking whether it sleeps: [`Calls::publish`] follows.
@@ -264,7 +270,7 @@ impl Calls {
             return;
         }
         self.look();
-        self.publish();
+        self.publish(None);
         for _ in 0..self.line.len() {
             let Some(connection) = self.line.pop_front() else { return };
             if let Ok(conn) = self.conn(connection) {

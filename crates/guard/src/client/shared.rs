@@ -247,9 +247,8 @@ impl Shared {
         self.transmit.word(control::CALL_HEAD_AT).store(head, Ordering::Release);
     }
 
-    /// The same, and rings once for each of its sleeps.
-    pub(super) fn publish(&self, head: u32, rung: &mut u32) {
-        self.show(head);
+    /// Behind that: rings once for each of its sleeps.
+    pub(super) fn ring_if_asleep(&self, rung: &mut u32) {
         // either it sees them, or we see that it sleeps (layout)
         fence(Ordering::SeqCst);
         let asleep = self.number(header::DP_ASLEEP_AT);

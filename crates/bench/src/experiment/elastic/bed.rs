@@ -10,6 +10,7 @@ use port::pipe::{self, Pipe};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{EventfdFlags, eventfd};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,7 +29,9 @@ const AT: usize = 14 + 20 + 8;
 const PAYLOAD_BYTES: usize = 4 + 8 + 8;
 const FRAME_BYTES: usize = AT + PAYLOAD_BYTES;
 
-const TICK: Duration = Duration::from_micros(100);
+/// Questions come at ticks: as far apart as one thread takes for a question, so that the generator wakes no more often than it must, and within
+/// these bounds.
+const TICKS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
 /// Answers are told by windows of this length.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 /// Frames that the NIC has room for in each queue: what comes before a thread is added waits there.
@@ -83,16 +86,17 @@ struct Work(u64);
 impl Service for Work {
     fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [app::Datagram<'_>]) {
         for datagram in burst {
-            work(self.0);
+            std::hint::black_box(work(self.0));
             datagram.reply(datagram.question().len());
         }
     }
 }
 
-/// A chain of steps that each need the one before.
+/// A chain of steps that each need the one before, in registers alone: how fast a processor passes what it has just stored to the next load
+/// varies by a fifth from one moment to the next.
 fn work(steps: u64) -> u64 {
-    let state = (0..steps).fold(1u64, |state, _| std::hint::black_box(state.wrapping_mul(6_364_136_223_846_793_005)));
-    std::hint::black_box(state)
+    let step = |state: u64, _| state.wrapping_mul(6_364_136_223_846_793_005) ^ (state >> 29);
+    (0..std::hint::black_box(steps)).fold(1, step)
 }
 
 /// Steps that take `ns`, by the fastest of some tries.
@@ -100,7 +104,7 @@ fn steps_of(ns: u32) -> u64 {
     const TRY: u64 = 1_000_000;
     let took = (0..20).map(|_| {
         let begun = std::time::Instant::now();
-        work(TRY);
+        std::hint::black_box(work(TRY));
         begun.elapsed()
     });
     let least = took.min().map_or(1, |took| took.as_nanos().max(1));
@@ -221,6 +225,7 @@ fn start(options: &Options, cpus: &[usize], policy: Option<elastic::Policy>, ste
         flow.map(|flow| owners.groups().of(&flow)).context("addresses of two families")
     });
     let groups = flows.collect::<Result<Vec<u16>>>()?;
+    let order = in_turn(groups.iter().map(|group| usize::from(*group) % threads), threads);
     let flows = groups.into_iter().map(|group| OfFlow { group, asked: 0, answered: 0 }).collect();
     let clients = Clients {
         queues: clients,
@@ -229,12 +234,24 @@ fn start(options: &Options, cpus: &[usize], policy: Option<elastic::Policy>, ste
         clock,
         answers: Vec::new(),
         flows,
+        order,
         next: 0,
         asked: 0,
         answered: 0,
         overtaken: 0,
     };
     Ok(Bed { dataplane, clients })
+}
+
+/// Flows, of each of which the queue is told, in an order in which the queues take turns as far as possible.
+fn in_turn(queue_of: impl Iterator<Item = usize>, queues: usize) -> Vec<usize> {
+    let mut of_queue = vec![VecDeque::new(); queues];
+    queue_of.enumerate().for_each(|(flow, queue)| of_queue[queue].push_back(flow));
+    let mut order = Vec::new();
+    while of_queue.iter().any(|flows| !flows.is_empty()) {
+        order.extend(of_queue.iter_mut().filter_map(VecDeque::pop_front));
+    }
+    order
 }
 
 /// A flow.
@@ -262,6 +279,8 @@ struct Clients {
     /// answers that left after the queues were looked at last: one that left before may be in a queue that had its look already
     answers: Vec<Answer>,
     flows: Vec<OfFlow>,
+    /// in which they ask: evenly at each queue, so that what waits does not wait for chance
+    order: Vec<usize>,
     next: usize,
     asked: u64,
     answered: u64,
@@ -275,8 +294,9 @@ impl Clients {
         let mut bursts: Vec<Burst> = self.queues.iter().map(|_| Burst::new()).collect();
         let (flows, queues) = (self.flows.len(), self.queues.len());
         for _ in 0..count {
-            let port = FIRST_PORT + self.next as u16;
-            let flow = &mut self.flows[self.next];
+            let of = self.order[self.next];
+            let port = FIRST_PORT + of as u16;
+            let flow = &mut self.flows[of];
             self.next = (self.next + 1) % flows;
             let to = usize::from(flow.group) % queues;
             let mut frame = self.queues[to].take().context("no free frame: the load is far more than is served")?;
@@ -364,6 +384,11 @@ fn write(frame: &mut Frame, port: u16, number: u32, due: Instant) {
     udp::write(&mut bytes[34..], port, PORT, payload_sum);
 }
 
+/// From one tick to the next.
+pub(super) fn tick(options: &Options) -> Duration {
+    Duration::from_nanos(options.work.into()).clamp(TICKS[0], TICKS[1])
+}
+
 /// The next multiple of a tick, slept until.
 fn sleep_until(clock: Clock, at: Instant) {
     let now = clock.now();
@@ -375,11 +400,11 @@ fn sleep_until(clock: Clock, at: Instant) {
 /// Answers a second of one thread.
 fn peak(options: &Options, cpus: &[usize], steps: u64) -> Result<f64> {
     let Bed { dataplane, mut clients } = start(options, cpus, None, steps)?;
-    let clock = clients.clock;
+    let (clock, every) = (clients.clock, tick(options));
     let begun = clock.now();
     let (mut tick, mut first) = (begun, None);
     while tick - begun < PEAK {
-        tick += TICK;
+        tick += every;
         sleep_until(clock, tick);
         clients.take(|_, _| {})?;
         let under_way = clients.asked - clients.answered;
@@ -454,10 +479,10 @@ fn lost(dataplane: &Dataplane<Stamped, Work>) -> u64 {
 
 fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &dyn Fn() -> bool) -> Result<Found> {
     let Bed { dataplane, mut clients } = start(options, cpus, Some(elastic::Policy::default()), steps)?;
-    let clock = clients.clock;
+    let (clock, every) = (clients.clock, tick(options));
     let hold = (options.hold / WINDOW.as_secs_f64()).ceil().max(1.0) as usize;
-    let ticks = (WINDOW.as_nanos() / TICK.as_nanos()) as u32;
-    let begun = clock.now() + TICK;
+    let ticks = (WINDOW.as_nanos() / every.as_nanos()) as u32;
+    let begun = clock.now() + every;
     let windows = hold * options.steps.len();
     let most = (2.0 * peak * WINDOW.as_secs_f64()) as usize;
     let mut times =
@@ -471,10 +496,10 @@ fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &
             for _ in 0..ticks {
                 sleep_until(clock, tick);
                 clients.take(|due, took| times.take(due, took))?;
-                due += load * peak * TICK.as_secs_f64();
+                due += load * peak * every.as_secs_f64();
                 clients.ask(due as u64, tick)?;
                 due -= due.floor();
-                tick += TICK;
+                tick += every;
             }
             let (at, asked) = ((tick - begun).as_secs_f64(), clients.asked - before);
             found.windows.push(Window { at, load, threads: clients.owners.on_duty(), asked, ..Window::default() });

@@ -1,7 +1,7 @@
 //! What was found, as tables and plots.
 
 use super::Options;
-use super::bed::{Found, WINDOW, Window};
+use super::bed::{self, Found, WINDOW, Window};
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats;
 
@@ -135,10 +135,10 @@ fn method(options: &Options, cpus: &[usize], found: &Found) -> String {
     format!(
         "`dataplane::Dataplane` on the in-memory NIC with the policy of `--threads elastic`: {} threads on processors {cpus:?}, of which \
          at first one serves. A service that works {} ns in registers for each datagram and echoes it; {} flows of UDP. One thread's peak is {:.0} answers/s, \
-         measured first with 512 questions on their way; the loads are parts of it, each held for {} s. Every 100 us so many questions are due as the load says, whatever was answered, \
+         measured first with 512 questions on their way; the loads are parts of it, each held for {} s. Every {} us so many questions are due as the load says, whatever was answered; the queues take turns, \
          and a flow's arrive at the same queue for ever, so that they cross over to the thread that has their group. The time of an answer counts from when its question was due to when the answer went \
          into the transmit ring. The generator shares processor {} with the last thread, {priority}; it took {:.0} % of it, so the last thread has less than the first, and is taken off its \
-         processor for some microseconds every 100 us. Windows of 100 ms; the 99th percentile of a step is the median of its second half's windows; a step counts as over \
+         processor for some microseconds at each tick. Windows of 100 ms; the 99th percentile of a step is the median of its second half's windows; a step counts as over \
          with the first of {GOOD} windows in a row whose 99th percentile is under twice that of the load before. Of {} questions {} found the NIC's queue full; all others were answered, and each flow's in their order (else there is no report); {} times a flow group changed its thread. \
          Without load the process took {:.2} % of a processor, what the generator's last thread sleeps in included.",
         cpus.len(),
@@ -146,6 +146,7 @@ fn method(options: &Options, cpus: &[usize], found: &Found) -> String {
         options.flows,
         found.peak,
         options.hold,
+        bed::tick(options).as_micros(),
         cpus.last().copied().unwrap_or(0),
         100.0 * found.generator_share,
         found.asked,
