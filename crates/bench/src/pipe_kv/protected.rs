@@ -1,8 +1,9 @@
 //! `simoom-bench protection`: the same requests of services inside, in a process of its own on another processor, and on the same.
 
 use super::clients::{Clients, Plan, items};
-use crate::pipe::{Common, Figure, measure, write};
+use crate::pipe::{Common, Figure, RoundFigures, write};
 use crate::pipe_tcp::services::Echo;
+use crate::stats::Summary;
 use anyhow::{Context as _, Result, bail, ensure};
 use app::Service;
 use guard::hostile::Hostile;
@@ -158,22 +159,20 @@ impl Drop for Other {
     }
 }
 
-/// Nanoseconds a request over the rounds.
-fn time<S: Service>(
-    options: &ProtectionOptions,
-    plan: Plan,
-    service: S,
-    requests: u64,
-) -> Result<(crate::stats::Summary, f64)> {
+/// Nanoseconds a request, the median of a round and the mean.
+fn time<S: Service>(options: &ProtectionOptions, plan: Plan, service: S, requests: u64) -> Result<RoundFigures> {
     let mut clients = Clients::new(plan, service)?;
-    let run = |requests| match plan.connections {
+    let mut run = |requests| match plan.connections {
         1 => clients.round_trips(requests),
         _ => clients.run(requests),
     };
-    measure(&options.common, [requests / 4, requests], run, |ns| ns)
+    // caches, branch predictors, windows and pools as in a server that runs
+    run(requests / 4)?;
+    run(options.common.operations.unwrap_or(requests))
 }
 
-fn one(options: &ProtectionOptions, plan: Plan, place: &str, requests: u64) -> Result<(crate::stats::Summary, f64)> {
+fn one(options: &ProtectionOptions, plan: Plan, place: &str) -> Result<RoundFigures> {
+    let requests = if place == "same" { 20_000 } else { 200_000 };
     let same_cpu = options.common.cpu.map(|cpu| cpu as u32);
     let (place, cpu) = match place {
         "inline" if plan.echo => return time(options, plan, Echo::default(), requests),
@@ -190,6 +189,63 @@ fn one(options: &ProtectionOptions, plan: Plan, place: &str, requests: u64) -> R
     time(options, plan, remote, requests)
 }
 
+const PLACES: [&str; 3] = ["inline", "other", "same"];
+
+/// One plan's rounds by place: medians, and means.
+#[derive(Default)]
+struct Rounds {
+    medians: [Vec<f64>; PLACES.len()],
+    means: [Vec<f64>; PLACES.len()],
+}
+
+impl Rounds {
+    /// Each round with processes of their own: where their memory lies, which the kernel chooses, makes more of a difference than the time.
+    fn run(options: &ProtectionOptions, plan: Plan) -> Result<Rounds> {
+        let mut rounds = Rounds::default();
+        for _ in 0..options.rounds() {
+            for (at, place) in PLACES.iter().enumerate() {
+                let figures = one(options, plan, place)?;
+                rounds.medians[at].push(figures.median_ns);
+                rounds.means[at].push(figures.mean_ns);
+            }
+        }
+        Ok(rounds)
+    }
+
+    /// Times, and what the other places have of inline, round by round.
+    fn figures(&self, plan: &Plan) -> Result<Vec<Figure>> {
+        let load = match plan.connections {
+            1 => "unloaded".to_owned(),
+            connections => format!("{connections} connections, batch {}", plan.batch),
+        };
+        let service = if plan.echo { "echo" } else { "kv GET" };
+        let unit = if plan.connections == 1 { "ns a round trip" } else { "ns a request" };
+        let figure = |what: &str, unit, decimals, values: &[f64], asked| -> Result<Figure> {
+            let what = format!("{service} of {} bytes, {load}: {what}", plan.bytes);
+            let summary = Summary::of(values).context("no round was run")?;
+            Ok(Figure { what, unit, decimals, summary, mean: None, asked })
+        };
+        let mut figures = Vec::new();
+        for (place, (medians, means)) in PLACES.iter().zip(self.medians.iter().zip(&self.means)) {
+            let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
+            figures.push(Figure { mean: Some(mean), ..figure(place, unit, 0, medians, None)? });
+        }
+        let [inline, others @ ..] = &self.medians;
+        for (place, medians) in PLACES[1..].iter().zip(others) {
+            let pairs = medians.iter().zip(inline);
+            let asked = asked(plan, place);
+            figures.push(if plan.connections == 1 {
+                let more: Vec<f64> = pairs.map(|(here, inline)| here - inline).collect();
+                figure(&format!("{place}, more than inline"), "ns", 0, &more, asked)?
+            } else {
+                let rates: Vec<f64> = pairs.map(|(here, inline)| inline / here).collect();
+                figure(&format!("{place}, of inline's rate"), "times", 2, &rates, asked)?
+            });
+        }
+        Ok(figures)
+    }
+}
+
 /// Runs it.
 pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
     if let Some(cpu) = options.common.cpu {
@@ -203,39 +259,18 @@ pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
     let mut figures = vec![Figure { what, unit: "ns", decimals: 0, summary: line, mean: None, asked: None }];
     println!("{}", figures[0].line());
     for echo in [false, true] {
-        let what = if echo { "echo" } else { "kv GET" };
-        let cases = [(1, 1)].into_iter().chain(BATCHES.map(|batch| (CONNECTIONS, batch)));
-        for (connections, batch) in cases {
-            let mut inline = None;
-            for place in ["inline", "other", "same"] {
-                let requests = if place == "same" { 20_000 } else { 200_000 };
-                let (summary, mean) = one(options, plan(options, echo, connections, batch), place, requests)?;
-                let median = summary.median;
-                let (unit, load) = match connections {
-                    1 => ("ns a round trip", "unloaded".to_owned()),
-                    connections => ("ns a request", format!("{connections} connections, batch {batch}")),
-                };
-                let what = format!("{what} of {} bytes, {load}: {place}", options.bytes);
-                let figure = Figure {
-                    what,
-                    unit,
-                    decimals: 0,
-                    summary,
-                    mean: Some(mean),
-                    asked: asked(echo, connections, batch, place),
-                };
-                let ratio =
-                    inline.map(|inline: f64| format!("; {:.2} of inline's rate", inline / median)).unwrap_or_default();
-                println!("{}{ratio}", figure.line());
-                inline.get_or_insert(median);
-                figures.push(figure);
-            }
+        for (connections, batch) in [(1, 1)].into_iter().chain(BATCHES.map(|batch| (CONNECTIONS, batch))) {
+            let plan = plan(options, echo, connections, batch);
+            let found = Rounds::run(options, plan)?.figures(&plan)?;
+            found.iter().for_each(|figure| println!("{}", figure.line()));
+            figures.extend(found);
         }
     }
     if let Some(out) = &options.out {
         let method = format!(
             "Server's time a request over the in-memory pipe: stack and service in one thread (inline), the service in a process on another \
-             processor (other) or on the same (same), over shared memory that the server judges. Unloaded: one connection, until the answer has left. Medians of {} rounds.",
+             processor (other) or on the same (same), over shared memory that the server judges. Unloaded: one connection, until the answer \
+             has left. Medians of {} rounds in turn, each with processes of their own; what is compared with inline is compared within a round.",
             options.common.rounds
         );
         write(out, "protection", "What a process of its own costs", &method, &figures)?;
@@ -244,11 +279,11 @@ pub(crate) fn protection(options: &ProtectionOptions) -> Result<()> {
 }
 
 /// What the project asks of itself.
-fn asked(echo: bool, connections: usize, batch: usize, place: &str) -> Option<&'static str> {
-    match (place, connections, batch, echo) {
-        ("other", 1, ..) => Some("1000 ns more than inline"),
-        ("other", _, 16.., false) => Some("0.8 of inline's rate"),
-        ("other", _, 16.., true) => Some("0.6 of inline's rate"),
+fn asked(plan: &Plan, place: &str) -> Option<&'static str> {
+    match (place, plan.connections, plan.batch, plan.echo) {
+        ("other", 1, ..) => Some("at most 1000"),
+        ("other", _, 16.., false) => Some("0.8"),
+        ("other", _, 16.., true) => Some("0.6"),
         _ => None,
     }
 }
