@@ -4,13 +4,13 @@ use super::Options;
 use anyhow::{Context as _, Result, ensure};
 use app::{Listener, Service};
 use base::balance::Policy;
+use base::rng::Rng;
 use base::{Burst, Clock, Frame, Instant};
 use dataplane::{Config, Dataplane, Owners, Sharing, elastic};
 use port::pipe::{self, Pipe};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{EventfdFlags, eventfd};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
-use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -225,7 +225,6 @@ fn start(options: &Options, cpus: &[usize], policy: Option<elastic::Policy>, ste
         flow.map(|flow| owners.groups().of(&flow)).context("addresses of two families")
     });
     let groups = flows.collect::<Result<Vec<u16>>>()?;
-    let order = in_turn(groups.iter().map(|group| usize::from(*group) % threads), threads);
     let flows = groups.into_iter().map(|group| OfFlow { group, asked: 0, answered: 0 }).collect();
     let clients = Clients {
         queues: clients,
@@ -234,7 +233,8 @@ fn start(options: &Options, cpus: &[usize], policy: Option<elastic::Policy>, ste
         clock,
         answers: Vec::new(),
         flows,
-        order,
+        order: Vec::new(),
+        rng: Rng::new(17),
         next: 0,
         asked: 0,
         answered: 0,
@@ -243,13 +243,15 @@ fn start(options: &Options, cpus: &[usize], policy: Option<elastic::Policy>, ste
     Ok(Bed { dataplane, clients })
 }
 
-/// Flows, of each of which the queue is told, in an order in which the queues take turns as far as possible.
-fn in_turn(queue_of: impl Iterator<Item = usize>, queues: usize) -> Vec<usize> {
-    let mut of_queue = vec![VecDeque::new(); queues];
-    queue_of.enumerate().for_each(|(flow, queue)| of_queue[queue].push_back(flow));
+/// Flows, of each of which the queue is told, in an order by chance, but that the queues take turns as far as possible.
+fn in_turn(queue_of: impl Iterator<Item = usize>, queues: usize, rng: &mut Rng) -> Vec<usize> {
+    let mut of_queue = vec![Vec::new(); queues];
+    queue_of.enumerate().for_each(|(flow, queue)| of_queue[queue].push(flow));
     let mut order = Vec::new();
     while of_queue.iter().any(|flows| !flows.is_empty()) {
-        order.extend(of_queue.iter_mut().filter_map(VecDeque::pop_front));
+        for flows in of_queue.iter_mut().filter(|flows| !flows.is_empty()) {
+            order.push(flows.swap_remove(rng.below(flows.len() as u64) as usize));
+        }
     }
     order
 }
@@ -279,8 +281,9 @@ struct Clients {
     /// answers that left after the queues were looked at last: one that left before may be in a queue that had its look already
     answers: Vec<Answer>,
     flows: Vec<OfFlow>,
-    /// in which they ask: evenly at each queue, so that what waits does not wait for chance
+    /// in which they ask: evenly at each queue, so that what waits does not wait for chance, and another each time
     order: Vec<usize>,
+    rng: Rng,
     next: usize,
     asked: u64,
     answered: u64,
@@ -294,6 +297,10 @@ impl Clients {
         let mut bursts: Vec<Burst> = self.queues.iter().map(|_| Burst::new()).collect();
         let (flows, queues) = (self.flows.len(), self.queues.len());
         for _ in 0..count {
+            if self.next == 0 {
+                let queue_of = self.flows.iter().map(|flow| usize::from(flow.group) % queues);
+                self.order = in_turn(queue_of, queues, &mut self.rng);
+            }
             let of = self.order[self.next];
             let port = FIRST_PORT + of as u16;
             let flow = &mut self.flows[of];
