@@ -13,6 +13,9 @@
 // What the verifier is asked for: bounded loops (Linux 5.3), bpf_xdp_adjust_tail that grows (5.8), bpf_xdp_load_bytes and
 // bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise it would keep the bounds
 // which each end of the loop gave it, and what follows be looked at once for each.
+//
+// Names may come and go while the program answers: user space waits for who runs between one step and the next, so that
+// nobody finds the entry for all other types who has missed that of a type, and no entry is used again that is still read.
 
 // Flags of an entry. NOT_ANY, NOT_DS: though it is for all types that the name does not have, it is not for these. LONG: it
 // is only the place of one among the long ones.
@@ -38,6 +41,8 @@ enum {
   TYPE_ANY = 255,
   HOPS = 64,
   ACCOUNTS_A_LINE = 4,
+  HEATS_A_PAGE = 1024,
+  ANSWERS_A_SAMPLE = 16,
   SECOND_NS = 1000000000,
 };
 
@@ -50,7 +55,7 @@ struct answering {
   __u16 edns_bytes; // the largest answer, which is what we announce
   __u16 most_v4, most_v6; // octets of a message that a frame carries
   __u8 partial; // an answer may go out for a question whose checksum was left to a device
-  __u8 zero;
+  __u8 sampled; // it is counted how often names are asked for
 };
 
 struct answer_key {
@@ -79,7 +84,7 @@ struct answer_head {
 struct short_answer {
   struct answer_head head;
   struct cut cuts[1];
-  __u32 zero;
+  __u32 seat; // of its name among the heats
   __u64 name[SHORT_NAME_WORDS];
   __u8 body[SHORT_BODY_BYTES];
 };
@@ -96,6 +101,8 @@ struct question {
   // four octets of zero, the message, so that its name begins with a word, and zero behind it
   __u64 words[1 + (4 + MESSAGE_BYTES) / 8 + 1];
   __u64 lower[LONG_NAME_WORDS]; // the name
+  __u64 draw; // the last random number of this processor
+  __u32 skip; // answers before the next sample
   __u8 name_bytes;
 };
 
@@ -109,6 +116,11 @@ struct account {
 
 struct accounts {
   struct account of[ACCOUNTS_A_LINE];
+};
+
+// How often names were asked for, by seat: samples, which wrap.
+struct heats {
+  __u32 of[HEATS_A_PAGE];
 };
 
 struct {
@@ -149,6 +161,15 @@ struct {
   __type(key, __u32);
   __type(value, struct accounts);
 } limits SEC(".maps");
+
+// All processors write to one place, and of two that do so at once one may be lost: what they write is a sample anyway, and a place
+// for each of them would be megabytes for each of them.
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct heats);
+} heats SEC(".maps");
 
 // Questions by type, the last place for all the others.
 struct {
@@ -522,6 +543,23 @@ INLINE void count_answer(const struct place *place, const struct answer_head *he
   add_one(&zone_answers, 2 * head->zone + (head->nxdomain != 0));
 }
 
+// Counts one of ANSWERS_A_SAMPLE answers on average for its name's seat. At random, since questions may come in a pattern.
+INLINE void sample(const struct answering *how, struct question *question, __u32 seat) {
+  if (!how->sampled)
+    return;
+  if (question->skip) {
+    question->skip -= 1;
+    return;
+  }
+  __u64 draw = question->draw * 0x5851f42d4c957f2d + (how->seed | 1);
+  question->draw = draw;
+  question->skip = (draw >> 33) % (2 * ANSWERS_A_SAMPLE - 1);
+  __u32 page = seat / HEATS_A_PAGE;
+  struct heats *of_page = bpf_map_lookup_elem(&heats, &page);
+  if (of_page)
+    of_page->of[seat % HEATS_A_PAGE] += 1;
+}
+
 // Answers the datagram whose network header is at `ip_at`: the verdict, or 0 when the frame is as it was and somebody else's.
 INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   __u32 zero = 0;
@@ -553,15 +591,19 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
         !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_within_rate(ctx, how, &place, key.name))
       return 0;
     verdict = reply(ctx, &place, &cut, all->body, LONG_BODY_BYTES);
-    if (verdict == XDP_TX)
+    if (verdict == XDP_TX) {
       count_answer(&place, &all->head, &cut, type);
+      sample(how, question, found->seat);
+    }
     return verdict;
   }
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
       !choose(&place, &found->head, found->cuts, 1, &cut) || !is_within_rate(ctx, how, &place, key.name))
     return 0;
   verdict = reply(ctx, &place, &cut, found->body, SHORT_BODY_BYTES);
-  if (verdict == XDP_TX)
+  if (verdict == XDP_TX) {
     count_answer(&place, &found->head, &cut, type);
+    sample(how, question, found->seat);
+  }
   return verdict;
 }
