@@ -10,9 +10,9 @@
 // compressed follows from its being, in lower case, octet for octet the one that is stored. A length octet is at most 63
 // and so no letter, which is why the whole can be folded as text.
 //
-// What the verifier is asked for: bounded loops (Linux 5.3), bpf_xdp_adjust_tail that grows (5.8), bpf_xdp_load_bytes and
-// bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise it would keep the bounds
-// which each end of the loop gave it, and what follows be looked at once for each.
+// What the verifier is asked for: bpf_xdp_adjust_head (Linux 4.10), bounded loops (5.3), bpf_xdp_adjust_tail that grows (5.8),
+// bpf_xdp_load_bytes and bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise
+// it would keep the bounds which each end of the loop gave it, and what follows be looked at once for each.
 //
 // Names may come and go while the program answers: user space waits for who runs between one step and the next, so that
 // nobody finds the entry for all other types who has missed that of a type, and no entry is used again that is still read.
@@ -28,6 +28,7 @@ enum {
   OPT_BYTES = 11,
   PLAIN_BYTES = 512,
   MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + FIXED_BYTES + OPT_BYTES,
+  BEFORE_BYTES = 14 + 4 + 40 + 8, // of the largest headers in front of a message
   SHORT_NAME_WORDS = 6,
   SHORT_BODY_BYTES = 88,
   LONG_NAME_WORDS = 32,
@@ -101,6 +102,7 @@ struct question {
   // four octets of zero, the message, so that its name begins with a word, and zero behind it
   __u64 words[1 + (4 + MESSAGE_BYTES) / 8 + 1];
   __u64 lower[LONG_NAME_WORDS]; // the name
+  __u8 before[BEFORE_BYTES]; // what stands in front of the message, while it is moved
   __u64 draw; // the last random number of this processor
   __u32 skip; // answers before the next sample
   __u8 name_bytes;
@@ -376,15 +378,35 @@ INLINE int write_headers(struct xdp_md *ctx, const struct place *place, const st
   return XDP_TX;
 }
 
+// Makes the frame longer or shorter at its end, or, where the driver has left no room there, longer in front, with everything up to
+// the question's end moved there. 0: the frame is as it was; negative: it is not, and cannot be used.
+INLINE int make_room(struct xdp_md *ctx, const struct place *place, struct question *question, __u32 frame_bytes) {
+  long had_bytes = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+  OPAQUE(had_bytes);
+  int more = (int)frame_bytes - (int)had_bytes;
+  if (!bpf_xdp_adjust_tail(ctx, more))
+    return 1;
+  if (more <= 0 || bpf_xdp_adjust_head(ctx, -more))
+    return 0;
+  __u32 message = HEADER_BYTES + *(volatile __u8 *)&question->name_bytes + FIXED_BYTES;
+  __u32 before = place->message;
+  OPAQUE(before);
+  if (before < 1 || before > BEFORE_BYTES || bpf_xdp_load_bytes(ctx, more, question->before, before) ||
+      bpf_xdp_store_bytes(ctx, 0, question->before, before) ||
+      bpf_xdp_store_bytes(ctx, place->message, (__u8 *)question->words + 4, message))
+    return -1;
+  return 1;
+}
+
 // Turns the question round with one of the cuts of a body of at most `most` octets; 0 when the frame is as it was.
-INLINE int reply(struct xdp_md *ctx, const struct place *place, const struct cut *cut, const void *body, __u32 most) {
+INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question *question, const struct cut *cut,
+                 const void *body, __u32 most) {
   __u32 opt_bytes = place->edns_bytes ? OPT_BYTES : 0;
   __u32 body_at = place->message + HEADER_BYTES + place->name_bytes + FIXED_BYTES;
   __u32 frame_bytes = body_at + cut->bytes + opt_bytes;
-  long had_bytes = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
-  OPAQUE(had_bytes);
-  if (bpf_xdp_adjust_tail(ctx, (int)frame_bytes - (int)had_bytes))
-    return 0;
+  int room = make_room(ctx, place, question, frame_bytes);
+  if (room <= 0)
+    return room ? XDP_DROP : 0;
   __u64 sum = place->sum + placed(cut->sum, place->name_bytes);
   // 1 to `most`, in a way that the verifier of 6.1 follows, too
   __u32 below = cut->bytes - 1;
@@ -590,7 +612,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
     if (!all || !same_name(question, &all->head, all->name, LONG_NAME_WORDS) ||
         !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_within_rate(ctx, how, &place, key.name))
       return 0;
-    verdict = reply(ctx, &place, &cut, all->body, LONG_BODY_BYTES);
+    verdict = reply(ctx, &place, question, &cut, all->body, LONG_BODY_BYTES);
     if (verdict == XDP_TX) {
       count_answer(&place, &all->head, &cut, type);
       sample(how, question, found->seat);
@@ -600,7 +622,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
       !choose(&place, &found->head, found->cuts, 1, &cut) || !is_within_rate(ctx, how, &place, key.name))
     return 0;
-  verdict = reply(ctx, &place, &cut, found->body, SHORT_BODY_BYTES);
+  verdict = reply(ctx, &place, question, &cut, found->body, SHORT_BODY_BYTES);
   if (verdict == XDP_TX) {
     count_answer(&place, &found->head, &cut, type);
     sample(how, question, found->seat);

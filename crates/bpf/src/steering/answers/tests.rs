@@ -535,7 +535,7 @@ fn a_generation_that_is_not_in_force_any_more_is_not_changed() {
 /// too short to be hit here.
 #[test]
 fn nobody_sees_half_a_name_while_it_goes_or_comes() {
-    const CHANGES: usize = 300;
+    const CHANGES: usize = 60;
     // of one size, so that the memory of what goes is what comes next is put into
     let all = some(&[20, 22, 24]);
     let mut bed = Bed::new(all.clone());
