@@ -10,9 +10,12 @@
 // compressed follows from its being, in lower case, octet for octet the one that is stored. A length octet is at most 63
 // and so no letter, which is why the whole can be folded as text.
 //
-// What the verifier is asked for: bounded loops (Linux 5.3), bpf_xdp_adjust_tail that grows (5.8), bpf_xdp_load_bytes and
-// bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise it would keep the bounds
-// which each end of the loop gave it, and what follows be looked at once for each.
+// What the verifier is asked for: bpf_xdp_adjust_head (Linux 4.10), bounded loops (5.3), bpf_xdp_adjust_tail that grows (5.8),
+// bpf_xdp_load_bytes and bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise
+// it would keep the bounds which each end of the loop gave it, and what follows be looked at once for each.
+//
+// Names may come and go while the program answers: user space waits for who runs between one step and the next, so that
+// nobody finds the entry for all other types who has missed that of a type, and no entry is used again that is still read.
 
 // Flags of an entry. NOT_ANY, NOT_DS: though it is for all types that the name does not have, it is not for these. LONG: it
 // is only the place of one among the long ones.
@@ -25,6 +28,7 @@ enum {
   OPT_BYTES = 11,
   PLAIN_BYTES = 512,
   MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + FIXED_BYTES + OPT_BYTES,
+  BEFORE_BYTES = 14 + 4 + 40 + 8, // of the largest headers in front of a message
   SHORT_NAME_WORDS = 6,
   SHORT_BODY_BYTES = 88,
   LONG_NAME_WORDS = 32,
@@ -38,6 +42,8 @@ enum {
   TYPE_ANY = 255,
   HOPS = 64,
   ACCOUNTS_A_LINE = 4,
+  HEATS_A_PAGE = 1024,
+  ANSWERS_A_SAMPLE = 16,
   SECOND_NS = 1000000000,
 };
 
@@ -50,7 +56,7 @@ struct answering {
   __u16 edns_bytes; // the largest answer, which is what we announce
   __u16 most_v4, most_v6; // octets of a message that a frame carries
   __u8 partial; // an answer may go out for a question whose checksum was left to a device
-  __u8 zero;
+  __u8 sampled; // it is counted how often names are asked for
 };
 
 struct answer_key {
@@ -79,7 +85,7 @@ struct answer_head {
 struct short_answer {
   struct answer_head head;
   struct cut cuts[1];
-  __u32 zero;
+  __u32 seat; // of its name among the heats
   __u64 name[SHORT_NAME_WORDS];
   __u8 body[SHORT_BODY_BYTES];
 };
@@ -96,6 +102,9 @@ struct question {
   // four octets of zero, the message, so that its name begins with a word, and zero behind it
   __u64 words[1 + (4 + MESSAGE_BYTES) / 8 + 1];
   __u64 lower[LONG_NAME_WORDS]; // the name
+  __u8 before[BEFORE_BYTES]; // what stands in front of the message, while it is moved
+  __u64 draw; // the last random number of this processor
+  __u32 skip; // answers before the next sample
   __u8 name_bytes;
 };
 
@@ -109,6 +118,11 @@ struct account {
 
 struct accounts {
   struct account of[ACCOUNTS_A_LINE];
+};
+
+// How often names were asked for, by seat: samples, which wrap.
+struct heats {
+  __u32 of[HEATS_A_PAGE];
 };
 
 struct {
@@ -149,6 +163,15 @@ struct {
   __type(key, __u32);
   __type(value, struct accounts);
 } limits SEC(".maps");
+
+// All processors write to one place, and of two that do so at once one may be lost: what they write is a sample anyway, and a place
+// for each of them would be megabytes for each of them.
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct heats);
+} heats SEC(".maps");
 
 // Questions by type, the last place for all the others.
 struct {
@@ -355,15 +378,35 @@ INLINE int write_headers(struct xdp_md *ctx, const struct place *place, const st
   return XDP_TX;
 }
 
+// Makes the frame longer or shorter at its end, or, where the driver has left no room there, longer in front, with everything up to
+// the question's end moved there. 0: the frame is as it was; negative: it is not, and cannot be used.
+INLINE int make_room(struct xdp_md *ctx, const struct place *place, struct question *question, __u32 frame_bytes) {
+  long had_bytes = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+  OPAQUE(had_bytes);
+  int more = (int)frame_bytes - (int)had_bytes;
+  if (!bpf_xdp_adjust_tail(ctx, more))
+    return 1;
+  if (more <= 0 || bpf_xdp_adjust_head(ctx, -more))
+    return 0;
+  __u32 message = HEADER_BYTES + *(volatile __u8 *)&question->name_bytes + FIXED_BYTES;
+  __u32 before = place->message;
+  OPAQUE(before);
+  if (before < 1 || before > BEFORE_BYTES || bpf_xdp_load_bytes(ctx, more, question->before, before) ||
+      bpf_xdp_store_bytes(ctx, 0, question->before, before) ||
+      bpf_xdp_store_bytes(ctx, place->message, (__u8 *)question->words + 4, message))
+    return -1;
+  return 1;
+}
+
 // Turns the question round with one of the cuts of a body of at most `most` octets; 0 when the frame is as it was.
-INLINE int reply(struct xdp_md *ctx, const struct place *place, const struct cut *cut, const void *body, __u32 most) {
+INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question *question, const struct cut *cut,
+                 const void *body, __u32 most) {
   __u32 opt_bytes = place->edns_bytes ? OPT_BYTES : 0;
   __u32 body_at = place->message + HEADER_BYTES + place->name_bytes + FIXED_BYTES;
   __u32 frame_bytes = body_at + cut->bytes + opt_bytes;
-  long had_bytes = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
-  OPAQUE(had_bytes);
-  if (bpf_xdp_adjust_tail(ctx, (int)frame_bytes - (int)had_bytes))
-    return 0;
+  int room = make_room(ctx, place, question, frame_bytes);
+  if (room <= 0)
+    return room ? XDP_DROP : 0;
   __u64 sum = place->sum + placed(cut->sum, place->name_bytes);
   // 1 to `most`, in a way that the verifier of 6.1 follows, too
   __u32 below = cut->bytes - 1;
@@ -522,6 +565,23 @@ INLINE void count_answer(const struct place *place, const struct answer_head *he
   add_one(&zone_answers, 2 * head->zone + (head->nxdomain != 0));
 }
 
+// Counts one of ANSWERS_A_SAMPLE answers on average for its name's seat. At random, since questions may come in a pattern.
+INLINE void sample(const struct answering *how, struct question *question, __u32 seat) {
+  if (!how->sampled)
+    return;
+  if (question->skip) {
+    question->skip -= 1;
+    return;
+  }
+  __u64 draw = question->draw * 0x5851f42d4c957f2d + (how->seed | 1);
+  question->draw = draw;
+  question->skip = (draw >> 33) % (2 * ANSWERS_A_SAMPLE - 1);
+  __u32 page = seat / HEATS_A_PAGE;
+  struct heats *of_page = bpf_map_lookup_elem(&heats, &page);
+  if (of_page)
+    of_page->of[seat % HEATS_A_PAGE] += 1;
+}
+
 // Answers the datagram whose network header is at `ip_at`: the verdict, or 0 when the frame is as it was and somebody else's.
 INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   __u32 zero = 0;
@@ -552,16 +612,20 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
     if (!all || !same_name(question, &all->head, all->name, LONG_NAME_WORDS) ||
         !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_within_rate(ctx, how, &place, key.name))
       return 0;
-    verdict = reply(ctx, &place, &cut, all->body, LONG_BODY_BYTES);
-    if (verdict == XDP_TX)
+    verdict = reply(ctx, &place, question, &cut, all->body, LONG_BODY_BYTES);
+    if (verdict == XDP_TX) {
       count_answer(&place, &all->head, &cut, type);
+      sample(how, question, found->seat);
+    }
     return verdict;
   }
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
       !choose(&place, &found->head, found->cuts, 1, &cut) || !is_within_rate(ctx, how, &place, key.name))
     return 0;
-  verdict = reply(ctx, &place, &cut, found->body, SHORT_BODY_BYTES);
-  if (verdict == XDP_TX)
+  verdict = reply(ctx, &place, question, &cut, found->body, SHORT_BODY_BYTES);
+  if (verdict == XDP_TX) {
     count_answer(&place, &found->head, &cut, type);
+    sample(how, question, found->seat);
+  }
   return verdict;
 }

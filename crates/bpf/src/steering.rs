@@ -7,7 +7,9 @@
 mod answers;
 mod counts;
 
-pub use answers::{Answer, Answered, Answers, AnswersConfig, Cut, Fill, Which};
+pub use answers::{
+    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Cut, Fill, Given, Name, Put, Size, Which,
+};
 pub use counts::Counts;
 
 use crate::capability::{CAP_BPF, CAP_NET_ADMIN, Capability, missing, missing_of};
@@ -281,6 +283,7 @@ impl Steering {
             .map_max_entries("short_answers", short)
             .map_max_entries("long_answers", long)
             .map_max_entries("limits", config.answers.as_ref().map_or(1, |answers| answers.accounts(config.queues)))
+            .map_max_entries("heats", config.answers.as_ref().map_or(1, AnswersConfig::heat_pages))
             .map_max_entries("zone_answers", config.answers.as_ref().map_or(2, |answers| 2 * answers.zones.max(1)))
             .map_max_entries("sockets", config.queues.max(1))
             .map_max_entries("taken", config.taken.max(1))

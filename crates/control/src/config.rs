@@ -111,7 +111,7 @@ pub struct DnsOptions {
     /// sockets); default: auto
     #[arg(long, value_name = "WORD")]
     pub tier: Option<Tier>,
-    /// With --tier driver, most names whose answers are given to it; default: 65536
+    /// With --tier driver, most names whose answers are given to it, which are those asked for most; default: 65536
     #[arg(long, value_name = "N")]
     pub driver_names: Option<Within<1, 4_000_000>>,
     /// DNS cookies (RFC 7873): on or off

@@ -5,15 +5,23 @@
 //! tables, and the program goes on with the new answers ([`Driver::prepare`], [`Driver::stop`], [`Prepared::start`]). In
 //! between our own stack answers everything.
 //!
-//! Which names the driver has when there are more than may be is left to chance: the order of the table, which its seed decides.
+//! Of more names than the driver may have, it has the hottest ([`choice`]); at the start, before anybody has asked, those that
+//! come first in the table. A thread looks once a second what was asked for and exchanges names ([`hot`]).
 //! Memory: the kernel has each answer once an interface, during a reload those of the old zones beside those of the new.
 
+mod choice;
+mod hot;
+
+use base::Counter;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
-use bpf::steering::{Answer, Answers, Cut, Fill, SteeringError, Which};
+use bpf::steering::{Answer, Answers, AnswersConfig, Cut, Fill, Given, Name, Put, Size, Which};
+use choice::Choice;
 use dns::Tables;
-use dns::fixed::{Counted, Elsewhere, Fixed, For};
-use std::sync::{Arc, Mutex, PoisonError};
+use dns::fixed::{self, Counted, Elsewhere, Fixed, For};
+use dns::hot::Exchange;
+use hot::Hot;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The program of one interface.
 #[derive(Debug)]
@@ -29,50 +37,102 @@ pub(crate) struct Driver {
     interfaces: Vec<Interface>,
     udp_bytes: u16,
     tables: Arc<Publisher<Tables>>,
+    /// where the serving threads' sketches are
+    watched: Vec<Arc<Exchange>>,
+    /// for the sketches
+    seed: u64,
+    /// what changes by heat: there while the programs answer, from the tables that are published
+    hot: Mutex<Option<Hot>>,
+    /// it is there now
+    begun: Condvar,
+    counters: Counters,
     /// who counts, does so alone: figures that were read earlier must not be taken over later
     counting: Mutex<()>,
 }
 
+/// What the programs have; written by who holds [`Driver::hot`].
+#[derive(Debug, Default)]
+struct Counters {
+    names: Counter,
+    promoted: Counter,
+    demoted: Counter,
+}
+
 /// Answers that are in the kernel, and not given yet.
 #[derive(Debug)]
-pub(crate) struct Prepared(Vec<Fill>);
+pub(crate) struct Prepared {
+    driver: Arc<Driver>,
+    config: AnswersConfig,
+    fills: Vec<Fill>,
+    choice: Choice,
+    /// no name is left out for want of room
+    complete: bool,
+}
 
 impl Driver {
-    /// None when no interface has such a program.
+    /// None when no interface has such a program. `watched` are the exchanges of all threads that answer what these leave, `seed`
+    /// keys their sketches.
     pub(crate) fn new(
         programs: Vec<(String, Answers)>,
         udp_bytes: u16,
         tables: &Arc<Publisher<Tables>>,
+        watched: Vec<Arc<Exchange>>,
+        seed: u64,
     ) -> Option<Arc<Driver>> {
         let with = |(name, answers)| Interface { name, answers, counted: Elsewhere::default() };
         let interfaces: Vec<_> = programs.into_iter().map(with).collect();
-        let tables = tables.clone();
-        (!interfaces.is_empty()).then(|| Arc::new(Driver { interfaces, udp_bytes, tables, counting: Mutex::new(()) }))
+        let driver = Driver {
+            interfaces,
+            udp_bytes,
+            tables: tables.clone(),
+            watched,
+            seed,
+            hot: Mutex::new(None),
+            begun: Condvar::new(),
+            counters: Counters::default(),
+            counting: Mutex::new(()),
+        };
+        (!driver.interfaces.is_empty()).then(|| Arc::new(driver))
     }
 
-    /// Puts the answers of `tables` in, of as many names as there is room for.
+    /// Who changes what is answered from. A round of changes that panicked has ended ([`hot`]).
+    fn lock(&self) -> MutexGuard<'_, Option<Hot>> {
+        self.hot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the answers of `tables` in, of as many names as there is room for: of those that the driver has now, as far as they
+    /// are there, the hottest first, and then of others.
     ///
     /// # Errors
     /// The kernel's, in one line; nothing stays then.
-    pub(crate) fn prepare(&self, tables: &Tables) -> Result<Prepared, String> {
-        let failed = |name: &str, error: &SteeringError| format!("{name}: the driver cannot be given answers: {error}");
-        let mut fills = Vec::new();
-        for Interface { name, answers, .. } in &self.interfaces {
-            let (mut fill, mut names) = (answers.fill(), 0);
-            for fixed in tables.fixed() {
-                names += usize::from(put(&mut fill, fixed, self.udp_bytes).map_err(|error| failed(name, &error))?);
+    pub(crate) fn prepare(self: &Arc<Self>, tables: &Tables) -> Result<Prepared, String> {
+        let kept = self.lock().as_ref().map_or_else(Vec::new, |hot| hot.carried(&self.tables.current(), tables));
+        let config = self.interfaces[0].answers.config();
+        let fills = self.interfaces.iter().map(|interface| interface.answers.fill()).collect();
+        let choice = Choice::new(config.names, config.room());
+        let mut prepared = Prepared { driver: self.clone(), config, fills, choice, complete: true };
+        let others = tables.fixed().map(|name| (name, 0.0));
+        for (name, heat) in kept.into_iter().chain(others) {
+            if prepared.choice.has(name.id()) {
+                continue;
             }
-            tracing::info!("{name}: the driver has the answers of {names} of {} names", tables.names());
-            fills.push(fill);
+            let Some(seat) = prepared.choice.next_seat() else {
+                prepared.complete = false;
+                break;
+            };
+            prepared.put(name, heat, seat)?;
         }
-        Ok(Prepared(fills))
+        tracing::info!("the driver has the answers of {} of {} names", prepared.choice.len(), tables.names());
+        Ok(prepared)
     }
 
-    /// Has the programs answer nothing; when this has returned, no answer of theirs leaves.
+    /// Has the programs answer nothing; when this has returned, no answer of theirs leaves, and none is put in.
     ///
     /// # Errors
     /// The kernel's, in one line.
     pub(crate) fn stop(&self) -> Result<(), String> {
+        *self.lock() = None;
+        self.counters.names.set(0);
         let stopped = |Interface { name, answers, .. }: &Interface| {
             answers.stop().map_err(|error| format!("{name}: the driver cannot be stopped: {error}"))
         };
@@ -95,54 +155,85 @@ impl Driver {
 }
 
 impl Prepared {
-    /// Has the programs answer.
+    fn put(&mut self, name: Fixed<'_>, heat: f32, seat: u32) -> Result<(), String> {
+        let Prepared { driver, config, fills, choice, complete } = self;
+        let entries = Entries::of(name, driver.udp_bytes);
+        let (mut put, answers) = (Put::Done, entries.list());
+        let with = Name { seat, name: name.wire(), answers: &answers };
+        for (fill, Interface { name, .. }) in fills.iter_mut().zip(&driver.interfaces) {
+            let failed = |error| format!("{name}: the driver cannot be given answers: {error}");
+            // the same at each, since all are told the same
+            put = fill.put(&with).map_err(failed)?;
+        }
+        match put {
+            Put::Done => choice.sit(name.id(), heat, config.size(name.wire(), &answers)),
+            Put::NoRoom => *complete = false,
+            Put::Unfit => {}
+        }
+        Ok(())
+    }
+
+    /// Has the programs answer. The tables of these answers are published by now, and no serving thread has others.
     ///
     /// # Errors
     /// The kernel's, in one line.
     pub(crate) fn start(self) -> Result<(), String> {
-        let started = |fill: Fill| fill.start().map_err(|error| format!("the driver does not answer: {error}"));
-        self.0.into_iter().try_for_each(started)
+        let Prepared { driver, fills, choice, complete, .. } = self;
+        let started =
+            |fill: Fill| fill.start(!complete).map_err(|error| format!("the driver does not answer: {error}"));
+        let given: Vec<Given> = fills.into_iter().map(started).collect::<Result<_, _>>()?;
+        driver.counters.names.set(choice.len() as u64);
+        *driver.lock() = Some(Hot::new(given, choice, complete, driver.tables.version()));
+        driver.begun.notify_all();
+        Ok(())
     }
 }
 
-/// Puts the answers of one name in, where there is room.
-fn put(fill: &mut Fill, name: Fixed<'_>, udp_bytes: u16) -> Result<bool, SteeringError> {
-    let answers = name.answers(udp_bytes);
-    let cuts = |answer: &dns::fixed::Answer| -> Vec<Cut> {
-        let cut = |&dns::fixed::Cut { bytes, answer, authority, additional, truncated }: &_| Cut {
-            bytes,
-            answer,
-            authority,
-            additional,
-            truncated,
+/// All answers of a name.
+struct Entries {
+    answers: Vec<(For, Option<fixed::Answer>)>,
+    /// of each, as the program wants them
+    cuts: Vec<Vec<Cut>>,
+}
+
+impl Entries {
+    fn of(name: Fixed<'_>, udp_bytes: u16) -> Entries {
+        let answers = name.answers(udp_bytes);
+        let cuts = |answer: &fixed::Answer| -> Vec<Cut> {
+            let cut = |&fixed::Cut { bytes, answer, authority, additional, truncated }: &_| Cut {
+                bytes,
+                answer,
+                authority,
+                additional,
+                truncated,
+            };
+            answer.cuts.iter().map(cut).collect()
         };
-        answer.cuts.iter().map(cut).collect()
-    };
-    let cuts: Vec<_> = answers.iter().map(|(_, answer)| answer.as_ref().map(cuts).unwrap_or_default()).collect();
-    let mut entries = Vec::with_capacity(answers.len());
-    for ((of, answer), cuts) in answers.iter().zip(&cuts) {
-        let which = match *of {
-            For::Type(rtype) => Which::Type(rtype.0),
-            // without the answer to all others nothing is taken for one of them
-            For::Others { .. } if answer.is_none() => continue,
-            For::Others { but_any, but_ds } => Which::Others { but_any, but_ds },
-        };
-        entries.push((
-            which,
-            match answer {
-                Some(answer) => Answer {
-                    nxdomain: answer.nxdomain,
-                    authoritative: answer.authoritative,
-                    zone: answer.zone,
-                    body: &answer.body,
-                    cuts,
-                },
+        let cuts = answers.iter().map(|(_, answer)| answer.as_ref().map(cuts).unwrap_or_default()).collect();
+        Entries { answers, cuts }
+    }
+
+    /// As the program wants them.
+    fn list(&self) -> Vec<(Which, Answer<'_>)> {
+        let mut list = Vec::with_capacity(self.answers.len());
+        for ((of, answer), cuts) in self.answers.iter().zip(&self.cuts) {
+            let which = match *of {
+                For::Type(rtype) => Which::Type(rtype.0),
+                // without the answer to all others nothing is taken for one of them
+                For::Others { .. } if answer.is_none() => continue,
+                For::Others { but_any, but_ds } => Which::Others { but_any, but_ds },
+            };
+            let answer = match answer {
+                Some(fixed::Answer { nxdomain, authoritative, zone, body, .. }) => {
+                    Answer { nxdomain: *nxdomain, authoritative: *authoritative, zone: *zone, body, cuts }
+                }
                 // left to the socket
                 None => Answer { nxdomain: false, authoritative: false, zone: 0, body: &[], cuts: &[] },
-            },
-        ));
+            };
+            list.push((which, answer));
+        }
+        list
     }
-    fill.put(name.wire(), &entries)
 }
 
 impl Report for Driver {
@@ -150,12 +241,25 @@ impl Report for Driver {
         self.count();
         for Interface { name, answers, counted } in &self.interfaces {
             counted.stats().report(show);
-            let (short, long) = answers.entries();
+            let Size { short, long } = answers.entries();
             for (kind, value) in [("short", short), ("long", long)] {
                 let labels = [("interface", name.as_str()), ("size", kind)];
                 let help = "answers that the driver has";
                 show(Figure { name: "dns_driver_answers", help, gauge: true, labels: &labels, value: value as u64 });
             }
+        }
+        let Counters { names, promoted, demoted } = &self.counters;
+        for (name, help, gauge, counter) in [
+            ("dns_driver_names", "names that the driver has", true, names),
+            (
+                "dns_driver_promoted_total",
+                "names that the driver was given, since they were asked for most",
+                false,
+                promoted,
+            ),
+            ("dns_driver_demoted_total", "names taken from the driver again for others", false, demoted),
+        ] {
+            show(Figure { name, help, gauge, labels: &[], value: counter.get() });
         }
     }
 }

@@ -258,7 +258,12 @@ impl Opened {
     /// How many threads will serve, over all engines.
     pub(crate) fn engine_threads(&self) -> usize {
         let of_sockets = self.sockets.as_ref().map_or(0, |_| self.socket_threads);
-        of_sockets + self.xdp.as_ref().map_or(0, xdp::Opened::threads)
+        of_sockets + self.xdp_threads()
+    }
+
+    /// Of those the ones of AF_XDP.
+    pub(crate) fn xdp_threads(&self) -> usize {
+        self.xdp.as_ref().map_or(0, xdp::Opened::threads)
     }
 
     /// Every kernel socket.
@@ -307,7 +312,7 @@ impl Opened {
             // where threads come and go, one may come to have all connections
             let share = if settings.threads == Threads::Elastic { 1 } else { threads };
             let tcp = limits::on_stack(settings, &self.listeners, share, plan.secret());
-            let services = plan.maker(threads, tcp.is_some());
+            let services = plan.maker(threads, tcp.is_some()).watched();
             let stack = xdp::stack_config(settings, &self.listeners, tcp, plan.seed());
             let xdp = xdp.start(settings, stack, services, registry).map_err(|error| cannot("AF_XDP", error))?;
             running.threads += threads;

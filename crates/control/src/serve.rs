@@ -347,12 +347,14 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     apps.seats().stats().for_each(|stats| registry.add(stats));
     apps.seats().status().for_each(|status| registry.add(status));
     let (programs, plan) = (opened.answers(), plan.map_err(no_entropy)?);
-    let plan = if programs.is_empty() { plan } else { plan.behind_driver() };
+    let plan = if programs.is_empty() { plan } else { plan.behind_driver(opened.xdp_threads()) };
     let running = Arc::new(opened.start(settings, &plan, &registry)?);
     let driver = settings.dns.as_ref().zip(published.tables.as_ref());
-    let driver = driver.and_then(|(dns, tables)| Driver::new(programs, dns.edns_size, tables));
+    let watched = plan.exchanges().to_vec();
+    let driver = driver.and_then(|(dns, tables)| Driver::new(programs, dns.edns_size, tables, watched, plan.seed()));
     if let (Some(driver), Some(tables)) = (&driver, &published.tables) {
         driver.prepare(&tables.current()).and_then(Prepared::start).map_err(Error::environment)?;
+        driver.start_choosing().map_err(thread)?;
         registry.add(driver.clone());
     }
     let apps = apps.start()?;

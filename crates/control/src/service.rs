@@ -16,6 +16,7 @@ use base::publish::Publisher;
 use base::{BURST_FRAMES, Instant};
 use dns::Tables;
 use dns::cookie::{self, Secrets};
+use dns::hot::Exchange;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -430,6 +431,8 @@ pub(crate) struct Plan {
     apps: Seats,
     access_log: Option<Arc<AccessLog>>,
     registry: Arc<Registry>,
+    /// a thread of AF_XDP each, where the driver answers in front of them
+    exchanges: Arc<[Arc<Exchange>]>,
     seed: u64,
     secret: [u64; 2],
 }
@@ -445,6 +448,8 @@ pub(crate) struct Maker {
     echo_stats: Arc<[Arc<echo::Stats>]>,
     /// of this engine's threads among those of all
     first_seat: usize,
+    /// the driver wants to know what these threads are asked for
+    watched: bool,
 }
 
 impl Plan {
@@ -471,19 +476,27 @@ impl Plan {
             apps,
             access_log,
             registry,
+            exchanges: Arc::default(),
             seed: u64::from_ne_bytes(random()?),
             secret: [u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)],
         })
     }
 
-    /// With the driver in front, which has its share of the rates of what it answers.
-    pub(crate) fn behind_driver(mut self) -> Plan {
+    /// With the driver in front of so many threads of AF_XDP. It has its share of the rates of what it answers, and wants to know what
+    /// is asked for.
+    pub(crate) fn behind_driver(mut self, threads: usize) -> Plan {
+        self.exchanges = (0..threads).map(|_| Arc::default()).collect();
         if let Some(rrl) = self.dns.as_mut().and_then(|dns| dns.rrl.as_mut()) {
             for rate in [&mut rrl.responses_per_second, &mut rrl.referrals_per_second, &mut rrl.nodata_per_second] {
                 *rate -= driver_share(*rate);
             }
         }
         self
+    }
+
+    /// Where the threads of AF_XDP leave which names they are asked for.
+    pub(crate) fn exchanges(&self) -> &[Arc<Exchange>] {
+        &self.exchanges
     }
 
     /// For the stacks' random delays.
@@ -520,7 +533,7 @@ impl Plan {
         let kv_stats = self.kv_counted(if plan.kv.is_some() { threads } else { 0 });
         let echo_stats = self.counted(if plan.echo.is_some() { threads } else { 0 });
         let first_seat = self.apps.take(threads);
-        Maker { plan, dns_stats, web_stats, kv_stats, echo_stats, first_seat }
+        Maker { plan, dns_stats, web_stats, kv_stats, echo_stats, first_seat, watched: false }
     }
 
     /// New blocks of counters of the key-value store, which clients may ask for too.
@@ -614,11 +627,20 @@ fn echo_options(echo: &Echo) -> echo::Options {
 }
 
 impl Maker {
+    /// For the engine behind the driver, if there is one.
+    pub(crate) fn watched(self) -> Maker {
+        Maker { watched: true, ..self }
+    }
+
     /// One thread's services, which go on with the counters of those before them.
     pub(crate) fn make(&self, thread: usize) -> Composed {
         let Plan { division, published, dns, web, kv, echo, access_log, .. } = &self.plan;
         let dns = published.tables.as_ref().zip(dns.as_ref()).map(|(tables, options)| {
-            dns::Server::with_stats(tables.reader(), options.clone(), self.dns_stats[thread].clone())
+            let server = dns::Server::with_stats(tables.reader(), options.clone(), self.dns_stats[thread].clone());
+            match self.plan.exchanges.get(thread).filter(|_| self.watched) {
+                Some(exchange) => server.watched(exchange.clone()),
+                None => server,
+            }
         });
         let web = published.site.as_ref().zip(web.as_ref()).map(|(site, options)| {
             let records = access_log.as_ref().map(|log| log.records());

@@ -68,6 +68,10 @@ pub enum For {
     },
 }
 
+/// The number of a name that exists. It means the name in the tables that it is of, and nothing in others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameId(pub(crate) u32);
+
 /// A name that exists, with all of its answers.
 #[derive(Clone, Copy)]
 pub struct Fixed<'t> {
@@ -82,6 +86,11 @@ impl std::fmt::Debug for Fixed<'_> {
 }
 
 impl<'t> Fixed<'t> {
+    /// The name's number.
+    pub fn id(&self) -> NameId {
+        NameId(self.entry.unit)
+    }
+
     /// The name, in lower case and wire form.
     pub fn wire(&self) -> &'t [u8] {
         self.entry.wire()
@@ -110,6 +119,17 @@ impl Tables {
     pub fn fixed(&self) -> impl Iterator<Item = Fixed<'_>> {
         let entries = self.entries().filter(|entry| !entry.has(flag::PHANTOM | flag::DEPENDS));
         entries.map(|entry| Fixed { tables: self, entry })
+    }
+
+    /// The name of a number that these tables gave.
+    pub fn fixed_of_id(&self, id: NameId) -> Fixed<'_> {
+        Fixed { tables: self, entry: self.entry(id.0) }
+    }
+
+    /// The name, in any letter case, if it is among [`Tables::fixed`].
+    pub fn fixed_of_name(&self, name: NameRef<'_>) -> Option<Fixed<'_>> {
+        let entry = self.lookup(name.as_wire()).filter(|entry| !entry.has(flag::PHANTOM | flag::DEPENDS))?;
+        Some(Fixed { tables: self, entry })
     }
 
     /// The answer of a fixed form to one question, for a name that need not exist. `udp_bytes` as for [`Fixed::answers`].

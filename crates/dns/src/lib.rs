@@ -16,6 +16,7 @@ mod chaos;
 mod compose;
 pub mod cookie;
 pub mod fixed;
+pub mod hot;
 mod key;
 mod ledger;
 mod question;

@@ -12,6 +12,7 @@ use crate::block::{self, Block, UNIT_BYTES};
 use crate::chaos;
 use crate::compose::{Composer, NAME_AT};
 use crate::cookie::{self, Baker};
+use crate::hot::{Exchange, Watch};
 use crate::ledger::Row;
 use crate::question::{self, Ask, DropReason, Edns, Verdict};
 use crate::reference::{self, rcode};
@@ -106,6 +107,7 @@ pub struct Server {
     pending: Box<[Pending; BURST_FRAMES]>,
     names: Names,
     retained: Option<Retained>,
+    watch: Option<Watch>,
     pub(crate) core: Core,
     pub(crate) connections: Connections,
 }
@@ -170,6 +172,7 @@ impl Server {
             pending: Box::new([idle; BURST_FRAMES]),
             names: vec![[0; 256]; names].into(),
             retained,
+            watch: None,
             connections: Connections::new(&options.tcp, options.threads),
             core: Core {
                 limiter: options.rrl.as_ref().map(|config| Limiter::new(config, options.threads, options.seed)),
@@ -177,6 +180,13 @@ impl Server {
                 shared: Shared { baker: options.cookies.as_ref().map(Baker::new), tables, options, stats, zones },
             },
         }
+    }
+
+    /// The same server, which counts the names that it is asked for in the sketches that it finds there.
+    pub fn watched(mut self, exchange: Arc<Exchange>) -> Server {
+        let seed = self.core.shared.options.seed;
+        self.watch = Some(Watch::new(exchange, seed));
+        self
     }
 
     /// This thread's counters.
@@ -204,7 +214,7 @@ impl Server {
     /// The three stages with retained answers: what is expected there is asked for instead of the tables' memory.
     #[inline(never)]
     fn retained(&mut self, now: Instant, burst: &mut [Datagram<'_>]) {
-        let Server { pending, names, retained, core, .. } = self;
+        let Server { pending, names, retained, watch, core, .. } = self;
         let Some(retained) = retained else { return };
         let tables: &Tables = &core.shared.tables;
         let mut absent = 0u64;
@@ -226,7 +236,12 @@ impl Server {
         for (n, (slot, datagram)) in pending.iter().zip(burst).enumerate() {
             let from = From { now, peer: datagram.addresses.peer.ip(), stream: false };
             match core.answer_retained(from, slot, names.get(n), retained, retained.hashes[n], datagram) {
-                Ok(bytes) => datagram.reply(bytes),
+                Ok(bytes) => {
+                    if let Some(watch) = watch {
+                        watch.answered(&core.shared.tables, &slot.verdict, &slot.key, datagram.buffer());
+                    }
+                    datagram.reply(bytes);
+                }
                 Err(reason) => core.shared.stats.dropped(reason),
             }
         }
@@ -261,6 +276,9 @@ impl Drop for Server {
 
 impl Service for Server {
     fn cycle(&mut self, _now: Instant) {
+        if let Some(watch) = &mut self.watch {
+            watch.cycle();
+        }
         if let Some(baker) = &mut self.core.shared.baker {
             baker.refresh();
         }
@@ -283,13 +301,18 @@ impl Service for Server {
                     self.core.shared.tables.prefetch_node(&mut slot.key);
                 }
             }
-            let Server { pending, names, core, .. } = self;
+            let Server { pending, names, watch, core, .. } = self;
             for (n, (slot, datagram)) in pending.iter().zip(burst).enumerate() {
                 let peer = datagram.addresses.peer.ip();
                 let from = From { now, peer, stream: false };
                 let name = names.get(n);
                 match core.answer(from, &slot.verdict, &slot.key, name, datagram.buffer(), &mut ()) {
-                    Ok(bytes) => datagram.reply(bytes),
+                    Ok(bytes) => {
+                        if let Some(watch) = watch {
+                            watch.answered(&core.shared.tables, &slot.verdict, &slot.key, datagram.buffer());
+                        }
+                        datagram.reply(bytes);
+                    }
                     Err(reason) => core.shared.stats.dropped(reason),
                 }
             }

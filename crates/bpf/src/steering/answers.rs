@@ -3,76 +3,41 @@
 //! Entries of one generation are put in while those of another are answered from; one number tells the program which count.
 //! So what is replaced is replaced at once, and [`Answers::stop`] waits until no program runs that has still read the old
 //! number. A name's entries go in all or none, the one for all other types last: a type whose entry is missing would be
-//! taken for one that the name does not have.
+//! taken for one that the name does not have. Names may also come and go in the generation that is in force ([`Given`]).
 //!
-//! Memory: an entry is 160 octets, or 1528 for long names and bodies, and lies in the kernel once for each interface.
+//! Memory: an entry is 160 octets, or 1528 for long names and bodies, and lies in the kernel once for each interface; so do
+//! four octets for each name that may be in, where the program counts how often it was asked for.
+
+mod form;
+mod given;
+
+pub use given::{Given, Name};
 
 use super::{Counts, SteeringError, map, other};
+use crate::error::is;
 use aya::Ebpf;
-use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, PerCpuArray};
-use std::collections::HashSet;
+use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray};
+use form::{IS_LONG, LONG, LONG_BYTES, OTHERS, SEAT_AT, SHORT, SHORT_BYTES, hash, key, rtype_and_flags};
+use rustix::io::Errno;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Octets of `struct answer_head`, and of `struct cut`.
-const HEAD_BYTES: usize = 8;
-const CUT_BYTES: usize = 12;
-const SHORT: Sizes = Sizes { cuts: 1, name_at: 24, name_bytes: 48, body_bytes: 88 };
-const LONG: Sizes = Sizes { cuts: 4, name_at: 56, name_bytes: 256, body_bytes: 1216 };
-const SHORT_BYTES: usize = SHORT.bytes();
-const LONG_BYTES: usize = LONG.bytes();
 const ANSWERING_BYTES: usize = 32;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Lines of a queue's accounts, 64 octets each.
 const ACCOUNT_LINES: u32 = 1 << 14;
 const TYPES: usize = 260;
 
-const NOT_ANY: u8 = 1;
-const NOT_DS: u8 = 2;
-const IS_LONG: u8 = 4;
-
 /// Entries of a name on average, at most.
 const ENTRIES_A_NAME: u32 = 4;
 /// Of so many names one may have a long entry.
 const NAMES_A_LONG_ENTRY: u32 = 4;
+/// Counters of one value of the map of heats.
+const HEATS_A_PAGE: usize = 1024;
+/// Of so many answers of the program one is counted for its name, on average.
+pub const ANSWERS_A_SAMPLE: u32 = 16;
 
 type Key = [u8; 16];
-
-/// `struct short_answer` or `struct long_answer`.
-struct Sizes {
-    cuts: usize,
-    name_at: usize,
-    /// a multiple of 8
-    name_bytes: usize,
-    body_bytes: usize,
-}
-
-impl Sizes {
-    const fn bytes(&self) -> usize {
-        self.name_at + self.name_bytes + self.body_bytes
-    }
-
-    fn takes(&self, name: &[u8], answer: &Answer<'_>) -> bool {
-        answer.cuts.len() <= self.cuts && name.len() <= self.name_bytes && answer.body.len() <= self.body_bytes
-    }
-
-    fn write(&self, entry: &mut [u8], name: &[u8], flags: u8, answer: &Answer<'_>) {
-        entry[..4].copy_from_slice(&[name.len() as u8, answer.cuts.len() as u8, flags, answer.nxdomain.into()]);
-        entry[4..HEAD_BYTES].copy_from_slice(&answer.zone.to_ne_bytes());
-        for (cut, to) in answer.cuts.iter().zip(entry[HEAD_BYTES..].chunks_exact_mut(CUT_BYTES)) {
-            to[..2].copy_from_slice(&cut.bytes.to_ne_bytes());
-            to[2..4].copy_from_slice(&sum(&answer.body[..usize::from(cut.bytes)]).to_ne_bytes());
-            for (count, to) in [cut.answer, cut.authority, cut.additional].iter().zip(to[4..10].chunks_exact_mut(2)) {
-                to.copy_from_slice(&count.to_be_bytes());
-            }
-            to[10] = 0x80 | if answer.authoritative { 4 } else { 0 } | if cut.truncated { 2 } else { 0 };
-            to[11] = if answer.nxdomain { 3 } else { 0 };
-        }
-        entry[self.name_at..self.name_at + name.len()].copy_from_slice(name);
-        let body_at = self.name_at + self.name_bytes;
-        entry[body_at..body_at + answer.body.len()].copy_from_slice(answer.body);
-    }
-}
 
 /// How the program answers; fixed while it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +68,17 @@ impl AnswersConfig {
         (self.names.max(256).saturating_mul(2 * ENTRIES_A_NAME), 2 * long)
     }
 
+    /// Most entries of one generation.
+    pub fn room(&self) -> Size {
+        let (short, long) = self.entries();
+        Size { short: short as usize / 2, long: long as usize / 2 }
+    }
+
+    /// Values of the map of heats.
+    pub(super) fn heat_pages(&self) -> u32 {
+        self.names.div_ceil(HEATS_A_PAGE as u32).max(1)
+    }
+
     /// Lines of accounts, over all queues.
     pub(super) fn accounts(&self, queues: u32) -> u32 {
         if self.rate.is_some() { ACCOUNT_LINES.saturating_mul(queues.max(1)) } else { 1 }
@@ -121,7 +97,7 @@ impl AnswersConfig {
         self.listeners.iter().any(|listener| listener.1 == port && is_at(listener.0))
     }
 
-    fn bytes(&self, queues: u32, generation: u32) -> [u8; ANSWERING_BYTES] {
+    fn bytes(&self, queues: u32, generation: u32, sampled: bool) -> [u8; ANSWERING_BYTES] {
         let mut bytes = [0; ANSWERING_BYTES];
         let most = |headers: u16| self.mtu.saturating_sub(headers).to_ne_bytes();
         bytes[..8].copy_from_slice(&self.seed.to_ne_bytes());
@@ -132,8 +108,41 @@ impl AnswersConfig {
         bytes[26..28].copy_from_slice(&most(20 + 8));
         bytes[28..30].copy_from_slice(&most(40 + 8));
         bytes[30] = self.partial_checksums.into();
+        bytes[31] = sampled.into();
         bytes
     }
+
+    /// Whether an answer can be sent; otherwise such questions are left to the socket.
+    fn takes(&self, name: &[u8], answer: &Answer<'_>) -> bool {
+        answer.zone < self.zones && !answer.cuts.is_empty() && LONG.takes(name, answer)
+    }
+
+    /// What a name takes, with all of its answers.
+    pub fn size(&self, name: &[u8], answers: &[(Which, Answer<'_>)]) -> Size {
+        let is_long = |answer: &Answer<'_>| self.takes(name, answer) && !SHORT.takes(name, answer);
+        let long = answers.iter().filter(|(_, answer)| is_long(answer)).count();
+        Size { short: answers.len(), long }
+    }
+}
+
+/// Entries of the program's maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// of 160 octets
+    pub short: usize,
+    /// of 1528 octets, beside a short one each
+    pub long: usize,
+}
+
+/// What becomes of a name that is to be put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// it is in, whole
+    Done,
+    /// there is no room for it
+    NoRoom,
+    /// the program could not tell it from another, or not say that it lacks a type
+    Unfit,
 }
 
 /// One answer of a name.
@@ -208,6 +217,7 @@ struct Maps {
     token: Array<MapData, u32>,
     asked: PerCpuArray<MapData, u64>,
     zones: PerCpuArray<MapData, u64>,
+    heats: Array<MapData, [u32; HEATS_A_PAGE]>,
     counts: Arc<Counts>,
     /// the generation that was begun last
     generation: u32,
@@ -218,9 +228,24 @@ struct Maps {
 #[derive(Debug, Default)]
 struct Generation {
     number: u32,
-    short: Vec<Key>,
-    long: Vec<Key>,
-    hashes: HashSet<u64>,
+    /// by their hashes
+    names: std::collections::HashMap<u64, Held>,
+    size: Size,
+}
+
+/// A name that is in.
+#[derive(Debug)]
+struct Held {
+    size: Size,
+    /// the entries that are in by now
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// or [`OTHERS`]
+    rtype: u16,
+    long: bool,
 }
 
 /// A generation that is being put in and that nobody is answered from.
@@ -248,12 +273,18 @@ impl Answers {
             token,
             asked: map(program, "asked")?,
             zones: map(program, "zone_answers")?,
+            heats: map(program, "heats")?,
             counts,
             generation: 0,
             current: None,
         };
-        maps.tell(0)?;
+        maps.tell(0, false)?;
         Ok(Answers(Arc::new(Mutex::new(maps))))
+    }
+
+    /// How the program answers.
+    pub fn config(&self) -> AnswersConfig {
+        self.lock().config.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Maps> {
@@ -276,7 +307,7 @@ impl Answers {
     /// The kernel's.
     pub fn stop(&self) -> Result<(), SteeringError> {
         let mut maps = self.lock();
-        maps.tell(0)?;
+        maps.tell(0, false)?;
         maps.wait()?;
         match maps.current.take() {
             Some(old) => maps.remove(&old),
@@ -303,15 +334,15 @@ impl Answers {
         })
     }
 
-    /// Entries that are answered from: (short, long).
-    pub fn entries(&self) -> (usize, usize) {
-        self.lock().current.as_ref().map_or((0, 0), |current| (current.short.len(), current.long.len()))
+    /// Entries that are answered from.
+    pub fn entries(&self) -> Size {
+        self.lock().current.as_ref().map_or(Size::default(), |current| current.size)
     }
 }
 
 impl Maps {
-    fn tell(&mut self, generation: u32) -> Result<(), SteeringError> {
-        let bytes = self.config.bytes(self.queues, generation);
+    fn tell(&mut self, generation: u32, sampled: bool) -> Result<(), SteeringError> {
+        let bytes = self.config.bytes(self.queues, generation, sampled);
         self.answering.set(0, bytes, 0).map_err(|e| other("changing what is answered", &e))
     }
 
@@ -322,56 +353,114 @@ impl Maps {
     }
 
     fn remove(&mut self, old: &Generation) -> Result<(), SteeringError> {
-        let gone = |e: aya::maps::MapError| other("removing an answer", &e);
-        old.short.iter().try_for_each(|key| self.short.remove(key)).map_err(gone)?;
-        old.long.iter().try_for_each(|key| self.long.remove(key)).map_err(gone)
+        let entries = old.names.iter().flat_map(|(hash, held)| held.entries.iter().map(|entry| (*hash, *entry)));
+        entries.into_iter().try_for_each(|(hash, entry)| self.remove_entry(old.number, hash, entry))
+    }
+
+    fn remove_entry(&mut self, generation: u32, hash: u64, entry: Entry) -> Result<(), SteeringError> {
+        let key = key(hash, generation, entry.rtype);
+        // one that is not there was to go
+        let gone = |removed: Result<(), MapError>| match removed {
+            Err(error) if !is(&error, Errno::NOENT) => Err(other("removing an answer", &error)),
+            _ => Ok(()),
+        };
+        gone(self.short.remove(&key))?;
+        if entry.long { gone(self.long.remove(&key)) } else { Ok(()) }
+    }
+
+    /// Makes room for a name in the books of a generation, if it can go in; nothing of it is in the maps then.
+    fn admit(&self, generation: &mut Generation, name: &[u8], answers: &[(Which, Answer<'_>)]) -> (Put, u64) {
+        let AnswersConfig { names, seed, .. } = self.config;
+        let hash = hash(seed, name);
+        let is_told = |(which, answer): &(Which, Answer<'_>)| match which {
+            Which::Others { .. } => {
+                answer.zone < self.config.zones && (answer.cuts.is_empty() || LONG.takes(name, answer))
+            }
+            Which::Type(rtype) => *rtype != OTHERS,
+        };
+        if !answers.iter().all(is_told) || generation.names.contains_key(&hash) {
+            return (Put::Unfit, hash);
+        }
+        let (size, room, Size { short, long }) = (self.config.size(name, answers), self.config.room(), generation.size);
+        let taken = Size { short: short + size.short, long: long + size.long };
+        if taken.short > room.short || taken.long > room.long || generation.names.len() >= names as usize {
+            return (Put::NoRoom, hash);
+        }
+        generation.size = taken;
+        generation.names.insert(hash, Held { size, entries: Vec::with_capacity(answers.len()) });
+        (Put::Done, hash)
+    }
+
+    /// Puts an answer of an admitted name in.
+    fn insert(
+        &mut self,
+        generation: &mut Generation,
+        hash: u64,
+        Name { seat, name, .. }: &Name<'_>,
+        (which, answer): &(Which, Answer<'_>),
+    ) -> Result<(), SteeringError> {
+        let (rtype, mut flags) = rtype_and_flags(*which);
+        let key = key(hash, generation.number, rtype);
+        let failed = |e: MapError| other("putting an answer in", &e);
+        let is_sent = self.config.takes(name, answer);
+        let long = is_sent && !SHORT.takes(name, answer);
+        if let Some(held) = generation.names.get_mut(&hash) {
+            held.entries.push(Entry { rtype, long });
+        }
+        let mut short = [0; SHORT_BYTES];
+        if long {
+            let mut long = [0; LONG_BYTES];
+            LONG.write(&mut long, name, 0, answer);
+            self.long.insert(key, long, 0).map_err(failed)?;
+            flags |= IS_LONG;
+            short[2] = flags;
+        } else if is_sent {
+            SHORT.write(&mut short, name, flags, answer);
+        } else {
+            // found, and nothing to send
+            short[2] = flags;
+        }
+        short[SEAT_AT..SEAT_AT + 4].copy_from_slice(&seat.to_ne_bytes());
+        self.short.insert(key, short, 0).map_err(failed)
     }
 }
 
+fn is_others((which, _): &&(Which, Answer<'_>)) -> bool {
+    matches!(which, Which::Others { .. })
+}
+
 impl Fill {
-    /// Puts a name in, in lower case and wire form, with all of its answers; false, and nothing is put in, when there is no room
-    /// for it or the program could not tell it from another.
+    /// Puts a name in, with all of its answers, or nothing of it.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn put(&mut self, name: &[u8], answers: &[(Which, Answer<'_>)]) -> Result<bool, SteeringError> {
+    pub fn put(&mut self, name: &Name<'_>) -> Result<Put, SteeringError> {
         let Fill { answers: to, generation } = self;
         let mut maps = to.lock();
-        let AnswersConfig { names, zones, seed, .. } = maps.config;
-        let can = |answer: &Answer<'_>| answer.zone < zones && (answer.cuts.is_empty() || LONG.takes(name, answer));
-        let is_others = |which: &Which| matches!(which, Which::Others { .. });
-        let (short, long) = maps.config.entries();
-        let more_long = answers.iter().filter(|(_, answer)| !SHORT.takes(name, answer)).count();
-        let room = generation.short.len() + answers.len() <= short as usize / 2
-            && generation.long.len() + more_long <= long as usize / 2
-            && generation.hashes.len() < names as usize;
-        // the key of type 0 is that of all others
-        let told = !answers.iter().any(|(which, answer)| is_others(which) && !can(answer) || *which == Which::Type(0));
-        let hash = hash(seed, name);
-        if !room || !told || !generation.hashes.insert(hash) {
-            return Ok(false);
+        let (put, hash) = maps.admit(generation, name.name, name.answers);
+        if put == Put::Done {
+            // in any order: nobody is answered from this generation yet
+            name.answers.iter().try_for_each(|answer| maps.insert(generation, hash, name, answer))?;
         }
-        let (last, first): (Vec<_>, Vec<_>) = answers.iter().partition(|(which, _)| is_others(which));
-        for (which, answer) in first.into_iter().chain(last) {
-            let left = Answer { cuts: &[], body: &[], ..answer.clone() };
-            let answer = if can(answer) { answer } else { &left };
-            maps.put(generation, hash, name, *which, answer)?;
-        }
-        Ok(true)
+        Ok(put)
     }
 
-    /// Has the program answer from this generation, and removes the one before.
+    /// Has the program answer from this generation, and removes the one before. With `sampled` the program counts how often it
+    /// answers for each name ([`Given::heats`]).
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start(mut self) -> Result<(), SteeringError> {
+    pub fn start(mut self, sampled: bool) -> Result<Given, SteeringError> {
         let answers = self.answers.clone();
         let mut maps = answers.lock();
-        maps.tell(self.generation.number)?;
-        let old = maps.current.replace(std::mem::take(&mut self.generation));
-        let Some(old) = old else { return Ok(()) };
-        maps.wait()?;
-        maps.remove(&old)
+        let number = self.generation.number;
+        maps.tell(number, sampled)?;
+        if let Some(old) = maps.current.replace(std::mem::take(&mut self.generation)) {
+            maps.wait()?;
+            maps.remove(&old)?;
+        }
+        drop(maps);
+        Ok(Given::new(answers, number))
     }
 }
 
@@ -386,81 +475,11 @@ impl Drop for Fill {
     }
 }
 
-impl Maps {
-    fn put(
-        &mut self,
-        generation: &mut Generation,
-        hash: u64,
-        name: &[u8],
-        which: Which,
-        answer: &Answer<'_>,
-    ) -> Result<(), SteeringError> {
-        let (rtype, mut flags) = match which {
-            Which::Type(rtype) => (rtype, 0),
-            Which::Others { but_any, but_ds } => {
-                (0, if but_any { NOT_ANY } else { 0 } | if but_ds { NOT_DS } else { 0 })
-            }
-        };
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&hash.to_ne_bytes());
-        key[8..12].copy_from_slice(&generation.number.to_ne_bytes());
-        key[12..14].copy_from_slice(&rtype.to_be_bytes());
-        let failed = |e: aya::maps::MapError| other("putting an answer in", &e);
-        let mut short = [0; SHORT_BYTES];
-        if answer.cuts.is_empty() {
-            // found, and nothing to send
-            short[2] = flags;
-        } else if SHORT.takes(name, answer) {
-            SHORT.write(&mut short, name, flags, answer);
-        } else {
-            let mut long = [0; LONG_BYTES];
-            LONG.write(&mut long, name, 0, answer);
-            generation.long.push(key);
-            self.long.insert(key, long, 0).map_err(failed)?;
-            flags |= IS_LONG;
-            short[2] = flags;
-        }
-        generation.short.push(key);
-        self.short.insert(key, short, 0).map_err(failed)
-    }
-}
-
 impl std::fmt::Debug for Answers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (short, long) = self.entries();
+        let Size { short, long } = self.entries();
         write!(f, "Answers({short} short, {long} long)")
     }
-}
-
-/// The octets as words of the machine, the last one filled up with zeros.
-fn words(octets: &[u8]) -> impl Iterator<Item = u64> {
-    octets.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_ne_bytes(word)
-    })
-}
-
-/// `fold_name` of the program, of a name in lower case.
-fn hash(seed: u64, name: &[u8]) -> u64 {
-    const K0: u64 = 0x9e37_79b9_7f4a_7c15;
-    const K1: u64 = 0xa076_1d64_78bd_642f;
-    let hash = words(name).fold(seed ^ name.len() as u64, |hash, word| {
-        let hash = (hash ^ word).wrapping_mul(K0);
-        hash ^ hash >> 32
-    });
-    let hash = hash.wrapping_mul(K1);
-    hash ^ hash >> 29
-}
-
-/// The folded sum of octets that begin at an even place, in the machine's order (RFC 1071).
-fn sum(octets: &[u8]) -> u16 {
-    let pairs = words(octets).fold(0u64, |sum, word| sum + (word & 0xffff_ffff) + (word >> 32));
-    let mut sum = pairs;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]

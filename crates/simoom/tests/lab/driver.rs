@@ -15,9 +15,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A client that what the driver sends reaches.
-const REACHED: Options =
+pub(crate) const REACHED: Options =
     Options { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None, client_program: true };
-const ENDS: [(&str, &str); 2] = [("0.0.0.0:0", "198.18.0.1:53"), ("[::]:0", "[2001:db8:18::1]:53")];
+pub(crate) const ENDS: [(&str, &str); 2] = [("0.0.0.0:0", "198.18.0.1:53"), ("[::]:0", "[2001:db8:18::1]:53")];
 /// Of the zone's names those that exist, with what is asked of each: the driver has the answers.
 const HELD: [(&str, &[u16]); 7] = [
     ("example.com", &[1, 2, 6, 15, 16, 43]),
@@ -38,7 +38,7 @@ const NOT_HELD: [(&str, u16); 5] = [
 ];
 
 /// A question whose OPT record offers so much, in letters of either case.
-fn asked(name: &str, rtype: u16, offered: Option<u16>, id: u16) -> Vec<u8> {
+pub(crate) fn asked(name: &str, rtype: u16, offered: Option<u16>, id: u16) -> Vec<u8> {
     let letters: String =
         name.chars().enumerate().map(|(n, c)| if n % 3 == 0 { c.to_ascii_uppercase() } else { c }).collect();
     let mut message = question_for(&letters, rtype, id);
@@ -75,11 +75,17 @@ fn elaborate(id: u16) -> Vec<Vec<u8>> {
     ]
 }
 
-fn exchange(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
+pub(crate) fn exchange(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
     socket.send(question).unwrap();
     let mut answer = [0; 4096];
-    let bytes = socket.recv(&mut answer).unwrap_or_else(|error| panic!("{question:?}: {error}"));
-    answer[..bytes].to_vec()
+    loop {
+        match socket.recv(&mut answer) {
+            Ok(bytes) => return answer[..bytes].to_vec(),
+            // whoever was stopped and goes on (signal(7): receive timeouts)
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => panic!("{question:?}: {error}"),
+        }
+    }
 }
 
 /// The answers to what the driver has, or to what it has not.
@@ -115,7 +121,7 @@ fn answers(lab: &Lab, held: bool) -> Vec<Vec<u8>> {
     answers
 }
 
-fn wait_for_the_wire(lab: &Lab) {
+pub(crate) fn wait_for_the_wire(lab: &Lab) {
     for at in ["198.18.0.1", "2001:db8:18::1"] {
         dig_until(lab, &format!("@{at} +nocookie ns.example.com A"), "198.18.0.1");
     }
@@ -150,9 +156,8 @@ fn every_tier_gives_the_same_octets_and_answers_what_it_should() {
             let since = |metric: &str, before: &Stats| stats.sum(metric, &[]) - before.sum(metric, &[]);
             let (asked, answered) = (got.len() as u64, since("steering_answered_total", &begun));
             let sockets = if more.contains(&"sockets") { asked } else { 0 };
-            // veth leaves little room behind a question; an answer that does not fit there is the stack's
-            let expected = if driver { held / 8..=held } else { 0..=0 };
-            assert!(expected.contains(&answered), "{answered} of {held} by the driver, {more:?}: {stats:?}");
+            // veth leaves little room behind a question, but enough in front of it
+            assert_eq!(answered, if driver { held } else { 0 }, "by the driver, {more:?}: {stats:?}");
             assert_eq!(since("steering_answered_total", &between), 0, "{more:?}: {stats:?}");
             assert_eq!(since("steering_taken_total", &begun), asked - answered - sockets, "{more:?}: {stats:?}");
             assert_eq!(since("sockets_datagrams_received_total", &begun), sockets, "{more:?}: {stats:?}");

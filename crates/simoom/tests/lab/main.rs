@@ -17,6 +17,7 @@ mod exposition;
 mod flows;
 mod guests;
 mod hostile;
+mod hot;
 mod kv;
 mod life;
 mod likeness;

@@ -33,6 +33,10 @@ fn config() -> Config {
     Config { answers: Some(answers), ..Config::default() }
 }
 
+fn put(fill: &mut Fill, held: &Held) -> Put {
+    fill.put(&Name { seat: 0, name: &held.name, answers: &held.answers() }).unwrap()
+}
+
 impl Bed {
     fn new(held: Vec<Held>) -> Bed {
         Bed::with(&config(), held)
@@ -46,14 +50,14 @@ impl Bed {
             steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
         }
         let bed = Bed { steering, held };
-        bed.fill().start().unwrap();
+        bed.fill().start(false).unwrap();
         bed
     }
 
     fn fill(&self) -> Fill {
         let mut fill = self.steering.answers().unwrap().fill();
         for held in &self.held {
-            assert!(held.put(&mut fill), "{held:?}");
+            assert_eq!(put(&mut fill, held), Put::Done, "{held:?}");
         }
         fill
     }
@@ -398,16 +402,16 @@ fn generations_replace_each_other_at_once_and_leave_nothing() {
     for _ in 0..50 {
         let fill = bed.fill();
         assert_eq!(bed.run(&question).1.len(), first.len());
-        fill.start().unwrap();
+        fill.start(false).unwrap();
         assert!(bed.compare(&question, &"the new one"));
         bed.held = vec![old.clone()];
-        bed.fill().start().unwrap();
+        bed.fill().start(false).unwrap();
         assert_eq!(bed.run(&question).1, first);
         bed.held = vec![new.clone()];
     }
-    assert_eq!(answers.entries().1, 0);
+    assert_eq!(answers.entries().long, 0);
     answers.stop().unwrap();
-    assert_eq!((bed.run(&question).0, answers.entries()), (PASS, (0, 0)));
+    assert_eq!((bed.run(&question).0, answers.entries()), (PASS, Size::default()));
     let maps = answers.lock();
     assert_eq!((maps.short.keys().count(), maps.long.keys().count()), (0, 0), "nothing stays");
 }
@@ -420,9 +424,9 @@ fn a_name_goes_in_whole_or_not_at_all() {
     let answers = bed.steering.answers().unwrap();
     let mut fill = answers.fill();
     let all = [Held::new(name(20), 30), Held::new(name(21), 30), Held::new(name(22), 30)];
-    assert_eq!(all.iter().map(|held| held.put(&mut fill)).collect::<Vec<_>>(), [true, true, false]);
-    assert!(!all[0].put(&mut fill), "twice");
-    fill.start().unwrap();
+    assert_eq!(all.each_ref().map(|held| put(&mut fill, held)), [Put::Done, Put::Done, Put::NoRoom]);
+    assert_eq!(put(&mut fill, &all[0]), Put::Unfit, "twice");
+    fill.start(false).unwrap();
     bed.held = all[..2].to_vec();
     for held in &all {
         for rtype in [1, 28] {
@@ -435,10 +439,11 @@ fn a_name_goes_in_whole_or_not_at_all() {
     let body = [0; 1217];
     let large = Answer { nxdomain: false, authoritative: true, zone: 0, body: &body, cuts: &[cut] };
     let others = Which::Others { but_any: false, but_ds: false };
-    assert!(!fill.put(&all[0].name, &[(others, large.clone())]).unwrap());
+    let mut put = |answers: &[(Which, Answer<'_>)]| fill.put(&Name { seat: 0, name: &all[0].name, answers }).unwrap();
+    assert_eq!(put(&[(others, large.clone())]), Put::Unfit);
     // while one type of that kind is left to the socket
-    assert!(fill.put(&all[0].name, &[(Which::Type(1), large), (others, all[0].others())]).unwrap());
-    fill.start().unwrap();
+    assert_eq!(put(&[(Which::Type(1), large), (others, all[0].others())]), Put::Done);
+    fill.start(false).unwrap();
     assert_eq!(bed.run(&Frame::question(&all[0].name, 1).bytes()).0, PASS);
     assert_eq!(bed.run(&Frame::question(&all[0].name, 2).bytes()).0, TX);
 }
@@ -455,4 +460,144 @@ fn answers_are_counted_by_family_type_and_zone() {
     assert_eq!((answered.families, answered.truncated), ([1, 3], 1));
     assert_eq!((answered.types[1], answered.types[28], answered.types[259]), (2, 1, 1));
     assert_eq!(answered.zones, [[0, 0], [3, 0], [0, 1], [0, 0]]);
+}
+
+/// Names of so many octets each, with what the program answers for them.
+fn some(lengths: &[usize]) -> Vec<Held> {
+    lengths.iter().map(|bytes| Held::new(name(*bytes), 30 + bytes)).collect()
+}
+
+/// Exchanges names of what is answered from.
+fn change(given: &Given, out: &[&Held], into: &[(u32, &Held)]) -> Option<Vec<Put>> {
+    let out: Vec<&[u8]> = out.iter().map(|held| &held.name[..]).collect();
+    let answers: Vec<_> = into.iter().map(|(_, held)| held.answers()).collect();
+    let names = into.iter().zip(&answers);
+    let into = names.map(|((seat, held), answers)| Name { seat: *seat, name: &held.name, answers });
+    given.change(&out, &into.collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn names_come_and_go_while_the_program_answers() {
+    let mut small = config();
+    small.answers.as_mut().unwrap().names = 3;
+    let all = some(&[20, 21, 62, 63, 100, 3]);
+    let mut bed = Bed::with(&small, all[..2].to_vec());
+    let given = bed.fill().start(false).unwrap();
+    let rng = &mut Rng::new(3);
+    let mut inside = vec![0, 1];
+    for _ in 0..40 {
+        let out: Vec<usize> = inside.iter().copied().filter(|_| rng.chance(0.5)).collect();
+        inside.retain(|n| !out.contains(n));
+        let into: Vec<usize> = (0..all.len()).filter(|n| !inside.contains(n) && rng.chance(0.5)).collect();
+        let gone: Vec<&Held> = out.iter().map(|n| &all[*n]).collect();
+        let come: Vec<(u32, &Held)> = into.iter().map(|n| (*n as u32, &all[*n])).collect();
+        let room = 3 - inside.len();
+        let expected: Vec<Put> = (0..into.len()).map(|n| if n < room { Put::Done } else { Put::NoRoom }).collect();
+        assert_eq!(change(&given, &gone, &come), Some(expected));
+        inside.extend(into.iter().take(room));
+        bed.held = inside.iter().map(|n| all[*n].clone()).collect();
+        for (held, rtype) in all.iter().flat_map(|held| [1, 28, 7, 43, 65_280].map(|rtype| (held, rtype))) {
+            let opt = Some(1232);
+            bed.compare(&Frame { opt, ..Frame::question(&held.name, rtype) }.bytes(), &held);
+        }
+    }
+    assert_eq!(change(&given, &[], &[(0, &bed.held[0])]), Some(vec![Put::Unfit]), "what is in does not go in twice");
+    let inside = bed.held.clone();
+    assert_eq!(change(&given, &inside.iter().collect::<Vec<_>>(), &[]), Some(Vec::new()));
+    let answers = bed.steering.answers().unwrap();
+    assert_eq!(answers.entries(), Size::default());
+    let maps = answers.lock();
+    assert_eq!((maps.short.keys().count(), maps.long.keys().count()), (0, 0), "nothing stays");
+}
+
+#[test]
+fn a_generation_that_is_not_in_force_any_more_is_not_changed() {
+    let all = some(&[20, 21]);
+    let mut bed = Bed::new(Vec::new());
+    let answers = bed.steering.answers().unwrap();
+    let before = bed.fill().start(false).unwrap();
+    let given = bed.fill().start(false).unwrap();
+    let frame = Frame::question(&all[0].name, 1).bytes();
+    assert_eq!(change(&before, &[], &[(0, &all[0])]), None);
+    assert_eq!(bed.run(&frame).0, PASS);
+    assert_eq!(change(&given, &[], &[(0, &all[0])]), Some(vec![Put::Done]));
+    assert_eq!(bed.run(&frame).0, TX);
+    assert_eq!(change(&before, &[&all[0]], &[]), None);
+    assert_eq!(bed.run(&frame).0, TX);
+    answers.stop().unwrap();
+    assert_eq!(change(&given, &[], &[(1, &all[1])]), None);
+    let maps = answers.lock();
+    assert_eq!((maps.short.keys().count(), maps.long.keys().count()), (0, 0), "nothing goes in");
+}
+
+/// Whoever asks while names go and come gets the one answer of its type or none: never that for types which the name lacks, and
+/// never another name's octets. That is what the order of the steps is for; the moment that the waits between them are for is
+/// too short to be hit here.
+#[test]
+fn nobody_sees_half_a_name_while_it_goes_or_comes() {
+    const CHANGES: usize = 60;
+    // of one size, so that the memory of what goes is what comes next is put into
+    let all = some(&[20, 22, 24]);
+    let mut bed = Bed::new(all.clone());
+    let given = bed.fill().start(false).unwrap();
+    let questions: Vec<Vec<u8>> = all
+        .iter()
+        .flat_map(|held| [1, 28].map(|rtype| Frame { opt: Some(1232), ..Frame::question(&held.name, rtype) }.bytes()))
+        .collect();
+    let expected: Vec<Vec<u8>> = questions.iter().map(|question| bed.run(question).1).collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (answered, left) = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut outcomes = [0usize; 2];
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for (question, expected) in questions.iter().zip(&expected) {
+                    let (action, out) = bed.run(question);
+                    let said = action == TX && out == *expected || action == PASS && out == *question;
+                    assert!(said, "{action}: {out:02x?} instead of {expected:02x?}");
+                    outcomes[usize::from(action == PASS)] += 1;
+                }
+            }
+            outcomes.into()
+        });
+        for n in 0..CHANGES {
+            let (one, other) = (&all[n % 3], &all[(n + 1) % 3]);
+            assert_eq!(change(&given, &[one, other], &[]), Some(Vec::new()));
+            assert_eq!(change(&given, &[], &[(1, other), (0, one)]), Some(vec![Put::Done; 2]));
+            if asking.is_finished() {
+                break;
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        asking.join().unwrap()
+    });
+    assert!(answered > 0 && left > 0, "{answered} answered, {left} left to the socket");
+}
+
+/// Seats on either side of a page's end, and names of either form.
+#[test]
+fn a_sample_of_what_the_program_answers_is_counted_by_seat() {
+    const ASKED: u32 = 8000;
+    let all = some(&[20, 100]);
+    for sampled in [true, false] {
+        let mut bed = Bed::new(Vec::new());
+        let given = bed.fill().start(sampled).unwrap();
+        assert_eq!(change(&given, &[], &[(1023, &all[0]), (1024, &all[1])]), Some(vec![Put::Done; 2]));
+        let frames = all.iter().map(|held| Frame { opt: Some(1232), ..Frame::question(&held.name, 1) }.bytes());
+        let frames: Vec<_> = frames.collect();
+        for n in 0..ASKED as usize {
+            assert_eq!(bed.run(&frames[usize::from(n % 4 == 0)]).0, TX);
+        }
+        // what it does not answer is not counted
+        for _ in 0..ASKED / 8 {
+            assert_eq!(bed.run(&Frame::question(&all[0].name, 7).bytes()).0, PASS);
+        }
+        let heats = given.heats().unwrap();
+        assert_eq!(heats.len(), 8000);
+        assert_eq!(heats.iter().sum::<u32>(), heats[1023] + heats[1024]);
+        for (seat, asked) in [(1023, ASKED / 4 * 3), (1024, ASKED / 4)] {
+            let expected = if sampled { asked / ANSWERS_A_SAMPLE } else { 0 };
+            let bounds = expected - expected / 3..=expected + expected / 3;
+            assert!(bounds.contains(&heats[seat]), "{} samples at {seat}, about {expected} expected", heats[seat]);
+        }
+    }
 }

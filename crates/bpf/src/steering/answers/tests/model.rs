@@ -1,6 +1,6 @@
 //! What the program ought to do, the slow and obvious way; and frames to try it with.
 
-use super::super::{Answer, Cut, Fill, Which};
+use super::super::{Answer, Cut, Which};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A name with answers to types 1 and 28, none to be sent for type 7, and one for all others.
@@ -32,16 +32,15 @@ impl Held {
         Answer { nxdomain: true, authoritative: true, zone: 2, body: &OTHERS_BODY, cuts: &OTHERS_CUT }
     }
 
-    pub(super) fn put(&self, fill: &mut Fill) -> bool {
+    /// All answers, the one for all others first: the order is the callee's to choose.
+    pub(super) fn answers(&self) -> [(Which, Answer<'_>); 4] {
         let left = Answer { cuts: &[], ..self.data() };
-        // the one for all others first: the order is the callee's to choose
-        let all = [
+        [
             (Which::Others { but_any: true, but_ds: true }, self.others()),
             (Which::Type(1), self.data()),
             (Which::Type(28), self.data()),
             (Which::Type(7), left),
-        ];
-        fill.put(&self.name, &all).unwrap()
+        ]
     }
 
     fn find(&self, rtype: u16) -> Option<Answer<'_>> {
