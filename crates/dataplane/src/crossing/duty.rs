@@ -271,9 +271,9 @@ impl Crossing {
         let sum = |groups: &[u16]| groups.iter().map(|group| 1 + u64::from(weight(group))).sum::<u64>();
         let (at_theirs, elsewhere) = (sum(&theirs), sum(&others));
         let missing = ((at_theirs + elsewhere) / u64::from(of.max(1))).saturating_sub(at_theirs);
-        if missing > 0 {
+        if let Some(every) = elsewhere.checked_div(missing) {
             // every so manieth of the others, from the heaviest on
-            let every = (elsewhere / missing).max(1) as usize;
+            let every = every.max(1) as usize;
             theirs.extend(others.into_iter().skip(every / 2).step_by(every));
         }
         // only so many leave between two bursts: those first that make most difference
