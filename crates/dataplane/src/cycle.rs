@@ -292,6 +292,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
                 received
             }
         };
+        // whatever ways frames come by: no queue inside grows beyond a batch, overload waits at the port
+        debug_assert!(self.rx.len() <= limit, "{} frames of {limit}", self.rx.len());
         if !self.rx.is_empty() {
             self.take_in(now, self.rx.len());
         }

@@ -1,11 +1,12 @@
 //! What a thread of an engine shares with a thread of an application, and with who supervises both.
 
 use crate::layout::{FILE_BYTES, MAGIC, VERSION, control, header};
-use crate::map::Map;
+use crate::map::{Map, close_on_exec};
 use crate::permits::{Grant, Permit};
 use app::Waker;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 /// The environment variable that tells a program what it was granted: the protocol's version, the descriptor whose end is the
 /// dataplane's end, and for each of its threads the receive file, the transmit file and the eventfd:
-/// `2:3:4,5,6:7,8,9`.
+/// `3:3:4,5,6:7,8,9`.
 pub const GRANT_VARIABLE: &str = "SIMOOM_APP";
 
 /// While an application has connections, its channel is looked at this often, in case the dataplane sleeps and the application
@@ -251,6 +252,27 @@ impl Granted {
     pub fn of(life: BorrowedFd<'_>, channels: &[Arc<Channel>]) -> Granted {
         let numbers = |channel: &Arc<Channel>| channel.descriptors().map(|descriptor| descriptor.as_raw_fd());
         Granted { life: life.as_raw_fd(), channels: channels.iter().map(numbers).collect() }
+    }
+
+    /// Sees to it that the program which this process executes next has these descriptors, the standard ones and no other: whoever started
+    /// the server may have left some open.
+    ///
+    /// # Errors
+    /// /proc does not tell what is open.
+    pub fn withhold_others(&self) -> io::Result<()> {
+        let is_granted = |number: &i32| *number == self.life || self.channels.as_flattened().contains(number);
+        let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|number| *number > 2 && !is_granted(number))
+            .collect();
+        for number in open {
+            match close_on_exec(number) {
+                // the one that they were read by
+                Err(error) if error.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {}
+                done => done?,
+            }
+        }
+        Ok(())
     }
 
     /// As [`GRANT_VARIABLE`] has it.

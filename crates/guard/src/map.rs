@@ -8,9 +8,10 @@
 #![allow(unsafe_code)]
 
 use base::CACHE_LINE_BYTES;
+use rustix::io::FdFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -167,11 +168,22 @@ pub(crate) fn foresee_value<T>(value: &T) {
 ///
 /// # Errors
 /// There is none of this number.
-pub(crate) fn duplicate(number: i32) -> io::Result<std::os::fd::OwnedFd> {
+pub(crate) fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    inherited(number, |descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, 0))
+}
+
+/// Has a descriptor that this process was started with end here: the program that it executes next does not have it.
+///
+/// # Errors
+/// There is none of this number.
+pub(crate) fn close_on_exec(number: i32) -> io::Result<()> {
+    inherited(number, |descriptor| rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC))
+}
+
+fn inherited<T>(number: i32, work: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>) -> io::Result<T> {
     if number < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: borrowed for this call alone; a number without a descriptor is refused by the kernel.
-    let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 0)?)
+    Ok(work(unsafe { BorrowedFd::borrow_raw(number) })?)
 }

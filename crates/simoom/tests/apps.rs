@@ -6,6 +6,7 @@ mod common;
 use common::{PATIENCE, Place, Server, run, text, until};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -52,8 +53,12 @@ fn kill(pid: i32) {
 #[test]
 fn an_application_has_no_privilege_and_no_network() {
     let place = Place::new();
+    // whoever starts the server leaves one open
+    let left_open = rustix::fs::open("/", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
     for placement in ["same", "cpu=0"] {
         let server = Server::start_service(&place, &["kv", "--cpus", "0"], &["--place", placement], |_| {});
+        let of_server = std::fs::read_link(format!("/proc/{}/fd/{}", server.pid(), left_open.as_raw_fd()));
+        assert_eq!(of_server.unwrap(), Path::new("/"), "the server was not started with it");
         let pids = processes(&server);
         let &[pid] = &pids[..] else { panic!("{pids:?}: {:#?}", server.log()) };
         let status = status(pid);

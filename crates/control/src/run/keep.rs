@@ -153,6 +153,8 @@ pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| refused("limits", &error))?;
     }
+    let granted = Granted::decode(&command.grant).map_err(|why| Error::input(format!("enter-app: {why}")))?;
+    granted.withhold_others().map_err(|error| refused("descriptors", &error))?;
     let nice =
         command.nice.parse().map_err(|_| Error::input(format!("enter-app: --nice {} is no number", command.nice)))?;
     rustix::process::nice(nice).map_err(|error| refused("nice", &error))?;

@@ -1,6 +1,7 @@
 use super::*;
 use app::Listener;
 use port::pipe::{self, Pipe};
+use port::{Facts, Outgoing, Port};
 use stack::{Claim, ClaimMode, OwnAddress, UdpListener};
 use std::net::Ipv4Addr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,19 +60,93 @@ fn exchange(cycles: &mut Loop<Pipe, Fragile>, peer: &mut Pipe, payloads: &[&[u8]
     (answers, panicked)
 }
 
+/// A port that sends so many frames and is full then.
+#[derive(Debug)]
+struct Full(Pipe, usize);
+
+impl Port for Full {
+    fn facts(&self) -> &Facts {
+        self.0.facts()
+    }
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        self.0.receive(into, limit)
+    }
+    fn waiting(&mut self) -> usize {
+        self.0.waiting()
+    }
+    fn transmit_room(&mut self) -> usize {
+        self.1
+    }
+    fn transmit(&mut self, from: &mut Burst) -> usize {
+        let mut now: Burst = from.drain(..from.len().min(self.1)).collect();
+        let sent = self.0.transmit(&mut now);
+        self.1 -= sent;
+        sent
+    }
+    fn flush(&mut self) -> Outgoing {
+        self.0.flush()
+    }
+    fn take(&mut self) -> Option<Frame> {
+        self.0.take()
+    }
+    fn give(&mut self, frame: Frame) {
+        self.0.give(frame);
+    }
+}
+
+/// A loop that echoes in bursts of so many, over this port.
+fn echo<P: Port>(port: P, batch: usize) -> Loop<P, Fragile> {
+    let config = stack::Config {
+        own: vec![OwnAddress { addr: SERVER.into(), prefix_len: 24 }],
+        listeners: vec![UdpListener { listener: Listener(0), local: (SERVER, 53).into() }],
+        claim: Claim { mode: ClaimMode::Silent, ..Claim::default() },
+        ..stack::Config::default()
+    };
+    let stack = stack::Stack::new(config, port.facts());
+    Loop::new(port, stack, Fragile, batch)
+}
+
+#[test]
+fn overload_waits_at_the_port_and_the_loop_never_holds_more_than_a_batch() {
+    const ROOM: usize = 100;
+    for copies in [false, true] {
+        for batch in [1, 8, 64] {
+            let config = pipe::Config { ring_frames: 128, ..pipe::Config::default() };
+            let (mut ours, mut theirs) = pipe::pair(&config).unwrap();
+            let mut peer = theirs.remove(0);
+            let mut cycles = echo(Full(ours.remove(0), ROOM), batch).with_copies(copies);
+            let mut burst = Burst::new();
+            for _ in 0..16 {
+                for _ in 0..64 {
+                    let mut frame = peer.take().expect("a free frame");
+                    assert!(frame.fill(&question(&cycles.port().0, &peer, b"one")));
+                    burst.push(frame);
+                }
+                peer.transmit(&mut burst);
+                peer.flush();
+                for _ in 0..64 {
+                    cycles.cycle(Instant::ZERO);
+                    assert!(cycles.rx.is_empty() && cycles.tx.len() <= batch, "{} of {batch}", cycles.tx.len());
+                }
+            }
+            assert_eq!(
+                cycles.counters().received.get(),
+                ROOM as u64,
+                "no work was put into more than there is room for"
+            );
+            assert_eq!(cycles.port().waiting(), 128, "the port's queue is full");
+            // what found no room there was dropped, and nobody had looked at it
+            assert_eq!(peer.stats().dropped.get(), 16 * 64 - 128 - ROOM as u64);
+        }
+    }
+}
+
 #[test]
 fn a_panic_loses_no_frame_whether_answers_are_copied_or_not() {
     for copies in [false, true] {
         let (mut ours, mut theirs) = pipe::pair(&pipe::Config { frames: 64, ..pipe::Config::default() }).unwrap();
-        let (port, mut peer) = (ours.remove(0), theirs.remove(0));
-        let config = stack::Config {
-            own: vec![OwnAddress { addr: SERVER.into(), prefix_len: 24 }],
-            listeners: vec![UdpListener { listener: Listener(0), local: (SERVER, 53).into() }],
-            claim: Claim { mode: ClaimMode::Silent, ..Claim::default() },
-            ..stack::Config::default()
-        };
-        let stack = stack::Stack::new(config, port.facts());
-        let mut cycles = Loop::new(port, stack, Fragile, 64).with_copies(copies);
+        let mut peer = theirs.remove(0);
+        let mut cycles = echo(ours.remove(0), 64).with_copies(copies);
         // many times more frames than there are
         for round in 1..=50 {
             assert_eq!(exchange(&mut cycles, &mut peer, &[b"one", b"two", b"panic", b"three"]), (0, true));
