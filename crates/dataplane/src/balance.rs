@@ -4,12 +4,13 @@
 //! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average
 //! falls under a low one. It is busy, too, when it is *held up*, since its processor has other work: when for an eighth of an
 //! interval it could have run and did not, or had to wait long whenever it was to run, by the scheduler's own count. Peers that
-//! wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a free
-//! thread asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections.
+//! wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a thread without a backlog
+//! asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections; one that is held up, too,
+//! once it is known what a frame costs it.
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
 //! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and
-//! its owner knows how many frames each group brought; so as many move as level the two threads, by the time that they need ([`demand`]).
+//! its owner knows how many frames each group brought; so as many move as bring the two half-way to needing the same time ([`demand`]).
 
 mod demand;
 
@@ -21,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A busy thread gives away at least this part of what it takes; less is not worth a move.
+/// Less than this part of what a busy thread takes is not worth a move; it gives away so much when it is not known what a frame costs.
 const LEAST_PART: u32 = 16;
-/// And this part while it is held up: what it keeps is late however little it is.
+/// And this part while it is held up, if that is not known or a frame takes far longer there: what it keeps is late however little it is.
 const HELD_UP_PART: u32 = 2;
 
 /// A thread is held up that waited for its processor for this part of an interval, until that is less than the second.
@@ -213,7 +214,7 @@ impl Balance {
         }
         // one that is held up may have time all the same: what its frames cost tells
         let may_ask = !self.load.is_busy() && (!self.held_up || need.cost_ns > 0);
-        match self.ask(now, frames, need).filter(|_| may_ask) {
+        match may_ask.then(|| self.ask(now, frames, need)).flatten() {
             Some(relief) => {
                 self.last = relief.from;
                 Advice::Ask(relief)

@@ -407,17 +407,23 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         }
     }
 
+    /// Tells the balance how the thread was let run, once an interval.
+    #[cold]
+    fn tell_delay(&mut self, now: Instant) {
+        let busy_ns = self.cycles.counters().busy_ns.get();
+        if let Some(crossing) = self.cycles.crossing() {
+            crossing.on_delay(now, self.scheduled.waits(), busy_ns);
+        }
+    }
+
     fn run(&mut self) {
         let mut now = self.clock.now();
         while !self.shared.stop.load(Ordering::Acquire) {
             if self.shared.ordered.load(Ordering::Acquire) {
                 self.carry_out();
             }
-            let busy_ns = self.cycles.counters().busy_ns.get();
-            if let Some(crossing) = self.cycles.crossing()
-                && crossing.wants_delay(now)
-            {
-                crossing.on_delay(now, self.scheduled.waits(), busy_ns);
+            if self.cycles.crossing().is_some_and(|crossing| crossing.wants_delay(now)) {
+                self.tell_delay(now);
             }
             self.stopwatch.begin(&self.service_cycles);
             let activity = self.cycles.cycle(now);
