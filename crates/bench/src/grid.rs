@@ -1,6 +1,6 @@
 //! Rates by factors: where a server is still lossless, and the most it ever answers.
 
-use crate::load::Outcome;
+use crate::load::{Good, Outcome};
 use serde::{Deserialize, Serialize};
 
 /// A server is lossless at a rate of whose questions this share is answered.
@@ -38,11 +38,11 @@ impl Capacity {
         }
     }
 
-    /// Of a grid's outcomes; `any` counts every answer as good (a reflector's).
-    pub(crate) fn of(outcomes: &[Outcome], any: bool) -> Capacity {
+    /// Of a grid's outcomes.
+    pub(crate) fn of(outcomes: &[Outcome], good: Good) -> Capacity {
         let mut capacity = Capacity::default();
         for outcome in outcomes {
-            capacity.add(outcome.sent_rate(), outcome.answered_rate(), outcome.good_share(any));
+            capacity.add(outcome.sent_rate(), outcome.answered_rate(), outcome.good_share(good));
         }
         capacity
     }

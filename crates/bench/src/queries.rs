@@ -38,6 +38,11 @@ pub(crate) enum Expected {
     Address(Ipv4Addr),
     /// the four addresses of one version, with this last byte
     Versioned(u8),
+    /// that there is no such name, by the zone's SOA record
+    Absent {
+        /// the record's serial number tells the version
+        versioned: bool,
+    },
 }
 
 /// Questions in wire format, in the order they are asked.
@@ -88,6 +93,11 @@ impl Queries {
 
     /// Uniformly random questions for A records of a synthetic zone.
     pub(crate) fn synthetic(zone: &Synthetic, edns_bytes: Option<u16>, seed: u64) -> Result<Queries> {
+        Queries::with_absent(zone, 0, edns_bytes, seed)
+    }
+
+    /// The same, but so many in a hundred for random names that the zone does not have.
+    pub(crate) fn with_absent(zone: &Synthetic, percent: u8, edns_bytes: Option<u16>, seed: u64) -> Result<Queries> {
         let origin =
             Name::<Vec<u8>>::from_str(&zone.origin).with_context(|| format!("'{}' is no name", zone.origin))?;
         let mut queries = Queries::new(edns_bytes.is_some());
@@ -96,13 +106,15 @@ impl Queries {
         let count = usize::try_from(zone.names)?.clamp(1 << 16, QUESTIONS_MOST);
         let mut name = Vec::with_capacity(64);
         for _ in 0..count {
+            let absent = rng.below(100) < percent.into();
             let host = rng.below(zone.names);
-            let label = format!("host{host}");
+            let label = if absent { format!("x{:016x}", rng.next_u64()) } else { format!("host{host}") };
+            let expected = if absent { zone.absent() } else { zone.expected(host) };
             name.clear();
             name.push(label.len() as u8);
             name.extend_from_slice(label.as_bytes());
             name.extend_from_slice(origin.as_slice());
-            queries.push(&name, 1, zone.expected(host), edns_bytes);
+            queries.push(&name, 1, expected, edns_bytes);
         }
         Ok(queries)
     }
@@ -174,6 +186,10 @@ impl Synthetic {
             Content::Plain => Expected::Address(address(host)),
             Content::Version(_) => Expected::Versioned(last_byte(host)),
         }
+    }
+
+    fn absent(&self) -> Expected {
+        Expected::Absent { versioned: matches!(self.content, Content::Version(_)) }
     }
 
     /// Writes it as a zone file.
@@ -257,6 +273,19 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 300);
+    }
+
+    #[test]
+    fn so_many_in_a_hundred_are_for_names_that_it_lacks() {
+        let zone = zone(300, Content::Version(3));
+        let queries = Queries::with_absent(&zone, 25, None, 1).unwrap();
+        let absent = |at: &usize| queries.get(*at).expected == Expected::Absent { versioned: true };
+        let lacking: Vec<usize> = (0..queries.len()).filter(absent).collect();
+        let share = lacking.len() as f64 / queries.len() as f64;
+        assert!((0.23..0.27).contains(&share), "{share}");
+        assert!(lacking.iter().all(|at| queries.get(*at).wire.starts_with(b"\x11x")));
+        let names: std::collections::HashSet<_> = lacking.iter().map(|at| queries.get(*at).wire).collect();
+        assert_eq!(names.len(), lacking.len(), "each another name");
     }
 
     #[test]

@@ -10,6 +10,9 @@
 // compressed follows from its being, in lower case, octet for octet the one that is stored. A length octet is at most 63
 // and so no letter, which is why the whole can be folded as text.
 //
+// An answer is sent back (XDP_TX), but over veth, which does not wake a peer for such frames that has receive offload and no
+// program: there it is a redirect to the interface itself.
+//
 // What the verifier is asked for: bpf_xdp_adjust_head (Linux 4.10), bounded loops (5.3), bpf_xdp_adjust_tail that grows (5.8),
 // bpf_xdp_load_bytes and bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise
 // it would keep the bounds which each end of the loop gave it, and what follows be looked at once for each.
@@ -57,6 +60,7 @@ struct answering {
   __u16 most_v4, most_v6; // octets of a message that a frame carries
   __u8 partial; // an answer may go out for a question whose checksum was left to a device
   __u8 sampled; // it is counted how often names are asked for
+  __u32 back; // the interface's index when answers go out by a redirect to it; 0: they are sent back
 };
 
 struct answer_key {
@@ -582,6 +586,11 @@ INLINE void sample(const struct answering *how, struct question *question, __u32
     of_page->of[seat % HEATS_A_PAGE] += 1;
 }
 
+// How an answer leaves.
+INLINE int send_back(const struct answering *how) {
+  return how->back ? bpf_redirect(how->back, 0) : XDP_TX;
+}
+
 // Answers the datagram whose network header is at `ip_at`: the verdict, or 0 when the frame is as it was and somebody else's.
 INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   __u32 zero = 0;
@@ -613,19 +622,19 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
         !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_within_rate(ctx, how, &place, key.name))
       return 0;
     verdict = reply(ctx, &place, question, &cut, all->body, LONG_BODY_BYTES);
-    if (verdict == XDP_TX) {
-      count_answer(&place, &all->head, &cut, type);
-      sample(how, question, found->seat);
-    }
-    return verdict;
+    if (verdict != XDP_TX)
+      return verdict;
+    count_answer(&place, &all->head, &cut, type);
+    sample(how, question, found->seat);
+    return send_back(how);
   }
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
       !choose(&place, &found->head, found->cuts, 1, &cut) || !is_within_rate(ctx, how, &place, key.name))
     return 0;
   verdict = reply(ctx, &place, question, &cut, found->body, SHORT_BODY_BYTES);
-  if (verdict == XDP_TX) {
-    count_answer(&place, &found->head, &cut, type);
-    sample(how, question, found->seat);
-  }
-  return verdict;
+  if (verdict != XDP_TX)
+    return verdict;
+  count_answer(&place, &found->head, &cut, type);
+  sample(how, question, found->seat);
+  return send_back(how);
 }

@@ -3,14 +3,15 @@
 //! The programs are C beside this file, compiled by build.rs. [`Steering`] is the XDP program that takes our traffic to the
 //! AF_XDP sockets, answers some of it by itself, and passes everything else to the kernel, or takes all there is; [`Selector`] chooses the socket of a
 //! reuseport group; [`nic`] is the laboratory's, what makes a NIC with queues of a veth pair; [`rss`] is the table of somebody
-//! else's. A program hangs on a bpf link or
-//! on sockets, so it goes when its process does, however that ends. Left out: pinning (but of the laboratory's table), since what outlives the
-//! process is what nobody cleans up.
+//! else's; [`netdev`] says what a driver does with programs. A program hangs on a bpf link or on sockets, so it goes when its
+//! process does, however that ends. Left out: pinning (but of the laboratory's table), since what outlives the process is what
+//! nobody cleans up.
 
 #![forbid(unsafe_code)]
 
 pub mod capability;
 mod error;
+pub mod netdev;
 pub mod nic;
 pub mod reuseport;
 pub mod rss;

@@ -199,7 +199,7 @@ INLINE int take_datagram(struct xdp_md *ctx, int family, const void *from, int s
   if (answers && service == DNS_SERVICE) {
     int action = answer(ctx, ip_at, family == 6);
     if (action)
-      return action == XDP_TX ? action : verdict(ANSWER_DROPPED, action);
+      return action == XDP_DROP ? verdict(ANSWER_DROPPED, action) : action;
   }
   return take(ctx);
 }

@@ -107,11 +107,11 @@ pub struct DnsOptions {
     #[arg(long, value_name = "WORD")]
     pub transmit: Option<Transmit>,
     /// What answers over UDP: driver (a program in the NIC's driver what is asked plainly, our own stack the rest), xdp (our own
-    /// stack), sockets (one thread on kernel sockets, beside AF_XDP), or auto (our own stack where there is AF_XDP, else kernel
-    /// sockets); default: auto
+    /// stack), sockets (one thread on kernel sockets, beside AF_XDP), or auto (driver where what it sends arrives, else xdp where
+    /// there is AF_XDP, else kernel sockets); default: auto
     #[arg(long, value_name = "WORD")]
     pub tier: Option<Tier>,
-    /// With --tier driver, most names whose answers are given to it, which are those asked for most; default: 65536
+    /// Most names whose answers are given to the driver, which are those asked for most; default: 65536
     #[arg(long, value_name = "N")]
     pub driver_names: Option<Within<1, 4_000_000>>,
     /// DNS cookies (RFC 7873): on or off

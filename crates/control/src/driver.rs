@@ -241,6 +241,14 @@ impl Report for Driver {
         self.count();
         for Interface { name, answers, counted } in &self.interfaces {
             counted.stats().report(show);
+            let active = Figure {
+                name: "dns_driver_active",
+                help: "whether what the driver sends is taken, so that it answers",
+                gauge: true,
+                labels: &[("interface", name.as_str())],
+                value: u64::from(!answers.is_held()),
+            };
+            show(active);
             let Size { short, long } = answers.entries();
             for (kind, value) in [("short", short), ("long", long)] {
                 let labels = [("interface", name.as_str()), ("size", kind)];

@@ -226,11 +226,8 @@ impl Follower {
             let again = Timespec { tv_sec: 1, tv_nsec: 0 };
             let mut failed = false;
             loop {
-                let monitor = handle.monitor();
-                let mut ready = [
-                    PollFd::from_borrowed_fd(told.as_fd(), PollFlags::IN),
-                    PollFd::from_borrowed_fd(monitor.descriptor(), PollFlags::IN),
-                ];
+                let descriptors = std::iter::once(told.as_fd()).chain(handle.descriptors());
+                let mut ready: Vec<_> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
                 // an interrupted sleep is a short one
                 let _ = poll(&mut ready, failed.then_some(&again));
                 if !ready[0].revents().is_empty() {

@@ -25,7 +25,6 @@ pub mod capture;
 pub mod compare;
 pub mod frame;
 mod namespace;
-mod napi;
 pub mod nic;
 pub mod peers;
 mod process;

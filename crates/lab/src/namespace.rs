@@ -6,7 +6,6 @@
 //! which veth has no NAPI and drops what XDP sends or redirects to it; and several queues really in use, since veth starts
 //! with one of them.
 
-use crate::napi;
 use crate::nic::{Nic, NicOptions};
 use crate::process::{Process, output};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -404,7 +403,7 @@ impl Host {
     fn receive_threads(&self) -> Vec<(Side, usize, String)> {
         let of = |(wire, interface): (usize, &&str)| -> std::io::Result<Vec<_>> {
             let index = rustix::net::netdevice::name_to_index(any_socket()?, interface)?;
-            let ids = napi::ids(index)?.into_iter().enumerate();
+            let ids = bpf::netdev::napi_ids(index)?.into_iter().enumerate();
             let place = |queue| if self.wires > 1 { wire } else { queue };
             Ok(ids.map(|(queue, id)| (self.side, place(queue), format!("napi/{interface}-{id}"))).collect())
         };

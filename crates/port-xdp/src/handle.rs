@@ -2,6 +2,7 @@
 //!
 //! Control's thread owns it; the ports never wait for it.
 
+use crate::answering::Peer;
 use crate::device::{self, Address, Change, Device, Link, Membership, Monitor};
 use crate::open::{Listener, OpenConfig, OpenError, other};
 use bpf::steering::{Answers, Counts, Rule};
@@ -9,6 +10,7 @@ use bpf::{Steering, SteeringError, Taken};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Says what is ours while the ports run. Control's; dropping it detaches the program, and the kernel has all traffic.
@@ -22,6 +24,8 @@ pub struct Handle {
     steering: Steering,
     membership: Option<Membership>,
     monitor: Monitor,
+    /// where what the program answers depends on who takes it
+    peer: Option<Peer>,
     listeners: BTreeSet<Listener>,
 }
 
@@ -33,6 +37,8 @@ pub struct Followed {
     /// the interface as it is now, when that is new. The program knows of a new hardware address; who answers for addresses
     /// is to be told.
     pub link: Option<Link>,
+    /// whether the peer takes what the program answers, when that is new; otherwise our own stack answers
+    pub answered: Option<bool>,
 }
 
 impl Handle {
@@ -42,8 +48,11 @@ impl Handle {
         let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
         let listeners = config.listeners.iter().copied().collect();
         let link = Link::from(device);
-        let mut handle =
-            Handle { interface: device.index, link, look: true, steering, membership: None, monitor, listeners };
+        let mut peer = Peer::watch(device.index, steering.answers()).map_err(other(name, "listening for its peer"))?;
+        let looked = peer.as_mut().map_or(Ok(None), Peer::look);
+        looked.map_err(other(name, "asking whether its peer takes answers"))?;
+        let (interface, membership) = (device.index, None);
+        let mut handle = Handle { interface, link, look: true, steering, membership, monitor, peer, listeners };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
                 handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
@@ -111,9 +120,9 @@ impl Handle {
         self.follow().map(|_| ())
     }
 
-    /// Readable when addresses or interfaces have changed; then [`Handle::follow`] is due.
-    pub fn monitor(&mut self) -> &mut Monitor {
-        &mut self.monitor
+    /// One of them is readable when addresses or interfaces have changed; then [`Handle::follow`] is due.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.monitor.descriptor()).chain(self.peer.as_ref().map(Peer::descriptor))
     }
 
     /// Makes what is taken what the listeners mean with the addresses of now, and looks at the interface.
@@ -128,7 +137,8 @@ impl Handle {
             self.look = true;
         }
         let link = if self.look { self.look()? } else { None };
-        Ok(Followed { addresses: self.follow_addresses()?, link })
+        let answered = self.peer.as_mut().map_or(Ok(None), Peer::look)?;
+        Ok(Followed { addresses: self.follow_addresses()?, link, answered })
     }
 
     /// The interface, if anything about it is new.

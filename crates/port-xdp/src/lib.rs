@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+mod answering;
 pub mod device;
 mod ethtool;
 mod handle;
@@ -23,6 +24,7 @@ mod slot;
 mod socket;
 mod stats;
 
+pub use answering::Answering;
 pub use handle::{Followed, Handle};
 pub use open::{BusyPolling, Got, LargeSends, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;

@@ -4,6 +4,7 @@
 //! and only then are addresses taken: no packet finds an empty queue. Modes are tried from the best down, and what made
 //! a better one fail is kept for the report.
 
+use crate::answering::{Answering, answers};
 use crate::device::{self, Device};
 use crate::handle::Handle;
 use crate::packet::Packet;
@@ -86,9 +87,11 @@ pub struct OpenConfig {
     /// take every frame, whoever it is for, and hear those for other hardware addresses too: for who passes frames on. What
     /// else is to be taken then means nothing.
     pub everything: bool,
-    /// what the program in the driver answers by itself, once [`Handle::answers`] are filled in; its `mtu` and
-    /// `partial_checksums` are the interface's, whatever stands there
+    /// what the program in the driver answers by itself, once [`Handle::answers`] are filled in; its `mtu`,
+    /// `partial_checksums` and `redirect_to` are the interface's, whatever stands there
     pub answers: Option<AnswersConfig>,
+    /// and when
+    pub answering: Answering,
     /// senders to hear, all when empty
     pub allow: Vec<Prefix>,
     /// senders not to hear
@@ -125,6 +128,7 @@ impl OpenConfig {
             own: Vec::new(),
             everything: false,
             answers: None,
+            answering: Answering::Always,
             allow: Vec::new(),
             deny: Vec::new(),
             rx_slots: 2048,
@@ -490,14 +494,17 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
     let mode = attempt.mode;
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
-    let answers = config.answers.as_ref().map(|answers| AnswersConfig {
-        mtu: device.mtu.min(usize::from(u16::MAX)) as u16,
-        partial_checksums: device.is_virtual_link() && mode != Mode::Generic,
-        ..answers.clone()
-    });
+    let answers = answers(config, device, mode)?;
     let everything = config.everything;
     let maps = Config { queues: device.rx_queues, mac: device.mac, everything, answers, ..Config::default() };
-    let steering = load(device.index, attach, &maps).map_err(|e| steering_failed(device, e))?;
+    let steering = match load(device.index, attach, &maps) {
+        // a kernel whose verifier does not follow the program that answers
+        Err(SteeringError::Other { .. }) if maps.answers.is_some() && config.answering == Answering::WhereTaken => {
+            load(device.index, attach, &Config { answers: None, ..maps })
+        }
+        loaded => loaded,
+    };
+    let steering = steering.map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
     if device.running {
         // some drivers restart the link for a program; a link that was down before is waited for once, at the end

@@ -3,7 +3,7 @@
 use super::{Tool, rate, seconds, stop_flag};
 use crate::grid::{self, Capacity};
 use crate::interface;
-use crate::load::{Load, Outcome, Plan, SourcePorts};
+use crate::load::{Good, Load, Outcome, Plan, SourcePorts};
 use crate::queries::{Content, Queries, Synthetic};
 use crate::xdp;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// The zone tells its version, and answers made of two versions or of an old one are faults
     #[arg(long, requires = "names")]
     versioned: bool,
+    /// So many in a hundred ask for random names that the zone does not have
+    #[arg(long, value_name = "P", default_value_t = 0, requires = "names", value_parser = clap::value_parser!(u8).range(0..=100))]
+    absent: u8,
     /// Questions a second (200000, 200k, 0.5M); several with commas are run in turn
     #[arg(long, value_name = "R", value_delimiter = ',', value_parser = rate, required_unless_present_any = ["peak", "flood"])]
     rate: Vec<f64>,
@@ -110,7 +113,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (Some(path), _) => Queries::from_file(path, options.edns)?,
         (None, Some(names)) => {
             let content = if options.versioned { Content::Version(0) } else { Content::Plain };
-            Queries::synthetic(&Synthetic { origin: options.zone.clone(), names, content }, options.edns, options.seed)?
+            let zone = Synthetic { origin: options.zone.clone(), names, content };
+            Queries::with_absent(&zone, options.absent, options.edns, options.seed)?
         }
         (None, None) => bail!("--queries or --names is needed"),
     };
@@ -130,6 +134,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // with --json the reader judges
     ensure!(wrong == 0 || options.tool.json, "{wrong} checked answers were wrong");
     Ok(())
+}
+
+fn good(options: &Options) -> Good {
+    match (options.any_answer, options.absent) {
+        (true, _) => Good::Any,
+        (false, 0) => Good::NoError,
+        (false, _) => Good::OrAbsent,
+    }
 }
 
 fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<Results> {
@@ -152,7 +164,7 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
         };
         let outcome = load.run(&plan, &stop, || {});
         if !options.tool.json {
-            show(&outcome, several);
+            show(&outcome, several, good(options));
         }
         answered.push(outcome.answered_rate());
         runs.push(outcome);
@@ -160,21 +172,21 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
             break;
         }
     }
-    let capacity = Capacity::of(&runs, options.any_answer);
+    let capacity = Capacity::of(&runs, good(options));
     if several && !options.tool.json {
         println!("lossless {:.0}/s  peak {:.0}/s  sent {:.0}/s", capacity.lossless, capacity.peak, capacity.sent);
     }
     Ok(Results { capacity, runs })
 }
 
-fn show(outcome: &Outcome, short: bool) {
+fn show(outcome: &Outcome, short: bool, good: Good) {
     if short {
         let wrong: u64 = outcome.faults.values().sum();
         println!(
-            "sent {:>8.0}/s  answered {:>8.0}/s  NOERROR {:>7.3}%  p50 {:>8.1} us  p99 {:>8.1} us  wrong {wrong}",
+            "sent {:>8.0}/s  answered {:>8.0}/s  good {:>7.3}%  p50 {:>8.1} us  p99 {:>8.1} us  wrong {wrong}",
             outcome.sent_rate(),
             outcome.answered_rate(),
-            outcome.good_share(false) * 100.0,
+            outcome.good_share(good) * 100.0,
             outcome.latency.p50_us,
             outcome.latency.p99_us,
         );

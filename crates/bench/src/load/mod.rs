@@ -10,7 +10,7 @@ mod packet;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use outcome::{Latency, Outcome, histogram};
+pub(crate) use outcome::{Good, Latency, Outcome, histogram};
 pub(crate) use packet::{Ends, Fault, Template};
 
 use crate::queries::{Queries, VERSIONS};

@@ -84,6 +84,17 @@ pub(crate) struct Outcome {
     windows: Windows,
 }
 
+/// Which answers are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Good {
+    /// NOERROR
+    NoError,
+    /// NOERROR, and NXDOMAIN when names are asked for that are not there
+    OrAbsent,
+    /// each: a reflector answers nothing but what it is sent
+    Any,
+}
+
 /// Percentiles window by window.
 #[derive(Clone, Debug, Default)]
 struct Windows {
@@ -168,10 +179,13 @@ impl Outcome {
         self.answered as f64 * 1e9 / self.span_ns.max(1) as f64
     }
 
-    /// The share of the questions sent that were answered without error; for a server that answers nothing but what it is
-    /// sent (a reflector), `any` counts every answer.
-    pub(crate) fn good_share(&self, any: bool) -> f64 {
-        let good = if any { self.answered } else { self.rcodes[0] };
+    /// The share of the questions sent that had a good answer.
+    pub(crate) fn good_share(&self, good: Good) -> f64 {
+        let good = match good {
+            Good::NoError => self.rcodes[0],
+            Good::OrAbsent => self.rcodes[0] + self.rcodes[3],
+            Good::Any => self.answered,
+        };
         if self.sent == 0 { 0.0 } else { good as f64 / self.sent as f64 }
     }
 }

@@ -5,7 +5,7 @@ use crate::queries::{Expected, Query, VERSIONED_RECORDS, VERSIONS, folded, sum16
 use base::Frame;
 use domain::base::Message;
 use domain::base::iana::Rcode;
-use domain::rdata::A;
+use domain::rdata::{A, Soa};
 use port::Mac;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -221,8 +221,12 @@ fn check_message(payload: &[u8], query: &Query<'_>) -> Result<Option<u8>, Fault>
     if query.expected == Expected::Anything {
         return Ok(None);
     }
-    if !header.aa() || header.rcode() != Rcode::NOERROR {
+    let rcode = if matches!(query.expected, Expected::Absent { .. }) { Rcode::NXDOMAIN } else { Rcode::NOERROR };
+    if !header.aa() || header.rcode() != rcode {
         return Err(Fault::Answer);
+    }
+    if let Expected::Absent { versioned } = query.expected {
+        return check_absence(&message, versioned);
     }
     let answer = message.answer().map_err(|_| Fault::Message)?;
     let records: Result<Vec<_>, _> = answer.limit_to::<A>().collect();
@@ -237,6 +241,21 @@ fn check_message(payload: &[u8], query: &Query<'_>) -> Result<Option<u8>, Fault>
         Expected::Versioned(last) => version_of(&addresses, last).map(Some),
         _ => Err(Fault::Answer),
     }
+}
+
+/// RFC 2308 section 2.1: the zone's SOA record, and nothing else.
+fn check_absence(message: &Message<&[u8]>, versioned: bool) -> Result<Option<u8>, Fault> {
+    let counts = message.header_counts();
+    if (counts.ancount(), counts.nscount()) != (0, 1) {
+        return Err(Fault::Answer);
+    }
+    let authority = message.authority().map_err(|_| Fault::Message)?;
+    let soa = authority.limit_to::<Soa<_>>().next().and_then(Result::ok).ok_or(Fault::Answer)?;
+    if !versioned {
+        return Ok(None);
+    }
+    let version = soa.data().serial().into_int().checked_sub(1).and_then(|version| u8::try_from(version).ok());
+    version.filter(|version| *version < VERSIONS).map(Some).ok_or(Fault::Answer)
 }
 
 fn version_of(addresses: &[[u8; 4]], last: u8) -> Result<u8, Fault> {

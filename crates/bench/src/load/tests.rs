@@ -95,10 +95,13 @@ fn expected_address(question: &[u8]) -> [u8; 4] {
     [198, 18, (host / 250) as u8, (host % 250 + 1) as u8]
 }
 
-fn run(content: Content, rate: Option<f64>, mut answer: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Outcome {
+fn run(content: Content, rate: Option<f64>, answer: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Outcome {
+    run_with(&Queries::synthetic(&zone(content), None, 7).unwrap(), rate, answer)
+}
+
+fn run_with(queries: &Queries, rate: Option<f64>, mut answer: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Outcome {
     let (client, mut server) = pair();
-    let queries = Queries::synthetic(&zone(content), None, 7).unwrap();
-    let mut load = Load::new(client, ends(false), SourcePorts { first: 20_000, count: 4 }, &queries).unwrap();
+    let mut load = Load::new(client, ends(false), SourcePorts { first: 20_000, count: 4 }, queries).unwrap();
     // a machine that is busy with others may not run this thread for a whole span, and then nothing is sent
     for _ in 0..100 {
         let outcome = load.run(&plan(rate, 30), &AtomicBool::new(false), || serve(&mut server, &mut answer));
@@ -118,6 +121,37 @@ fn right_answers_are_counted_timed_and_found_right() {
     assert!(outcome.faults.is_empty(), "{outcome}");
     assert!(outcome.sent + outcome.unsent <= 3_001, "open loop: {outcome}");
     assert!(outcome.latency.p50_us > 0.0 && outcome.latency.p50_us <= outcome.latency.greatest_us);
+}
+
+/// The answer that a name does not exist, of a zone with this serial number.
+fn absent_with(question: &[u8], rcode: u8, serial: u8) -> Vec<u8> {
+    let mut frame = answer_with(question, &[]);
+    frame[45] |= rcode;
+    frame[51] = 1;
+    // the root's SOA record: names of one octet, serial, and four times
+    frame.extend_from_slice(&[0, 0, 6, 0, 1, 0, 0, 0, 60, 0, 22, 0, 0, 0, 0, 0, serial]);
+    frame.extend_from_slice(&[0; 16]);
+    finish(&mut frame);
+    frame
+}
+
+#[test]
+fn names_that_are_absent_are_checked_by_their_zone() {
+    let absent = |content| Queries::with_absent(&zone(content), 100, None, 7).unwrap();
+    let asked = |content, rcode, serial| {
+        run_with(&absent(content), Some(20_000.0), |question| Some(absent_with(question, rcode, serial)))
+    };
+    let outcome = asked(Content::Plain, 3, 77);
+    assert_eq!((outcome.answered, outcome.checked), (outcome.sent, outcome.sent), "{outcome}");
+    assert!(outcome.faults.is_empty(), "{outcome}");
+    assert_eq!((outcome.good_share(Good::OrAbsent), outcome.good_share(Good::NoError)), (1.0, 0.0));
+    assert_eq!(asked(Content::Plain, 0, 77).faults.keys().collect::<Vec<_>>(), [&Fault::Answer], "NODATA");
+    // the first tells version 4, the next an older one
+    let (mut serials, queries) = ([5, 7, 6, 2].into_iter().cycle(), absent(Content::Version(0)));
+    let outcome =
+        run_with(&queries, Some(20_000.0), |question| Some(absent_with(question, 3, serials.next().unwrap())));
+    assert_eq!(outcome.faults.keys().collect::<Vec<_>>(), [&Fault::StaleVersion], "{outcome}");
+    assert!(asked(Content::Version(0), 3, 0).faults.contains_key(&Fault::Answer), "no version");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const ANSWERING_BYTES: usize = 32;
+const ANSWERING_BYTES: usize = 40;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Lines of a queue's accounts, 64 octets each.
 const ACCOUNT_LINES: u32 = 1 << 14;
@@ -52,6 +52,9 @@ pub struct AnswersConfig {
     pub mtu: u16,
     /// checksums may come unfinished and answers go out all the same: on virtual interfaces, with the program in the driver
     pub partial_checksums: bool,
+    /// the interface's index, to send answers by a redirect to it; None sends them back (XDP_TX). Over veth a redirect, which
+    /// wakes a peer that has receive offload and no program of its own, too.
+    pub redirect_to: Option<u32>,
     /// answers a second to one network (/24 or /56) about one name, over all queues, of which each has its share; beyond it they
     /// are left to the sockets; None is no limit
     pub rate: Option<u32>,
@@ -109,6 +112,7 @@ impl AnswersConfig {
         bytes[28..30].copy_from_slice(&most(40 + 8));
         bytes[30] = self.partial_checksums.into();
         bytes[31] = sampled.into();
+        bytes[32..36].copy_from_slice(&self.redirect_to.unwrap_or(0).to_ne_bytes());
         bytes
     }
 
@@ -219,6 +223,10 @@ struct Maps {
     zones: PerCpuArray<MapData, u64>,
     heats: Array<MapData, [u32; HEATS_A_PAGE]>,
     counts: Arc<Counts>,
+    /// what the program is to be told: which generation, and whether to count
+    told: (u32, bool),
+    /// it is told to answer nothing all the same
+    held: bool,
     /// the generation that was begun last
     generation: u32,
     current: Option<Generation>,
@@ -275,6 +283,8 @@ impl Answers {
             zones: map(program, "zone_answers")?,
             heats: map(program, "heats")?,
             counts,
+            told: (0, false),
+            held: false,
             generation: 0,
             current: None,
         };
@@ -315,6 +325,23 @@ impl Answers {
         }
     }
 
+    /// Has the program answer nothing for as long as it is held, since nobody would get it; everything goes on to the sockets.
+    /// What is put in, and when it is in force, is not changed by it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn hold(&self, held: bool) -> Result<(), SteeringError> {
+        let mut maps = self.lock();
+        maps.held = held;
+        let (generation, sampled) = maps.told;
+        maps.tell(generation, sampled)
+    }
+
+    /// Whether it is held.
+    pub fn is_held(&self) -> bool {
+        self.lock().held
+    }
+
     /// What was answered since the program was loaded; None when the kernel refuses to say.
     pub fn answered(&self) -> Option<Answered> {
         let maps = self.lock();
@@ -342,7 +369,8 @@ impl Answers {
 
 impl Maps {
     fn tell(&mut self, generation: u32, sampled: bool) -> Result<(), SteeringError> {
-        let bytes = self.config.bytes(self.queues, generation, sampled);
+        self.told = (generation, sampled);
+        let bytes = self.config.bytes(self.queues, if self.held { 0 } else { generation }, sampled);
         self.answering.set(0, bytes, 0).map_err(|e| other("changing what is answered", &e))
     }
 

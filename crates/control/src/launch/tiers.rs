@@ -7,25 +7,44 @@ use crate::secrets::random;
 use crate::service::Kind;
 use crate::words::Tier;
 use bpf::steering::{AnswersConfig, UDP};
+use port_xdp::Answering;
 use std::net::SocketAddr;
 
 /// Numbers of zones that there is room for at least; a reload may bring others while the old ones are still counted.
 const ZONES: usize = 1024;
 
-/// What the program answers; None when it does not.
+/// What the program answers, where it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) answers: AnswersConfig,
+    pub(super) when: Answering,
+}
+
+/// What the program answers; None when it does not. Of what `--tier driver` cannot have, `--tier auto` leaves the driver out.
 ///
 /// # Errors
 /// What `--tier driver` cannot have, or no random numbers.
-pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Option<AnswersConfig>, Error> {
-    let Some(dns) = settings.dns.as_ref().filter(|dns| dns.tier == Tier::Driver) else { return Ok(None) };
-    if let Some(other) = hides_dns(settings, listeners) {
+pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Option<Wanted>, Error> {
+    let Some(dns) = &settings.dns else { return Ok(None) };
+    let (hides, when) = (
+        hides_dns(settings, listeners),
+        match dns.tier {
+            Tier::Driver => Answering::Always,
+            Tier::Auto => Answering::WhereTaken,
+            Tier::Xdp | Tier::Sockets => return Ok(None),
+        },
+    );
+    if when == Answering::WhereTaken && (hides.is_some() || !settings.own.is_empty()) {
+        return Ok(None);
+    }
+    if let Some(other) = hides {
         return Err(Error::input(format!(
-            "--tier driver: the driver cannot tell DNS from the service at {other}; give that another port, or leave --tier out"
+            "--tier driver: the driver cannot tell DNS from the service at {other}; give that another port, or say --tier xdp"
         )));
     }
     let seed = random().map_err(|error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error))))?;
     let of_dns = listeners.iter().filter(|at| at.kind == Kind::Dns);
-    Ok(Some(AnswersConfig {
+    let answers = AnswersConfig {
         names: dns.driver_names,
         zones: ZONES.max(2 * dns.zones.len()) as u32,
         edns_bytes: dns.edns_size,
@@ -34,9 +53,11 @@ pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Op
         // the interface's
         mtu: 0,
         partial_checksums: false,
+        redirect_to: None,
         seed: u64::from_ne_bytes(seed),
         listeners: of_dns.map(|at| (at.address.ip(), at.address.port())).collect(),
-    }))
+    };
+    Ok(Some(Wanted { answers, when }))
 }
 
 /// What of the rate of answers is the driver's, where it answers. Nobody can tell what the one has sent from the other, so each has
@@ -59,11 +80,11 @@ mod tests {
     use super::super::tests::settings;
     use super::*;
 
-    fn asked(tier: &str, more: &str) -> Result<Option<AnswersConfig>, Error> {
+    fn asked(tier: &str, more: &str) -> Result<Option<Wanted>, Error> {
         asked_at("\"e0\"", tier, more)
     }
 
-    fn asked_at(interfaces: &str, tier: &str, more: &str) -> Result<Option<AnswersConfig>, Error> {
+    fn asked_at(interfaces: &str, tier: &str, more: &str) -> Result<Option<Wanted>, Error> {
         let text = format!(
             "[dataplane]\ninterface = [{interfaces}]\nlisten = [\"0.0.0.0:53\", \"[2001:db8::1]:5353\"]\n[dns]\n{tier}\n[[dns.zone]]\nfile = \"z\"\n{more}"
         );
@@ -73,10 +94,15 @@ mod tests {
 
     #[test]
     fn the_driver_answers_where_it_is_asked_for() {
-        let given = asked("tier = \"driver\"\ndriver-names = 7\nedns-size = 1400", "").unwrap().unwrap();
+        let asked_for = asked("tier = \"driver\"\ndriver-names = 7\nedns-size = 1400", "").unwrap().unwrap();
+        let Wanted { answers: given, when } = asked_for;
+        assert_eq!(when, Answering::Always);
         assert_eq!((given.names, given.zones, given.edns_bytes), (7, 1024, 1400));
         assert_eq!(given.listeners, [("0.0.0.0".parse().unwrap(), 53), ("2001:db8::1".parse().unwrap(), 5353)]);
-        for tier in ["", "tier = \"auto\"", "tier = \"xdp\"", "tier = \"sockets\""] {
+        for tier in ["", "tier = \"auto\""] {
+            assert_eq!(asked(tier, "").unwrap().unwrap().when, Answering::WhereTaken, "{tier}");
+        }
+        for tier in ["tier = \"xdp\"", "tier = \"sockets\""] {
             assert_eq!(asked(tier, "").unwrap(), None, "{tier}");
         }
     }
@@ -87,15 +113,17 @@ mod tests {
             let rrl = format!("[dns.rrl]\nrate = {rate}");
             for (interfaces, share) in ["\"e0\"", "\"e0\", \"e1\""].into_iter().zip(shares) {
                 let given = asked_at(interfaces, "tier = \"driver\"", &rrl).unwrap().unwrap();
-                assert_eq!(given.rate, Some(share), "{rate} at {interfaces}");
+                assert_eq!(given.answers.rate, Some(share), "{rate} at {interfaces}");
             }
         }
-        assert_eq!(asked("tier = \"driver\"", "").unwrap().unwrap().rate, None);
+        assert_eq!(asked("tier = \"driver\"", "").unwrap().unwrap().answers.rate, None);
     }
 
     #[test]
-    fn another_service_at_the_port_is_refused() {
-        let said = asked("tier = \"driver\"", "[echo]\nlisten = [\"192.0.2.9:53\"]\n").unwrap_err().to_string();
+    fn another_service_at_the_port_is_refused_or_leaves_the_driver_out() {
+        let echo = "[echo]\nlisten = [\"192.0.2.9:53\"]\n";
+        assert_eq!(asked("", echo).unwrap(), None);
+        let said = asked("tier = \"driver\"", echo).unwrap_err().to_string();
         assert!(said.contains("192.0.2.9:53"), "{said}");
         // connections are never the driver's
         let web = "[web]\nroot = \"/nowhere\"\nlisten = [\"192.0.2.9:53\"]\n";

@@ -2,6 +2,7 @@
 
 use super::listeners::Listening;
 use super::sharing::{Shared, Writer, sharing};
+use super::tiers::Wanted;
 use super::watchdog::Watchdog;
 use crate::config::Settings;
 use crate::error::{Error, reason};
@@ -9,7 +10,7 @@ use crate::metrics::{OfInterface, Registry};
 use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
 use crate::words::{Balance, Idle, Mode, Prefix, Threads, Transmit, WebTransmit};
-use bpf::steering::{Answers, AnswersConfig};
+use bpf::steering::Answers;
 use dataplane::{Dataplane, Sharing};
 use port::guest::{Housed, house};
 use port_xdp::device::{Device, Link};
@@ -57,11 +58,7 @@ struct Interface {
 ///
 /// # Errors
 /// One line that names the mend; nothing stays attached then.
-pub(crate) fn open(
-    settings: &Settings,
-    listeners: &[Listening],
-    answers: Option<&AnswersConfig>,
-) -> Result<Opened, Error> {
+pub(crate) fn open(settings: &Settings, listeners: &[Listening], answers: Option<&Wanted>) -> Result<Opened, Error> {
     if settings.interfaces.len() > 1 && !settings.own.is_empty() {
         return Err(Error::input(
             "--own: with several interfaces it is not clear whose it is; start one server for each",
@@ -69,16 +66,17 @@ pub(crate) fn open(
     }
     let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new() };
     for interface in &settings.interfaces {
-        let wanted = OpenConfig { answers: answers.cloned(), ..config(settings, interface, listeners) };
+        let mut wanted = config(settings, interface, listeners);
+        if let Some(Wanted { answers, when }) = answers {
+            (wanted.answers, wanted.answering) = (Some(answers.clone()), *when);
+        }
         let one = port_xdp::open(&wanted).map_err(|error| Error::environment(format!("AF_XDP: {error}")))?;
         for warning in &one.got.warnings {
             tracing::warn!("{warning}");
         }
         tracing::info!("AF_XDP: {}", one.got);
-        if answers.is_some() && one.got.device.driver == "veth" && one.got.mode != port_xdp::Mode::Generic {
-            tracing::warn!(
-                "--tier driver: {interface} is a veth, whose peer takes what the driver sends only while it has an XDP program itself; where it has none, leave --tier out"
-            );
+        if let Some(answers) = one.handle.answers() {
+            say_who_answers(interface, !answers.is_held());
         }
         opened.described.push(one.got.to_string());
         let (first, queues, guests) = (opened.ports.len(), one.ports.len(), one.pools.len());
@@ -334,11 +332,8 @@ fn follow(mut followed: Followed) -> io::Result<Follower> {
         let again = Timespec { tv_sec: 1, tv_nsec: 0 };
         let mut failed = false;
         loop {
-            let monitor = followed.handle.monitor();
-            let mut ready = [
-                PollFd::from_borrowed_fd(told.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(monitor.descriptor(), PollFlags::IN),
-            ];
+            let descriptors = std::iter::once(told.as_fd()).chain(followed.handle.descriptors());
+            let mut ready: Vec<_> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             // an interrupted sleep is a short one
             let _ = poll(&mut ready, followed.claims.as_ref().map(|_| &Claims::EVERY).or(failed.then_some(&again)));
             if let Some(claims) = &mut followed.claims {
@@ -347,13 +342,13 @@ fn follow(mut followed: Followed) -> io::Result<Follower> {
             if !ready[0].revents().is_empty() {
                 return;
             }
-            if ready[1].revents().is_empty() && !failed {
+            if ready[1..].iter().all(|heard| heard.revents().is_empty()) && !failed {
                 continue;
             }
             let outcome = followed.handle.follow();
             // what failed half-way is not told again by the kernel
             failed = outcome.is_err();
-            let name = &followed.name;
+            let name = followed.name.clone();
             match outcome {
                 Ok(found) => {
                     if found.addresses {
@@ -361,6 +356,9 @@ fn follow(mut followed: Followed) -> io::Result<Follower> {
                     }
                     if let Some(link) = found.link {
                         followed.take(link);
+                    }
+                    if let Some(answered) = found.answered {
+                        say_who_answers(&name, answered);
                     }
                 }
                 Err(error) => {
@@ -372,6 +370,17 @@ fn follow(mut followed: Followed) -> io::Result<Follower> {
         }
     })?;
     Ok(Follower { join: Some(join), stop })
+}
+
+/// Says whether questions are answered in the driver.
+fn say_who_answers(interface: &str, driver: bool) {
+    if driver {
+        tracing::info!("{interface}: plain questions are answered in the driver");
+    } else {
+        tracing::info!(
+            "{interface}: our stack answers all, since the other end of this veth takes nothing that a driver sends; it would with `ethtool -K PEER gro on`"
+        );
+    }
 }
 
 impl Followed {

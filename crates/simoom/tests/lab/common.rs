@@ -181,6 +181,11 @@ impl Stats {
         self.sum("steering_taken_total", &[])
     }
 
+    /// Questions that the driver answered.
+    pub(crate) fn by_the_driver(&self) -> u64 {
+        self.sum("steering_answered_total", &[])
+    }
+
     /// Datagrams that came over kernel sockets.
     pub(crate) fn on_sockets(&self) -> u64 {
         self.sum("sockets_datagrams_received_total", &[])

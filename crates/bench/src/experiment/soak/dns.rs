@@ -37,6 +37,12 @@ pub(crate) struct Options {
     /// Names in the zone
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     names: u64,
+    /// So many questions in a hundred are for random names that the zone does not have
+    #[arg(long, value_name = "P", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    absent: u8,
+    /// Further options of `simoom dns`, as one word
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    options: String,
     /// Seconds between reloads
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     every: f64,
@@ -54,7 +60,7 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let zone =
         |version| Synthetic { origin: "example.com".into(), names: options.names, content: Content::Version(version) };
     let bed = Bed::new(zone(0), &simoom, Generator::Own)?;
-    let mut served = bed.serve(&Subject::simoom("simoom", ""))?;
+    let mut served = bed.serve(&Subject::simoom("simoom", &options.options))?;
     // the wire's ends count what they drop and not what it was, so nothing but questions and answers may be on it
     served.lab().silence()?;
     let rate = match options.rate {
@@ -64,7 +70,7 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     ensure!(rate >= 1.0, "the server answered nothing");
     eprintln!("{rate:.0} questions/s for {} s, a reload every {} s", options.seconds, options.every);
     let control = Control { simoom, path: bed.data().folder().join("control") };
-    let before = Drops::now(&served, &control)?;
+    let (before, tiers) = (Drops::now(&served, &control)?, Tiers::now(&control)?);
     let load = served.own_load(&[
         "--rate",
         &rate.to_string(),
@@ -72,6 +78,8 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
         &options.seconds.to_string(),
         "--check-every",
         &options.check_every.to_string(),
+        "--absent",
+        &options.absent.to_string(),
         "--progress",
     ])?;
     let mut load = Process::spawn(load)?;
@@ -81,7 +89,8 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
     let drops = Drops::now(&served, &control)?.since(&before);
     let verdict = Verdict::of(&outcome, &drops, &reloads);
-    let report = report(options, rate, &outcome, &drops, &reloads, &verdict);
+    let tiers = Tiers::now(&control)?.since(tiers);
+    let report = report(options, rate, &outcome, &drops, &reloads, &verdict, tiers);
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     if !verdict.complaints.is_empty() {
@@ -106,6 +115,25 @@ impl<F: Fn(u8) -> Synthetic> Renewed for Zones<'_, '_, F> {
         let fresh = self.file.with_extension("next");
         (self.zone)((number % usize::from(VERSIONS)) as u8).write_file(&fresh)?;
         std::fs::rename(&fresh, &self.file).context("cannot replace the zone file")
+    }
+}
+
+/// Questions by who had them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Tiers {
+    driver: u64,
+    stack: u64,
+}
+
+impl Tiers {
+    fn now(control: &Control) -> Result<Tiers> {
+        let stats = control.stats()?;
+        let sum = |wanted: &str| metrics(&stats, |name| name == wanted).iter().map(|(_, count)| count).sum();
+        Ok(Tiers { driver: sum("steering_answered_total"), stack: sum("steering_taken_total") })
+    }
+
+    fn since(self, before: Tiers) -> Tiers {
+        Tiers { driver: self.driver - before.driver, stack: self.stack - before.stack }
     }
 }
 
@@ -186,12 +214,15 @@ fn report(
     drops: &Drops,
     reloads: &Reloads,
     verdict: &Verdict,
+    tiers: Tiers,
 ) -> Report {
     let mut table = Table::new(&["what", "figure"]);
     let mut count = |name: &str, count: u64| table.row(vec![Cell::text(name), Cell::Count(count)]);
     count("questions sent", outcome.sent);
     count("answers", outcome.answered);
     count("lost", outcome.lost);
+    count("answered by the driver", tiers.driver);
+    count("taken by AF_XDP", tiers.stack);
     count("answers to no outstanding question", outcome.unmatched);
     for (name, dropped) in drops.server.iter().chain(&drops.wire).filter(|(_, dropped)| *dropped > 0) {
         count(&format!("dropped: {name}"), *dropped);
@@ -210,8 +241,14 @@ fn report(
         title: "Soak".into(),
         method: format!(
             "{rate:.0} questions/s for {} s over a zone of {} names with four records each, a new version put in place and \
-             reloaded every {} s; every {}th answer checked to the last byte.",
-            options.seconds, options.names, options.every, options.check_every
+             reloaded every {} s; {}% of the questions for random names that it lacks; every {}th answer checked to the last byte. \
+             Options of the server: {}.",
+            options.seconds,
+            options.names,
+            options.every,
+            options.absent,
+            options.check_every,
+            if options.options.is_empty() { "none" } else { &options.options }
         ),
         table,
         charts: Vec::new(),

@@ -26,6 +26,7 @@ fn config() -> Config {
         edns_bytes: 1232,
         mtu: 1500,
         partial_checksums: false,
+        redirect_to: None,
         rate: None,
         seed: 0x0123_4567_89ab_cdef,
         listeners,
