@@ -145,6 +145,8 @@ struct Drops {
     /// by the wire's two ends. A frame that the steering program or the AF_XDP socket refuses is counted here, by its interface,
     /// as well as by them, so their counters are shown and not added.
     wire: Vec<(String, u64)>,
+    /// of those of the wire's ends, what both counted
+    twice: u64,
 }
 
 /// Counters of the same frames as the interface's receive drops.
@@ -155,16 +157,20 @@ impl Drops {
         let stats = control.stats()?;
         let lab = served.lab();
         let wire = [link_drops(lab.server())?, link_drops(lab.client())?].concat();
-        Ok(Drops { server: server_drops(&stats), wire })
+        Ok(Drops { server: server_drops(&stats), wire, twice: counted_twice(lab.server())? })
     }
 
     fn since(&self, before: &Drops) -> Drops {
-        Drops { server: since(&self.server, &before.server), wire: since(&self.wire, &before.wire) }
+        Drops {
+            server: since(&self.server, &before.server),
+            wire: since(&self.wire, &before.wire),
+            twice: self.twice - before.twice,
+        }
     }
 
     fn total(&self) -> u64 {
         let own = self.server.iter().filter(|(name, _)| !IN_FRONT.iter().any(|metric| name.starts_with(metric)));
-        own.chain(&self.wire).map(|(_, count)| count).sum()
+        own.chain(&self.wire).map(|(_, count)| count).sum::<u64>() - self.twice
     }
 }
 
@@ -182,6 +188,17 @@ fn link_drops(host: &Host) -> Result<Vec<(String, u64)>> {
         dropped.map(|count| (format!("{interface} {side} dropped"), count)).context("ip link shows no drops")
     };
     Ok(vec![count("rx")?, count("tx")?])
+}
+
+/// What veth counts at both ends: what a program redirected to this one and the other had no room for is dropped on its way out
+/// here and on its way in there.
+fn counted_twice(host: &Host) -> Result<u64> {
+    let shown = host.run(&["ethtool", "-S", host.interface()])?;
+    let errors = shown.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| {
+        let name = name.trim();
+        name.starts_with("tx_queue_") && name.ends_with("_xdp_xmit_errors")
+    });
+    errors.map(|(name, count)| count.trim().parse::<u64>().with_context(|| format!("ethtool -S: {name}"))).sum()
 }
 
 struct Verdict {
@@ -226,6 +243,9 @@ fn report(
     count("answers to no outstanding question", outcome.unmatched);
     for (name, dropped) in drops.server.iter().chain(&drops.wire).filter(|(_, dropped)| *dropped > 0) {
         count(&format!("dropped: {name}"), *dropped);
+    }
+    if drops.twice > 0 {
+        count("of those of vs and vc counted by both", drops.twice);
     }
     count("answers checked", outcome.checked);
     for (fault, found) in &outcome.faults {
@@ -273,10 +293,11 @@ mod tests {
         let drops = |socket, dns, wire| Drops {
             server: server_drops(&stats(socket, dns)),
             wire: vec![("vs rx dropped".into(), wire)],
+            twice: wire / 3,
         };
         let since = drops(7, 5, 10).since(&drops(2, 1, 3));
         assert_eq!(since.server[0], ("dns_drops_total reason=short".into(), 4));
         assert_eq!(since.server[1].1, 5);
-        assert_eq!(since.total(), 4 + 7);
+        assert_eq!(since.total(), 4 + 7 - 2);
     }
 }
