@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Sees to the Debian packages that a task needs: installs what is missing when root, else names it and stops.
-# usage: deps.sh build | demo | test | browser
+# usage: deps.sh build | demo | test | browser | kernel
 set -euo pipefail
 
 build="clang gcc libbpf-dev libc6-dev linux-libc-dev llvm make"
 demo="$build bind9-dnsutils curl ethtool iproute2"
 test="$demo apache2-utils bpftool dnsperf iputils-ping knot knot-dnsutils ldnsutils libmemcached-tools memcached nghttp2-client nginx nsd procps python3-pymemcache strace tshark wget wrk"
 browser="$demo chromium"
+kernel="$test busybox-static cpio qemu-system-x86"
 
 case ${1:-} in
-build | demo | test | browser) wanted=${!1} ;;
+build | demo | test | browser | kernel) wanted=${!1} ;;
 *) sed -n '2,3p' "$0"; exit 2 ;;
 esac
 

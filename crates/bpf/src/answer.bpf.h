@@ -31,6 +31,7 @@ enum {
   OPT_BYTES = 11,
   PLAIN_BYTES = 512,
   MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + FIXED_BYTES + OPT_BYTES,
+  MESSAGE_ROOM = 512, // a power of two that it fits in
   BEFORE_BYTES = 14 + 4 + 40 + 8, // of the largest headers in front of a message
   SHORT_NAME_WORDS = 6,
   SHORT_BODY_BYTES = 88,
@@ -104,7 +105,7 @@ struct long_answer {
 // A question outside of the packet, so that an index into it needs no comparison with the packet's end.
 struct question {
   // four octets of zero, the message, so that its name begins with a word, and zero behind it
-  __u64 words[1 + (4 + MESSAGE_BYTES) / 8 + 1];
+  __u64 words[(4 + MESSAGE_ROOM + 8) / 8 + 1];
   __u64 lower[LONG_NAME_WORDS]; // the name
   __u8 before[BEFORE_BYTES]; // what stands in front of the message, while it is moved
   __u64 draw; // the last random number of this processor
@@ -440,6 +441,8 @@ INLINE int read_message(const struct answering *how, struct place *place, struct
   OPAQUE(name_bytes);
   if (name_bytes < 1 || name_bytes > NAME_BYTES)
     return -1;
+  OPAQUE(name_bytes);
+  name_bytes &= NAME_BYTES; // for the verifier of 6.1
   place->name_bytes = question->name_bytes = name_bytes;
   place->limit = PLAIN_BYTES;
   place->edns_bytes = 0;
@@ -497,6 +500,9 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   OPAQUE(bytes);
   if (bytes < HEADER_BYTES + 1 + FIXED_BYTES || bytes > MESSAGE_BYTES)
     return -1;
+  // made smaller than it can be, since the verifier of 6.1 forgets what a number was compared with when it lay on the stack
+  OPAQUE(bytes);
+  bytes = ((bytes - 1) & (MESSAGE_ROOM - 1)) + 1;
   __u8 *message = (__u8 *)question->words + 4;
   // fails when the datagram is longer than the frame
   if (bpf_xdp_load_bytes(ctx, place->message, message, bytes))
@@ -614,7 +620,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
     if (!found || (type == TYPE_ANY && found->head.flags & NOT_ANY) || (type == TYPE_DS && found->head.flags & NOT_DS))
       return 0;
   }
-  struct cut cut;
+  struct cut cut = {};
   int verdict;
   if (found->head.flags & LONG) {
     const struct long_answer *all = bpf_map_lookup_elem(&long_answers, &key);
