@@ -107,6 +107,14 @@ mod tests {
         assert!(copy.now() >= first);
     }
 
+    /// Who reads the machine's clock by himself finds the same time.
+    #[test]
+    fn the_origin_is_the_machine_s() {
+        let clock = Clock::start();
+        let (before, now, after) = (monotonic_ns(), clock.now(), monotonic_ns());
+        assert!((before..=after).contains(&(clock.zero_ns() + now.as_nanos())));
+    }
+
     #[test]
     fn debug_form_keeps_leading_zeros_of_the_fraction() {
         assert_eq!(format!("{:?}", Instant::from_nanos(1_000_000_007)), "1.000000007s");

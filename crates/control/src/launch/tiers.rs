@@ -34,6 +34,7 @@ pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Op
         // the interface's
         mtu: 0,
         partial_checksums: false,
+        cookies: dns.cookies,
         seed: u64::from_ne_bytes(seed),
         listeners: of_dns.map(|at| (at.address.ip(), at.address.port())).collect(),
     }))
@@ -75,6 +76,8 @@ mod tests {
     fn the_driver_answers_where_it_is_asked_for() {
         let given = asked("tier = \"driver\"\ndriver-names = 7\nedns-size = 1400", "").unwrap().unwrap();
         assert_eq!((given.names, given.zones, given.edns_bytes), (7, 1024, 1400));
+        assert!(given.cookies);
+        assert!(!asked("tier = \"driver\"\ncookies = false", "").unwrap().unwrap().cookies);
         assert_eq!(given.listeners, [("0.0.0.0".parse().unwrap(), 53), ("2001:db8::1".parse().unwrap(), 5353)]);
         for tier in ["", "tier = \"auto\"", "tier = \"xdp\"", "tier = \"sockets\""] {
             assert_eq!(asked(tier, "").unwrap(), None, "{tier}");
