@@ -1,6 +1,7 @@
 //! Time as the stack knows it: nanoseconds since an origin that the caller chose, passed in and never read here by the
 //! stack itself. [`Clock`] is the one reader, for the loops that own a thread; tests start at 0 and move time by hand.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
@@ -57,20 +58,33 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// The machine's monotonic clock, counted from when the `Clock` was made. Copies share the origin.
+/// The machine's monotonic clock (CLOCK_MONOTONIC), counted from when the `Clock` was made. Copies share the origin.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(std::time::Instant);
+pub struct Clock {
+    zero_ns: u64,
+}
 
 impl Clock {
     /// A clock whose origin is now.
     pub fn start() -> Self {
-        Clock(std::time::Instant::now())
+        Clock { zero_ns: monotonic_ns() }
     }
 
     /// The time since the origin.
     pub fn now(&self) -> Instant {
-        Instant(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant(monotonic_ns().saturating_sub(self.zero_ns))
     }
+
+    /// The origin by the machine's clock, in nanoseconds: for who reads that clock by himself and is to tell the same time.
+    pub fn zero_ns(&self) -> u64 {
+        self.zero_ns
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    // it begins at the machine's start and is never negative
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -91,6 +105,14 @@ mod tests {
         let copy = clock;
         let first = clock.now();
         assert!(copy.now() >= first);
+    }
+
+    /// Who reads the machine's clock by himself finds the same time.
+    #[test]
+    fn the_origin_is_the_machine_s() {
+        let clock = Clock::start();
+        let (before, now, after) = (monotonic_ns(), clock.now(), monotonic_ns());
+        assert!((before..=after).contains(&(clock.zero_ns() + now.as_nanos())));
     }
 
     #[test]

@@ -2,23 +2,27 @@
 //
 // Answered is: a datagram to an address that a DNS service has, over IPv4 without options or IPv6 without extension
 // headers, with at most one VLAN tag, that holds one question of class IN and either no OPT record or one of version 0
-// without options and without DO. Everything else is left as it came, and goes on to the AF_XDP socket: so does what is
-// malformed, what has a wrong checksum or an impossible sender, since the stack there counts and judges it.
+// without DO and without options but a cookie (cookie.bpf.h). Everything else is left as it came, and goes on to the AF_XDP
+// socket: so does what is malformed, what has a wrong checksum or an impossible sender, since the stack there counts and
+// judges it.
 //
 // An answer is the question's header and name, in the letters that came, and then what no letter of the question changes:
 // the record sets and our OPT record. How long the name is follows from the datagram's length; that it is a name and not
 // compressed follows from its being, in lower case, octet for octet the one that is stored. A length octet is at most 63
-// and so no letter, which is why the whole can be folded as text.
+// and so no letter, which is why the whole can be folded as text. Which OPT record there is shows at the datagram's end; one
+// that is taken for another leaves what is no stored name.
 //
 // An answer is sent back (XDP_TX), but over veth, which does not wake a peer for such frames that has receive offload and no
 // program: there it is a redirect to the interface itself.
 //
 // What the verifier is asked for: bpf_xdp_adjust_head (Linux 4.10), bounded loops (5.3), bpf_xdp_adjust_tail that grows (5.8),
-// bpf_xdp_load_bytes and bpf_xdp_store_bytes (5.18). A name's length is read anew after each loop that ends with it: otherwise
-// it would keep the bounds which each end of the loop gave it, and what follows be looked at once for each.
+// bpf_xdp_load_bytes and bpf_xdp_store_bytes (5.18). The length of a message or name is read anew after each loop that ends with
+// it: otherwise it would keep the bounds which each end of the loop gave it, and what follows be looked at once for each.
 //
 // Names may come and go while the program answers: user space waits for who runs between one step and the next, so that
 // nobody finds the entry for all other types who has missed that of a type, and no entry is used again that is still read.
+
+#include "cookie.bpf.h"
 
 // Flags of an entry. NOT_ANY, NOT_DS: though it is for all types that the name does not have, it is not for these. LONG: it
 // is only the place of one among the long ones.
@@ -30,7 +34,7 @@ enum {
   FIXED_BYTES = 4, // type and class
   OPT_BYTES = 11,
   PLAIN_BYTES = 512,
-  MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + FIXED_BYTES + OPT_BYTES,
+  MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + FIXED_BYTES + COOKIE_OPT_BYTES,
   MESSAGE_ROOM = 512, // a power of two that it fits in
   BEFORE_BYTES = 14 + 4 + 40 + 8, // of the largest headers in front of a message
   SHORT_NAME_WORDS = 6,
@@ -51,7 +55,7 @@ enum {
   SECOND_NS = 1000000000,
 };
 
-// User space changes `generation` alone while the program runs.
+// User space changes `generation`, `sampled` and `cookies` alone while the program runs.
 struct answering {
   __u64 seed;
   __u64 cost_ns; // of an answer, to an account; 0: rates are not limited
@@ -61,6 +65,8 @@ struct answering {
   __u16 most_v4, most_v6; // octets of a message that a frame carries
   __u8 partial; // an answer may go out for a question whose checksum was left to a device
   __u8 sampled; // it is counted how often names are asked for
+  __u8 cookies; // what becomes of questions with one
+  __u8 zero[3];
   __u32 back; // the interface's index when answers go out by a redirect to it; 0: they are sent back
 };
 
@@ -107,9 +113,11 @@ struct question {
   // four octets of zero, the message, so that its name begins with a word, and zero behind it
   __u64 words[(4 + MESSAGE_ROOM + 8) / 8 + 1];
   __u64 lower[LONG_NAME_WORDS]; // the name
+  struct cookie cookie;
   __u8 before[BEFORE_BYTES]; // what stands in front of the message, while it is moved
   __u64 draw; // the last random number of this processor
   __u32 skip; // answers before the next sample
+  __u16 bytes; // of the message
   __u8 name_bytes;
 };
 
@@ -284,6 +292,8 @@ struct place {
   __u32 sum; // of the name, type and class
   __u64 network; // who asks: /24 or /56
   __u16 edns_bytes; // what we announce; 0: no OPT record
+  __u8 opt_bytes; // of the answer's OPT record
+  __u8 proven; // a cookie shows that the address is the sender's
   __u8 v6;
   __u8 name_bytes;
 };
@@ -291,8 +301,10 @@ struct place {
 // The largest answer that may be sent, in `chosen`.
 INLINE int choose(const struct place *place, const struct answer_head *head, const struct cut *cuts, __u32 count,
                   struct cut *chosen) {
-  __u32 around = HEADER_BYTES + place->name_bytes + FIXED_BYTES + (place->edns_bytes ? OPT_BYTES : 0);
+  __u32 around = HEADER_BYTES + place->name_bytes + FIXED_BYTES + place->opt_bytes;
   int found = 0;
+  // without a value the compiler may keep any register's for one, and the verifier refuse to have that put away
+  *chosen = (struct cut){};
   for (__u32 n = 0; n < count; n++)
     if (n < head->cuts && around + cuts[n].bytes <= place->limit) {
       *chosen = cuts[n];
@@ -406,7 +418,7 @@ INLINE int make_room(struct xdp_md *ctx, const struct place *place, struct quest
 // Turns the question round with one of the cuts of a body of at most `most` octets; 0 when the frame is as it was.
 INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question *question, const struct cut *cut,
                  const void *body, __u32 most) {
-  __u32 opt_bytes = place->edns_bytes ? OPT_BYTES : 0;
+  __u32 opt_bytes = place->opt_bytes;
   __u32 body_at = place->message + HEADER_BYTES + place->name_bytes + FIXED_BYTES;
   __u32 frame_bytes = body_at + cut->bytes + opt_bytes;
   int room = make_room(ctx, place, question, frame_bytes);
@@ -418,7 +430,11 @@ INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question 
   OPAQUE(below);
   if (below < most && bpf_xdp_store_bytes(ctx, body_at, (void *)body, below + 1))
     return XDP_DROP;
-  if (opt_bytes) {
+  if (opt_bytes == COOKIE_OPT_BYTES) {
+    sum += placed(fold(sum_record(&question->cookie)), place->name_bytes + cut->bytes + 1);
+    if (bpf_xdp_store_bytes(ctx, body_at + cut->bytes, (__u8 *)question->cookie.record + 1, COOKIE_OPT_BYTES))
+      return XDP_DROP;
+  } else if (opt_bytes) {
     __u8 opt[OPT_BYTES] = {0, 0, 41, place->edns_bytes >> 8, place->edns_bytes};
     sum += placed(sum_opt(place->edns_bytes), place->name_bytes + cut->bytes);
     if (bpf_xdp_store_bytes(ctx, body_at + cut->bytes, opt, OPT_BYTES))
@@ -427,42 +443,62 @@ INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question 
   return write_headers(ctx, place, cut, frame_bytes - place->message, sum);
 }
 
+// Whether this is an OPT record at the root, of version 0, without flags and options.
+INLINE int is_plain_opt(const __u8 *opt) {
+  return !(opt[0] | opt[1] | (opt[2] ^ 41) | opt[5] | opt[6] | opt[7] | opt[8] | opt[9] | opt[10]);
+}
+
 // Reads the message's head and its end, and says so in `place`; gives the question's type, or -1 when it is not one that is
 // answered here.
-INLINE int read_message(const struct answering *how, struct place *place, struct question *question, __u32 bytes,
+INLINE int read_message(struct xdp_md *ctx, const struct answering *how, struct place *place, struct question *question,
                         __u64 sum) {
   const __u8 *message = (const __u8 *)question->words + 4;
+  __u32 bytes = *(volatile __u16 *)&question->bytes;
+  if (bytes < HEADER_BYTES + 1 + FIXED_BYTES || bytes > MESSAGE_BYTES)
+    return -1;
   const __u16 *header = (const __u16 *)message;
   // a question with opcode QUERY; the other flags mean nothing
   if (message[2] & 0xf8 || header[2] != bpf_htons(1) || header[3] | header[4] || header[5] & ~bpf_htons(1))
     return -1;
-  __u32 opt_bytes = header[5] ? OPT_BYTES : 0;
+  __u32 opt_bytes = 0, offered_bytes = 0, opt_sum = 0, answer_opt_bytes = 0;
+  if (header[5]) {
+    const __u8 *opt = message + bytes - OPT_BYTES;
+    answer_opt_bytes = opt_bytes = OPT_BYTES;
+    if (is_plain_opt(opt)) {
+      offered_bytes = opt[3] << 8 | opt[4];
+      opt_sum = sum_opt(offered_bytes);
+    } else {
+      // once, since it may change
+      __u8 cookies = *(volatile __u8 *)&how->cookies;
+      if (cookies == COOKIES_LEFT || !read_cookie(ctx, &question->cookie, place->message + bytes))
+        return -1;
+      opt_bytes = question->cookie.opt_bytes;
+      offered_bytes = question->cookie.edns_bytes;
+      // from an even place
+      opt_sum = placed(fold(question->cookie.sum), 1);
+      if (cookies == COOKIES_MADE)
+        answer_opt_bytes = COOKIE_OPT_BYTES;
+    }
+    place->edns_bytes = how->edns_bytes;
+  }
   __u32 name_bytes = bytes - (HEADER_BYTES + FIXED_BYTES + opt_bytes);
   OPAQUE(name_bytes);
   if (name_bytes < 1 || name_bytes > NAME_BYTES)
     return -1;
   OPAQUE(name_bytes);
   name_bytes &= NAME_BYTES; // for the verifier of 6.1
+  place->opt_bytes = answer_opt_bytes;
   place->name_bytes = question->name_bytes = name_bytes;
-  place->limit = PLAIN_BYTES;
-  place->edns_bytes = 0;
-  const __u8 *fixed = message + HEADER_BYTES + name_bytes, *opt = fixed + FIXED_BYTES;
   for (int n = 0; n < HEADER_BYTES / 2; n++)
     sum += header[n] ^ 0xffff;
-  if (opt_bytes) {
-    __u32 size = opt[3] << 8 | opt[4];
-    // the root, OPT, version 0, no flags, no options
-    if (opt[0] | opt[1] | (opt[2] ^ 41) | opt[5] | opt[6] | opt[7] | opt[8] | opt[9] | opt[10])
-      return -1;
-    if (size > PLAIN_BYTES)
-      place->limit = size < how->edns_bytes ? size : how->edns_bytes;
-    place->edns_bytes = how->edns_bytes;
-    sum += placed(sum_opt(size), name_bytes) ^ 0xffff;
-  }
-  __u32 most = place->v6 ? how->most_v6 : how->most_v4;
-  if (place->limit > most)
-    place->limit = most;
+  if (opt_bytes)
+    sum += placed(opt_sum, name_bytes) ^ 0xffff;
   place->sum = fold(sum);
+  __u32 limit = PLAIN_BYTES, most = place->v6 ? how->most_v6 : how->most_v4;
+  if (offered_bytes > limit)
+    limit = offered_bytes < how->edns_bytes ? offered_bytes : how->edns_bytes;
+  place->limit = limit < most ? limit : most;
+  const __u8 *fixed = message + HEADER_BYTES + name_bytes;
   __u32 type = fixed[0] << 8 | fixed[1];
   // class IN, no transfer
   if (fixed[2] || fixed[3] != 1 || type == TYPE_AXFR || type == TYPE_IXFR)
@@ -503,6 +539,7 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   // made smaller than it can be, since the verifier of 6.1 forgets what a number was compared with when it lay on the stack
   OPAQUE(bytes);
   bytes = ((bytes - 1) & (MESSAGE_ROOM - 1)) + 1;
+  question->bytes = bytes;
   __u8 *message = (__u8 *)question->words + 4;
   // fails when the datagram is longer than the frame
   if (bpf_xdp_load_bytes(ctx, place->message, message, bytes))
@@ -527,7 +564,7 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   } else if (check && fold(sum + around) != 0xffff) {
     return -1;
   }
-  return read_message(how, place, question, bytes, sum);
+  return read_message(ctx, how, place, question, sum);
 }
 
 // Response rate limiting: whether an answer about this name may go to the network; it is then charged. What is beyond is left
@@ -567,10 +604,26 @@ INLINE int is_within_rate(struct xdp_md *ctx, const struct answering *how, const
   return 1;
 }
 
+// Whether an answer may go out; its cookie is then made. Who has shown that the address is his is not limited.
+INLINE int is_admitted(struct xdp_md *ctx, const struct answering *how, struct place *place, struct question *question,
+                       __u64 name) {
+  if (place->opt_bytes == COOKIE_OPT_BYTES) {
+    int says = bake(ctx, &question->cookie, place->ip, place->v6, place->edns_bytes);
+    if (says == UNSURE)
+      return 0;
+    place->proven = says == PROVEN;
+    if (place->proven)
+      return 1;
+  }
+  return is_within_rate(ctx, how, place, name);
+}
+
 INLINE void count_answer(const struct place *place, const struct answer_head *head, const struct cut *cut, __u32 type) {
   add_one(&counters, place->v6 ? ANSWERED_V6 : ANSWERED_V4);
   if (cut->first & 2)
     add_one(&counters, ANSWERED_TRUNCATED);
+  if (place->proven)
+    add_one(&counters, ANSWERED_PROVEN);
   add_one(&asked, type < TYPES - 1 ? type : TYPES - 1);
   add_one(&zone_answers, 2 * head->zone + (head->nxdomain != 0));
 }
@@ -625,7 +678,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   if (found->head.flags & LONG) {
     const struct long_answer *all = bpf_map_lookup_elem(&long_answers, &key);
     if (!all || !same_name(question, &all->head, all->name, LONG_NAME_WORDS) ||
-        !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_within_rate(ctx, how, &place, key.name))
+        !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_admitted(ctx, how, &place, question, key.name))
       return 0;
     verdict = reply(ctx, &place, question, &cut, all->body, LONG_BODY_BYTES);
     if (verdict != XDP_TX)
@@ -635,7 +688,7 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
     return send_back(how);
   }
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
-      !choose(&place, &found->head, found->cuts, 1, &cut) || !is_within_rate(ctx, how, &place, key.name))
+      !choose(&place, &found->head, found->cuts, 1, &cut) || !is_admitted(ctx, how, &place, question, key.name))
     return 0;
   verdict = reply(ctx, &place, question, &cut, found->body, SHORT_BODY_BYTES);
   if (verdict != XDP_TX)

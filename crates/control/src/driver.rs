@@ -5,6 +5,10 @@
 //! tables, and the program goes on with the new answers ([`Driver::prepare`], [`Driver::stop`], [`Prepared::start`]). In
 //! between our own stack answers everything.
 //!
+//! Cookies are made and judged by the programs as by the serving threads, of which each reads the same clock. When secrets are
+//! replaced the programs leave questions with a cookie to the serving threads first, and make cookies again when these have the new
+//! secrets ([`Driver::stop_cookies`], [`Driver::start_cookies`]).
+//!
 //! Of more names than the driver may have, it has the hottest ([`choice`]); at the start, before anybody has asked, those that
 //! come first in the table. A thread looks once a second what was asked for and exchanges names ([`hot`]).
 //! Memory: the kernel has each answer once an interface, during a reload those of the old zones beside those of the new.
@@ -12,14 +16,14 @@
 mod choice;
 mod hot;
 
-use base::Counter;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
-use bpf::steering::{Answer, Answers, AnswersConfig, Cut, Fill, Given, Name, Put, Size, Which};
+use base::{Clock, Counter};
+use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Cut, Fill, Given, Name, Put, Size, Which};
 use choice::Choice;
-use dns::Tables;
 use dns::fixed::{self, Counted, Elsewhere, Fixed, For};
 use dns::hot::Exchange;
+use dns::{Tables, cookie};
 use hot::Hot;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +41,8 @@ pub(crate) struct Driver {
     interfaces: Vec<Interface>,
     udp_bytes: u16,
     tables: Arc<Publisher<Tables>>,
+    /// of the serving threads, with their clock; None without cookies
+    cookies: Option<(cookie::Config, Clock)>,
     /// where the serving threads' sketches are
     watched: Vec<Arc<Exchange>>,
     /// for the sketches
@@ -70,12 +76,14 @@ pub(crate) struct Prepared {
 }
 
 impl Driver {
-    /// None when no interface has such a program. `watched` are the exchanges of all threads that answer what these leave, `seed`
+    /// None when no interface has such a program. `cookies` are what the serving threads make them with, and the clock that they
+    /// read; the programs make some from [`Driver::start_cookies`] on. `watched` are the exchanges of all threads that answer what these leave, `seed`
     /// keys their sketches.
     pub(crate) fn new(
         programs: Vec<(String, Answers)>,
         udp_bytes: u16,
         tables: &Arc<Publisher<Tables>>,
+        cookies: Option<(cookie::Config, Clock)>,
         watched: Vec<Arc<Exchange>>,
         seed: u64,
     ) -> Option<Arc<Driver>> {
@@ -85,6 +93,7 @@ impl Driver {
             interfaces,
             udp_bytes,
             tables: tables.clone(),
+            cookies,
             watched,
             seed,
             hot: Mutex::new(None),
@@ -141,14 +150,47 @@ impl Driver {
         all.into_iter().collect()
     }
 
+    /// Has the programs leave questions with a cookie to the serving threads; when this has returned they have no secret.
+    ///
+    /// # Errors
+    /// The kernel's, in one line.
+    pub(crate) fn stop_cookies(&self) -> Result<(), String> {
+        for Interface { name, answers, .. } in &self.interfaces {
+            answers
+                .leave_cookies()
+                .map_err(|error| format!("{name}: the driver's cookies cannot be stopped: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Has the programs make and judge cookies with the secrets that are published.
+    ///
+    /// # Errors
+    /// The kernel's, in one line.
+    pub(crate) fn start_cookies(&self) -> Result<(), String> {
+        let Some((config, clock)) = &self.cookies else { return Ok(()) };
+        let secrets = config.secrets.current();
+        let Some(secret) = secrets.active() else { return Ok(()) };
+        let baking = Baking {
+            secret: *secret,
+            others: secrets.has_others(),
+            zero_ns: clock.zero_ns(),
+            unix_time_at_zero_s: config.unix_time_at_zero_s,
+        };
+        for Interface { name, answers, .. } in &self.interfaces {
+            answers.make_cookies(&baking).map_err(|error| format!("{name}: the driver makes no cookies: {error}"))?;
+        }
+        Ok(())
+    }
+
     /// Takes over what was counted, while the tables are there that it was answered from.
     fn count(&self) {
         let _alone = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let tables = self.tables.current();
         for Interface { answers, counted, .. } in &self.interfaces {
             if let Some(now) = answers.answered() {
-                let bpf::steering::Answered { families, truncated, types, zones } = now;
-                counted.count(&tables, Counted { families, truncated, types, zones });
+                let bpf::steering::Answered { families, truncated, cookies_valid, types, zones } = now;
+                counted.count(&tables, Counted { families, truncated, cookies_valid, types, zones });
             }
         }
     }

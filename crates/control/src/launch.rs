@@ -17,6 +17,7 @@ use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
 use crate::words::{Backend, Balance, Cpus, Idle, Spread, Threads, Tier, Transmit, WebTransmit};
+use base::Clock;
 use base::ring::Consumer;
 use bpf::steering::Answers;
 use dataplane::tap::{Copy, tap};
@@ -358,6 +359,11 @@ pub(crate) struct Running {
 impl Running {
     fn engines(&self) -> MutexGuard<'_, Engines> {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The clock of the threads of AF_XDP; None without them.
+    pub(crate) fn clock(&self) -> Option<Clock> {
+        self.engines().xdp.as_ref().map(|xdp| xdp.dataplane.clock())
     }
 
     /// Makes sleeping threads begin a cycle.

@@ -252,12 +252,17 @@ impl Loader {
             (true, Some(_)) => format!("reloaded the cookie secrets; {what} has changed"),
             (false, _) => format!("reloaded {} in {:.1} s", described.join("; "), begun.elapsed().as_secs_f64()),
         };
-        if let Some((tables, prints)) = zones {
-            self.replace_zones(tables, prints).map_err(|why| vec![why])?;
+        if secrets.is_some() {
+            // before anything is replaced, since it may fail
+            self.driver.as_ref().map_or(Ok(()), |driver| driver.stop_cookies()).map_err(|why| vec![why])?;
         }
-        if let Some(secrets) = secrets {
-            self.replace_secrets(secrets);
+        let replaced = zones.map_or(Ok(()), |(tables, prints)| self.replace_zones(tables, prints));
+        match secrets {
+            Some(secrets) if replaced.is_ok() => self.replace_secrets(secrets),
+            Some(_) => self.start_cookies(),
+            None => {}
         }
+        replaced.map_err(|why| vec![why])?;
         if let Some(loaded) = content {
             self.replace_content(loaded);
         }
@@ -274,11 +279,21 @@ impl Loader {
         Ok(Some(secrets).filter(|new| *new != *publisher.current()))
     }
 
+    /// The driver makes no cookies by now. It goes on when all serving threads have the new secrets, so that nobody gets a cookie
+    /// of the new ones and then one of the old.
     fn replace_secrets(&self, new: Secrets) {
         let Some((_, publisher)) = &self.secrets else { return };
         let old = publisher.current();
         publisher.publish(Arc::new(new));
         self.wait_until_released(&old);
+        self.start_cookies();
+    }
+
+    /// Has the driver make cookies with the secrets that are published.
+    fn start_cookies(&self) {
+        if let Some(Err(why)) = self.driver.as_ref().map(|driver| driver.start_cookies()) {
+            tracing::error!("{why}; AF_XDP answers questions with a cookie until the secrets are replaced again");
+        }
     }
 
     /// The driver answers from the old zones until it is stopped and from the new ones when nobody answers from the old any more.

@@ -351,9 +351,12 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     let running = Arc::new(opened.start(settings, &plan, &registry)?);
     let driver = settings.dns.as_ref().zip(published.tables.as_ref());
     let watched = plan.exchanges().to_vec();
-    let driver = driver.and_then(|(dns, tables)| Driver::new(programs, dns.edns_size, tables, watched, plan.seed()));
+    let cookies = plan.cookies().cloned().zip(running.clock());
+    let driver =
+        driver.and_then(|(dns, tables)| Driver::new(programs, dns.edns_size, tables, cookies, watched, plan.seed()));
     if let (Some(driver), Some(tables)) = (&driver, &published.tables) {
         driver.prepare(&tables.current()).and_then(Prepared::start).map_err(Error::environment)?;
+        driver.start_cookies().map_err(Error::environment)?;
         driver.start_choosing().map_err(thread)?;
         registry.add(driver.clone());
     }

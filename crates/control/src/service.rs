@@ -504,6 +504,11 @@ impl Plan {
         self.seed
     }
 
+    /// What the cookies of DNS are made with; None without them.
+    pub(crate) fn cookies(&self) -> Option<&cookie::Config> {
+        self.dns.as_ref()?.cookies.as_ref()
+    }
+
     /// What TCP's sequence numbers and cookies are made with.
     pub(crate) fn secret(&self) -> [u64; 2] {
         self.secret

@@ -146,6 +146,7 @@ pub struct Dataplane<P, S, N = stack::Stack> {
     threads: Vec<Handle<P, S, N>>,
     /// threads that share, each crew with the number of its first
     crews: Vec<(usize, Arc<Crew>)>,
+    clock: Clock,
 }
 
 impl<P, S, N> Dataplane<P, S, N>
@@ -177,7 +178,7 @@ where
             (*first, Arc::new(Crew::new(*first, owners.clone(), bells)))
         });
         let crews: Vec<_> = crews.collect();
-        let mut dataplane = Dataplane { overseer: None, threads: Vec::with_capacity(ports.len()), crews };
+        let mut dataplane = Dataplane { overseer: None, threads: Vec::with_capacity(ports.len()), crews, clock };
         for ((n, port), bell) in ports.into_iter().enumerate().zip(bells) {
             let crossing = ways.next().flatten();
             let crossings = crossing.as_ref().map(|crossing| crossing.counters().clone());
@@ -284,6 +285,11 @@ where
     /// Has thread `to` take a flow group over from its owner; false when there is no such thread.
     pub fn move_group(&self, group: u16, to: usize) -> bool {
         to < self.threads.len() && self.order(to, Order::Want(group))
+    }
+
+    /// The clock of all threads, by which services are told the time.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Makes every thread begin a cycle now, so that sleeping ones take what was published.

@@ -32,6 +32,16 @@ impl Secrets {
         let hashers = secrets.iter().map(SipHasher24::new_with_key).collect();
         Secrets { secrets, hashers }
     }
+
+    /// The one that cookies are made with, for who makes them in front of the service; None when there is none.
+    pub fn active(&self) -> Option<&[u8; 16]> {
+        self.secrets.first()
+    }
+
+    /// Whether cookies are taken under others, too.
+    pub fn has_others(&self) -> bool {
+        self.secrets.len() > 1
+    }
 }
 
 /// Those of the same secrets in the same order.

@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::block::{Block, Counts};
 use crate::compose::NAME_AT;
+use crate::cookie;
 use crate::reference::rcode;
 use crate::resolve::Outcome;
 use crate::stats::{Stats, Transport};
 use crate::table::{Entry, Key, Tables, flag};
 use zone::{NameRef, Rtype};
 
-/// Octets of an OPT record without options.
-const OPT_BYTES: usize = 11;
+/// Octets of an OPT record with a cookie: of what an answer of a fixed form may have behind it, the most.
+const OPT_BYTES: usize = 11 + cookie::OPTION_BYTES;
 /// What every client takes (RFC 1035 section 2.3.4).
 const PLAIN_BYTES: usize = 512;
 
@@ -185,6 +186,8 @@ pub struct Counted {
     pub families: [u64; 2],
     /// those of them with TC
     pub truncated: u64,
+    /// those of them to a question with a valid server cookie
+    pub cookies_valid: u64,
     /// by type; the last place is for all the others
     pub types: Vec<u64>,
     /// by [`Answer::zone`]: NOERROR, NXDOMAIN
@@ -216,6 +219,7 @@ impl Elsewhere {
             self.stats.transports[*transport as usize].add(now.wrapping_sub(before));
         }
         self.stats.truncated.add(now.truncated.wrapping_sub(before.truncated));
+        self.stats.cookies_valid.add(now.cookies_valid.wrapping_sub(before.cookies_valid));
         for (n, count) in now.types.iter().enumerate() {
             self.stats.asked_often(n as u16, since(*count, before.types.get(n)));
         }

@@ -8,15 +8,18 @@
 //! Memory: an entry is 160 octets, or 1528 for long names and bodies, and lies in the kernel once for each interface; so do
 //! four octets for each name that may be in, where the program counts how often it was asked for.
 
+mod cookies;
 mod form;
 mod given;
 
+pub use cookies::Baking;
 pub use given::{Given, Name};
 
 use super::{Counts, SteeringError, map, other};
 use crate::error::is;
 use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray};
+use cookies::{BAKING_BYTES, Cookies};
 use form::{IS_LONG, LONG, LONG_BYTES, OTHERS, SEAT_AT, SHORT, SHORT_BYTES, hash, key, rtype_and_flags};
 use rustix::io::Errno;
 use std::net::IpAddr;
@@ -58,6 +61,8 @@ pub struct AnswersConfig {
     /// answers a second to one network (/24 or /56) about one name, over all queues, of which each has its share; beyond it they
     /// are left to the sockets; None is no limit
     pub rate: Option<u32>,
+    /// DNS cookies are made, as soon as there is a secret ([`Answers::make_cookies`]); otherwise they are ignored
+    pub cookies: bool,
     /// keys the hash of names; take it from the machine's entropy
     pub seed: u64,
     /// where the service listens whose questions are answered; a wildcard means every address of its family
@@ -100,19 +105,20 @@ impl AnswersConfig {
         self.listeners.iter().any(|listener| listener.1 == port && is_at(listener.0))
     }
 
-    fn bytes(&self, queues: u32, generation: u32, sampled: bool) -> [u8; ANSWERING_BYTES] {
+    fn bytes(&self, queues: u32, told: Told) -> [u8; ANSWERING_BYTES] {
         let mut bytes = [0; ANSWERING_BYTES];
         let most = |headers: u16| self.mtu.saturating_sub(headers).to_ne_bytes();
         bytes[..8].copy_from_slice(&self.seed.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.cost_ns(queues).to_ne_bytes());
-        bytes[16..20].copy_from_slice(&generation.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&told.generation.to_ne_bytes());
         bytes[20..24].copy_from_slice(&ACCOUNT_LINES.to_ne_bytes());
         bytes[24..26].copy_from_slice(&self.edns_bytes.to_ne_bytes());
         bytes[26..28].copy_from_slice(&most(20 + 8));
         bytes[28..30].copy_from_slice(&most(40 + 8));
         bytes[30] = self.partial_checksums.into();
-        bytes[31] = sampled.into();
-        bytes[32..36].copy_from_slice(&self.redirect_to.unwrap_or(0).to_ne_bytes());
+        bytes[31] = told.sampled.into();
+        bytes[32] = told.cookies as u8;
+        bytes[36..40].copy_from_slice(&self.redirect_to.unwrap_or(0).to_ne_bytes());
         bytes
     }
 
@@ -193,6 +199,15 @@ pub enum Which {
     },
 }
 
+/// What the program is told while it runs.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    /// 0: none
+    generation: u32,
+    sampled: bool,
+    cookies: Cookies,
+}
+
 /// What the program has answered since it was loaded, over all processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
@@ -200,6 +215,8 @@ pub struct Answered {
     pub families: [u64; 2],
     /// those of them with TC
     pub truncated: u64,
+    /// those of them to a question with a valid server cookie
+    pub cookies_valid: u64,
     /// by type, the last place for all the others
     pub types: Vec<u64>,
     /// by the zone's number: NOERROR, NXDOMAIN
@@ -216,6 +233,7 @@ struct Maps {
     short: HashMap<MapData, Key, [u8; SHORT_BYTES]>,
     long: HashMap<MapData, Key, [u8; LONG_BYTES]>,
     answering: Array<MapData, [u8; ANSWERING_BYTES]>,
+    secret: Array<MapData, [u8; BAKING_BYTES]>,
     barrier: ArrayOfMaps<MapData, Array<MapData, u32>>,
     /// what stands in the barrier's slot
     token: Array<MapData, u32>,
@@ -223,10 +241,11 @@ struct Maps {
     zones: PerCpuArray<MapData, u64>,
     heats: Array<MapData, [u32; HEATS_A_PAGE]>,
     counts: Arc<Counts>,
-    /// what the program is to be told: which generation, and whether to count
-    told: (u32, bool),
+    /// what the program is to be told
+    told: Told,
     /// it is told to answer nothing all the same
     held: bool,
+    clock_ahead_ns: i64,
     /// the generation that was begun last
     generation: u32,
     current: Option<Generation>,
@@ -271,24 +290,27 @@ impl Answers {
         counts: Arc<Counts>,
     ) -> Result<Answers, SteeringError> {
         let token = Array::create(1, 0).map_err(|e| other("making a map", &e))?;
+        let cookies = if config.cookies { Cookies::Left } else { Cookies::Ignored };
         let mut maps = Maps {
             config: config.clone(),
             queues,
             short: map(program, "short_answers")?,
             long: map(program, "long_answers")?,
             answering: map(program, "answering")?,
+            secret: map(program, "cookie_secret")?,
             barrier: map(program, "barrier")?,
             token,
             asked: map(program, "asked")?,
             zones: map(program, "zone_answers")?,
             heats: map(program, "heats")?,
             counts,
-            told: (0, false),
+            told: Told { generation: 0, sampled: false, cookies },
             held: false,
+            clock_ahead_ns: cookies::clock_ahead_ns(),
             generation: 0,
             current: None,
         };
-        maps.tell(0, false)?;
+        maps.tell()?;
         Ok(Answers(Arc::new(Mutex::new(maps))))
     }
 
@@ -317,7 +339,7 @@ impl Answers {
     /// The kernel's.
     pub fn stop(&self) -> Result<(), SteeringError> {
         let mut maps = self.lock();
-        maps.tell(0, false)?;
+        maps.tell_of_answers(0, false)?;
         maps.wait()?;
         match maps.current.take() {
             Some(old) => maps.remove(&old),
@@ -333,8 +355,7 @@ impl Answers {
     pub fn hold(&self, held: bool) -> Result<(), SteeringError> {
         let mut maps = self.lock();
         maps.held = held;
-        let (generation, sampled) = maps.told;
-        maps.tell(generation, sampled)
+        maps.tell()
     }
 
     /// Whether it is held.
@@ -356,6 +377,7 @@ impl Answers {
         Some(Answered {
             families: [counted("4")?, counted("6")?],
             truncated: maps.counts.get("steering_answered_truncated_total", "")?,
+            cookies_valid: maps.counts.get("steering_cookies_valid_total", "")?,
             types,
             zones: zones.collect::<Option<_>>()?,
         })
@@ -368,9 +390,14 @@ impl Answers {
 }
 
 impl Maps {
-    fn tell(&mut self, generation: u32, sampled: bool) -> Result<(), SteeringError> {
-        self.told = (generation, sampled);
-        let bytes = self.config.bytes(self.queues, if self.held { 0 } else { generation }, sampled);
+    fn tell_of_answers(&mut self, generation: u32, sampled: bool) -> Result<(), SteeringError> {
+        self.told = Told { generation, sampled, ..self.told };
+        self.tell()
+    }
+
+    fn tell(&mut self) -> Result<(), SteeringError> {
+        let generation = if self.held { 0 } else { self.told.generation };
+        let bytes = self.config.bytes(self.queues, Told { generation, ..self.told });
         self.answering.set(0, bytes, 0).map_err(|e| other("changing what is answered", &e))
     }
 
@@ -482,7 +509,7 @@ impl Fill {
         let answers = self.answers.clone();
         let mut maps = answers.lock();
         let number = self.generation.number;
-        maps.tell(number, sampled)?;
+        maps.tell_of_answers(number, sampled)?;
         if let Some(old) = maps.current.replace(std::mem::take(&mut self.generation)) {
             maps.wait()?;
             maps.remove(&old)?;

@@ -7,7 +7,7 @@ use base::counter::{Figure, Report};
 pub struct Counts(pub(super) PerCpuArray<MapData, u64>);
 
 /// `enum counter` of the program: metric, label.
-const COUNTERS: [(&str, &str); 15] = [
+const COUNTERS: [(&str, &str); 16] = [
     ("steering_taken_total", ""),
     ("steering_passed_total", "no socket"),
     ("steering_dropped_total", "denied"),
@@ -23,6 +23,7 @@ const COUNTERS: [(&str, &str); 15] = [
     ("steering_answered_truncated_total", ""),
     ("steering_rate_reached_total", ""),
     ("steering_dropped_total", "answer"),
+    ("steering_cookies_valid_total", ""),
 ];
 
 impl Counts {
@@ -49,6 +50,9 @@ impl Report for Counts {
                     "questions left to the socket, since the steering program's rate was reached"
                 }
                 "steering_answered_truncated_total" => "answers of the steering program with TC set",
+                "steering_cookies_valid_total" => {
+                    "questions with a valid server cookie that the steering program answered"
+                }
                 _ => "frames of ours that the steering program dropped",
             };
             let label = [(if *name == "steering_answered_total" { "family" } else { "reason" }, *reason)];

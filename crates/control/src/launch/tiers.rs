@@ -54,6 +54,7 @@ pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Op
         mtu: 0,
         partial_checksums: false,
         redirect_to: None,
+        cookies: dns.cookies,
         seed: u64::from_ne_bytes(seed),
         listeners: of_dns.map(|at| (at.address.ip(), at.address.port())).collect(),
     };
@@ -98,6 +99,8 @@ mod tests {
         let Wanted { answers: given, when } = asked_for;
         assert_eq!(when, Answering::Always);
         assert_eq!((given.names, given.zones, given.edns_bytes), (7, 1024, 1400));
+        assert!(given.cookies);
+        assert!(!asked("tier = \"driver\"\ncookies = false", "").unwrap().unwrap().answers.cookies);
         assert_eq!(given.listeners, [("0.0.0.0".parse().unwrap(), 53), ("2001:db8::1".parse().unwrap(), 5353)]);
         for tier in ["", "tier = \"auto\""] {
             assert_eq!(asked(tier, "").unwrap().unwrap().when, Answering::WhereTaken, "{tier}");

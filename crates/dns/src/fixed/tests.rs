@@ -50,10 +50,22 @@ impl Front {
 
     /// The message that answers `question`, for a name of so many octets and what its OPT record offers.
     fn message(&self, answer: &Answer, question: &[u8], name_bytes: usize, offered: Option<u16>) -> Option<Vec<u8>> {
+        self.message_with(answer, question, name_bytes, offered, &[])
+    }
+
+    /// The same with options in its OPT record.
+    fn message_with(
+        &self,
+        answer: &Answer,
+        question: &[u8],
+        name_bytes: usize,
+        offered: Option<u16>,
+        options: &[u8],
+    ) -> Option<Vec<u8>> {
         let around = 12 + name_bytes + 4;
         let (limit, opt) = match offered {
             None => (512, 0),
-            Some(size) => (size.clamp(512, self.udp_bytes), 11),
+            Some(size) => (size.clamp(512, self.udp_bytes), 11 + options.len()),
         };
         let cut = answer.cuts.iter().rfind(|cut| around + opt + usize::from(cut.bytes) <= usize::from(limit))?;
         let mut message = question[..around].to_vec();
@@ -66,7 +78,8 @@ impl Front {
         message.extend_from_slice(&answer.body[..usize::from(cut.bytes)]);
         if opt > 0 {
             let [high, low] = self.udp_bytes.to_be_bytes();
-            message.extend_from_slice(&[0, 0, 41, high, low, 0, 0, 0, 0, 0, 0]);
+            message.extend_from_slice(&[0, 0, 41, high, low, 0, 0, 0, 0, 0, options.len() as u8]);
+            message.extend_from_slice(options);
         }
         Some(message)
     }
@@ -168,21 +181,37 @@ fn a_large_answer_has_a_cut_for_each_size() {
     for n in 0..30 {
         text +=
             &format!("a.cut A 192.0.2.{n}\nb.cut A 198.51.100.{n}\nbig TXT \"{n:0>100}\"\nmedium A 203.0.113.{n}\n");
+        if n < 28 {
+            text += &format!("edge A 192.0.2.{n}\n");
+        }
     }
-    let mut server = server(vec![zone("example.", &text)], Options::default());
+    let cookies = Some(crate::cookie::Config::fixed(vec![[7; 16]], 0));
+    let mut server = server(vec![zone("example.", &text)], Options { cookies, ..Options::default() });
     let tables = Tables::build(vec![zone("example.", &text)], 7).unwrap();
     let front = Front::of(&tables, 1232);
     let cuts = |name, rtype| held(&front, name, rtype).unwrap().cuts.len();
     // too large for anybody; whole or nothing; without glue, with half of it, whole
     assert_eq!((cuts("big.example", Rtype::TXT), cuts("medium.example", Rtype::A)), (1, 2));
+    // whoever has no cookie gets it whole
+    assert_eq!(cuts("edge.example", Rtype::A), 2);
     assert_eq!(cuts("cut.example", Rtype::A), 3);
-    for (name, rtype) in [("big", Rtype::TXT), ("medium", Rtype::A), ("cut", Rtype::A)] {
+    for (name, rtype) in [("big", Rtype::TXT), ("medium", Rtype::A), ("edge", Rtype::A), ("cut", Rtype::A)] {
         let name: Name = format!("{name}.EXAMPLE").parse().unwrap();
         for offered in std::iter::once(None).chain((500..1300).map(Some)) {
             let asked = question(name.view(), rtype, offered);
             let answer = front.find(name.as_wire(), rtype).unwrap();
             let message = front.message(answer, &asked, name.as_wire().len(), offered);
             assert_eq!(message, Some(served(&mut server, &asked)), "{name} {offered:?}");
+            // with a cookie there is room for less
+            let mut asked = asked;
+            if offered.is_some() {
+                *asked.last_mut().unwrap() = 12;
+                asked.extend_from_slice(&[0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+                let expected = served(&mut server, &asked);
+                let options = &expected[expected.len() - 28..];
+                let message = front.message_with(answer, &asked, name.as_wire().len(), offered, options);
+                assert_eq!(message.as_ref(), Some(&expected), "{name} {offered:?} with a cookie");
+            }
         }
     }
 }
@@ -193,7 +222,8 @@ fn what_is_answered_elsewhere_is_counted_once_and_by_zone() {
     let tables = Tables::build(vec![zone("a.", text), zone("b.", text)], 7).unwrap();
     let elsewhere = Elsewhere::default();
     let slot = tables.counted.slot(1).unwrap() as usize;
-    let mut now = Counted { families: [3, 4], truncated: 1, types: vec![0; 260], zones: vec![[0; 2]; 8] };
+    let mut now =
+        Counted { families: [3, 4], truncated: 1, cookies_valid: 2, types: vec![0; 260], zones: vec![[0; 2]; 8] };
     (now.types[1], now.types[259], now.zones[slot]) = (5, 2, [6, 1]);
     elsewhere.count(&tables, now.clone());
     elsewhere.count(&tables, now.clone());
@@ -215,6 +245,7 @@ fn what_is_answered_elsewhere_is_counted_once_and_by_zone() {
             r#"dns_answers_total[("rcode", "NOERROR")] 6"#,
             r#"dns_answers_total[("rcode", "NXDOMAIN")] 3"#,
             "dns_truncated_total[] 1",
+            "dns_cookies_valid_total[] 2",
             r#"dns_zone_answers_total[("zone", "b."), ("rcode", "NOERROR")] 6"#,
             r#"dns_zone_answers_total[("zone", "b."), ("rcode", "NXDOMAIN")] 3"#,
         ]

@@ -10,6 +10,7 @@ mod common;
 mod demo;
 mod dns;
 mod driver;
+mod driver_cookies;
 mod echo;
 mod errors;
 #[path = "../common/exposition.rs"]

@@ -1,12 +1,13 @@
 //! The program run by the kernel on frames of ours (BPF_PROG_TEST_RUN), held against a slow twin in [`model`]. Needs root.
 
+mod cookies;
 mod model;
 
 use super::*;
 use crate::steering::{Config, Prefix, Rule, Steering, TCP, Taken, UDP};
 use aya::programs::{TestRun, TestRunOptions};
 use base::rng::Rng;
-use model::{Frame, Held, checksum, pseudo};
+use model::{Frame, Held, Oven, checksum, pseudo};
 
 const PASS: u32 = 2;
 const DROP: u32 = 1;
@@ -16,6 +17,7 @@ const TX: u32 = 3;
 struct Bed {
     steering: Steering,
     held: Vec<Held>,
+    oven: Oven,
 }
 
 fn config() -> Config {
@@ -28,6 +30,7 @@ fn config() -> Config {
         partial_checksums: false,
         redirect_to: None,
         rate: None,
+        cookies: true,
         seed: 0x0123_4567_89ab_cdef,
         listeners,
     };
@@ -50,9 +53,17 @@ impl Bed {
         {
             steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
         }
-        let bed = Bed { steering, held };
+        let bed = Bed { steering, held, oven: Oven::default() };
         bed.fill().start(false).unwrap();
         bed
+    }
+
+    /// Has cookies made with this secret from now on, whose first second, the time given, lasts for another 800 ms.
+    fn bake(&mut self, secret: [u8; 16], others: bool, unix_s: u32) {
+        let zero_ns = model::now_ns() - 200_000_000;
+        let baking = Baking { secret, others, zero_ns, unix_time_at_zero_s: unix_s.into() };
+        self.steering.answers().unwrap().make_cookies(&baking).unwrap();
+        self.oven = Oven::Made(baking);
     }
 
     fn fill(&self) -> Fill {
@@ -80,15 +91,25 @@ impl Bed {
 
     /// Runs a frame and compares with the twin.
     fn compare(&mut self, frame: &[u8], what: &dyn std::fmt::Debug) -> bool {
-        let expected = model::answer(&self.held, frame, 1232, 1500);
-        let (before, (action, out)) = (self.answered(), self.run(frame));
-        let answers = u64::from(expected.is_some());
+        let (before, begun) = ((self.answered(), self.proven()), self.oven.second());
+        let (action, out) = self.run(frame);
+        let sent = (action == TX).then_some(&out[..]);
+        let expected = self.oven.expected(begun, |made| model::answer(&self.held, frame, 1232, 1500, made), sent);
+        let (mut answers, mut proven) = (0, 0);
         match expected {
-            Some(expected) => assert_eq!((action, &out), (TX, &expected), "{what:?}"),
+            Some(expected) => {
+                assert_eq!((action, &out), (TX, &expected.frame), "{what:?}");
+                (answers, proven) = (1, expected.proven.into());
+            }
             None => assert_eq!((action, &out[..]), (PASS, frame), "{what:?}"),
         }
-        assert_eq!(self.answered() - before, answers, "{what:?}");
+        assert_eq!(self.answered() - before.0, answers, "{what:?}");
+        assert_eq!(self.proven() - before.1, proven, "{what:?}");
         answers == 1
+    }
+
+    fn proven(&self) -> u64 {
+        self.steering.counts().get("steering_cookies_valid_total", "").unwrap()
     }
 }
 

@@ -1,7 +1,9 @@
 //! What the program ought to do, the slow and obvious way; and frames to try it with.
 
-use super::super::{Answer, Cut, Which};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use super::super::{Answer, Baking, Cut, Which};
+use rustix::time::{ClockId, clock_gettime};
+use siphasher::sip::SipHasher24;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A name with answers to types 1 and 28, none to be sent for type 7, and one for all others.
 #[derive(Clone, Debug)]
@@ -64,6 +66,8 @@ pub(super) struct Frame {
     pub(super) name: Vec<u8>,
     pub(super) rtype: u16,
     pub(super) opt: Option<u16>,
+    /// what the option COOKIE of the OPT record has
+    pub(super) cookie: Option<Vec<u8>>,
 }
 
 impl Frame {
@@ -78,7 +82,12 @@ impl Frame {
             name: name.to_vec(),
             rtype,
             opt: None,
+            cookie: None,
         }
+    }
+
+    pub(super) fn from(&self) -> IpAddr {
+        if self.v6 { self.from6.into() } else { self.from4.into() }
     }
 
     pub(super) fn message(&self) -> Vec<u8> {
@@ -89,7 +98,11 @@ impl Frame {
         if let Some(size) = self.opt {
             message.extend([0, 0, 41]);
             message.extend(size.to_be_bytes());
-            message.extend([0; 6]);
+            message.extend([0; 4]);
+            let cookie = self.cookie.iter().flat_map(|cookie| option(10, cookie));
+            let options: Vec<u8> = cookie.collect();
+            message.extend((options.len() as u16).to_be_bytes());
+            message.extend(options);
         }
         message
     }
@@ -133,6 +146,11 @@ impl Frame {
     }
 }
 
+/// An option of an OPT record (RFC 6891 section 6.1.2).
+pub(super) fn option(code: u16, data: &[u8]) -> Vec<u8> {
+    [&code.to_be_bytes(), &(data.len() as u16).to_be_bytes(), data].concat()
+}
+
 /// The Internet checksum (RFC 1071), zero where a checksum verifies.
 pub(super) fn checksum(octets: &[u8]) -> u16 {
     let mut sum = 0u32;
@@ -162,8 +180,8 @@ fn be16(octets: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*octets.get(at)?, *octets.get(at + 1)?]))
 }
 
-/// The frame that answers `frame`, if the program is to answer it.
-pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize) -> Option<Vec<u8>> {
+/// The frame that answers `frame`, if the program is to answer it; `oven` with the time of now.
+pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize, oven: Made<'_>) -> Option<Expected> {
     let tagged = matches!(be16(frame, 12)?, 0x8100 | 0x88a8);
     let ip_at = if tagged { 18 } else { 14 };
     if (frame[0] | frame[6]) & 1 != 0 {
@@ -201,7 +219,8 @@ pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize) ->
         _ => {}
     }
     let most = mtu - (udp_at - ip_at) - 8;
-    let message = reply(held, &udp[8..], udp_bytes, most)?;
+    let from: IpAddr = if v6 { address6(&ip[8..24]).into() } else { <[u8; 4]>::try_from(&ip[12..16]).ok()?.into() };
+    let (message, proven) = reply(held, &udp[8..], udp_bytes, most, oven, from)?;
     let mut out = [&frame[6..12], &frame[..6], &frame[12..ip_at]].concat();
     let bytes = (8 + message.len()) as u16;
     if v6 {
@@ -224,7 +243,7 @@ pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize) ->
     out.extend([0, 0]);
     out.extend(message);
     close_udp(&mut out, ip_at, udp_at, v6);
-    Some(out)
+    Some(Expected { frame: out, proven })
 }
 
 fn address6(octets: &[u8]) -> Ipv6Addr {
@@ -243,7 +262,27 @@ fn name_bytes(octets: &[u8]) -> Option<usize> {
     }
 }
 
-fn reply(held: &[Held], message: &[u8], udp_bytes: u16, most: usize) -> Option<Vec<u8>> {
+/// An OPT record of version 0 without flags: what it offers, and its only option's data if that is a cookie.
+fn opt_of(octets: &[u8]) -> Option<(u16, Option<&[u8]>)> {
+    let (fixed, data) = octets.split_first_chunk::<11>()?;
+    let [0, 0, 41, high, low, 0, 0, 0, 0, 0, bytes] = *fixed else { return None };
+    let offered = u16::from_be_bytes([high, low]);
+    match (usize::from(bytes) == data.len(), data) {
+        (true, []) => Some((offered, None)),
+        (true, [0, 10, 0, own, cookie @ ..]) if usize::from(*own) == cookie.len() => Some((offered, Some(cookie))),
+        _ => None,
+    }
+}
+
+/// The message that answers another, and whether that has shown whose it is.
+fn reply(
+    held: &[Held],
+    message: &[u8],
+    udp_bytes: u16,
+    most: usize,
+    oven: Made<'_>,
+    from: IpAddr,
+) -> Option<(Vec<u8>, bool)> {
     if message.len() < 12 || message[2] & 0xf8 != 0 || message[4..11] != [0, 1, 0, 0, 0, 0, 0] {
         return None;
     }
@@ -255,12 +294,18 @@ fn reply(held: &[Held], message: &[u8], udp_bytes: u16, most: usize) -> Option<V
     }
     let opt = match (message[11], &message[end..]) {
         (0, []) => None,
-        (1, [0, 0, 41, high, low, 0, 0, 0, 0, 0, 0]) => Some(u16::from_be_bytes([*high, *low])),
+        (1, octets) => Some(opt_of(octets)?),
         _ => return None,
     };
     let lower = name.to_ascii_lowercase();
     let answer = held.iter().find(|held| held.name == lower)?.find(rtype)?;
-    let (limit, after) = opt.map_or((512, 0), |size| (size.clamp(512, udp_bytes), 11));
+    let (mut options, mut proven) = (Vec::new(), false);
+    if let Some(cookie) = opt.and_then(|(_, cookie)| cookie) {
+        let (baked, says) = oven.bake(cookie, from)?;
+        options = baked.map_or_else(Vec::new, |baked| option(10, &baked));
+        proven = says;
+    }
+    let (limit, after) = opt.map_or((512, 0), |(size, _)| (size.clamp(512, udp_bytes), 11 + options.len()));
     let limit = usize::from(limit).min(most);
     let cut = answer.cuts.iter().rfind(|cut| end + usize::from(cut.bytes) + after <= limit)?;
     let mut out = message[..end].to_vec();
@@ -274,7 +319,94 @@ fn reply(held: &[Held], message: &[u8], udp_bytes: u16, most: usize) -> Option<V
     if opt.is_some() {
         out.extend([0, 0, 41]);
         out.extend(udp_bytes.to_be_bytes());
-        out.extend([0; 6]);
+        out.extend([0; 4]);
+        out.extend((options.len() as u16).to_be_bytes());
+        out.extend(options);
     }
-    Some(out)
+    Some((out, proven))
+}
+
+/// What a frame is answered with.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pub(super) frame: Vec<u8>,
+    /// a cookie shows whose the question is
+    pub(super) proven: bool,
+}
+
+/// What becomes of cookies.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Oven {
+    #[default]
+    Left,
+    Ignored,
+    Made(Baking),
+}
+
+/// At one second.
+#[derive(Clone, Copy)]
+pub(super) struct Made<'a>(&'a Oven, u32);
+
+/// The machine's clock, which the program reads, too.
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Oven {
+    /// The second of cookies.
+    pub(super) fn second(&self) -> u32 {
+        let Oven::Made(baking) = self else { return 0 };
+        (baking.unix_time_at_zero_s + (now_ns() - baking.zero_ns) / 1_000_000_000) as u32
+    }
+
+    /// What was to be sent, in a second from `begun` to that of now: one in which what was sent was right, or the first.
+    pub(super) fn expected(
+        &self,
+        begun: u32,
+        expected: impl Fn(Made<'_>) -> Option<Expected>,
+        sent: Option<&[u8]>,
+    ) -> Option<Expected> {
+        let mut all: Vec<_> = (begun..=self.second()).map(|second| expected(Made(self, second))).collect();
+        let at = all.iter().position(|expected| expected.as_ref().map(|expected| &expected.frame[..]) == sent);
+        all.swap_remove(at.unwrap_or(0))
+    }
+
+    /// The server's part of a client's cookie at some second.
+    pub(super) fn server(&self, client: &[u8], unix_s: u32, from: IpAddr) -> Vec<u8> {
+        let Oven::Made(Baking { secret, .. }) = self else { panic!("no cookies are made") };
+        let head = [&[1, 0, 0, 0][..], &unix_s.to_be_bytes()].concat();
+        let address = match from {
+            IpAddr::V4(from) => from.octets().to_vec(),
+            IpAddr::V6(from) => from.octets().to_vec(),
+        };
+        let hash = SipHasher24::new_with_key(secret).hash(&[client, &head, &address].concat());
+        [head, hash.to_le_bytes().to_vec()].concat()
+    }
+}
+
+impl Made<'_> {
+    /// The answer's cookies, and whether the question's are right; None leaves the question to the socket.
+    fn bake(self, cookie: &[u8], from: IpAddr) -> Option<(Option<Vec<u8>>, bool)> {
+        let Made(oven, now) = self;
+        if cookie.len() != 8 && cookie.len() != 24 {
+            return None;
+        }
+        let others = match oven {
+            Oven::Left => return None,
+            Oven::Ignored => return Some((None, false)),
+            Oven::Made(baking) => baking.others,
+        };
+        let (client, server) = cookie.split_at(8);
+        let mut right = false;
+        if !server.is_empty() {
+            let made = u32::from_be_bytes(server[4..8].try_into().ok()?);
+            let age = i64::from(now) - i64::from(made);
+            right = (-300..=3600).contains(&age) && server == oven.server(client, made, from);
+            if !right && others {
+                return None;
+            }
+        }
+        Some((Some([client, &oven.server(client, now, from)].concat()), right))
+    }
 }
