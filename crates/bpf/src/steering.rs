@@ -8,7 +8,7 @@ mod answers;
 mod counts;
 
 pub use answers::{
-    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Cut, Fill, Given, Name, Put, Size, Which,
+    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Below, Cut, Fill, Given, Name, Put, Size, Which,
 };
 pub use counts::Counts;
 
