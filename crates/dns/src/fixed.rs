@@ -143,9 +143,8 @@ impl<'t> Fixed<'t> {
             types.push(Rtype::DS);
         }
         let longest = if matches!(below, Below::Answered { .. }) { MAX_NAME_BYTES } else { longest };
-        let others = absent.and_then(|rtype| {
-            tables.fixed_of(tables.exact(entry, rtype), entry.name_bytes(), longest, udp_bytes)
-        });
+        let others = absent
+            .and_then(|rtype| tables.fixed_of(tables.exact(entry, rtype), entry.name_bytes(), longest, udp_bytes));
         let others = (For::Others { but_any, but_ds, below }, others);
         types.iter().map(|rtype| (For::Type(*rtype), answer(*rtype))).chain(std::iter::once(others)).collect()
     }

@@ -69,7 +69,6 @@ impl Sizes {
     }
 }
 
-
 /// The key of type 0 is that of all others.
 pub(super) const OTHERS: u16 = 0;
 

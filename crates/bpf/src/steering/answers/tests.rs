@@ -1,5 +1,6 @@
 //! The program run by the kernel on frames of ours (BPF_PROG_TEST_RUN), held against a slow twin in [`model`]. Needs root.
 
+mod below;
 mod model;
 
 use super::*;
@@ -64,6 +65,12 @@ impl Bed {
             assert_eq!(put(&mut fill, held), Put::Done, "{held:?}");
         }
         fill
+    }
+
+    /// Has the program answer from other names.
+    fn hold(&mut self, names: Names) -> Given {
+        self.names = names;
+        self.fill().start(false, self.names.whole).unwrap()
     }
 
     /// What becomes of a frame.
@@ -505,7 +512,11 @@ fn names_come_and_go_while_the_program_answers() {
             bed.compare(&Frame { opt, ..Frame::question(&held.name, rtype) }.bytes(), &held);
         }
     }
-    assert_eq!(change(&given, &[], &[(0, &bed.names.held[0])]), Some(vec![Put::Unfit]), "what is in does not go in twice");
+    assert_eq!(
+        change(&given, &[], &[(0, &bed.names.held[0])]),
+        Some(vec![Put::Unfit]),
+        "what is in does not go in twice"
+    );
     let inside = bed.names.held.clone();
     assert_eq!(change(&given, &inside.iter().collect::<Vec<_>>(), &[]), Some(Vec::new()));
     let answers = bed.steering.answers().unwrap();

@@ -52,7 +52,7 @@ impl Held {
             let pointer = 0xc000 | rng.below(0x3f00) as u16;
             body[at..at + 2].copy_from_slice(&pointer.to_be_bytes());
             moves.push(at as u16);
-            at += 2 + rng.below(1 + 2 * (body_bytes / pointers) as u64) as usize;
+            at += 2 + rng.below(1 + (body_bytes / pointers) as u64) as usize;
         }
         let mut ends: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(body_bytes as u64) as usize).collect();
         // no pointer is on both sides of an end
@@ -241,13 +241,16 @@ impl Names {
             Below::Answered { whole: false, .. } => true,
             Below::Left | Below::Answered { .. } => self.whole,
         };
-        let telling: Vec<&Held> = self.held.iter().filter(tells).collect();
-        suffixes.retain(|suffix| telling.iter().any(|held| held.name.len() == suffix.len()));
+        suffixes.retain(|suffix| self.held.iter().filter(tells).any(|held| held.name.len() == suffix.len()));
         if suffixes.len() > 8 {
             return None;
         }
-        let above = suffixes.iter().find_map(|suffix| telling.iter().find(|held| held.name == *suffix))?;
-        let Below::Answered { absent, .. } = above.others.below else { return None };
+        let marked = self.held.iter().filter(|held| held.others.below != Below::AsAbove);
+        let above = suffixes.iter().find_map(|suffix| marked.clone().find(|held| held.name == *suffix))?;
+        let Below::Answered { absent, whole } = above.others.below else { return None };
+        if whole && !self.whole {
+            return None;
+        }
         let mut answer = above.others();
         answer.nxdomain |= absent;
         let mut body = answer.body.to_vec();
