@@ -25,8 +25,9 @@
 #include "cookie.bpf.h"
 
 // Flags of an entry. NOT_ANY, NOT_DS: though it is for all types that the name does not have, it is not for these. LONG: it
-// is only the place of one among the long ones.
-enum { NOT_ANY = 1, NOT_DS = 2, LONG = 4 };
+// is only the place of one among the long ones. BELOW: it is also for names below that have no entry nearer (below.bpf.h); ABSENT:
+// those do not exist; WHOLE: only if all names have entries; LEFT: they are left to the socket.
+enum { NOT_ANY = 1, NOT_DS = 2, LONG = 4, BELOW = 8, ABSENT = 16, WHOLE = 32, LEFT = 64 };
 
 enum {
   HEADER_BYTES = 12,
@@ -37,6 +38,7 @@ enum {
   MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + FIXED_BYTES + COOKIE_OPT_BYTES,
   MESSAGE_ROOM = 512, // a power of two that it fits in
   BEFORE_BYTES = 14 + 4 + 40 + 8, // of the largest headers in front of a message
+  BEFORE_ROOM = 128, // a power of two that they fit in
   SHORT_NAME_WORDS = 6,
   SHORT_BODY_BYTES = 88,
   LONG_NAME_WORDS = 32,
@@ -48,10 +50,13 @@ enum {
   TYPE_IXFR = 251,
   TYPE_AXFR = 252,
   TYPE_ANY = 255,
+  NXDOMAIN = 3,
   HOPS = 64,
   ACCOUNTS_A_LINE = 4,
   HEATS_A_PAGE = 1024,
   ANSWERS_A_SAMPLE = 16,
+  SUFFIXES = 8, // looked at for a name without an entry
+  MOVES = 32,
   SECOND_NS = 1000000000,
 };
 
@@ -108,17 +113,38 @@ struct long_answer {
   __u8 body[LONG_BODY_BYTES];
 };
 
+// Where things are in the frame, and what is around the body of an answer to it.
+struct place {
+  __u32 limit; // of the answer's octets
+  __u32 sum; // of the name, type and class
+  __u64 network; // who asks: /24 or /56
+  __u16 edns_bytes; // what we announce; 0: no OPT record
+  __u8 opt_bytes; // of the answer's OPT record
+  __u8 proven; // a cookie shows that the address is the sender's
+  __u8 ip; // where the network header is
+  __u8 message;
+  __u8 v6;
+  __u8 name_bytes;
+  __u8 below_bytes; // by which the name is longer than that of the entry that answers
+  __u8 absent; // it does not exist
+};
+
 // A question outside of the packet, so that an index into it needs no comparison with the packet's end.
 struct question {
   // four octets of zero, the message, so that its name begins with a word, and zero behind it
   __u64 words[(4 + MESSAGE_ROOM + 8) / 8 + 1];
-  __u64 lower[LONG_NAME_WORDS]; // the name
+  __u64 lower[2 * LONG_NAME_WORDS]; // the name, or the suffix of it that is looked for; behind it anything
   struct cookie cookie;
-  __u8 before[BEFORE_BYTES]; // what stands in front of the message, while it is moved
+  __u8 before[BEFORE_ROOM]; // what stands in front of the message, while it is moved
+  struct place place; // for forget()
   __u64 draw; // the last random number of this processor
   __u32 skip; // answers before the next sample
+  __u32 moved; // what the sum of an answer's pointers has grown by
   __u16 bytes; // of the message
   __u8 name_bytes;
+  __u8 held_bytes; // of what is in `lower`
+  __u8 suffixes;
+  __u8 suffix_at[SUFFIXES];
 };
 
 // What a network may still be sent about a name: when that would be even if nothing more came (the generic cell rate
@@ -252,11 +278,26 @@ INLINE __u64 front(__u64 word, __u32 bytes) {
 #endif
 }
 
-// Folds the name to lower case; gives its hash. Mirrored in answers.rs.
+// The hash of a name: its length and then its words in lower case. Mirrored in answers/form.rs.
+INLINE __u64 begin_hash(__u64 seed, __u32 bytes) {
+  return seed ^ bytes;
+}
+
+INLINE __u64 add_to_hash(__u64 hash, __u64 word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ hash >> 32;
+}
+
+INLINE __u64 end_hash(__u64 hash) {
+  hash *= 0xa0761d6478bd642f;
+  return hash ^ hash >> 29;
+}
+
+// Folds the name to lower case; gives its hash.
 INLINE __u64 fold_name(struct question *question, __u64 seed) {
-  const __u64 k0 = 0x9e3779b97f4a7c15, k1 = 0xa0761d6478bd642f;
   __u32 bytes = *(volatile __u8 *)&question->name_bytes;
-  __u64 hash = seed ^ bytes;
+  __u64 hash = begin_hash(seed, bytes);
+  question->held_bytes = bytes;
   for (__u32 n = 0; n < LONG_NAME_WORDS; n++) {
     if (8 * n >= bytes)
       break;
@@ -264,15 +305,13 @@ INLINE __u64 fold_name(struct question *question, __u64 seed) {
     if (8 * n + 8 > bytes)
       word = front(word, bytes - 8 * n);
     question->lower[n] = word;
-    hash = (hash ^ word) * k0;
-    hash ^= hash >> 32;
+    hash = add_to_hash(hash, word);
   }
-  hash *= k1;
-  return hash ^ hash >> 29;
+  return end_hash(hash);
 }
 
 INLINE int same_name(const struct question *question, const struct answer_head *head, const __u64 *name, __u32 words) {
-  __u32 bytes = *(volatile __u8 *)&question->name_bytes;
+  __u32 bytes = *(volatile __u8 *)&question->held_bytes;
   if (head->name_bytes != bytes || 8 * words < bytes)
     return 0;
   for (__u32 n = 0; n < words; n++) {
@@ -284,19 +323,7 @@ INLINE int same_name(const struct question *question, const struct answer_head *
   return 1;
 }
 
-// Where things are in the frame, and what is around the body of an answer to it.
-struct place {
-  __u32 ip; // of the network header
-  __u32 message;
-  __u32 limit; // of the answer's octets
-  __u32 sum; // of the name, type and class
-  __u64 network; // who asks: /24 or /56
-  __u16 edns_bytes; // what we announce; 0: no OPT record
-  __u8 opt_bytes; // of the answer's OPT record
-  __u8 proven; // a cookie shows that the address is the sender's
-  __u8 v6;
-  __u8 name_bytes;
-};
+#include "below.bpf.h"
 
 // The largest answer that may be sent, in `chosen`.
 INLINE int choose(const struct place *place, const struct answer_head *head, const struct cut *cuts, __u32 count,
@@ -310,6 +337,8 @@ INLINE int choose(const struct place *place, const struct answer_head *head, con
       *chosen = cuts[n];
       found = 1;
     }
+  if (place->absent)
+    chosen->second = NXDOMAIN;
   return found;
 }
 
@@ -408,7 +437,8 @@ INLINE int make_room(struct xdp_md *ctx, const struct place *place, struct quest
   __u32 message = HEADER_BYTES + *(volatile __u8 *)&question->name_bytes + FIXED_BYTES;
   __u32 before = place->message;
   OPAQUE(before);
-  if (before < 1 || before > BEFORE_BYTES || bpf_xdp_load_bytes(ctx, more, question->before, before) ||
+  before = ((before - 1) & (BEFORE_ROOM - 1)) + 1;
+  if (bpf_xdp_load_bytes(ctx, more, question->before, before) ||
       bpf_xdp_store_bytes(ctx, 0, question->before, before) ||
       bpf_xdp_store_bytes(ctx, place->message, (__u8 *)question->words + 4, message))
     return -1;
@@ -430,6 +460,11 @@ INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question 
   OPAQUE(below);
   if (below < most && bpf_xdp_store_bytes(ctx, body_at, (void *)body, below + 1))
     return XDP_DROP;
+  if (place->below_bytes) {
+    if (move_pointers(ctx, place, question, cut, body, most))
+      return XDP_DROP;
+    sum += *(volatile __u32 *)&question->moved;
+  }
   if (opt_bytes == COOKIE_OPT_BYTES) {
     sum += placed(fold(sum_record(&question->cookie)), place->name_bytes + cut->bytes + 1);
     if (bpf_xdp_store_bytes(ctx, body_at + cut->bytes, (__u8 *)question->cookie.record + 1, COOKIE_OPT_BYTES))
@@ -446,6 +481,16 @@ INLINE int reply(struct xdp_md *ctx, const struct place *place, struct question 
 // Whether this is an OPT record at the root, of version 0, without flags and options.
 INLINE int is_plain_opt(const __u8 *opt) {
   return !(opt[0] | opt[1] | (opt[2] ^ 41) | opt[5] | opt[6] | opt[7] | opt[8] | opt[9] | opt[10]);
+}
+
+// Leaves all in its place, and the verifier without what it knows of it: which path led to it and how often a loop ran. What
+// follows is then looked at once, and not for each.
+INLINE void forget(struct place *place, struct question *question) {
+  __u8 v6 = place->v6;
+  question->place = *place;
+  asm volatile("" ::: "memory");
+  *place = question->place;
+  place->v6 = v6;
 }
 
 // Reads the message's head and its end, and says so in `place`; gives the question's type, or -1 when it is not one that is
@@ -573,6 +618,9 @@ INLINE int is_within_rate(struct xdp_md *ctx, const struct answering *how, const
   const __u64 k0 = 0x9e3779b97f4a7c15, k1 = 0xa0761d6478bd642f;
   if (!how->cost_ns)
     return 1;
+  // names that do not exist have an account of their own
+  if (place->absent)
+    name = ~name;
   __u64 hash = (place->network ^ how->seed) * k0;
   hash = (hash ^ hash >> 32 ^ name) * k1;
   hash ^= hash >> 29;
@@ -625,7 +673,7 @@ INLINE void count_answer(const struct place *place, const struct answer_head *he
   if (place->proven)
     add_one(&counters, ANSWERED_PROVEN);
   add_one(&asked, type < TYPES - 1 ? type : TYPES - 1);
-  add_one(&zone_answers, 2 * head->zone + (head->nxdomain != 0));
+  add_one(&zone_answers, 2 * head->zone + (cut->second != 0));
 }
 
 // Counts one of ANSWERS_A_SAMPLE answers on average for its name's seat. At random, since questions may come in a pattern.
@@ -664,14 +712,23 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
   int type = read_datagram(ctx, how, &place, question);
   if (type < 0)
     return 0;
+  forget(&place, question);
   key.name = fold_name(question, how->seed);
   key.type = bpf_htons(type);
   const struct short_answer *found = bpf_map_lookup_elem(&short_answers, &key);
   if (!found) {
     key.type = 0;
     found = bpf_map_lookup_elem(&short_answers, &key);
-    if (!found || (type == TYPE_ANY && found->head.flags & NOT_ANY) || (type == TYPE_DS && found->head.flags & NOT_DS))
-      return 0;
+    if (found) {
+      if ((type == TYPE_ANY && found->head.flags & NOT_ANY) || (type == TYPE_DS && found->head.flags & NOT_DS))
+        return 0;
+    } else {
+      found = find_above(how, question, &key);
+      if (!found)
+        return 0;
+      place.below_bytes = place.name_bytes - question->held_bytes;
+      place.absent = (found->head.flags & ABSENT) != 0;
+    }
   }
   struct cut cut = {};
   int verdict;

@@ -8,7 +8,7 @@ mod answers;
 mod counts;
 
 pub use answers::{
-    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Baking, Cut, Fill, Given, Name, Put, Size, Which,
+    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Name, Put, Size, Which,
 };
 pub use counts::Counts;
 

@@ -19,9 +19,9 @@ mod hot;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use base::{Clock, Counter};
-use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Cut, Fill, Given, Name, Put, Size, Which};
+use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Name, Put, Size, Which};
 use choice::Choice;
-use dns::fixed::{self, Counted, Elsewhere, Fixed, For};
+use dns::fixed::{self, Counted, Elsewhere, Fixed, For, NameId};
 use dns::hot::Exchange;
 use dns::{Tables, cookie};
 use hot::Hot;
@@ -73,7 +73,14 @@ pub(crate) struct Prepared {
     choice: Choice,
     /// no name is left out for want of room
     complete: bool,
+    /// all names that exist have entries, so the others do not
+    whole: bool,
+    /// names that were left out for another reason
+    unfit: Vec<NameId>,
 }
+
+/// An answer that is left to the socket.
+const LEFT: Answer<'_> = Answer { nxdomain: false, authoritative: false, zone: 0, body: &[], cuts: &[], moves: None };
 
 impl Driver {
     /// None when no interface has such a program. `cookies` are what the serving threads make them with, and the clock that they
@@ -119,7 +126,8 @@ impl Driver {
         let config = self.interfaces[0].answers.config();
         let fills = self.interfaces.iter().map(|interface| interface.answers.fill()).collect();
         let choice = Choice::new(config.names, config.room());
-        let mut prepared = Prepared { driver: self.clone(), config, fills, choice, complete: true };
+        let mut prepared =
+            Prepared { driver: self.clone(), config, fills, choice, complete: true, whole: false, unfit: Vec::new() };
         let others = tables.fixed().map(|name| (name, 0.0));
         for (name, heat) in kept.into_iter().chain(others) {
             if prepared.choice.has(name.id()) {
@@ -131,7 +139,9 @@ impl Driver {
             };
             prepared.put(name, heat, seat)?;
         }
-        tracing::info!("the driver has the answers of {} of {} names", prepared.choice.len(), tables.names());
+        prepared.close(tables)?;
+        let others = if prepared.whole { ", and tells which do not exist" } else { "" };
+        tracing::info!("the driver has the answers of {} of {} names{others}", prepared.choice.len(), tables.names());
         Ok(prepared)
     }
 
@@ -198,19 +208,37 @@ impl Driver {
 
 impl Prepared {
     fn put(&mut self, name: Fixed<'_>, heat: f32, seat: u32) -> Result<(), String> {
-        let Prepared { driver, config, fills, choice, complete } = self;
-        let entries = Entries::of(name, driver.udp_bytes);
-        let (mut put, answers) = (Put::Done, entries.list());
-        let with = Name { seat, name: name.wire(), answers: &answers };
-        for (fill, Interface { name, .. }) in fills.iter_mut().zip(&driver.interfaces) {
+        let entries = Entries::of(name, self.driver.udp_bytes);
+        let answers = entries.list(&self.config);
+        match self.put_answers(&Name { seat, name: name.wire(), answers: &answers })? {
+            Put::Done => self.choice.sit(name.id(), heat, self.config.size(name.wire(), &answers)),
+            Put::NoRoom => self.complete = false,
+            Put::Unfit => self.unfit.push(name.id()),
+        }
+        Ok(())
+    }
+
+    fn put_answers(&mut self, with: &Name<'_>) -> Result<Put, String> {
+        let mut put = Put::Done;
+        for (fill, Interface { name, .. }) in self.fills.iter_mut().zip(&self.driver.interfaces) {
             let failed = |error| format!("{name}: the driver cannot be given answers: {error}");
             // the same at each, since all are told the same
-            put = fill.put(&with).map_err(failed)?;
+            put = fill.put(with).map_err(failed)?;
         }
-        match put {
-            Put::Done => choice.sit(name.id(), heat, config.size(name.wire(), &answers)),
-            Put::NoRoom => *complete = false,
-            Put::Unfit => {}
+        Ok(put)
+    }
+
+    /// Has names that the programs cannot answer for be left to the socket, if all the others are in: then all names that exist have
+    /// entries.
+    fn close(&mut self, tables: &Tables) -> Result<(), String> {
+        self.whole = self.complete;
+        let unfit: Vec<Fixed<'_>> = self.unfit.iter().map(|id| tables.fixed_of_id(*id)).collect();
+        for name in unfit.into_iter().chain(tables.unfixed()) {
+            if !self.whole {
+                break;
+            }
+            let answers = [(others_left(name.below()), LEFT)];
+            self.whole = self.put_answers(&Name { seat: 0, name: name.wire(), answers: &answers })? == Put::Done;
         }
         Ok(())
     }
@@ -220,9 +248,9 @@ impl Prepared {
     /// # Errors
     /// The kernel's, in one line.
     pub(crate) fn start(self) -> Result<(), String> {
-        let Prepared { driver, fills, choice, complete, .. } = self;
+        let Prepared { driver, fills, choice, complete, whole, .. } = self;
         let started =
-            |fill: Fill| fill.start(!complete).map_err(|error| format!("the driver does not answer: {error}"));
+            |fill: Fill| fill.start(!complete, whole).map_err(|error| format!("the driver does not answer: {error}"));
         let given: Vec<Given> = fills.into_iter().map(started).collect::<Result<_, _>>()?;
         driver.counters.names.set(choice.len() as u64);
         *driver.lock() = Some(Hot::new(given, choice, complete, driver.tables.version()));
@@ -232,14 +260,15 @@ impl Prepared {
 }
 
 /// All answers of a name.
-struct Entries {
+struct Entries<'t> {
+    name: Fixed<'t>,
     answers: Vec<(For, Option<fixed::Answer>)>,
     /// of each, as the program wants them
     cuts: Vec<Vec<Cut>>,
 }
 
-impl Entries {
-    fn of(name: Fixed<'_>, udp_bytes: u16) -> Entries {
+impl<'t> Entries<'t> {
+    fn of(name: Fixed<'t>, udp_bytes: u16) -> Entries<'t> {
         let answers = name.answers(udp_bytes);
         let cuts = |answer: &fixed::Answer| -> Vec<Cut> {
             let cut = |&fixed::Cut { bytes, answer, authority, additional, truncated }: &_| Cut {
@@ -252,30 +281,59 @@ impl Entries {
             answer.cuts.iter().map(cut).collect()
         };
         let cuts = answers.iter().map(|(_, answer)| answer.as_ref().map(cuts).unwrap_or_default()).collect();
-        Entries { answers, cuts }
+        Entries { name, answers, cuts }
     }
 
     /// As the program wants them.
-    fn list(&self) -> Vec<(Which, Answer<'_>)> {
-        let mut list = Vec::with_capacity(self.answers.len());
-        for ((of, answer), cuts) in self.answers.iter().zip(&self.cuts) {
-            let which = match *of {
-                For::Type(rtype) => Which::Type(rtype.0),
-                // without the answer to all others nothing is taken for one of them
-                For::Others { .. } if answer.is_none() => continue,
-                For::Others { but_any, but_ds } => Which::Others { but_any, but_ds },
-            };
-            let answer = match answer {
-                Some(fixed::Answer { nxdomain, authoritative, zone, body, .. }) => {
-                    Answer { nxdomain: *nxdomain, authoritative: *authoritative, zone: *zone, body, cuts }
-                }
-                // left to the socket
-                None => Answer { nxdomain: false, authoritative: false, zone: 0, body: &[], cuts: &[] },
-            };
-            list.push((which, answer));
-        }
-        list
+    fn list(&self, config: &AnswersConfig) -> Vec<(Which, Answer<'_>)> {
+        let pairs = self.answers.iter().zip(&self.cuts);
+        pairs.map(|((of, answer), cuts)| self.one(config, *of, answer.as_ref(), cuts)).collect()
     }
+
+    fn one<'s>(
+        &'s self,
+        config: &AnswersConfig,
+        of: For,
+        answer: Option<&'s fixed::Answer>,
+        cuts: &'s [Cut],
+    ) -> (Which, Answer<'s>) {
+        let with = |answer: &'s fixed::Answer| {
+            let fixed::Answer { nxdomain, authoritative, zone, body, .. } = answer;
+            Answer { nxdomain: *nxdomain, authoritative: *authoritative, zone: *zone, body, cuts, moves: None }
+        };
+        match (of, answer) {
+            (For::Type(rtype), answer) => (Which::Type(rtype.0), answer.map_or(LEFT, with)),
+            // nothing else is taken for one of them, nor the name for one that does not exist
+            (For::Others { below, .. }, None) => (others_left(below), LEFT),
+            (For::Others { but_any, but_ds, below }, Some(answer)) => {
+                let (below, own) = (told(below), with(answer));
+                let with_below = match below {
+                    Below::Answered { .. } => Answer { moves: Some(&answer.moves), ..own.clone() },
+                    Below::AsAbove | Below::Left => own.clone(),
+                };
+                if matches!(below, Below::Answered { .. }) && !config.takes(self.name.wire(), &with_below) {
+                    // too much for one entry: then for the name alone
+                    let own = Answer { cuts: &cuts[answer.cuts_below..], ..own };
+                    return (Which::Others { but_any, but_ds, below: Below::Left }, own);
+                }
+                (Which::Others { but_any, but_ds, below }, with_below)
+            }
+        }
+    }
+}
+
+fn told(below: fixed::Below) -> Below {
+    match below {
+        fixed::Below::AsAbove => Below::AsAbove,
+        fixed::Below::Left => Below::Left,
+        fixed::Below::Answered { absent, whole } => Below::Answered { absent, whole },
+    }
+}
+
+/// For an answer to all other types that is left to the socket: what is below is, too, where the name has something to say of it.
+fn others_left(below: fixed::Below) -> Which {
+    let below = if below == fixed::Below::AsAbove { Below::AsAbove } else { Below::Left };
+    Which::Others { but_any: false, but_ds: false, below }
 }
 
 impl Report for Driver {

@@ -113,16 +113,20 @@ impl<'t> Block<'t> {
         self.parts().take_while(|(end, _)| *end <= room).last().unwrap_or_default()
     }
 
+    /// Where pointers stand in the body that move, in order.
+    pub(crate) fn moves(self) -> impl Iterator<Item = u16> + use<'t> {
+        let moves = if self.is_short() { 0 } else { self.moves_count() };
+        let begin = if moves == 0 { 0 } else { 16 + 4 * self.sets_count() };
+        (0..moves).map(move |n| u16_at(self.bytes, begin + 2 * n))
+    }
+
     /// Moves the pointers of a copy of the body's first octets by `delta`.
     #[inline]
     pub(crate) fn relocate(self, body: &mut [u8], delta: u16) {
-        let moves = self.moves_count();
-        if moves == 0 || delta == 0 {
+        if delta == 0 {
             return;
         }
-        let begin = 16 + 4 * self.sets_count();
-        for n in 0..moves {
-            let at = usize::from(u16_at(self.bytes, begin + 2 * n));
+        for at in self.moves().map(usize::from) {
             let Some(pointer) = body.get_mut(at..at + 2) else { break };
             let moved = u16::from_be_bytes([pointer[0], pointer[1]]).wrapping_add(delta);
             pointer.copy_from_slice(&moved.to_be_bytes());

@@ -262,6 +262,14 @@ impl Build {
         }
     }
 
+    /// A zone is below this node.
+    fn mark_outer(&mut self, unit: u32) {
+        let flags = &mut self.arena[unit as usize * UNIT_BYTES + 1];
+        if *flags & flag::CUT != 0 {
+            *flags |= flag::OUTER;
+        }
+    }
+
     fn link(&mut self, unit: u32, to: u32) {
         let at = self.after_name(unit);
         self.arena[at..at + 4].copy_from_slice(&to.to_le_bytes());
@@ -358,7 +366,10 @@ impl Build {
                 std::mem::swap(&mut tables.arena, &mut self.arena);
                 match found {
                     Some((_, true)) => {}
-                    Some((unit, false)) => encloser = unit,
+                    Some((unit, false)) => {
+                        encloser = unit;
+                        self.mark_outer(unit);
+                    }
                     None => {
                         let unit = self.open(name, flag::PHANTOM | flag::LINKED, 0, 0);
                         self.link(unit, encloser);

@@ -6,6 +6,10 @@
 //! it may repeat the question's letters; what no zone answers (REFUSED has an option in its OPT record); and everything that
 //! is no plain question (see [`crate::question`]).
 //!
+//! A name that does not exist is answered by the nearest name above it that says something of those below ([`Below`]): a cut,
+//! with its referral, and an apex, with NXDOMAIN, which is its NODATA but for the RCODE. Who has children that are redirected or come
+//! from a wildcard says that they have no fixed form.
+//!
 //! How much of an answer is sent depends on what the client takes. Since sets leave from the end, each size sends the first
 //! octets of one body: an [`Answer`] has one [`Cut`] for each of them that a client may get.
 
@@ -18,6 +22,7 @@ use crate::reference::rcode;
 use crate::resolve::Outcome;
 use crate::stats::{Stats, Transport};
 use crate::table::{Entry, Key, Tables, flag};
+use zone::name::MAX_NAME_BYTES;
 use zone::{NameRef, Rtype};
 
 /// Octets of an OPT record with a cookie: of what an answer of a fixed form may have behind it, the most.
@@ -38,6 +43,11 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// what of the body may be sent, from the least on; never empty
     pub cuts: Vec<Cut>,
+    /// the first so many cuts are only for names below
+    pub cuts_below: usize,
+    /// for names below: where pointers stand in the body, in order, each of two octets; they grow by what the question's name is
+    /// longer than this one
+    pub moves: Vec<u16>,
 }
 
 /// What a client gets that takes no larger one.
@@ -66,6 +76,24 @@ pub enum For {
         but_any: bool,
         /// questions for DS are not among them
         but_ds: bool,
+        /// what is said of names below
+        below: Below,
+    },
+}
+
+/// What a name says of those below it that do not exist, unless one that is nearer to them says something, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Below {
+    /// nothing
+    AsAbove,
+    /// that their answers have no fixed form
+    Left,
+    /// that its answer to all other types is theirs to every type but transfers
+    Answered {
+        /// with NXDOMAIN
+        absent: bool,
+        /// names exist below, which may be meant; otherwise there are none but in zones whose apex says something
+        whole: bool,
     },
 }
 
@@ -73,7 +101,7 @@ pub enum For {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameId(pub(crate) u32);
 
-/// A name that exists, with all of its answers.
+/// A name that exists, with those of its answers that have a fixed form.
 #[derive(Clone, Copy)]
 pub struct Fixed<'t> {
     tables: &'t Tables,
@@ -98,10 +126,15 @@ impl<'t> Fixed<'t> {
     }
 
     /// The answers to clients that take at most `udp_bytes` octets. One that is None cannot be given in this way; then its type
-    /// must not be taken for one of the others.
+    /// must not be taken for one of the others. There is always one for all others.
     pub fn answers(&self, udp_bytes: u16) -> Vec<(For, Option<Answer>)> {
         let Fixed { tables, entry } = *self;
-        let answer = |rtype| tables.fixed_of(tables.exact(entry, rtype), entry.name_bytes(), udp_bytes);
+        let below = self.below();
+        if entry.has(flag::DEPENDS) {
+            return vec![(For::Others { but_any: false, but_ds: false, below }, None)];
+        }
+        let longest = entry.name_bytes();
+        let answer = |rtype| tables.fixed_of(tables.exact(entry, rtype), entry.name_bytes(), longest, udp_bytes);
         let mut types: Vec<Rtype> = entry.rtypes().collect();
         let but_any = !entry.has(flag::CUT) && !types.is_empty();
         // the zone around this one answers
@@ -110,8 +143,23 @@ impl<'t> Fixed<'t> {
         if entry.has(flag::CUT) && !types.contains(&Rtype::DS) {
             types.push(Rtype::DS);
         }
-        let others = absent.map(|rtype| (For::Others { but_any, but_ds }, answer(rtype)));
-        types.iter().map(|rtype| (For::Type(*rtype), answer(*rtype))).chain(others).collect()
+        let longest = if matches!(below, Below::Answered { .. }) { MAX_NAME_BYTES } else { longest };
+        let others = absent
+            .and_then(|rtype| tables.fixed_of(tables.exact(entry, rtype), entry.name_bytes(), longest, udp_bytes));
+        let others = (For::Others { but_any, but_ds, below }, others);
+        types.iter().map(|rtype| (For::Type(*rtype), answer(*rtype))).chain(std::iter::once(others)).collect()
+    }
+
+    /// What it says of names below.
+    pub fn below(&self) -> Below {
+        let Fixed { entry, .. } = *self;
+        if entry.has(flag::CUT) {
+            return Below::Answered { absent: false, whole: entry.has(flag::OUTER) };
+        }
+        if entry.has(flag::DNAME) || entry.link() != 0 {
+            return Below::Left;
+        }
+        if entry.has(flag::APEX) { Below::Answered { absent: true, whole: true } } else { Below::AsAbove }
     }
 }
 
@@ -133,6 +181,12 @@ impl Tables {
         Some(Fixed { tables: self, entry })
     }
 
+    /// The names that exist and have no answer of a fixed form, in no order.
+    pub fn unfixed(&self) -> impl Iterator<Item = Fixed<'_>> {
+        let entries = self.entries().filter(|entry| !entry.has(flag::PHANTOM) && entry.has(flag::DEPENDS));
+        entries.map(|entry| Fixed { tables: self, entry })
+    }
+
     /// The answer of a fixed form to one question, for a name that need not exist. `udp_bytes` as for [`Fixed::answers`].
     pub fn fixed_answer(&self, name: NameRef<'_>, rtype: Rtype, udp_bytes: u16) -> Option<Answer> {
         let wire = name.as_wire();
@@ -140,10 +194,11 @@ impl Tables {
             return None;
         }
         let key = Key::new(self.seed, wire, 0, wire.len());
-        self.fixed_of(self.resolve_name(&key, wire, 0, wire.len(), rtype), wire.len(), udp_bytes)
+        self.fixed_of(self.resolve_name(&key, wire, 0, wire.len(), rtype), wire.len(), wire.len(), udp_bytes)
     }
 
-    fn fixed_of(&self, outcome: Outcome, name_bytes: usize, udp_bytes: u16) -> Option<Answer> {
+    /// For a name of `name_bytes`; where names up to `longest` octets are answered alike, for all of them.
+    fn fixed_of(&self, outcome: Outcome, name_bytes: usize, longest: usize, udp_bytes: u16) -> Option<Answer> {
         let Outcome::Block { unit, delta, rcode, zone, .. } = outcome else { return None };
         let block = Block::at(&self.arena, unit);
         let nxdomain = match rcode.unwrap_or(block.rcode()) {
@@ -151,24 +206,27 @@ impl Tables {
             rcode::NXDOMAIN => true,
             _ => return None,
         };
-        let around = NAME_AT + name_bytes + 4;
-        let cuts = cuts(block, around, usize::from(udp_bytes).max(PLAIN_BYTES));
-        let mut body = block.body_onwards()[..usize::from(cuts.last()?.bytes)].to_vec();
+        let (around, around_longest) = (NAME_AT + name_bytes + 4, NAME_AT + longest + 4);
+        let (cuts, cuts_below) = cuts(block, around, around_longest, usize::from(udp_bytes).max(PLAIN_BYTES));
+        let bytes = cuts.last()?.bytes;
+        let mut body = block.body_onwards()[..usize::from(bytes)].to_vec();
         block.relocate(&mut body, delta);
+        let moves = block.moves().take_while(|at| *at < bytes && longest > name_bytes).collect();
         let zone = self.counted.slot(zone)?;
-        Some(Answer { nxdomain, authoritative: block.is_authoritative(), zone, body, cuts })
+        Some(Answer { nxdomain, authoritative: block.is_authoritative(), zone, body, cuts, cuts_below, moves })
     }
 }
 
-/// What of a block may be sent with `around` octets around it in a message of at most `most`: what also fits with less is left
-/// out.
-fn cuts(block: Block<'_>, around: usize, most: usize) -> Vec<Cut> {
+/// What of a block may be sent with `around` to `around_longest` octets around it in a message of at most `most`; and how many of
+/// those nobody gets who has the least around it. What also fits with less is left out.
+fn cuts(block: Block<'_>, around: usize, around_longest: usize, most: usize) -> (Vec<Cut>, usize) {
     let (whole, needed) = (block.body_bytes(), block.needed_bytes());
     let parts = std::iter::once((0, Counts::default())).chain(block.parts().take_while(|(end, _)| *end < whole));
     let all = parts.chain([(whole, block.counts())]).take_while(|(end, _)| around + end <= most);
     let all: Vec<_> = all.collect();
     // nobody takes less than this
-    let least = all.iter().rposition(|(end, _)| around + end + OPT_BYTES <= PLAIN_BYTES).unwrap_or(0);
+    let least = |around| all.iter().rposition(|(end, _)| around + end + OPT_BYTES <= PLAIN_BYTES).unwrap_or(0);
+    let (own, least) = (least(around), least(around_longest));
     let cut = |(end, counts): &(usize, Counts)| Cut {
         bytes: *end as u16,
         answer: counts.answer,
@@ -176,7 +234,7 @@ fn cuts(block: Block<'_>, around: usize, most: usize) -> Vec<Cut> {
         additional: counts.additional,
         truncated: *end < needed,
     };
-    all[least..].iter().map(cut).collect()
+    (all[least..].iter().map(cut).collect(), own - least)
 }
 
 /// What was answered in front of the service from the tables' answers, as totals since the start.

@@ -10,7 +10,8 @@
 //!
 //! Sampled is one of [`ANSWERS_A_SAMPLE`] answers on average, at random, so that no pattern of questions hides a name; the steps
 //! follow from the seed. Counted are answers over datagrams that the driver could have given: to a plain question for a name that
-//! exists, without DO, not for ANY, and not truncated, which answers beyond a rate are.
+//! exists, or for one below a cut, which counts for the cut, without DO, not for ANY, and not truncated, which answers beyond a rate
+//! are.
 //!
 //! Memory: a thread has one sketch while it is wanted, and there is one more on its way ([`Exchange`]); the thread allocates none.
 
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use crate::compose::NAME_AT;
 use crate::fixed::NameId;
 use crate::question::{Ask, Verdict};
-use crate::table::{Key, Tables, flag};
+use crate::table::{Entry, Key, Tables, flag};
 use base::publish::Reader;
 use zone::Rtype;
 
@@ -188,15 +189,29 @@ impl Watch {
 }
 
 impl Tables {
-    /// The name that was asked for, if it exists and such an answer could be given in front of the service.
+    /// The name whose entry answers for the one that was asked for, if such an answer could be given in front of the service.
     fn answered_plainly(&self, ask: &Ask, key: &Key, message: &[u8]) -> Option<NameId> {
         const TRUNCATED: u8 = 2;
         let dnssec_ok = ask.edns.is_some_and(|edns| edns.dnssec_ok);
         if !ask.plain || dnssec_ok || ask.qtype == Rtype::ANY.0 || message[2] & TRUNCATED != 0 {
             return None;
         }
-        let entry = self.find(key, message, NAME_AT, usize::from(ask.name_bytes))?;
-        (!entry.has(flag::PHANTOM | flag::DEPENDS)).then_some(NameId(entry.unit))
+        let found = self.find(key, message, NAME_AT, usize::from(ask.name_bytes));
+        let entry = match found.filter(|entry| !entry.has(flag::PHANTOM)) {
+            Some(entry) => entry,
+            None => self.cut_above(found, &message[NAME_AT..NAME_AT + usize::from(ask.name_bytes)])?,
+        };
+        (!entry.has(flag::DEPENDS)).then_some(NameId(entry.unit))
+    }
+
+    /// The cut with whose referral a name is answered that does not exist, or is a phantom; none where zones are below the cut.
+    #[cold]
+    fn cut_above<'t>(&'t self, phantom: Option<Entry<'t>>, wire: &[u8]) -> Option<Entry<'t>> {
+        let mut above = phantom.or_else(|| self.encloser(wire))?;
+        if above.has(flag::PHANTOM) {
+            above = self.entry(Some(above.link()).filter(|link| *link != 0)?);
+        }
+        (above.has(flag::CUT) && !above.has(flag::OUTER)).then_some(above)
     }
 }
 

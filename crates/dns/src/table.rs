@@ -33,6 +33,8 @@ pub(crate) mod flag {
     pub(crate) const APEX: u8 = 32;
     /// `link` (the wildcard child, or 0) and the fallback block stand in the node
     pub(crate) const LINKED: u8 = 64;
+    /// a cut below which another zone of these tables is, though not at it
+    pub(crate) const OUTER: u8 = 128;
 }
 
 const BUCKET_ENTRIES: usize = 12;

@@ -5,6 +5,10 @@
 //! number. A name's entries go in all or none, the one for all other types last: a type whose entry is missing would be
 //! taken for one that the name does not have. Names may also come and go in the generation that is in force ([`Given`]).
 //!
+//! An entry for all other types may also be for the names below that have none ([`Below`]). Which lengths such entries have is
+//! written while nobody answers; and that a name does not exist is said only by a generation that has all names, and to which nothing
+//! happens: before its first change it becomes one that does not say so.
+//!
 //! Memory: an entry is 160 octets, or 1528 for long names and bodies, and lies in the kernel once for each interface; so do
 //! four octets for each name that may be in, where the program counts how often it was asked for.
 
@@ -20,7 +24,8 @@ use crate::error::is;
 use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray};
 use cookies::{BAKING_BYTES, Cookies};
-use form::{IS_LONG, LONG, LONG_BYTES, OTHERS, SEAT_AT, SHORT, SHORT_BYTES, hash, key, rtype_and_flags};
+use form::{ABSENCE_BYTES, IS_LONG, LONG, LONG_BYTES, Lengths, OTHERS, SEAT_AT, SHORT, SHORT_BYTES};
+use form::{hash, key, rtype_and_flags};
 use rustix::io::Errno;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -123,7 +128,7 @@ impl AnswersConfig {
     }
 
     /// Whether an answer can be sent; otherwise such questions are left to the socket.
-    fn takes(&self, name: &[u8], answer: &Answer<'_>) -> bool {
+    pub fn takes(&self, name: &[u8], answer: &Answer<'_>) -> bool {
         answer.zone < self.zones && !answer.cuts.is_empty() && LONG.takes(name, answer)
     }
 
@@ -168,6 +173,9 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
     /// what of it is sent, from the least on; empty: such questions go on to the socket
     pub cuts: &'a [Cut],
+    /// with [`Below::Answered`], and with nothing else: where pointers stand in the body, in order, which grow by what the question's
+    /// name is longer than this one
+    pub moves: Option<&'a [u16]>,
 }
 
 /// An answer of some size.
@@ -196,6 +204,24 @@ pub enum Which {
         but_any: bool,
         /// but not for DS
         but_ds: bool,
+        /// and what it says of names below
+        below: Below,
+    },
+}
+
+/// What an entry for all other types says of the names below its own that have no entry and none nearer above them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Below {
+    /// nothing: the next one above says it
+    AsAbove,
+    /// that they are left to the socket
+    Left,
+    /// that it answers for them, too, for every type but transfers
+    Answered {
+        /// with NXDOMAIN
+        absent: bool,
+        /// but only in a generation that has all names
+        whole: bool,
     },
 }
 
@@ -240,6 +266,7 @@ struct Maps {
     asked: PerCpuArray<MapData, u64>,
     zones: PerCpuArray<MapData, u64>,
     heats: Array<MapData, [u32; HEATS_A_PAGE]>,
+    absence: Array<MapData, [u8; ABSENCE_BYTES]>,
     counts: Arc<Counts>,
     /// what the program is to be told
     told: Told,
@@ -258,6 +285,14 @@ struct Generation {
     /// by their hashes
     names: std::collections::HashMap<u64, Held>,
     size: Size,
+    /// of names whose entries say something of those below
+    marked: Lengths,
+    /// of those that say so in any generation
+    always: Lengths,
+    /// what the program was told of them
+    told: Lengths,
+    /// all names are in
+    whole: bool,
 }
 
 /// A name that is in.
@@ -303,6 +338,7 @@ impl Answers {
             asked: map(program, "asked")?,
             zones: map(program, "zone_answers")?,
             heats: map(program, "heats")?,
+            absence: map(program, "absences")?,
             counts,
             told: Told { generation: 0, sampled: false, cookies },
             held: false,
@@ -407,6 +443,12 @@ impl Maps {
         barrier.set(0, token, 0).map_err(|e| other("waiting for the program", &e))
     }
 
+    /// Tells the program what a generation says of names that it does not have.
+    fn tell_absence(&mut self, generation: &Generation) -> Result<(), SteeringError> {
+        let bytes = generation.told.bytes(generation.whole);
+        self.absence.set(0, bytes, 0).map_err(|e| other("telling the program what names have entries", &e))
+    }
+
     fn remove(&mut self, old: &Generation) -> Result<(), SteeringError> {
         let entries = old.names.iter().flat_map(|(hash, held)| held.entries.iter().map(|entry| (*hash, *entry)));
         entries.into_iter().try_for_each(|(hash, entry)| self.remove_entry(old.number, hash, entry))
@@ -428,8 +470,9 @@ impl Maps {
         let AnswersConfig { names, seed, .. } = self.config;
         let hash = hash(seed, name);
         let is_told = |(which, answer): &(Which, Answer<'_>)| match which {
-            Which::Others { .. } => {
-                answer.zone < self.config.zones && (answer.cuts.is_empty() || LONG.takes(name, answer))
+            Which::Others { below, .. } => {
+                let moves = matches!(below, Below::Answered { .. }) == answer.moves.is_some();
+                moves && answer.zone < self.config.zones && (answer.cuts.is_empty() || LONG.takes(name, answer))
             }
             Which::Type(rtype) => *rtype != OTHERS,
         };
@@ -442,6 +485,7 @@ impl Maps {
             return (Put::NoRoom, hash);
         }
         generation.size = taken;
+        answers.iter().for_each(|(which, _)| generation.mark(name, *which));
         generation.names.insert(hash, Held { size, entries: Vec::with_capacity(answers.len()) });
         (Put::Done, hash)
     }
@@ -480,6 +524,18 @@ impl Maps {
     }
 }
 
+impl Generation {
+    /// Notes what an entry of a name says of those below.
+    fn mark(&mut self, name: &[u8], which: Which) {
+        if let Which::Others { below: below @ (Below::Left | Below::Answered { .. }), .. } = which {
+            self.marked.add(name);
+            if matches!(below, Below::Answered { whole: false, .. }) {
+                self.always.add(name);
+            }
+        }
+    }
+}
+
 fn is_others((which, _): &&(Which, Answer<'_>)) -> bool {
     matches!(which, Which::Others { .. })
 }
@@ -501,17 +557,24 @@ impl Fill {
     }
 
     /// Has the program answer from this generation, and removes the one before. With `sampled` the program counts how often it
-    /// answers for each name ([`Given::heats`]).
+    /// answers for each name ([`Given::heats`]); with `whole` all names that exist are in, and others do not exist.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn start(mut self, sampled: bool) -> Result<Given, SteeringError> {
+    /// The kernel's; the program may answer nothing then.
+    pub fn start(mut self, sampled: bool, whole: bool) -> Result<Given, SteeringError> {
         let answers = self.answers.clone();
         let mut maps = answers.lock();
-        let number = self.generation.number;
+        if maps.current.is_some() {
+            maps.tell_of_answers(0, false)?;
+            maps.wait()?;
+        }
+        let Generation { number, marked, always, .. } = self.generation;
+        (self.generation.whole, self.generation.told) = (whole, if whole { marked } else { always });
+        maps.tell_absence(&self.generation)?;
+        // so that who reads the number finds what belongs to it
+        maps.wait()?;
         maps.tell_of_answers(number, sampled)?;
         if let Some(old) = maps.current.replace(std::mem::take(&mut self.generation)) {
-            maps.wait()?;
             maps.remove(&old)?;
         }
         drop(maps);

@@ -131,13 +131,13 @@ impl Driver {
         let Some(config) = self.interfaces.first().map(|first| first.answers.config()) else { return Ok(()) };
         let entries = |id: NameId| Entries::of(tables.fixed_of_id(id), self.udp_bytes);
         let wire = |id: NameId| tables.fixed_of_id(id).wire();
-        let change = choice.change(|id| config.size(wire(id), &entries(id).list()));
+        let change = choice.change(|id| config.size(wire(id), &entries(id).list(&config)));
         if change == Change::default() {
             return Ok(());
         }
         let out: Vec<&[u8]> = change.out.iter().map(|(_, id)| wire(*id)).collect();
-        let entries: Vec<Entries> = change.into.iter().map(|(_, id)| entries(*id)).collect();
-        let lists: Vec<_> = entries.iter().map(Entries::list).collect();
+        let entries: Vec<Entries<'_>> = change.into.iter().map(|(_, id)| entries(*id)).collect();
+        let lists: Vec<_> = entries.iter().map(|entries| entries.list(&config)).collect();
         let names = change.into.iter().zip(&lists);
         let into = names.map(|((seat, id), answers)| Name { seat: *seat, name: wire(*id), answers });
         let into: Vec<Name<'_>> = into.collect();

@@ -16,19 +16,27 @@ use zone::{Name, Zone};
 /// All answers by name and type, as one who answers in front of the service would hold them.
 struct Front {
     answers: HashMap<(Vec<u8>, Option<Rtype>), Option<Answer>>,
-    others: HashMap<Vec<u8>, (bool, bool)>,
+    others: HashMap<Vec<u8>, (bool, bool, Below)>,
+    /// all names are there
+    whole: bool,
     udp_bytes: u16,
 }
 
 impl Front {
     fn of(tables: &Tables, udp_bytes: u16) -> Front {
-        let mut front = Front { answers: HashMap::new(), others: HashMap::new(), udp_bytes };
-        for name in tables.fixed() {
+        Front::some(tables, udp_bytes, true, |_| true)
+    }
+
+    /// With some of the names.
+    fn some(tables: &Tables, udp_bytes: u16, whole: bool, mut with: impl FnMut(Fixed<'_>) -> bool) -> Front {
+        let mut front = Front { answers: HashMap::new(), others: HashMap::new(), whole, udp_bytes };
+        for name in tables.fixed().chain(tables.unfixed()).filter(|name| with(*name)) {
             for (which, answer) in name.answers(udp_bytes) {
                 let rtype = match which {
                     For::Type(rtype) => Some(rtype),
-                    For::Others { but_any, but_ds } => {
-                        front.others.insert(name.wire().to_vec(), (but_any, but_ds));
+                    For::Others { but_any, but_ds, below } => {
+                        assert_eq!(below, name.below());
+                        front.others.insert(name.wire().to_vec(), (but_any, but_ds, below));
                         None
                     }
                 };
@@ -38,14 +46,39 @@ impl Front {
         front
     }
 
-    fn find(&self, name: &[u8], rtype: Rtype) -> Option<&Answer> {
+    fn find(&self, name: &[u8], rtype: Rtype) -> Option<Answer> {
         let name = name.to_ascii_lowercase();
         if let Some(answer) = self.answers.get(&(name.clone(), Some(rtype))) {
-            return answer.as_ref();
+            return answer.clone();
         }
-        let (but_any, but_ds) = self.others.get(&name)?;
+        let Some((but_any, but_ds, _)) = self.others.get(&name) else { return self.find_above(&name) };
         let meant = !(rtype == Rtype::ANY && *but_any || rtype == Rtype::DS && *but_ds);
-        self.answers.get(&(name, None))?.as_ref().filter(|_| meant)
+        self.answers.get(&(name, None))?.clone().filter(|_| meant)
+    }
+
+    /// For a name that is not there: what the nearest name above it says that says something.
+    fn find_above(&self, name: &[u8]) -> Option<Answer> {
+        let mut at = 0;
+        while name[at] > 0 {
+            at += 1 + usize::from(name[at]);
+            match self.others.get(&name[at..]) {
+                None | Some((_, _, Below::AsAbove)) => {}
+                Some((_, _, Below::Left)) => return None,
+                Some((_, _, Below::Answered { whole: true, .. })) if !self.whole => return None,
+                Some((_, _, Below::Answered { absent, .. })) => {
+                    let mut answer = self.answers[&(name[at..].to_vec(), None)].clone()?;
+                    answer.nxdomain |= absent;
+                    for pointer in answer.moves.iter().map(|at| usize::from(*at)) {
+                        let octets = &mut answer.body[pointer..pointer + 2];
+                        let moved = u16::from_be_bytes([octets[0], octets[1]]) + at as u16;
+                        assert!(octets[0] >= 0xc0 && moved >= 0xc000 + 12);
+                        octets.copy_from_slice(&moved.to_be_bytes());
+                    }
+                    return Some(answer);
+                }
+            }
+        }
+        None
     }
 
     /// The message that answers `question`, for a name of so many octets and what its OPT record offers.
@@ -103,16 +136,26 @@ proptest! {
     #[test]
     fn the_form_gives_the_service_s_octets(seed in any::<u64>()) {
         let rng = &mut Rng::new(seed);
-        let origins = ["x.", "a.x.", "b.a.c.x."];
-        let count = 1 + rng.below(3) as usize;
-        let zones: Vec<Zone> = origins[..count].iter().map(|origin| draw(rng, origin)).collect();
+        let origins = ["x.", "a.x.", "b.a.c.x.", "."];
+        let zones: Vec<Zone> = origins.iter().filter(|origin| **origin == "x." || rng.chance(0.4)).copied().collect::<Vec<_>>()
+            .into_iter().map(|origin| draw(rng, origin)).collect();
         let tables = Arc::new(Tables::build(zones, 7).unwrap());
         let front = Front::of(&tables, 1232);
+        let left_out = rng.below(4);
+        let part = Front::some(&tables, 1232, false, |name| u64::from(name.id().0) % 4 != left_out);
         let mut server = Server::new(Publisher::new(tables.clone()).reader(), Options::default());
         for _ in 0..150 {
             let labels = ["a", "b", "c", "*", "d", "e", "ns"];
             let mut text: String = (0..rng.below(6)).map(|_| format!("{}.", labels[rng.below(7) as usize])).collect();
-            text += "x.";
+            if rng.chance(0.9) {
+                text += "x.";
+            }
+            if rng.chance(0.3) {
+                // up to the longest name
+                let octets = rng.below(253 - text.len() as u64);
+                text = (0..octets / 4).map(|_| "e-f.").collect::<String>() + &text;
+            }
+            let text = if text.is_empty() { ".".to_owned() } else { text };
             let name: Name = shuffled_case(rng, &text).parse().unwrap();
             let types = [Rtype::A, Rtype::NS, Rtype::CNAME, Rtype::DS, Rtype::MX, Rtype::TXT, Rtype::SOA, Rtype::ANY,
                 Rtype::DNAME, Rtype::AAAA, Rtype(0)];
@@ -124,21 +167,27 @@ proptest! {
             let wire = name.as_wire();
             let alone = tables.fixed_answer(name.view(), rtype, 1232);
             let held = front.find(wire, rtype);
-            for answer in alone.iter().chain(held) {
+            for answer in alone.iter().chain(&held).chain(&part.find(wire, rtype)) {
                 let message = front.message(answer, &asked, wire.len(), offered);
                 prop_assert_eq!(message.as_ref(), Some(&expected), "{} {:?} {:?}", text, rtype, offered);
             }
             // what exists is held, unless it is said not to be
             let depends = tables.lookup(wire).is_some_and(|entry| entry.has(flag::DEPENDS | flag::PHANTOM));
             if tables.lookup(wire).is_some() && !depends && alone.is_some() && rtype != Rtype::ANY {
-                prop_assert_eq!(held, alone.as_ref(), "{} {:?}", text, rtype);
+                prop_assert!(held.is_some(), "{} {:?}", text, rtype);
+            }
+            // and what does not, with what is above it
+            if tables.lookup(wire).is_none() && let Some(above) = tables.encloser(wire).filter(|above| above.link() == 0) {
+                let (cut, apex) = (above.has(flag::CUT), above.has(flag::APEX) && !above.has(flag::DNAME | flag::PHANTOM));
+                prop_assert!(held.is_some() || !cut && !apex, "{} {:?}", text, rtype);
+                prop_assert!(part.find(wire, rtype).is_some() || !cut || above.has(flag::OUTER) || u64::from(above.unit) % 4 == left_out);
             }
         }
     }
 }
 
 fn held(front: &Front, name: &str, rtype: Rtype) -> Option<Answer> {
-    front.find(name.parse::<Name>().unwrap().as_wire(), rtype).cloned()
+    front.find(name.parse::<Name>().unwrap().as_wire(), rtype)
 }
 
 #[test]
@@ -161,9 +210,9 @@ fn every_kind_has_a_fixed_form_and_what_has_none_is_left_out() {
         let whole = answer.cuts.last().unwrap();
         assert_eq!((answer.nxdomain, answer.authoritative), (nxdomain, authoritative), "{name} {rtype}");
         assert_eq!((whole.answer, whole.authority, whole.additional), counts, "{name} {rtype}");
-        assert_eq!(answer.cuts.len(), 1, "{name} {rtype}: it fits everybody");
+        assert_eq!(answer.cuts.len() - answer.cuts_below, 1, "{name} {rtype}: it fits everybody");
     }
-    for (name, rtype) in [("www.example", Rtype::ANY), ("to.example", Rtype::A), ("nope.example", Rtype::A)] {
+    for (name, rtype) in [("www.example", Rtype::ANY), ("to.example", Rtype::A), ("x.dn.example", Rtype::A)] {
         assert_eq!(held(&front, name, rtype), None, "{name} {rtype}");
     }
     let ask = |name: &str, rtype| tables.fixed_answer(name.parse::<Name>().unwrap().view(), rtype, 1232);
@@ -189,7 +238,10 @@ fn a_large_answer_has_a_cut_for_each_size() {
     let mut server = server(vec![zone("example.", &text)], Options { cookies, ..Options::default() });
     let tables = Tables::build(vec![zone("example.", &text)], 7).unwrap();
     let front = Front::of(&tables, 1232);
-    let cuts = |name, rtype| held(&front, name, rtype).unwrap().cuts.len();
+    let cuts = |name, rtype| {
+        let answer = held(&front, name, rtype).unwrap();
+        answer.cuts.len() - answer.cuts_below
+    };
     // too large for anybody; whole or nothing; without glue, with half of it, whole
     assert_eq!((cuts("big.example", Rtype::TXT), cuts("medium.example", Rtype::A)), (1, 2));
     // whoever has no cookie gets it whole
@@ -200,7 +252,7 @@ fn a_large_answer_has_a_cut_for_each_size() {
         for offered in std::iter::once(None).chain((500..1300).map(Some)) {
             let asked = question(name.view(), rtype, offered);
             let answer = front.find(name.as_wire(), rtype).unwrap();
-            let message = front.message(answer, &asked, name.as_wire().len(), offered);
+            let message = front.message(&answer, &asked, name.as_wire().len(), offered);
             assert_eq!(message, Some(served(&mut server, &asked)), "{name} {offered:?}");
             // with a cookie there is room for less
             let mut asked = asked;
@@ -211,6 +263,78 @@ fn a_large_answer_has_a_cut_for_each_size() {
                 let options = &expected[expected.len() - 28..];
                 let message = front.message_with(answer, &asked, name.as_wire().len(), offered, options);
                 assert_eq!(message.as_ref(), Some(&expected), "{name} {offered:?} with a cookie");
+            }
+        }
+    }
+    // below the cut, and where nothing is, for names of every length: in other sizes something else is left out
+    let end = |name: &str| name.parse::<Name>().unwrap().as_wire().to_vec();
+    let mut truncated = HashMap::new();
+    for above in [end("cut.example."), end("example.")] {
+        for more in 2..=255 - above.len() {
+            let mut labels = Vec::new();
+            while labels.len() < more {
+                let left = more - labels.len();
+                let label = (if left <= 64 { left } else { 62.min(left - 2) }) - 1;
+                labels.push(label as u8);
+                labels.extend((0..label).map(|n| b'q' + (n % 7) as u8));
+            }
+            let name = Name::from_wire(&[labels, above.clone()].concat()).unwrap();
+            for offered in [None, Some(512), Some(600), Some(700 + more as u16), Some(1232)] {
+                let asked = question(name.view(), Rtype::DS, offered);
+                let answer = front.find(name.as_wire(), Rtype::DS).unwrap();
+                let message = front.message(&answer, &asked, name.as_wire().len(), offered).unwrap();
+                assert_eq!(message, served(&mut server, &asked), "{name} {offered:?}");
+                *truncated.entry((above.len(), message[2] & 2, message[11])).or_insert(0) += 1;
+            }
+        }
+    }
+    // without glue, with half of it, whole; and NXDOMAIN, which always fits
+    assert!(truncated.len() >= 5, "{truncated:?}");
+}
+
+/// What each kind of name says of those below it, and what is answered for them.
+#[test]
+fn names_that_do_not_exist_are_answered_by_one_above() {
+    let text = "$TTL 60\n@ SOA ns h 1 1 1 1 60\n@ NS ns\nns A 192.0.2.1\na.b TXT x\ncut NS ns.cut\nns.cut A 192.0.2.3\n\
+                dn DNAME target\n*.w A 192.0.2.4\nx.w A 192.0.2.5\nto CNAME x.dn\nouter NS ns.elsewhere.\n*.to A 192.0.2.6\n";
+    let inner = "$TTL 60\n@ SOA ns h 1 1 1 1 60\n@ NS ns.elsewhere.\n";
+    let wild = "$TTL 60\n@ SOA ns h 1 1 1 1 60\n@ NS ns.elsewhere.\n* A 192.0.2.7\nwww A 192.0.2.8\n";
+    let zones = [("example.", text), ("z.y.outer.example.", inner), ("i.h.example.", inner), ("wild.", wild)];
+    let tables = Tables::build(zones.map(|(origin, text)| zone(origin, text)).into(), 7).unwrap();
+    let (all, some) = (Front::of(&tables, 1232), Front::some(&tables, 1232, false, |_| true));
+    for (name, whole, part) in [
+        ("nope.example", Some((true, 1)), None),
+        ("a.very.deep.nope.example", Some((true, 1)), None),
+        ("x.ns.example", Some((true, 1)), None),
+        ("x.b.example", Some((true, 1)), None),
+        ("x.a.b.example", Some((true, 1)), None),
+        ("ns.cut.example", Some((false, 1)), Some((false, 1))),
+        ("x.ns.cut.example", Some((false, 1)), Some((false, 1))),
+        ("x.dn.example", None, None),
+        ("y.w.example", None, None),
+        // a pass to the stack more than there must be
+        ("y.x.w.example", None, None),
+        ("to.example", None, None),
+        ("x.to.example", None, None),
+        // what is between a cut and a zone below it
+        ("x.outer.example", Some((false, 1)), None),
+        ("y.outer.example", Some((false, 1)), None),
+        ("x.y.outer.example", Some((false, 1)), None),
+        ("x.z.y.outer.example", Some((true, 1)), None),
+        // between a zone and one inside it that it does not delegate
+        ("h.example", Some((true, 1)), None),
+        ("x.h.example", Some((true, 1)), None),
+        ("x.i.h.example", Some((true, 1)), None),
+        ("x.wild", None, None),
+        ("x.www.wild", None, None),
+        ("elsewhere", None, None),
+        (".", None, None),
+    ] {
+        for rtype in [Rtype::A, Rtype::DS, Rtype::ANY] {
+            for (front, expected) in [(&all, whole), (&some, part)] {
+                let got =
+                    held(front, name, rtype).map(|answer| (answer.nxdomain, answer.cuts.last().unwrap().authority));
+                assert_eq!(got, expected, "{name} {rtype} {}", front.whole);
             }
         }
     }

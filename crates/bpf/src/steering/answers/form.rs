@@ -1,6 +1,6 @@
 //! The form of an entry, as the program reads it.
 
-use super::{Answer, Key, Which};
+use super::{Answer, Below, Key, Which};
 
 /// Octets of `struct answer_head`, and of `struct cut`.
 const HEAD_BYTES: usize = 8;
@@ -15,6 +15,13 @@ pub(super) const LONG_BYTES: usize = LONG.bytes();
 const NOT_ANY: u8 = 1;
 const NOT_DS: u8 = 2;
 pub(super) const IS_LONG: u8 = 4;
+const BELOW: u8 = 8;
+const ABSENT: u8 = 16;
+const WHOLE: u8 = 32;
+const LEFT: u8 = 64;
+
+/// Most pointers that move.
+const MOVES: usize = 32;
 
 /// `struct short_answer` or `struct long_answer`.
 pub(super) struct Sizes {
@@ -31,7 +38,10 @@ impl Sizes {
     }
 
     pub(super) fn takes(&self, name: &[u8], answer: &Answer<'_>) -> bool {
-        answer.cuts.len() <= self.cuts && name.len() <= self.name_bytes && answer.body.len() <= self.body_bytes
+        let (moves, moves_bytes) = answer.moves.map_or((0, 0), |moves| (moves.len(), 2 + 2 * moves.len()));
+        let body_bytes = answer.body.len() + moves_bytes;
+        let counts = answer.cuts.len() <= self.cuts && moves <= MOVES;
+        counts && name.len() <= self.name_bytes && body_bytes <= self.body_bytes
     }
 
     pub(super) fn write(&self, entry: &mut [u8], name: &[u8], flags: u8, answer: &Answer<'_>) {
@@ -49,6 +59,13 @@ impl Sizes {
         entry[self.name_at..self.name_at + name.len()].copy_from_slice(name);
         let body_at = self.name_at + self.name_bytes;
         entry[body_at..body_at + answer.body.len()].copy_from_slice(answer.body);
+        if let Some(moves) = answer.moves {
+            // behind the body, from the end: how many, and where from the first on
+            let numbers = std::iter::once(moves.len() as u16).chain(moves.iter().copied());
+            for (number, to) in numbers.zip(entry.rchunks_exact_mut(2)) {
+                to.copy_from_slice(&number.to_ne_bytes());
+            }
+        }
     }
 }
 
@@ -68,9 +85,45 @@ pub(super) fn key(hash: u64, generation: u32, rtype: u16) -> Key {
 pub(super) fn rtype_and_flags(which: Which) -> (u16, u8) {
     match which {
         Which::Type(rtype) => (rtype, 0),
-        Which::Others { but_any, but_ds } => {
-            (OTHERS, if but_any { NOT_ANY } else { 0 } | if but_ds { NOT_DS } else { 0 })
+        Which::Others { but_any, but_ds, below } => {
+            let below = match below {
+                Below::AsAbove => 0,
+                Below::Left => BELOW | LEFT,
+                Below::Answered { absent, whole } => {
+                    BELOW | if absent { ABSENT } else { 0 } | if whole { WHOLE } else { 0 }
+                }
+            };
+            (OTHERS, if but_any { NOT_ANY } else { 0 } | if but_ds { NOT_DS } else { 0 } | below)
         }
+    }
+}
+
+/// `struct absence`.
+pub(super) const ABSENCE_BYTES: usize = 40;
+
+/// Lengths of names in octets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lengths([u64; 4]);
+
+impl Lengths {
+    pub(super) fn add(&mut self, name: &[u8]) {
+        if let Some(word) = self.0.get_mut(name.len() / 64) {
+            *word |= 1 << (name.len() % 64);
+        }
+    }
+
+    pub(super) fn join(self, other: Lengths) -> Lengths {
+        Lengths(std::array::from_fn(|n| self.0[n] | other.0[n]))
+    }
+
+    /// As the program reads them.
+    pub(super) fn bytes(self, whole: bool) -> [u8; ABSENCE_BYTES] {
+        let mut bytes = [0; ABSENCE_BYTES];
+        for (word, to) in self.0.iter().zip(bytes.chunks_exact_mut(8)) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes[32..].copy_from_slice(&u64::from(whole).to_ne_bytes());
+        bytes
     }
 }
 

@@ -5,6 +5,9 @@
 //! it was removed (Linux 6.1), while somebody may still read it. So there are four steps, and between one and the next
 //! everybody is waited for who runs: the entries for all others of the names that go, the rest of them, the types of those that
 //! come, and their entries for all others.
+//!
+//! What an entry says of names below it comes and goes with it. While names are missing only cuts say something, and nothing that
+//! exists is below those: so a question for such a name gets the referral or is left to the socket, whichever entries it meets.
 
 use super::{Answer, Answers, Entry, Generation, HEATS_A_PAGE, Maps, OTHERS, Put, Which, form::hash, is_others};
 use crate::steering::SteeringError;
@@ -44,7 +47,10 @@ impl Given {
         };
         let seed = maps.config.seed;
         let out: Vec<u64> = out.iter().map(|name| hash(seed, name)).collect();
-        let changed = maps.take_out(&mut generation, &out).and_then(|()| maps.put_in(&mut generation, into));
+        let changed = maps
+            .admit_absence(&mut generation)
+            .and_then(|()| maps.take_out(&mut generation, &out))
+            .and_then(|()| maps.put_in(&mut generation, into));
         maps.current = Some(generation);
         changed.map(Some)
     }
@@ -64,6 +70,15 @@ impl Given {
 }
 
 impl Maps {
+    /// From now on a name that is not in may exist all the same.
+    fn admit_absence(&mut self, generation: &mut Generation) -> Result<(), SteeringError> {
+        if !std::mem::take(&mut generation.whole) {
+            return Ok(());
+        }
+        self.tell_absence(generation)?;
+        self.wait()
+    }
+
     /// Takes names out of what is answered from.
     fn take_out(&mut self, generation: &mut Generation, out: &[u64]) -> Result<(), SteeringError> {
         if out.is_empty() {
@@ -119,6 +134,11 @@ impl Maps {
         for (name, hash) in names {
             let types = name.answers.iter().filter(|answer| !is_others(answer));
             types.into_iter().try_for_each(|answer| self.insert(generation, *hash, name, answer))?;
+        }
+        let told = generation.told.join(generation.always);
+        if told != generation.told {
+            generation.told = told;
+            self.tell_absence(generation)?;
         }
         self.wait()?;
         for (name, hash) in names {

@@ -1,5 +1,6 @@
 //! The program run by the kernel on frames of ours (BPF_PROG_TEST_RUN), held against a slow twin in [`model`]. Needs root.
 
+mod below;
 mod cookies;
 mod model;
 
@@ -7,7 +8,7 @@ use super::*;
 use crate::steering::{Config, Prefix, Rule, Steering, TCP, Taken, UDP};
 use aya::programs::{TestRun, TestRunOptions};
 use base::rng::Rng;
-use model::{Frame, Held, Oven, checksum, pseudo};
+use model::{Frame, Held, Names, Oven, checksum, pseudo};
 
 const PASS: u32 = 2;
 const DROP: u32 = 1;
@@ -16,7 +17,7 @@ const TX: u32 = 3;
 /// The program with these names, on no interface.
 struct Bed {
     steering: Steering,
-    held: Vec<Held>,
+    names: Names,
     oven: Oven,
 }
 
@@ -47,14 +48,18 @@ impl Bed {
     }
 
     fn with(config: &Config, held: Vec<Held>) -> Bed {
+        Bed::of(config, Names { held, whole: false })
+    }
+
+    fn of(config: &Config, names: Names) -> Bed {
         let mut steering = Steering::prepare(1, config).expect("the program; the tests of this crate need root");
         for (address, protocol, port) in
             [("192.0.2.1", UDP, 53), ("2001:db8::1", UDP, 53), ("192.0.2.1", UDP, 7), ("192.0.2.1", TCP, 53)]
         {
             steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
         }
-        let bed = Bed { steering, held, oven: Oven::default() };
-        bed.fill().start(false).unwrap();
+        let bed = Bed { steering, names, oven: Oven::default() };
+        bed.fill().start(false, bed.names.whole).unwrap();
         bed
     }
 
@@ -68,10 +73,16 @@ impl Bed {
 
     fn fill(&self) -> Fill {
         let mut fill = self.steering.answers().unwrap().fill();
-        for held in &self.held {
+        for held in &self.names.held {
             assert_eq!(put(&mut fill, held), Put::Done, "{held:?}");
         }
         fill
+    }
+
+    /// Has the program answer from other names.
+    fn hold(&mut self, names: Names) -> Given {
+        self.names = names;
+        self.fill().start(false, self.names.whole).unwrap()
     }
 
     /// What becomes of a frame.
@@ -94,7 +105,7 @@ impl Bed {
         let (before, begun) = ((self.answered(), self.proven()), self.oven.second());
         let (action, out) = self.run(frame);
         let sent = (action == TX).then_some(&out[..]);
-        let expected = self.oven.expected(begun, |made| model::answer(&self.held, frame, 1232, 1500, made), sent);
+        let expected = self.oven.expected(begun, |made| model::answer(&self.names, frame, 1232, 1500, made), sent);
         let (mut answers, mut proven) = (0, 0);
         match expected {
             Some(expected) => {
@@ -139,7 +150,7 @@ fn every_name_family_size_and_case_is_answered_as_the_twin_does() {
     let rng = &mut Rng::new(7);
     let mut bed = Bed::new(names());
     let (mut answered, mut frames) = (0, 0);
-    for held in bed.held.clone() {
+    for held in bed.names.held.clone() {
         for n in 0..12 {
             let mut frame = Frame::question(&held.name, [1, 28, 65_280, 7][n % 4]);
             frame.v6 = n % 2 == 1;
@@ -338,7 +349,7 @@ fn any_bit_changed_anywhere_is_judged_as_by_the_twin() {
     let mut bed = Bed::new(vec![Held::new(name(20), 30), Held::new(name(61), 700), Held::new(name(1), 3)]);
     let mut answered = 0;
     for n in 0..20_000 {
-        let held = &bed.held[n % 3];
+        let held = &bed.names.held[n % 3];
         let mut frame = Frame::question(&held.name, [1, 28, 6][n / 3 % 3]);
         frame.v6 = rng.chance(0.5);
         frame.tag = rng.chance(0.3);
@@ -418,18 +429,18 @@ fn generations_replace_each_other_at_once_and_leave_nothing() {
     let frame = Frame { opt: Some(1232), ..Frame::question(&old.name, 1) };
     let question = frame.bytes();
     let (_, first) = bed.run(&question);
-    bed.held = vec![new.clone(), Held::new(name(21), 30)];
+    bed.names.held = vec![new.clone(), Held::new(name(21), 30)];
     drop(bed.fill());
     assert_eq!(bed.run(&question).1, first, "what is not put in force is not answered from");
     for _ in 0..50 {
         let fill = bed.fill();
         assert_eq!(bed.run(&question).1.len(), first.len());
-        fill.start(false).unwrap();
+        fill.start(false, false).unwrap();
         assert!(bed.compare(&question, &"the new one"));
-        bed.held = vec![old.clone()];
-        bed.fill().start(false).unwrap();
+        bed.names.held = vec![old.clone()];
+        bed.fill().start(false, false).unwrap();
         assert_eq!(bed.run(&question).1, first);
-        bed.held = vec![new.clone()];
+        bed.names.held = vec![new.clone()];
     }
     assert_eq!(answers.entries().long, 0);
     answers.stop().unwrap();
@@ -448,8 +459,8 @@ fn a_name_goes_in_whole_or_not_at_all() {
     let all = [Held::new(name(20), 30), Held::new(name(21), 30), Held::new(name(22), 30)];
     assert_eq!(all.each_ref().map(|held| put(&mut fill, held)), [Put::Done, Put::Done, Put::NoRoom]);
     assert_eq!(put(&mut fill, &all[0]), Put::Unfit, "twice");
-    fill.start(false).unwrap();
-    bed.held = all[..2].to_vec();
+    fill.start(false, false).unwrap();
+    bed.names.held = all[..2].to_vec();
     for held in &all {
         for rtype in [1, 28] {
             bed.compare(&Frame::question(&held.name, rtype).bytes(), &held);
@@ -459,13 +470,13 @@ fn a_name_goes_in_whole_or_not_at_all() {
     let mut fill = answers.fill();
     let cut = Cut { bytes: 1217, answer: 0, authority: 9, additional: 0, truncated: false };
     let body = [0; 1217];
-    let large = Answer { nxdomain: false, authoritative: true, zone: 0, body: &body, cuts: &[cut] };
-    let others = Which::Others { but_any: false, but_ds: false };
+    let large = Answer { nxdomain: false, authoritative: true, zone: 0, body: &body, cuts: &[cut], moves: None };
+    let others = Which::Others { but_any: false, but_ds: false, below: Below::AsAbove };
     let mut put = |answers: &[(Which, Answer<'_>)]| fill.put(&Name { seat: 0, name: &all[0].name, answers }).unwrap();
     assert_eq!(put(&[(others, large.clone())]), Put::Unfit);
     // while one type of that kind is left to the socket
     assert_eq!(put(&[(Which::Type(1), large), (others, all[0].others())]), Put::Done);
-    fill.start(false).unwrap();
+    fill.start(false, false).unwrap();
     assert_eq!(bed.run(&Frame::question(&all[0].name, 1).bytes()).0, PASS);
     assert_eq!(bed.run(&Frame::question(&all[0].name, 2).bytes()).0, TX);
 }
@@ -504,7 +515,7 @@ fn names_come_and_go_while_the_program_answers() {
     small.answers.as_mut().unwrap().names = 3;
     let all = some(&[20, 21, 62, 63, 100, 3]);
     let mut bed = Bed::with(&small, all[..2].to_vec());
-    let given = bed.fill().start(false).unwrap();
+    let given = bed.fill().start(false, false).unwrap();
     let rng = &mut Rng::new(3);
     let mut inside = vec![0, 1];
     for _ in 0..40 {
@@ -517,14 +528,18 @@ fn names_come_and_go_while_the_program_answers() {
         let expected: Vec<Put> = (0..into.len()).map(|n| if n < room { Put::Done } else { Put::NoRoom }).collect();
         assert_eq!(change(&given, &gone, &come), Some(expected));
         inside.extend(into.iter().take(room));
-        bed.held = inside.iter().map(|n| all[*n].clone()).collect();
+        bed.names.held = inside.iter().map(|n| all[*n].clone()).collect();
         for (held, rtype) in all.iter().flat_map(|held| [1, 28, 7, 43, 65_280].map(|rtype| (held, rtype))) {
             let opt = Some(1232);
             bed.compare(&Frame { opt, ..Frame::question(&held.name, rtype) }.bytes(), &held);
         }
     }
-    assert_eq!(change(&given, &[], &[(0, &bed.held[0])]), Some(vec![Put::Unfit]), "what is in does not go in twice");
-    let inside = bed.held.clone();
+    assert_eq!(
+        change(&given, &[], &[(0, &bed.names.held[0])]),
+        Some(vec![Put::Unfit]),
+        "what is in does not go in twice"
+    );
+    let inside = bed.names.held.clone();
     assert_eq!(change(&given, &inside.iter().collect::<Vec<_>>(), &[]), Some(Vec::new()));
     let answers = bed.steering.answers().unwrap();
     assert_eq!(answers.entries(), Size::default());
@@ -537,8 +552,8 @@ fn a_generation_that_is_not_in_force_any_more_is_not_changed() {
     let all = some(&[20, 21]);
     let mut bed = Bed::new(Vec::new());
     let answers = bed.steering.answers().unwrap();
-    let before = bed.fill().start(false).unwrap();
-    let given = bed.fill().start(false).unwrap();
+    let before = bed.fill().start(false, false).unwrap();
+    let given = bed.fill().start(false, false).unwrap();
     let frame = Frame::question(&all[0].name, 1).bytes();
     assert_eq!(change(&before, &[], &[(0, &all[0])]), None);
     assert_eq!(bed.run(&frame).0, PASS);
@@ -561,7 +576,7 @@ fn nobody_sees_half_a_name_while_it_goes_or_comes() {
     // of one size, so that the memory of what goes is what comes next is put into
     let all = some(&[20, 22, 24]);
     let mut bed = Bed::new(all.clone());
-    let given = bed.fill().start(false).unwrap();
+    let given = bed.fill().start(false, false).unwrap();
     let questions: Vec<Vec<u8>> = all
         .iter()
         .flat_map(|held| [1, 28].map(|rtype| Frame { opt: Some(1232), ..Frame::question(&held.name, rtype) }.bytes()))
@@ -602,7 +617,7 @@ fn a_sample_of_what_the_program_answers_is_counted_by_seat() {
     let all = some(&[20, 100]);
     for sampled in [true, false] {
         let mut bed = Bed::new(Vec::new());
-        let given = bed.fill().start(sampled).unwrap();
+        let given = bed.fill().start(sampled, false).unwrap();
         assert_eq!(change(&given, &[], &[(1023, &all[0]), (1024, &all[1])]), Some(vec![Put::Done; 2]));
         let frames = all.iter().map(|held| Frame { opt: Some(1232), ..Frame::question(&held.name, 1) }.bytes());
         let frames: Vec<_> = frames.collect();

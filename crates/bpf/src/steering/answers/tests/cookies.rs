@@ -103,7 +103,7 @@ fn every_name_family_size_and_cookie_is_answered_as_the_twin_does() {
     let rng = &mut Rng::new(17);
     let mut bed = bed(names(), false);
     let (mut answered, mut frames) = (0, 0);
-    for held in bed.held.clone() {
+    for held in bed.names.held.clone() {
         for n in 0..20 {
             let mut frame = Frame::question(&held.name, [1, 28, 65_280][n % 3]);
             frame.v6 = n % 2 == 1;
@@ -134,7 +134,7 @@ fn every_name_family_size_and_cookie_is_answered_as_the_twin_does() {
 fn sets_leave_at_the_sizes_at_which_they_do_for_the_twin() {
     let mut bed = bed(vec![Held::new(name(21), 700), Held::new(name(22), 430), Held::new(name(23), 1100)], false);
     let mut truncated = 0;
-    for (n, held) in bed.held.clone().into_iter().enumerate() {
+    for (n, held) in bed.names.held.clone().into_iter().enumerate() {
         for size in 500..1240 {
             let v6 = (usize::from(size) + n) % 2 == 0;
             let plain = Frame { v6, opt: Some(size), ..Frame::question(&held.name, 1) };
@@ -242,7 +242,7 @@ fn one_form_is_not_taken_for_another() {
     let label = [&[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 28, 0, 10, 0, 24][..], &[9; 8]].concat();
     let odd = [&[23][..], &label, &[0]].concat();
     let mut bed = bed(vec![Held::new(name(20), 30), Held::new(odd, 30)], false);
-    let [held, odd] = [bed.held[0].clone(), bed.held[1].clone()];
+    let [held, odd] = [bed.names.held[0].clone(), bed.names.held[1].clone()];
     // taken for one without options, whose name is not there; the stack tells them apart
     let cookie = [&[1; 13][..], &plain].concat();
     let frame = Frame { opt: Some(1232), cookie: Some(cookie), ..Frame::question(&held.name, 1) };
@@ -259,7 +259,7 @@ fn any_bit_changed_anywhere_beside_a_cookie_is_judged_as_by_the_twin() {
     let mut bed = bed(vec![Held::new(name(20), 30), Held::new(name(61), 700), Held::new(name(1), 3)], false);
     let mut answered = 0;
     for n in 0..20_000 {
-        let held = &bed.held[n % 3];
+        let held = &bed.names.held[n % 3];
         let mut frame = Frame::question(&held.name, [1, 28, 6][n / 3 % 3]);
         frame.v6 = rng.chance(0.5);
         frame.tag = rng.chance(0.3);

@@ -1,6 +1,7 @@
 //! What the program ought to do, the slow and obvious way; and frames to try it with.
 
-use super::super::{Answer, Baking, Cut, Which};
+use super::super::{Answer, Baking, Below, Cut, Which};
+use base::rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use siphasher::sip::SipHasher24;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,10 +12,21 @@ pub(super) struct Held {
     pub(super) name: Vec<u8>,
     body: Vec<u8>,
     cuts: Vec<Cut>,
+    others: Others,
+}
+
+/// The answer to all other types, and what it says of names below.
+#[derive(Clone, Debug)]
+struct Others {
+    nxdomain: bool,
+    body: Vec<u8>,
+    cuts: Vec<Cut>,
+    below: Below,
+    moves: Vec<u16>,
 }
 
 const OTHERS_BODY: [u8; 21] = *b"what else it may hold";
-const OTHERS_CUT: [Cut; 1] = [Cut { bytes: 21, answer: 0, authority: 1, additional: 0, truncated: false }];
+const OTHERS_CUT: Cut = Cut { bytes: 21, answer: 0, authority: 1, additional: 0, truncated: false };
 
 impl Held {
     pub(super) fn new(name: Vec<u8>, body_bytes: usize) -> Held {
@@ -22,23 +34,62 @@ impl Held {
         let whole = Cut { bytes: body_bytes as u16, answer: 2, authority: 1, additional: 300, truncated: false };
         let part = Cut { bytes: body_bytes as u16 / 3, answer: 1, authority: 0, additional: 0, truncated: true };
         let cuts = if body_bytes > 88 { vec![part, whole] } else { vec![whole] };
-        Held { name, body, cuts }
+        let others = Others {
+            nxdomain: true,
+            body: OTHERS_BODY.to_vec(),
+            cuts: vec![OTHERS_CUT],
+            below: Below::AsAbove,
+            moves: Vec::new(),
+        };
+        Held { name, body, cuts, others }
+    }
+
+    /// That says something of names below; the answer has so many octets, with up to so many pointers between other octets, and up
+    /// to four cuts.
+    pub(super) fn with_below(mut self, rng: &mut Rng, below: Below, body_bytes: usize, pointers: usize) -> Held {
+        let mut body: Vec<u8> = (0..body_bytes).map(|_| rng.next_u64() as u8).collect();
+        let (mut moves, mut at) = (Vec::new(), rng.below(3) as usize);
+        while at + 2 <= body_bytes && moves.len() < pointers {
+            // as ours, which with what they grow by at most still are pointers
+            let pointer = 0xc000 | rng.below(0x3f00) as u16;
+            body[at..at + 2].copy_from_slice(&pointer.to_be_bytes());
+            moves.push(at as u16);
+            at += 2 + rng.below(1 + (body_bytes / pointers) as u64) as usize;
+        }
+        let mut ends: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(body_bytes as u64) as usize).collect();
+        // no pointer is on both sides of an end
+        ends.retain(|end| moves.iter().all(|at| usize::from(*at) + 1 != *end));
+        ends.push(body_bytes);
+        ends.sort_unstable();
+        ends.dedup();
+        let cut = |end: &usize| Cut {
+            bytes: *end as u16,
+            answer: 0,
+            authority: *end as u16 % 7,
+            additional: *end as u16 % 5,
+            truncated: *end < body_bytes / 2,
+        };
+        let cuts = ends.iter().map(cut).collect();
+        self.others = Others { nxdomain: false, body, cuts, below, moves };
+        self
     }
 
     fn data(&self) -> Answer<'_> {
         let authoritative = self.name.len().is_multiple_of(2);
-        Answer { nxdomain: false, authoritative, zone: 1, body: &self.body, cuts: &self.cuts }
+        Answer { nxdomain: false, authoritative, zone: 1, body: &self.body, cuts: &self.cuts, moves: None }
     }
 
     pub(super) fn others(&self) -> Answer<'_> {
-        Answer { nxdomain: true, authoritative: true, zone: 2, body: &OTHERS_BODY, cuts: &OTHERS_CUT }
+        let Others { nxdomain, body, cuts, below, moves } = &self.others;
+        let moves = matches!(below, Below::Answered { .. }).then_some(&moves[..]);
+        Answer { nxdomain: *nxdomain, authoritative: true, zone: 2, body, cuts, moves }
     }
 
     /// All answers, the one for all others first: the order is the callee's to choose.
     pub(super) fn answers(&self) -> [(Which, Answer<'_>); 4] {
         let left = Answer { cuts: &[], ..self.data() };
         [
-            (Which::Others { but_any: true, but_ds: true }, self.others()),
+            (Which::Others { but_any: true, but_ds: true, below: self.others.below }, self.others()),
             (Which::Type(1), self.data()),
             (Which::Type(28), self.data()),
             (Which::Type(7), left),
@@ -180,8 +231,57 @@ fn be16(octets: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*octets.get(at)?, *octets.get(at + 1)?]))
 }
 
+/// What the program has: names, and whether these are all there are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    pub(super) held: Vec<Held>,
+    pub(super) whole: bool,
+}
+
+impl Names {
+    /// What answers for a name in lower case: the body as it is to be sent, and the RCODE's being NXDOMAIN.
+    fn find(&self, name: &[u8], rtype: u16) -> Option<(Answer<'_>, Vec<u8>)> {
+        if let Some(held) = self.held.iter().find(|held| held.name == name) {
+            return held.find(rtype).map(|answer| (answer.clone(), answer.body.to_vec()));
+        }
+        if matches!(rtype, 251 | 252) {
+            return None;
+        }
+        let mut suffixes = Vec::new();
+        let mut at = 0;
+        while name[at] > 0 {
+            at += 1 + usize::from(name[at]);
+            suffixes.push(&name[at..]);
+        }
+        // by their lengths alone, since that is what the program goes by
+        let tells = |held: &&Held| match held.others.below {
+            Below::AsAbove => false,
+            Below::Answered { whole: false, .. } => true,
+            Below::Left | Below::Answered { .. } => self.whole,
+        };
+        suffixes.retain(|suffix| self.held.iter().filter(tells).any(|held| held.name.len() == suffix.len()));
+        if suffixes.len() > 8 {
+            return None;
+        }
+        let marked = self.held.iter().filter(|held| held.others.below != Below::AsAbove);
+        let above = suffixes.iter().find_map(|suffix| marked.clone().find(|held| held.name == *suffix))?;
+        let Below::Answered { absent, whole } = above.others.below else { return None };
+        if whole && !self.whole {
+            return None;
+        }
+        let mut answer = above.others();
+        answer.nxdomain |= absent;
+        let mut body = answer.body.to_vec();
+        for at in above.others.moves.iter().map(|at| usize::from(*at)) {
+            let moved = be16(&body, at)? + (name.len() - above.name.len()) as u16;
+            body[at..at + 2].copy_from_slice(&moved.to_be_bytes());
+        }
+        Some((answer, body))
+    }
+}
+
 /// The frame that answers `frame`, if the program is to answer it; `oven` with the time of now.
-pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize, oven: Made<'_>) -> Option<Expected> {
+pub(super) fn answer(names: &Names, frame: &[u8], udp_bytes: u16, mtu: usize, oven: Made<'_>) -> Option<Expected> {
     let tagged = matches!(be16(frame, 12)?, 0x8100 | 0x88a8);
     let ip_at = if tagged { 18 } else { 14 };
     if (frame[0] | frame[6]) & 1 != 0 {
@@ -220,7 +320,7 @@ pub(super) fn answer(held: &[Held], frame: &[u8], udp_bytes: u16, mtu: usize, ov
     }
     let most = mtu - (udp_at - ip_at) - 8;
     let from: IpAddr = if v6 { address6(&ip[8..24]).into() } else { <[u8; 4]>::try_from(&ip[12..16]).ok()?.into() };
-    let (message, proven) = reply(held, &udp[8..], udp_bytes, most, oven, from)?;
+    let (message, proven) = reply(names, &udp[8..], udp_bytes, most, oven, from)?;
     let mut out = [&frame[6..12], &frame[..6], &frame[12..ip_at]].concat();
     let bytes = (8 + message.len()) as u16;
     if v6 {
@@ -276,7 +376,7 @@ fn opt_of(octets: &[u8]) -> Option<(u16, Option<&[u8]>)> {
 
 /// The message that answers another, and whether that has shown whose it is.
 fn reply(
-    held: &[Held],
+    names: &Names,
     message: &[u8],
     udp_bytes: u16,
     most: usize,
@@ -297,8 +397,7 @@ fn reply(
         (1, octets) => Some(opt_of(octets)?),
         _ => return None,
     };
-    let lower = name.to_ascii_lowercase();
-    let answer = held.iter().find(|held| held.name == lower)?.find(rtype)?;
+    let (answer, body) = names.find(&name.to_ascii_lowercase(), rtype)?;
     let (mut options, mut proven) = (Vec::new(), false);
     if let Some(cookie) = opt.and_then(|(_, cookie)| cookie) {
         let (baked, says) = oven.bake(cookie, from)?;
@@ -315,7 +414,7 @@ fn reply(
     for (at, count) in [(6, cut.answer), (8, cut.authority), (10, cut.additional + u16::from(opt.is_some()))] {
         out[at..at + 2].copy_from_slice(&count.to_be_bytes());
     }
-    out.extend(&answer.body[..usize::from(cut.bytes)]);
+    out.extend(&body[..usize::from(cut.bytes)]);
     if opt.is_some() {
         out.extend([0, 0, 41]);
         out.extend(udp_bytes.to_be_bytes());
