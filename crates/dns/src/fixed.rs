@@ -92,7 +92,7 @@ pub enum Below {
     Answered {
         /// with NXDOMAIN
         absent: bool,
-        /// names exist below, which may be meant; otherwise there are none but in zones whose apex says something
+        /// names may exist below, so only who has all of them can say so; otherwise none do
         whole: bool,
     },
 }

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) const REACHED: Options =
     Options { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None, client_program: true };
 pub(crate) const ENDS: [(&str, &str); 2] = [("0.0.0.0:0", "198.18.0.1:53"), ("[::]:0", "[2001:db8:18::1]:53")];
-/// Of the zone's names those that exist, with what is asked of each: the driver has the answers.
-const HELD: [(&str, &[u16]); 7] = [
+/// Names of the zone, most of which exist, with what is asked of each: the driver has the answers.
+const HELD: [(&str, &[u16]); 10] = [
     ("example.com", &[1, 2, 6, 15, 16, 43]),
     ("www.example.com", &[1, 28, 16, 65_280, 0]),
     ("alias.example.com", &[1, 5, 28, 16]),
@@ -27,15 +27,12 @@ const HELD: [(&str, &[u16]); 7] = [
     ("cut.example.com", &[1, 2, 43, 255]),
     ("ns.example.com", &[1, 28, 257]),
     ("*.wild.example.com", &[16]),
+    ("absent.example.com", &[1, 43, 255]),
+    ("x.www.example.com", &[28]),
+    ("host.cut.example.com", &[1, 43]),
 ];
-/// What others than the driver answer: names that do not exist, ANY of one that does, another zone's.
-const NOT_HELD: [(&str, u16); 5] = [
-    ("absent.example.com", 1),
-    ("x.wild.example.com", 16),
-    ("host.cut.example.com", 1),
-    ("www.example.com", 255),
-    ("example.org", 1),
-];
+/// What others than the driver answer: names that come from a wildcard, ANY of one that exists, another zone's.
+const NOT_HELD: [(&str, u16); 3] = [("x.wild.example.com", 16), ("www.example.com", 255), ("example.org", 1)];
 
 /// A question whose OPT record offers so much, in letters of either case.
 pub(crate) fn asked(name: &str, rtype: u16, offered: Option<u16>, id: u16) -> Vec<u8> {
@@ -213,8 +210,8 @@ fn random_zones_are_answered_alike_by_all_tiers() {
             assert_eq!(since("dns_answers_total"), asked, "{tier} of seed {seed}: {stats:?}");
             assert_eq!(since("steering_taken_total"), asked - driver - sockets, "{tier} of seed {seed}: {stats:?}");
             assert_eq!(since("sockets_datagrams_received_total"), sockets, "{tier} of seed {seed}: {stats:?}");
-            // names that do not exist are a good part of such questions
-            assert_eq!(driver > asked / 8, tier == "driver", "{driver} of {asked} by the driver, seed {seed}");
+            // what is composed or has DO is a good part of such questions
+            assert_eq!(driver > asked / 4, tier == "driver", "{driver} of {asked} by the driver, seed {seed}");
         }
     }
 }

@@ -23,6 +23,7 @@ mod kv;
 mod life;
 mod likeness;
 mod metrics;
+mod missing;
 mod nic_table;
 mod own;
 mod peers;
