@@ -80,6 +80,12 @@ pub fn require_programs(programs: &[&str]) {
     }
 }
 
+/// Whether the kernel tells what drivers do with XDP (Linux 6.3).
+pub fn tells_of_drivers() -> bool {
+    // lo, of index 1 in any namespace
+    matches!(bpf::netdev::Features::of(1), Ok(Some(_)))
+}
+
 /// The apt line that installs what is missing of `programs`; for who would rather not panic.
 pub fn missing(programs: &[&str]) -> Option<String> {
     let mut packages: Vec<&str> = programs

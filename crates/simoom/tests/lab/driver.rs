@@ -132,7 +132,7 @@ fn every_tier_gives_the_same_octets_and_answers_what_it_should() {
         for (more, driver) in [
             (&["--tier", "xdp"][..], false),
             (&["--tier", "sockets"], false),
-            (&["--tier", "auto"], true),
+            (&["--tier", "auto"], lab::tells_of_drivers()),
             // which does not answer from the kernel's receive path, nor with a part of a rate that may be the stack's alone
             (&["--tier", "auto", "--mode", "generic"], false),
             (&["--tier", "auto", "--rrl-rate", "1000000"], false),
@@ -226,6 +226,11 @@ fn the_driver_answers_while_the_other_end_takes_it() {
         };
         offload("off");
         let server = Server::start(lab.server(), &[&LISTEN[..], &["--tier", tier]].concat());
+        if !lab::tells_of_drivers() {
+            // nobody knows: then it answers where it was asked to
+            assert!(tier == "auto" || server.stats().sum("dns_driver_active", &[]) == 1, "{}", server.process.log());
+            continue;
+        }
         wait_for_the_wire(&lab);
         assert_eq!(server.stats().sum("dns_driver_active", &[("interface", "vs")]), 0, "{}", server.process.log());
         let socket = lab.client().inside(|| UdpSocket::bind(ENDS[0].0).unwrap());
