@@ -5,9 +5,9 @@
 //! tables, and the program goes on with the new answers ([`Driver::prepare`], [`Driver::stop`], [`Prepared::start`]). In
 //! between our own stack answers everything.
 //!
-//! Cookies are made and judged by the programs as by the serving threads, of which each reads the same clock. When secrets are
-//! replaced the programs leave questions with a cookie to the serving threads first, and make cookies again when these have the new
-//! secrets ([`Driver::stop_cookies`], [`Driver::start_cookies`]).
+//! Cookies are made and judged by the programs as by the serving threads, and at the same second. When secrets are replaced the
+//! programs leave questions with a cookie to the serving threads first, and make cookies again when these have the new secrets
+//! ([`Driver::stop_cookies`], [`Driver::start_cookies`]).
 //!
 //! Of more names than the driver may have, it has the hottest ([`choice`]); at the start, before anybody has asked, those that
 //! come first in the table. A thread looks once a second what was asked for and exchanges names ([`hot`]).
@@ -84,8 +84,8 @@ const LEFT: Answer<'_> = Answer { nxdomain: false, authoritative: false, zone: 0
 
 impl Driver {
     /// None when no interface has such a program. `cookies` are what the serving threads make them with, and the clock that they
-    /// read; the programs make some from [`Driver::start_cookies`] on. `watched` are the exchanges of all threads that answer what these leave, `seed`
-    /// keys their sketches.
+    /// read; the programs make some from [`Driver::start_cookies`] on. `watched` are the exchanges of all threads that answer what
+    /// these leave, `seed` keys their sketches.
     pub(crate) fn new(
         programs: Vec<(String, Answers)>,
         udp_bytes: u16,
