@@ -261,7 +261,7 @@ fn a_large_answer_has_a_cut_for_each_size() {
                 asked.extend_from_slice(&[0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
                 let expected = served(&mut server, &asked);
                 let options = &expected[expected.len() - 28..];
-                let message = front.message_with(answer, &asked, name.as_wire().len(), offered, options);
+                let message = front.message_with(&answer, &asked, name.as_wire().len(), offered, options);
                 assert_eq!(message.as_ref(), Some(&expected), "{name} {offered:?} with a cookie");
             }
         }
