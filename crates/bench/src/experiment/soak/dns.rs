@@ -142,7 +142,7 @@ impl Tiers {
 struct Drops {
     /// by the server's own counters: metric with its labels
     server: Vec<(String, u64)>,
-    /// by the wire's two ends. A frame that the steering program or the AF_XDP socket refuses is counted here, by its interface,
+    /// by the wire's two ends and the server's kernel. A frame that the steering program or the AF_XDP socket refuses is counted here, by its interface,
     /// as well as by them, so their counters are shown and not added.
     wire: Vec<(String, u64)>,
     /// of those of the wire's ends, what both counted
@@ -156,7 +156,7 @@ impl Drops {
     fn now(served: &Served<'_>, control: &Control) -> Result<Drops> {
         let stats = control.stats()?;
         let lab = served.lab();
-        let wire = [link_drops(lab.server())?, link_drops(lab.client())?].concat();
+        let wire = [link_drops(lab.server())?, link_drops(lab.client())?, socket_drops(lab.server())?].concat();
         Ok(Drops { server: server_drops(&stats), wire, twice: counted_twice(lab.server())? })
     }
 
@@ -188,6 +188,26 @@ fn link_drops(host: &Host) -> Result<Vec<(String, u64)>> {
         dropped.map(|count| (format!("{interface} {side} dropped"), count)).context("ip link shows no drops")
     };
     Ok(vec![count("rx")?, count("tx")?])
+}
+
+/// Datagrams for which a kernel socket had no room: those of the thread that stands in while one of AF_XDP gets no processor, and what
+/// else the kernel refused.
+fn socket_drops(host: &Host) -> Result<Vec<(String, u64)>> {
+    let (v4, v6) = (host.run(&["cat", "/proc/net/snmp"])?, host.run(&["cat", "/proc/net/snmp6"])?);
+    let counts = [("kernel Udp InErrors", udp_errors(&v4)), ("kernel Udp6 InErrors", udp6_errors(&v6))];
+    let named = counts.map(|(name, count)| Ok((name.to_owned(), count.with_context(|| format!("no {name}"))?)));
+    named.into_iter().collect()
+}
+
+/// A line of names and below it one of numbers, for each protocol.
+fn udp_errors(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let at = lines.next()?.split_whitespace().position(|name| name == "InErrors")?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
+fn udp6_errors(snmp6: &str) -> Option<u64> {
+    snmp6.lines().find_map(|line| line.strip_prefix("Udp6InErrors"))?.trim().parse().ok()
 }
 
 /// What veth counts at both ends: what a program redirected to this one and the other had no room for is dropped on its way out
@@ -241,6 +261,7 @@ fn report(
     count("answered by the driver", tiers.driver);
     count("taken by AF_XDP", tiers.stack);
     count("answers to no outstanding question", outcome.unmatched);
+    count("frames that were no answers of the server's", outcome.foreign);
     for (name, dropped) in drops.server.iter().chain(&drops.wire).filter(|(_, dropped)| *dropped > 0) {
         count(&format!("dropped: {name}"), *dropped);
     }
@@ -280,6 +301,14 @@ fn report(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_kernel_s_errors_are_found_by_name() {
+        let snmp = "Tcp: InSegs InErrs\nTcp: 5 6\nUdp: InDatagrams NoPorts InErrors RcvbufErrors\nUdp: 10 2 7 7\nUdpLite: InErrors\nUdpLite: 9\n";
+        assert_eq!(udp_errors(snmp), Some(7));
+        assert_eq!(udp_errors("Udp: InDatagrams\nUdp: 1\n"), None);
+        assert_eq!(udp6_errors("Ip6InReceives  \t8\nUdp6InErrors                    \t3\n"), Some(3));
+    }
 
     #[test]
     fn drops_are_the_differences_and_sockets_are_not_added_twice() {

@@ -116,13 +116,18 @@ impl Reloads {
     /// Greatest distance of resident memory from what it was when it had settled, by medians of a hundred reloads, as a share;
     /// None when there were not two such hundreds.
     fn drift(&self) -> Option<f64> {
-        let later = self.resident.get(SETTLING_RELOADS..)?.chunks_exact(SETTLING_RELOADS);
-        let mut medians = later.filter_map(|hundred| {
+        let mut medians = self.medians().into_iter().skip(1);
+        let settled = medians.next()?;
+        medians.map(|median| (median / settled - 1.0).abs()).reduce(f64::max)
+    }
+
+    /// Medians of resident memory over a hundred reloads each, in bytes.
+    fn medians(&self) -> Vec<f64> {
+        let hundreds = self.resident.chunks_exact(SETTLING_RELOADS).filter_map(|hundred| {
             let bytes: Vec<f64> = hundred.iter().map(|&bytes| bytes as f64).collect();
             stats::median(&bytes)
         });
-        let settled = medians.next()?;
-        medians.map(|median| (median / settled - 1.0).abs()).reduce(f64::max)
+        hundreds.collect()
     }
 
     /// The rows on memory.
@@ -134,6 +139,8 @@ impl Reloads {
             Cell::text("resident memory from reload 100 on, greatest drift of medians of 100 reloads, %"),
             Cell::number(drift, 2),
         ]);
+        let medians: Vec<_> = self.medians().iter().map(|bytes| format!("{:.1}", bytes / f64::from(1 << 20))).collect();
+        table.row(vec![Cell::text("those medians, MiB"), Cell::text(medians.join(" "))]);
     }
 
     /// What is wrong with memory.
