@@ -18,25 +18,31 @@ if [ "$(cat name 2>/dev/null)" != "$package" ]; then
   echo "$package" >name
 fi
 
-# the modules that the machine needs before it has a root, in the order of what needs what
-modules="virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci 9pnet 9pnet_virtio netfs fscache 9p overlay veth
-  sch_ingress cls_bpf"
 rm -rf first
 mkdir -p first/{bin,proc,sys,dev,below,above,root,modules}
 cp "$(command -v busybox)" first/bin/
-for module in $modules; do
-  file=$(find image/lib/modules -name "$module.ko*" | head -1)
-  # one that is not there is part of the kernel
-  [ -z "$file" ] || case $file in
-  *.xz) xz -dc "$file" >"first/modules/$module.ko" ;;
-  *) cp "$file" first/modules/ ;;
+order=
+# a module behind those that it needs; one that is not there is part of the kernel
+add() {
+  local file needs need
+  case " $order " in *" $1 "*) return ;; esac
+  file=$(find image/lib/modules -name "$1.ko*" | head -1)
+  [ -n "$file" ] || return 0
+  case $file in
+  *.xz) xz -dc "$file" >"first/modules/$1.ko" ;;
+  *) cp "$file" "first/modules/$1.ko" ;;
   esac
-done
+  needs=$(tr '\0' '\n' <"first/modules/$1.ko" | sed -n 's/^depends=//p')
+  for need in ${needs//,/ }; do add "$need"; done
+  order="$order $1"
+}
+# what it has before it has its files, and what the laboratory needs
+for module in virtio_pci 9pnet_virtio 9p overlay veth sch_ingress cls_bpf; do add $module; done
 cat >first/init <<'INIT'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t devtmpfs dev /dev
-for module in MODULES; do [ ! -e /modules/$module.ko ] || insmod /modules/$module.ko; done
+for module in MODULES; do insmod /modules/$module.ko; done
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose files /below
 mount -t tmpfs above /above && mkdir /above/changed /above/work
 mount -t overlay -o lowerdir=/below,upperdir=/above/changed,workdir=/above/work all /root
@@ -48,7 +54,7 @@ HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chr
 echo "ended with $?"
 poweroff -f
 INIT
-sed -i "s#MODULES#$(echo $modules)#; s#COMMAND#$work/command#" first/init
+sed -i "s#MODULES#$order#; s#COMMAND#$work/command#" first/init
 chmod +x first/init
 (cd first && find . | cpio -o -H newc --quiet | gzip -1) >first.gz
 {
