@@ -6,7 +6,8 @@ use std::process::Command;
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
 /// What programs include.
-const HEADERS: &[&str] = &["src/answer.bpf.h", "src/below.bpf.h", "src/cookie.bpf.h"];
+const HEADERS: &[&str] =
+    &["src/answer.bpf.h", "src/below.bpf.h", "src/cookie.bpf.h", "src/entries.bpf.h", "src/question.bpf.h"];
 
 /// Each is src/NAME.bpf.c.
 const PROGRAMS: &[&str] = &["nic", "reuseport", "steering"];
