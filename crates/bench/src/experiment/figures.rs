@@ -69,17 +69,17 @@ const COPIED: [&str; 2] = ["memcpy", "pre-copy"];
 
 fn fig8a() -> Plan {
     let lines = vec![
-        Line::new(IN_PLACE_WIRE, |name, _| Subject::simoom(name, "--transmit inplace")),
-        Line::new("wire keys, memcpy", |name, _| Subject::simoom(name, "--transmit copy")),
-        Line::new("wire keys, pre-copy", |name, _| Subject::simoom(name, "--transmit precopy")),
+        Line::new(IN_PLACE_WIRE, |name, _| Subject::simoom(name, "--tier xdp --transmit inplace")),
+        Line::new("wire keys, memcpy", |name, _| Subject::simoom(name, "--tier xdp --transmit copy")),
+        Line::new("wire keys, pre-copy", |name, _| Subject::simoom(name, "--tier xdp --transmit precopy")),
         Line::new("name keys, in place", |name, _| {
-            Subject::simoom(name, "--transmit inplace --question-compression accept")
+            Subject::simoom(name, "--tier xdp --transmit inplace --question-compression accept")
         }),
         Line::new("name keys, memcpy", |name, _| {
-            Subject::simoom(name, "--transmit copy --question-compression accept")
+            Subject::simoom(name, "--tier xdp --transmit copy --question-compression accept")
         }),
         Line::new("name keys, pre-copy", |name, _| {
-            Subject::simoom(name, "--transmit precopy --question-compression accept")
+            Subject::simoom(name, "--tier xdp --transmit precopy --question-compression accept")
         }),
         Line::new("Knot XDP", |_, _| Subject::KnotXdp),
         Line::new("Knot", |_, _| Subject::Knot),
@@ -98,9 +98,11 @@ fn fig8a() -> Plan {
 
 fn fig8b() -> Plan {
     let lines = vec![
-        Line::new(IN_PLACE_WIRE, |name, batch| Subject::simoom(name, &format!("--transmit inplace --batch {batch}"))),
+        Line::new(IN_PLACE_WIRE, |name, batch| {
+            Subject::simoom(name, &format!("--tier xdp --transmit inplace --batch {batch}"))
+        }),
         Line::new("wire keys, memcpy", |name, batch| {
-            Subject::simoom(name, &format!("--transmit copy --batch {batch}"))
+            Subject::simoom(name, &format!("--tier xdp --transmit copy --batch {batch}"))
         }),
         Line::new("NSD", |_, _| Subject::Nsd),
     ];
