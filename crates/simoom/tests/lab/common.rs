@@ -186,6 +186,11 @@ impl Stats {
         self.sum("steering_answered_total", &[])
     }
 
+    /// Frames that the steering program kept from the kernel.
+    pub(crate) fn ours(&self) -> u64 {
+        self.taken() + self.by_the_driver()
+    }
+
     /// Datagrams that came over kernel sockets.
     pub(crate) fn on_sockets(&self) -> u64 {
         self.sum("sockets_datagrams_received_total", &[])

@@ -216,7 +216,7 @@ fn a_thread_that_hangs_leaves_its_queue_to_the_kernel_until_it_comes_round() {
     const ASK: &str = "@198.18.0.1 www.example.com";
     lab::require_programs(&["strace"]);
     let lab = Lab::new().unwrap();
-    let server = Server::start(lab.server(), &["--interface", "vs", "--listen", "198.18.0.1:53"]);
+    let server = Server::start(lab.server(), &["--interface", "vs", "--listen", "198.18.0.1:53", "--tier", "xdp"]);
     dig_until(&lab, ASK, "198.18.0.80");
     let before = server.stats().on_sockets();
     // the next call to the kernel to transmit takes eight seconds

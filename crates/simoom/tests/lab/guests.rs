@@ -30,7 +30,7 @@ fn sleeps(server: &Server) {
 #[test]
 fn one_queue_and_two_threads_answer_questions_and_sleep() {
     let lab = Lab::new().unwrap();
-    let server = Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1"]].concat());
+    let server = Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1", "--tier", "xdp"]].concat());
     let log = server.process.log();
     assert!(log.contains("handed over between threads, of which one has no queue"), "{log}");
     for at in ["198.18.0.1", "2001:db8:18::1"] {
@@ -101,7 +101,8 @@ fn downloads_go_on_while_threads_come_and_go() {
 fn a_queue_of_a_thread_that_is_not_needed_is_served_by_another() {
     // without a NIC that deals packets out, each question comes to any of the queues
     let lab = Lab::with(&lab::Options { queues: 2, ..lab::Options::default() }).unwrap();
-    let server = Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1", "--balance", "on"]].concat());
+    let server =
+        Server::start(lab.server(), &[&LISTEN[..], &["--cpus", "0,1", "--balance", "on", "--tier", "xdp"]].concat());
     let ask = || dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
     (0..10).for_each(|_| ask());
     let asked = server.ctl(&["threads", "1"]);

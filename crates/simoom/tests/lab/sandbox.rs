@@ -65,9 +65,9 @@ fn a_server_that_crashes_is_started_again_over_af_xdp() {
         let again = || server.ctl(&["stats"]).status.success() && server.stats().sum("restarts_total", &[]) == restarts;
         assert!(lab::wait_until(again, PATIENCE), "{}", server.process.log());
         // what the program takes again is this one's
-        let taken = server.stats().taken();
+        let taken = server.stats().ours();
         dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
-        server.wait_until("questions over AF_XDP", |stats| stats.taken() > taken);
+        server.wait_until("questions over AF_XDP", |stats| stats.ours() > taken);
     }
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.wait(PATIENCE).unwrap().code(), Some(0), "{}", server.process.log());
