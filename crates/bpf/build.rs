@@ -5,9 +5,8 @@ use std::process::Command;
 
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
-/// What programs include.
-const HEADERS: &[&str] =
-    &["src/answer.bpf.h", "src/below.bpf.h", "src/cookie.bpf.h", "src/entries.bpf.h", "src/question.bpf.h"];
+/// What programs include; each is src/NAME.bpf.h.
+const HEADERS: &[&str] = &["answer", "below", "cookie", "entries", "filter", "question"];
 
 /// Each is src/NAME.bpf.c.
 const PROGRAMS: &[&str] = &["nic", "reuseport", "steering"];
@@ -15,7 +14,7 @@ const PROGRAMS: &[&str] = &["nic", "reuseport", "steering"];
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    HEADERS.iter().for_each(|header| println!("cargo::rerun-if-changed={header}"));
+    HEADERS.iter().for_each(|header| println!("cargo::rerun-if-changed=src/{header}.bpf.h"));
     for name in PROGRAMS {
         let source = PathBuf::from(format!("src/{name}.bpf.c"));
         println!("cargo::rerun-if-changed={}", source.display());

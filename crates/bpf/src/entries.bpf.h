@@ -45,10 +45,12 @@ struct answering {
   __u16 edns_bytes; // the largest answer, which is what we announce
   __u16 most_v4, most_v6; // octets of a message that a frame carries
   __u8 partial; // an answer may go out for a question whose checksum was left to a device
-  __u8 sampled; // it is counted how often names are asked for
+  __u8 sampled; // names without entries exist, so it is counted how often those that have some are asked for
   __u8 cookies; // what becomes of questions with one
   __u8 zero[3];
   __u32 back; // the interface's index when answers go out by a redirect to it; 0: they are sent back
+  __u32 filter_pages; // a power of two
+  __u32 rest;
 };
 
 struct answer_key {

@@ -33,6 +33,7 @@ enum counter {
   ANSWER_LIMITED,
   ANSWER_DROPPED,
   ANSWERED_PROVEN,
+  ANSWER_LEFT,
   COUNTERS,
 };
 
@@ -201,6 +202,7 @@ INLINE int take_datagram(struct xdp_md *ctx, int family, const void *from, int s
     int action = answer(ctx, ip_at, family == 6);
     if (action)
       return action == XDP_DROP ? verdict(ANSWER_DROPPED, action) : action;
+    add_one(&counters, ANSWER_LEFT);
   }
   return take(ctx);
 }

@@ -8,7 +8,8 @@ mod answers;
 mod counts;
 
 pub use answers::{
-    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Name, Put, Size, Which,
+    ANSWERS_A_SAMPLE, Answer, Answered, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Hold, Name, Put,
+    Shares, Size, Which,
 };
 pub use counts::Counts;
 
@@ -284,6 +285,7 @@ impl Steering {
             .map_max_entries("long_answers", long)
             .map_max_entries("limits", config.answers.as_ref().map_or(1, |answers| answers.accounts(config.queues)))
             .map_max_entries("heats", config.answers.as_ref().map_or(1, AnswersConfig::heat_pages))
+            .map_max_entries("filters", config.answers.as_ref().map_or(1, AnswersConfig::filter_pages))
             .map_max_entries("zone_answers", config.answers.as_ref().map_or(2, |answers| 2 * answers.zones.max(1)))
             .map_max_entries("sockets", config.queues.max(1))
             .map_max_entries("taken", config.taken.max(1))

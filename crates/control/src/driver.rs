@@ -10,16 +10,18 @@
 //! ([`Driver::stop_cookies`], [`Driver::start_cookies`]).
 //!
 //! Of more names than the driver may have, it has the hottest ([`choice`]); at the start, before anybody has asked, those that
-//! come first in the table. A thread looks once a second what was asked for and exchanges names ([`hot`]).
+//! come first in the table. A thread looks once a second what was asked for and exchanges names ([`hot`]), and whether it is
+//! worth it that the programs answer at all ([`worth`]).
 //! Memory: the kernel has each answer once an interface, during a reload those of the old zones beside those of the new.
 
 mod choice;
 mod hot;
+mod worth;
 
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use base::{Clock, Counter};
-use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Name, Put, Size, Which};
+use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Hold, Name, Put, Size, Which};
 use choice::Choice;
 use dns::fixed::{self, Counted, Elsewhere, Fixed, For, NameId};
 use dns::hot::Exchange;
@@ -47,6 +49,8 @@ pub(crate) struct Driver {
     watched: Vec<Arc<Exchange>>,
     /// for the sketches
     seed: u64,
+    /// the programs answer only where it is worth it
+    weighed: bool,
     /// what changes by heat: there while the programs answer, from the tables that are published
     hot: Mutex<Option<Hot>>,
     /// it is there now
@@ -85,7 +89,7 @@ const LEFT: Answer<'_> = Answer { nxdomain: false, authoritative: false, zone: 0
 impl Driver {
     /// None when no interface has such a program. `cookies` are what the serving threads make them with, and the clock that they
     /// read; the programs make some from [`Driver::start_cookies`] on. `watched` are the exchanges of all threads that answer what
-    /// these leave, `seed` keys their sketches.
+    /// these leave, `seed` keys their sketches. `weighed`: the programs answer only while it is worth it.
     pub(crate) fn new(
         programs: Vec<(String, Answers)>,
         udp_bytes: u16,
@@ -93,6 +97,7 @@ impl Driver {
         cookies: Option<(cookie::Config, Clock)>,
         watched: Vec<Arc<Exchange>>,
         seed: u64,
+        weighed: bool,
     ) -> Option<Arc<Driver>> {
         let with = |(name, answers)| Interface { name, answers, counted: Elsewhere::default() };
         let interfaces: Vec<_> = programs.into_iter().map(with).collect();
@@ -103,6 +108,7 @@ impl Driver {
             cookies,
             watched,
             seed,
+            weighed,
             hot: Mutex::new(None),
             begun: Condvar::new(),
             counters: Counters::default(),
@@ -343,10 +349,10 @@ impl Report for Driver {
             counted.stats().report(show);
             let active = Figure {
                 name: "dns_driver_active",
-                help: "whether what the driver sends is taken, so that it answers",
+                help: "whether the driver answers: what it sends is taken, and it is worth it",
                 gauge: true,
                 labels: &[("interface", name.as_str())],
-                value: u64::from(!answers.is_held()),
+                value: u64::from(!answers.is_held(Hold::Untaken) && !answers.is_held(Hold::Unrewarding)),
             };
             show(active);
             let Size { short, long } = answers.entries();

@@ -15,7 +15,7 @@ use crate::reload::{self, Loader, Outcome};
 use crate::run::Apps;
 use crate::service::{Plan, Published};
 use crate::supervise::{self, Line};
-use crate::words::Placement;
+use crate::words::{Placement, Tier};
 use crate::{access_log, ctl, http, notify, privileges, sandbox, secrets, signals, sites, watch, zones};
 use base::Clock;
 use base::counter::{Figure, Report};
@@ -352,8 +352,10 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     let driver = settings.dns.as_ref().zip(published.tables.as_ref());
     let watched = plan.exchanges().to_vec();
     let cookies = plan.cookies().cloned().zip(running.clock());
-    let driver =
-        driver.and_then(|(dns, tables)| Driver::new(programs, dns.edns_size, tables, cookies, watched, plan.seed()));
+    let driver = driver.and_then(|(dns, tables)| {
+        let weighed = dns.tier == Tier::Auto;
+        Driver::new(programs, dns.edns_size, tables, cookies, watched, plan.seed(), weighed)
+    });
     if let (Some(driver), Some(tables)) = (&driver, &published.tables) {
         driver.prepare(&tables.current()).and_then(Prepared::start).map_err(Error::environment)?;
         driver.start_cookies().map_err(Error::environment)?;

@@ -7,7 +7,7 @@
 use crate::device::Device;
 use crate::open::{Mode, OpenConfig, OpenError, other};
 use bpf::netdev::{Features, Monitor};
-use bpf::steering::{Answers, AnswersConfig};
+use bpf::steering::{Answers, AnswersConfig, Hold};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -54,9 +54,14 @@ pub(crate) struct Peer {
 impl Peer {
     /// None where nothing depends on it, or the kernel does not tell.
     pub(crate) fn watch(interface: u32, answers: Option<Answers>) -> io::Result<Option<Peer>> {
-        let Some(answers) = answers.filter(|answers| answers.config().redirect_to.is_some()) else { return Ok(None) };
+        let Some(answers) = answers.filter(Peer::is_asked_for) else { return Ok(None) };
         let with = |monitor| Peer { interface, answers, monitor, takes: None };
         Ok(Monitor::open()?.map(with))
+    }
+
+    /// Whether it depends on a peer that what the program answers arrives.
+    pub(crate) fn is_asked_for(answers: &Answers) -> bool {
+        answers.config().redirect_to.is_some()
     }
 
     /// Readable when [`Peer::look`] is due.
@@ -82,7 +87,7 @@ impl Peer {
         if self.takes == Some(takes) {
             return Ok(None);
         }
-        self.answers.hold(!takes).map_err(|error| io::Error::other(error.to_string()))?;
+        self.answers.hold(Hold::Untaken, !takes).map_err(|error| io::Error::other(error.to_string()))?;
         self.takes = Some(takes);
         Ok(Some(takes))
     }

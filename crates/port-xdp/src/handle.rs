@@ -80,6 +80,11 @@ impl Handle {
         self.steering.answers()
     }
 
+    /// What the program answers goes to a peer of which the kernel does not tell whether it takes it.
+    pub(crate) fn may_answer_in_vain(&self) -> bool {
+        self.peer.is_none() && self.answers().is_some_and(|answers| Peer::is_asked_for(&answers))
+    }
+
     /// What the program has counted.
     pub fn counts(&self) -> Arc<Counts> {
         self.steering.counts()

@@ -488,6 +488,8 @@ struct Made {
     sockets: Vec<(Socket, Vec<Frame>)>,
     guests: Vec<Vec<Frame>>,
     pieces: bool,
+    /// what an operator should know, each in one line
+    warnings: Vec<String>,
 }
 
 fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steering, Made), Failed> {
@@ -497,9 +499,16 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
     let answers = answers(config, device, mode)?;
     let everything = config.everything;
     let maps = Config { queues: device.rx_queues, mac: device.mac, everything, answers, ..Config::default() };
+    let mut warnings = Vec::new();
     let steering = match load(device.index, attach, &maps) {
         // a kernel whose verifier does not follow the program that answers
-        Err(SteeringError::Other { .. }) if maps.answers.is_some() && config.answering == Answering::WhereTaken => {
+        Err(error @ SteeringError::Other { .. })
+            if maps.answers.is_some() && config.answering == Answering::WhereTaken =>
+        {
+            warnings.push(format!(
+                "{}: our stack answers all, since this kernel refuses the program that answers in the driver ({error}); please report it",
+                device.name
+            ));
             load(device.index, attach, &Config { answers: None, ..maps })
         }
         loaded => loaded,
@@ -534,7 +543,7 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
         sockets.push((socket, share));
     }
     let guests = (0..config.guests).map(|_| all.split_off(all.len() - guest_frames as usize)).collect();
-    Ok((steering, Made { arena, sockets, guests, pieces }))
+    Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
 }
 
 fn bind(memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
@@ -650,18 +659,24 @@ fn finish(
     }
     let running =
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
-    let mut warnings = warnings(&device, running, &busy_polling);
+    let mut warnings = made.warnings;
+    warnings.extend(of_device(&device, running, &busy_polling));
     if mode == Mode::Generic && !pieces {
         let name = &device.name;
         warnings.push(format!("{name}: packets that receive offload has merged are dropped, since that needs Linux 6.6: run `ethtool -K {name} gro off`"));
     }
     let handle = Handle::new(config, &device, steering)?;
+    if handle.may_answer_in_vain() {
+        let name = &device.name;
+        warnings.push(format!("{name}: this kernel does not tell whether the other end of this veth takes what a driver sends, as Linux 6.3 does: answers are lost unless it has receive offload or a program; run `ethtool -K PEER gro on` there, or say --tier xdp"));
+    }
     let frames = made.arena.chunks();
     let got = Got { mode, not, device, chunk_bytes, frames, tx_budget, busy_polling, large_sends, warnings };
     Ok(Opened { ports, pools: guests, handle, got })
 }
 
-fn warnings(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<String> {
+/// What an operator should know of the interface.
+fn of_device(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<String> {
     let name = &device.name;
     let mut warnings = Vec::new();
     if !running {

@@ -10,9 +10,10 @@
 //! happens: before its first change it becomes one that does not say so.
 //!
 //! Memory: an entry is 160 octets, or 1528 for long names and bodies, and lies in the kernel once for each interface; so do
-//! four octets for each name that may be in, where the program counts how often it was asked for.
+//! four octets for each name that may be in, where the program counts how often it was asked for, and two by which it sees whether it is.
 
 mod cookies;
+mod filter;
 mod form;
 mod given;
 
@@ -30,7 +31,7 @@ use rustix::io::Errno;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const ANSWERING_BYTES: usize = 40;
+const ANSWERING_BYTES: usize = 48;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Lines of a queue's accounts, 64 octets each.
 const ACCOUNT_LINES: u32 = 1 << 14;
@@ -92,6 +93,11 @@ impl AnswersConfig {
         self.names.div_ceil(HEATS_A_PAGE as u32).max(1)
     }
 
+    /// Values of the map of the filter.
+    pub(super) fn filter_pages(&self) -> u32 {
+        filter::pages(self.names)
+    }
+
     /// Lines of accounts, over all queues.
     pub(super) fn accounts(&self, queues: u32) -> u32 {
         if self.rate.is_some() { ACCOUNT_LINES.saturating_mul(queues.max(1)) } else { 1 }
@@ -124,6 +130,7 @@ impl AnswersConfig {
         bytes[31] = told.sampled.into();
         bytes[32] = told.cookies as u8;
         bytes[36..40].copy_from_slice(&self.redirect_to.unwrap_or(0).to_ne_bytes());
+        bytes[40..44].copy_from_slice(&self.filter_pages().to_ne_bytes());
         bytes
     }
 
@@ -249,6 +256,24 @@ pub struct Answered {
     pub zones: Vec<[u64; 2]>,
 }
 
+/// Questions since the program was loaded, over all processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// it answered
+    pub answered: u64,
+    /// it left to the socket, held or not
+    pub left: u64,
+}
+
+/// Why a program answers nothing for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// nobody would get what it sends
+    Untaken,
+    /// it would answer too few of the questions to be worth it
+    Unrewarding,
+}
+
 /// The answers of one interface's program, to be shared with who fills them in.
 #[derive(Clone)]
 pub struct Answers(Arc<Mutex<Maps>>);
@@ -267,11 +292,14 @@ struct Maps {
     zones: PerCpuArray<MapData, u64>,
     heats: Array<MapData, [u32; HEATS_A_PAGE]>,
     absence: Array<MapData, [u8; ABSENCE_BYTES]>,
+    filters: Array<MapData, filter::Page>,
+    /// what the program was told there
+    filtered: Vec<filter::Page>,
     counts: Arc<Counts>,
     /// what the program is to be told
     told: Told,
-    /// it is told to answer nothing all the same
-    held: bool,
+    /// by [`Hold`]: it is told to answer nothing all the same
+    held: [bool; 2],
     clock_ahead_ns: i64,
     /// the generation that was begun last
     generation: u32,
@@ -339,9 +367,11 @@ impl Answers {
             zones: map(program, "zone_answers")?,
             heats: map(program, "heats")?,
             absence: map(program, "absences")?,
+            filters: map(program, "filters")?,
+            filtered: vec![[0; filter::WORDS]; config.filter_pages() as usize],
             counts,
             told: Told { generation: 0, sampled: false, cookies },
-            held: false,
+            held: [false; 2],
             clock_ahead_ns: cookies::clock_ahead_ns(),
             generation: 0,
             current: None,
@@ -383,20 +413,28 @@ impl Answers {
         }
     }
 
-    /// Has the program answer nothing for as long as it is held, since nobody would get it; everything goes on to the sockets.
-    /// What is put in, and when it is in force, is not changed by it.
+    /// Has the program answer nothing for as long as it is held for any reason; everything goes on to the sockets. What is put in,
+    /// and when it is in force, is not changed by it.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn hold(&self, held: bool) -> Result<(), SteeringError> {
+    pub fn hold(&self, why: Hold, held: bool) -> Result<(), SteeringError> {
         let mut maps = self.lock();
-        maps.held = held;
+        maps.held[why as usize] = held;
         maps.tell()
     }
 
-    /// Whether it is held.
-    pub fn is_held(&self) -> bool {
-        self.lock().held
+    /// Whether it is held for this reason.
+    pub fn is_held(&self, why: Hold) -> bool {
+        self.lock().held[why as usize]
+    }
+
+    /// What it answers and what not; None when the kernel refuses to say.
+    pub fn shares(&self) -> Option<Shares> {
+        let maps = self.lock();
+        let counted = |metric, label| maps.counts.get(metric, label);
+        let answered = counted("steering_answered_total", "4")?.wrapping_add(counted("steering_answered_total", "6")?);
+        Some(Shares { answered, left: counted("steering_left_total", "")? })
     }
 
     /// What was answered since the program was loaded; None when the kernel refuses to say.
@@ -432,7 +470,7 @@ impl Maps {
     }
 
     fn tell(&mut self) -> Result<(), SteeringError> {
-        let generation = if self.held { 0 } else { self.told.generation };
+        let generation = if self.held.contains(&true) { 0 } else { self.told.generation };
         let bytes = self.config.bytes(self.queues, Told { generation, ..self.told });
         self.answering.set(0, bytes, 0).map_err(|e| other("changing what is answered", &e))
     }
@@ -571,6 +609,7 @@ impl Fill {
         let Generation { number, marked, always, .. } = self.generation;
         (self.generation.whole, self.generation.told) = (whole, if whole { marked } else { always });
         maps.tell_absence(&self.generation)?;
+        maps.tell_names(&self.generation)?;
         // so that who reads the number finds what belongs to it
         maps.wait()?;
         maps.tell_of_answers(number, sampled)?;

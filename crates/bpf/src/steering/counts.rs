@@ -7,7 +7,7 @@ use base::counter::{Figure, Report};
 pub struct Counts(pub(super) PerCpuArray<MapData, u64>);
 
 /// `enum counter` of the program: metric, label.
-const COUNTERS: [(&str, &str); 16] = [
+const COUNTERS: [(&str, &str); 17] = [
     ("steering_taken_total", ""),
     ("steering_passed_total", "no socket"),
     ("steering_dropped_total", "denied"),
@@ -24,6 +24,7 @@ const COUNTERS: [(&str, &str); 16] = [
     ("steering_rate_reached_total", ""),
     ("steering_dropped_total", "answer"),
     ("steering_cookies_valid_total", ""),
+    ("steering_left_total", ""),
 ];
 
 impl Counts {
@@ -49,6 +50,7 @@ impl Report for Counts {
                 "steering_rate_reached_total" => {
                     "questions left to the socket, since the steering program's rate was reached"
                 }
+                "steering_left_total" => "questions that the steering program did not answer and left to the socket",
                 "steering_answered_truncated_total" => "answers of the steering program with TC set",
                 "steering_cookies_valid_total" => {
                     "questions with a valid server cookie that the steering program answered"

@@ -8,8 +8,9 @@
 //! their generation. The programs refuse it for any other.
 
 use super::choice::{Change, Choice};
+use super::worth::{Found, Worth};
 use super::{Driver, Entries, Interface};
-use bpf::steering::{Given, Name, Put};
+use bpf::steering::{Given, Hold, Name, Put};
 use dns::Tables;
 use dns::fixed::{Fixed, NameId};
 use dns::hot::Sketch;
@@ -59,7 +60,7 @@ impl Hot {
 }
 
 impl Driver {
-    /// Starts the thread that chooses. It sleeps while there is nothing to choose.
+    /// Starts the thread that chooses and weighs. It sleeps while there is nothing to choose or to weigh.
     ///
     /// # Errors
     /// The kernel's, when the thread cannot be started.
@@ -68,10 +69,11 @@ impl Driver {
         std::thread::Builder::new().name("hot-names".into()).spawn(move || {
             // this thread only, on Linux: choosing gives way to serving
             let _ = rustix::process::nice(10);
+            let mut worth: Vec<Worth> = driver.interfaces.iter().map(|_| Worth::default()).collect();
             loop {
                 driver.wait();
                 std::thread::sleep(ROUND);
-                if catch_unwind(AssertUnwindSafe(|| driver.round())).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| driver.round(&mut worth))).is_err() {
                     *driver.lock() = None;
                     tracing::error!("choosing the hot names failed by a bug in simoom: please report it");
                 }
@@ -80,14 +82,17 @@ impl Driver {
         Ok(())
     }
 
-    /// Until there is something to choose.
+    /// Until there is something to choose or to weigh.
     fn wait(&self) {
-        let idle = |hot: &mut Option<Hot>| hot.as_ref().is_none_or(|hot| hot.complete);
+        let idle = |hot: &mut Option<Hot>| hot.as_ref().is_none_or(|hot| hot.complete && !self.weighed);
         drop(self.begun.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn round(&self) {
+    fn round(&self, worth: &mut [Worth]) {
         let mut hot = self.lock();
+        if hot.is_some() && self.weighed {
+            self.weigh(worth);
+        }
         let Some(now) = hot.as_mut().filter(|hot| !hot.complete) else { return };
         self.collect(now);
         now.read();
@@ -100,6 +105,25 @@ impl Driver {
             Err(why) => {
                 *hot = None;
                 tracing::error!("{why}; it keeps the names that it has until the next reload");
+            }
+        }
+    }
+
+    /// Has programs answer or not, by what they answered in the last round.
+    fn weigh(&self, worth: &mut [Worth]) {
+        for (Interface { name, answers, .. }, worth) in self.interfaces.iter().zip(worth) {
+            // who answers nothing for another reason is not to be judged by it
+            let shares = answers.shares().filter(|_| !answers.is_held(Hold::Untaken));
+            let Some(found) = worth.look(shares) else { continue };
+            if let Err(error) = answers.hold(Hold::Unrewarding, matches!(found, Found::Poor | Found::StillPoor)) {
+                tracing::error!("{name}: the driver cannot be told who answers: {error}");
+            }
+            match found {
+                Found::Poor => tracing::info!(
+                    "{name}: our stack answers all for now, since the driver answers less than half of what is asked; it is tried again"
+                ),
+                Found::Rich => tracing::info!("{name}: the driver answers again, more than half of what is asked"),
+                Found::StillPoor | Found::Try => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::metrics::{OfInterface, Registry};
 use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
 use crate::words::{Balance, Idle, Mode, Prefix, Threads, Transmit, WebTransmit};
-use bpf::steering::Answers;
+use bpf::steering::{Answers, Hold};
 use dataplane::{Dataplane, Sharing};
 use port::guest::{Housed, house};
 use port_xdp::device::{Device, Link};
@@ -76,7 +76,7 @@ pub(crate) fn open(settings: &Settings, listeners: &[Listening], answers: Option
         }
         tracing::info!("AF_XDP: {}", one.got);
         if let Some(answers) = one.handle.answers() {
-            say_who_answers(interface, !answers.is_held());
+            say_who_answers(interface, !answers.is_held(Hold::Untaken));
         }
         opened.described.push(one.got.to_string());
         let (first, queues, guests) = (opened.ports.len(), one.ports.len(), one.pools.len());

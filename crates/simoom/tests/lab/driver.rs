@@ -229,6 +229,8 @@ fn the_driver_answers_while_the_other_end_takes_it() {
         if !lab::tells_of_drivers() {
             // nobody knows: then it answers where it was asked to
             assert!(tier == "auto" || server.stats().sum("dns_driver_active", &[]) == 1, "{}", server.process.log());
+            let warned = server.process.log().contains("does not tell whether the other end");
+            assert_eq!(warned, tier == "driver", "{}", server.process.log());
             continue;
         }
         wait_for_the_wire(&lab);

@@ -1,6 +1,6 @@
 //! A zone with more names than the driver may have: those that are asked for most come to be answered by it, and nobody can tell.
 
-use crate::common::{LISTEN, PATIENCE, Server};
+use crate::common::{LISTEN, PATIENCE, Server, Stats};
 use crate::driver::{ENDS, REACHED, asked, exchange, wait_for_the_wire};
 use lab::{Lab, Options};
 use std::fs;
@@ -167,4 +167,53 @@ fn reload_while_others_are_hot(lab: &Lab, expected: &Expected, sockets: &[UdpSoc
         stop.store(true, Ordering::Relaxed);
     });
     1 + RELOADS
+}
+
+/// A driver that has none of what is asked for only costs time. It is tried again, and by then it has the names that are asked for.
+#[test]
+fn the_driver_is_left_out_while_it_answers_little() {
+    let lab = Lab::with(&REACHED).unwrap();
+    let server = Server::start_for(
+        lab.server(),
+        &written(0),
+        &[&LISTEN[..], &["--tier", "auto", "--driver-names", "1"]].concat(),
+    );
+    wait_for_the_wire(&lab);
+    if !lab::tells_of_drivers() {
+        return;
+    }
+    let socket = open(&lab, ENDS[0]);
+    socket.set_nonblocking(true).unwrap();
+    let stop = AtomicBool::new(false);
+    let active = |stats: &Stats| stats.sum("dns_driver_active", &[]) == 1;
+    std::thread::scope(|scope| {
+        // some 40,000 a second, and nobody waits for what is lost
+        scope.spawn(|| {
+            let ([question, _], mut answer) = (questions(250), [0; 512]);
+            while !stop.load(Ordering::Relaxed) {
+                for _ in 0..40 {
+                    let _ = socket.send(&question);
+                }
+                while socket.recv(&mut answer).is_ok() {}
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            server.wait_until("left out", |stats| !active(stats));
+            let [before, after] = [server.stats(), server.stats()];
+            assert!(!active(&after), "{}", server.process.log());
+            assert_eq!(before.by_the_driver(), after.by_the_driver());
+            server.wait_until("tried again", active);
+            let before = server.stats().by_the_driver();
+            let answers = |stats: &Stats| stats.by_the_driver() > before + 20_000;
+            server.wait_until("worth it", answers);
+        }));
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert!(active(&server.stats()), "{}", server.process.log());
+    let log = server.process.log();
+    for said in ["our stack answers all for now", "the driver answers again"] {
+        assert_eq!(log.matches(said).count(), 1, "{log}");
+    }
 }

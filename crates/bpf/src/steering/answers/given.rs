@@ -93,6 +93,7 @@ impl Maps {
                 generation.size.long -= held.size.long;
             }
         }
+        self.tell_names(generation)?;
         self.wait()
     }
 
@@ -131,6 +132,7 @@ impl Maps {
         if names.is_empty() {
             return Ok(());
         }
+        self.tell_names(generation)?;
         for (name, hash) in names {
             let types = name.answers.iter().filter(|answer| !is_others(answer));
             types.into_iter().try_for_each(|answer| self.insert(generation, *hash, name, answer))?;

@@ -59,7 +59,7 @@ impl Bed {
             steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
         }
         let bed = Bed { steering, names, oven: Oven::default() };
-        bed.fill().start(false, bed.names.whole).unwrap();
+        bed.fill().start(!bed.names.whole, bed.names.whole).unwrap();
         bed
     }
 
@@ -82,7 +82,7 @@ impl Bed {
     /// Has the program answer from other names.
     fn hold(&mut self, names: Names) -> Given {
         self.names = names;
-        self.fill().start(false, self.names.whole).unwrap()
+        self.fill().start(!self.names.whole, self.names.whole).unwrap()
     }
 
     /// What becomes of a frame.
@@ -515,7 +515,7 @@ fn names_come_and_go_while_the_program_answers() {
     small.answers.as_mut().unwrap().names = 3;
     let all = some(&[20, 21, 62, 63, 100, 3]);
     let mut bed = Bed::with(&small, all[..2].to_vec());
-    let given = bed.fill().start(false, false).unwrap();
+    let given = bed.fill().start(true, false).unwrap();
     let rng = &mut Rng::new(3);
     let mut inside = vec![0, 1];
     for _ in 0..40 {
@@ -552,8 +552,8 @@ fn a_generation_that_is_not_in_force_any_more_is_not_changed() {
     let all = some(&[20, 21]);
     let mut bed = Bed::new(Vec::new());
     let answers = bed.steering.answers().unwrap();
-    let before = bed.fill().start(false, false).unwrap();
-    let given = bed.fill().start(false, false).unwrap();
+    let before = bed.fill().start(true, false).unwrap();
+    let given = bed.fill().start(true, false).unwrap();
     let frame = Frame::question(&all[0].name, 1).bytes();
     assert_eq!(change(&before, &[], &[(0, &all[0])]), None);
     assert_eq!(bed.run(&frame).0, PASS);
@@ -576,7 +576,7 @@ fn nobody_sees_half_a_name_while_it_goes_or_comes() {
     // of one size, so that the memory of what goes is what comes next is put into
     let all = some(&[20, 22, 24]);
     let mut bed = Bed::new(all.clone());
-    let given = bed.fill().start(false, false).unwrap();
+    let given = bed.fill().start(true, false).unwrap();
     let questions: Vec<Vec<u8>> = all
         .iter()
         .flat_map(|held| [1, 28].map(|rtype| Frame { opt: Some(1232), ..Frame::question(&held.name, rtype) }.bytes()))
