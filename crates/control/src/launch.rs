@@ -302,6 +302,7 @@ impl Opened {
             let sockets =
                 engine.start(move |thread| services.make(thread)).map_err(|error| cannot("sockets", error))?;
             sockets.counters().for_each(|counters| registry.add(counters.clone()));
+            registry.add(sockets.unqueued().clone());
             sockets.sharing().for_each(|sharing| registry.add(sharing.clone()));
             sockets.notes().iter().for_each(|note| tracing::info!("{note}"));
             running.threads += self.socket_threads;

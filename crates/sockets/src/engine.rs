@@ -9,6 +9,7 @@ use crate::selector::{self, Table};
 use crate::share::{self, Board, Queue};
 use crate::sys;
 use crate::udp::Udp;
+use crate::unqueued::Unqueued;
 use app::{Cycles, Listener, Service};
 use base::{Clock, Instant};
 use bpf::SelectorError;
@@ -95,6 +96,13 @@ impl Bound {
         match transport {
             Transport::Udp => Bound::Udp(Arc::new(socket)),
             Transport::Tcp => Bound::Tcp(Arc::new(TcpListener::from_std(socket.into()))),
+        }
+    }
+
+    fn datagrams(&self) -> Option<&Arc<Socket>> {
+        match self {
+            Bound::Udp(socket) => Some(socket),
+            Bound::Tcp(_) => None,
         }
     }
 }
@@ -208,10 +216,12 @@ impl Engine {
             }
         }
         let notes = self.balance();
+        let unqueued = Arc::new(Unqueued::new(self.sockets.iter().filter_map(Bound::datagrams)));
         let make = Arc::new(make);
         let stage = Arc::<Stage>::default();
         let clock = Clock::start();
-        let mut running = Running { stage: stage.clone(), threads: Vec::new(), addresses: self.addresses, notes };
+        let (threads, addresses) = (Vec::new(), self.addresses);
+        let mut running = Running { stage: stage.clone(), threads, addresses, notes, unqueued };
         for (n, mut thread) in self.threads.into_iter().enumerate() {
             let (make, stage, config) = (make.clone(), stage.clone(), self.config.clone());
             let (waker, counters, sharing) = (thread.waker.clone(), thread.counters.clone(), thread.sharing.clone());
@@ -326,6 +336,7 @@ pub struct Running {
     threads: Vec<Handle>,
     addresses: Vec<SocketAddr>,
     notes: Vec<String>,
+    unqueued: Arc<Unqueued>,
 }
 
 impl Running {
@@ -347,6 +358,11 @@ impl Running {
     /// What each thread does of its own work and of others'; nothing when there is one thread.
     pub fn sharing(&self) -> impl Iterator<Item = &Arc<Sharing>> {
         self.threads.iter().filter(|_| self.threads.len() > 1).map(|thread| &thread.sharing)
+    }
+
+    /// What the kernel has dropped in front of all threads.
+    pub fn unqueued(&self) -> &Arc<Unqueued> {
+        &self.unqueued
     }
 
     /// What was asked for and could not be had, and what is done instead, a line each.

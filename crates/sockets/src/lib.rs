@@ -26,6 +26,7 @@ mod sys;
 mod tcp;
 mod udp;
 mod unasked;
+mod unqueued;
 
 pub use config::{
     BATCH_DATAGRAMS, Balance, BindError, Config, Endpoint, Idle, MOST_GROUPS, Spread, Streams, Transport,
@@ -33,3 +34,4 @@ pub use config::{
 pub use counters::{Counters, Sharing};
 pub use engine::{Engine, Running};
 pub use sys::{set_busy_poll, set_epoll_busy_poll};
+pub use unqueued::Unqueued;

@@ -398,6 +398,11 @@ pub(crate) fn receive_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     words::<2>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map(|info| (info[0], info[1]))
 }
 
+/// Datagrams that the kernel has not queued at a socket since it was made, wrapping: SK_MEMINFO_DROPS.
+pub(crate) fn unqueued(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    words::<9>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map(|info| info[8])
+}
+
 /// Has the epoll instance `poll` tell of `source` under `token`, edge-triggered, and wake no more than needed of all that
 /// watch it. `mio` has no such interest.
 pub(crate) fn watch_exclusively(poll: BorrowedFd<'_>, source: BorrowedFd<'_>, token: u64) -> io::Result<()> {

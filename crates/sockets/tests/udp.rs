@@ -2,9 +2,11 @@
 
 mod common;
 
+use base::counter::Report;
 use common::{PATIENCE, Reverse, config, endpoint, start, total, until};
 use sockets::{BindError, Config, Engine, Idle, Transport};
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
 
 fn client(bind: &str, to: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(bind).unwrap();
@@ -126,6 +128,37 @@ fn busy_polling_is_had_or_its_capability_is_named() {
     }
     // what is off is no reason to complain
     assert!(Engine::bind(config("127.0.0.1:0", Transport::Udp)).unwrap().polls_in_epoll());
+}
+
+/// Answers nothing while the test holds the lock.
+struct Gated(Arc<Mutex<()>>);
+
+impl app::Service for Gated {
+    fn datagrams(&mut self, _: base::Instant, _: app::Listener, _: &mut [app::Datagram<'_>]) {
+        drop(self.0.lock());
+    }
+}
+
+#[test]
+fn what_the_kernel_has_no_room_for_is_counted() {
+    const SENT: u64 = 3_000;
+    let gate = Arc::new(Mutex::new(()));
+    let theirs = gate.clone();
+    let small = Config { receive_buffer_bytes: 1 << 16, ..config("127.0.0.1:0", Transport::Udp) };
+    let (running, address) = start(small, move |_| Gated(theirs.clone()));
+    let unqueued = || {
+        let mut count = None;
+        running.unqueued().report(&mut |figure| count = Some(figure.value));
+        count.unwrap()
+    };
+    let client = client("127.0.0.1:0", address);
+    let held = gate.lock().unwrap();
+    (0..SENT).for_each(|_| assert_eq!(client.send(&[7; 512]).unwrap(), 512));
+    let dropped = unqueued();
+    assert!(dropped > SENT / 2, "{dropped} dropped");
+    drop(held);
+    until("the rest", || total(&running, |c| c.received.get()) == SENT - dropped);
+    assert_eq!(unqueued(), dropped);
 }
 
 #[test]
