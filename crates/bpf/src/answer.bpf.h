@@ -239,21 +239,9 @@ INLINE int send_back(const struct answering *how) {
   return how->back ? bpf_redirect(how->back, 0) : XDP_TX;
 }
 
-// Answers the datagram whose network header is at `ip_at`: the verdict, or 0 when the frame is as it was and somebody else's.
-INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
-  __u32 zero = 0;
-  struct answering *how = bpf_map_lookup_elem(&answering, &zero);
-  struct question *question = bpf_map_lookup_elem(&questions, &zero);
-  if (!how || !question)
-    return 0;
-  struct place place = {.ip = ip_at, .v6 = v6};
-  struct answer_key key = {.generation = how->generation};
-  if (!key.generation)
-    return 0;
-  int type = read_datagram(ctx, how, &place, question);
-  if (type < 0)
-    return 0;
-  forget(&place, question);
+// Answers a question of this type that was read: the verdict, or 0 when the frame is as it was and somebody else's.
+INLINE int answer_question(struct xdp_md *ctx, const struct answering *how, struct question *question, struct place *place,
+                           struct answer_key key, int type) {
   key.name = fold_name(question, how->seed);
   key.type = bpf_htons(type);
   const struct short_answer *found = 0;
@@ -272,30 +260,53 @@ INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
     found = find_above(how, question, &key);
     if (!found)
       return 0;
-    place.below_bytes = place.name_bytes - question->held_bytes;
-    place.absent = (found->head.flags & ABSENT) != 0;
+    place->below_bytes = place->name_bytes - question->held_bytes;
+    place->absent = (found->head.flags & ABSENT) != 0;
   }
   struct cut cut = {};
   int verdict;
   if (found->head.flags & LONG) {
     const struct long_answer *all = bpf_map_lookup_elem(&long_answers, &key);
     if (!all || !same_name(question, &all->head, all->name, LONG_NAME_WORDS) ||
-        !choose(&place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_admitted(ctx, how, &place, question, key.name))
+        !choose(place, &all->head, all->cuts, LONG_CUTS, &cut) || !is_admitted(ctx, how, place, question, key.name))
       return 0;
-    verdict = reply(ctx, &place, question, &cut, all->body, LONG_BODY_BYTES);
+    verdict = reply(ctx, place, question, &cut, all->body, LONG_BODY_BYTES);
     if (verdict != XDP_TX)
       return verdict;
-    count_answer(&place, &all->head, &cut, type);
+    count_answer(place, &all->head, &cut, type);
     sample(how, question, found->seat);
     return send_back(how);
   }
   if (!same_name(question, &found->head, found->name, SHORT_NAME_WORDS) ||
-      !choose(&place, &found->head, found->cuts, 1, &cut) || !is_admitted(ctx, how, &place, question, key.name))
+      !choose(place, &found->head, found->cuts, 1, &cut) || !is_admitted(ctx, how, place, question, key.name))
     return 0;
-  verdict = reply(ctx, &place, question, &cut, found->body, SHORT_BODY_BYTES);
+  verdict = reply(ctx, place, question, &cut, found->body, SHORT_BODY_BYTES);
   if (verdict != XDP_TX)
     return verdict;
-  count_answer(&place, &found->head, &cut, type);
+  count_answer(place, &found->head, &cut, type);
   sample(how, question, found->seat);
   return send_back(how);
+}
+
+// Answers the datagram whose network header is at `ip_at`: as answer_question().
+INLINE int answer(struct xdp_md *ctx, __u32 ip_at, int v6) {
+  __u32 zero = 0;
+  struct answering *how = bpf_map_lookup_elem(&answering, &zero);
+  struct question *question = bpf_map_lookup_elem(&questions, &zero);
+  if (!how || !question)
+    return 0;
+  struct place place = {.ip = ip_at, .v6 = v6};
+  struct answer_key key = {.generation = how->generation};
+  if (!key.generation)
+    return 0;
+  int type = read_datagram(ctx, how, &place, question), verdict = 0;
+  if (type == UNSOUND)
+    return 0;
+  if (type != UNSUITED) {
+    forget(&place, question);
+    verdict = answer_question(ctx, how, question, &place, key, type);
+  }
+  if (!verdict)
+    add_one(&counters, ANSWER_LEFT);
+  return verdict;
 }

@@ -1,5 +1,9 @@
 // Reading a question: it is copied out of the packet, its checksum verified, its name folded to lower case and hashed.
 
+// Why there is no type. UNSOUND: the datagram is not to be answered, or too short or long for a question that is. UNSUITED: all its octets
+// were read, and it is for the socket.
+enum { UNSOUND = -1, UNSUITED = -2 };
+
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
 INLINE void add_one(void *map, __u32 at) {
@@ -95,20 +99,29 @@ INLINE __u32 sum_opt(__u32 edns_bytes) {
   return fold((__u64)bpf_htons(41 << 8 | edns_bytes >> 8) + bpf_htons((edns_bytes & 0xff) << 8));
 }
 
-// Whether a sender can be answered at all: what the stack would drop is left to it, to be counted.
+// Whether the sender's hardware address is not the receiver's.
+INLINE int is_other(const struct ethhdr *ethernet) {
+  int same = 1;
+  for (int n = 0; n < 6; n++)
+    same &= ethernet->h_dest[n] == ethernet->h_source[n];
+  return !same;
+}
+
+// Whether a packet can be answered at all: what the stack would drop for its ends is left to it, to be counted. Only that a sender has
+// another address of ours is not looked for here.
 INLINE int is_sound(const struct ethhdr *ethernet, const void *ip, int v6) {
-  if ((ethernet->h_dest[0] | ethernet->h_source[0]) & 1)
+  if ((ethernet->h_dest[0] | ethernet->h_source[0]) & 1 || !is_other(ethernet))
     return 0;
   const __u32 *words = ip;
   if (!v6) {
     __u8 first = ((const __u8 *)ip)[12];
-    return first != 0 && first != 127 && first < 224 && words[3] != words[4];
+    return first != 0 && first != 127 && first < 224 && words[3] != words[4] && ((const __u8 *)ip)[16] != 127;
   }
   const __u32 *from = words + 2, *to = words + 6;
   if (from[0] == to[0] && from[1] == to[1] && from[2] == to[2] && from[3] == to[3])
     return 0;
   // groups; unspecified, loopback and mapped IPv4, which are below ::1:0:0:0
-  return *(const __u8 *)from != 0xff && (from[0] | from[1]);
+  return *(const __u8 *)from != 0xff && (from[0] | from[1]) && (to[0] | to[1]);
 }
 
 // Whether this is an OPT record at the root, of version 0, without flags and options.
@@ -126,18 +139,17 @@ INLINE void forget(struct place *place, struct question *question) {
   place->v6 = v6;
 }
 
-// Reads the message's head and its end, and says so in `place`; gives the question's type, or -1 when it is not one that is
-// answered here.
+// Reads the message's head and its end, and says so in `place`; gives the question's type, or UNSUITED.
 INLINE int read_message(struct xdp_md *ctx, const struct answering *how, struct place *place, struct question *question,
                         __u64 sum) {
   const __u8 *message = (const __u8 *)question->words + 4;
   __u32 bytes = *(volatile __u16 *)&question->bytes;
   if (bytes < HEADER_BYTES + 1 + FIXED_BYTES || bytes > MESSAGE_BYTES)
-    return -1;
+    return UNSUITED;
   const __u16 *header = (const __u16 *)message;
   // a question with opcode QUERY; the other flags mean nothing
   if (message[2] & 0xf8 || header[2] != bpf_htons(1) || header[3] | header[4] || header[5] & ~bpf_htons(1))
-    return -1;
+    return UNSUITED;
   __u32 opt_bytes = 0, offered_bytes = 0, opt_sum = 0, answer_opt_bytes = 0;
   if (header[5]) {
     const __u8 *opt = message + bytes - OPT_BYTES;
@@ -149,7 +161,7 @@ INLINE int read_message(struct xdp_md *ctx, const struct answering *how, struct 
       // once, since it may change
       __u8 cookies = *(volatile __u8 *)&how->cookies;
       if (cookies == COOKIES_LEFT || !read_cookie(ctx, &question->cookie, place->message + bytes))
-        return -1;
+        return UNSUITED;
       opt_bytes = question->cookie.opt_bytes;
       offered_bytes = question->cookie.edns_bytes;
       // from an even place
@@ -162,7 +174,7 @@ INLINE int read_message(struct xdp_md *ctx, const struct answering *how, struct 
   __u32 name_bytes = bytes - (HEADER_BYTES + FIXED_BYTES + opt_bytes);
   OPAQUE(name_bytes);
   if (name_bytes < 1 || name_bytes > NAME_BYTES)
-    return -1;
+    return UNSUITED;
   OPAQUE(name_bytes);
   name_bytes &= NAME_BYTES; // for the verifier of 6.1
   place->opt_bytes = answer_opt_bytes;
@@ -180,11 +192,11 @@ INLINE int read_message(struct xdp_md *ctx, const struct answering *how, struct 
   __u32 type = fixed[0] << 8 | fixed[1];
   // class IN, no transfer
   if (fixed[2] || fixed[3] != 1 || type == TYPE_AXFR || type == TYPE_IXFR)
-    return -1;
+    return UNSUITED;
   return type;
 }
 
-// Reads the datagram; gives the question's type, or -1 when it is not one that is answered here.
+// Reads the datagram; gives the question's type, or UNSOUND or UNSUITED.
 INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct place *place,
                          struct question *question) {
   void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -192,15 +204,15 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   int v6 = place->v6;
   const __u16 *udp = (void *)words + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
   if ((void *)(udp + 4) > end || !is_sound(data, words, v6) || !udp[0])
-    return -1;
+    return UNSOUND;
   __u32 udp_bytes = bpf_ntohs(udp[2]);
   if (v6) {
     if (*(__u8 *)words >> 4 != 6 || ((const __u16 *)words)[2] != udp[2])
-      return -1;
+      return UNSOUND;
   } else {
     if (bpf_ntohs(((const __u16 *)words)[1]) != udp_bytes + sizeof(struct iphdr) ||
         fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]) != 0xffff)
-      return -1;
+      return UNSOUND;
   }
   __u64 pseudo = sum_ends(words, v6) + udp[2];
   __u64 around = pseudo + udp[0] + udp[1] + udp[2] + udp[3];
@@ -213,7 +225,7 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   __u32 bytes = udp_bytes - 8;
   OPAQUE(bytes);
   if (bytes < HEADER_BYTES + 1 + FIXED_BYTES || bytes > MESSAGE_BYTES)
-    return -1;
+    return UNSOUND;
   // made smaller than it can be, since the verifier of 6.1 forgets what a number was compared with when it lay on the stack
   OPAQUE(bytes);
   bytes = ((bytes - 1) & (MESSAGE_ROOM - 1)) + 1;
@@ -221,7 +233,7 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   __u8 *message = (__u8 *)question->words + 4;
   // fails when the datagram is longer than the frame
   if (bpf_xdp_load_bytes(ctx, place->message, message, bytes))
-    return -1;
+    return UNSOUND;
   for (int n = 0; n < 8; n++)
     message[bytes + n] = 0;
   __u64 sum = 0;
@@ -233,14 +245,14 @@ INLINE int read_datagram(struct xdp_md *ctx, const struct answering *how, struct
   }
   // none is an error over IPv6 (RFC 8200 8.1)
   if (!check && v6)
-    return -1;
+    return UNSOUND;
   // The pseudo-header's sum alone is one that was left to a device. In the kernel's receive path the frame still says so, and
   // what is sent would get another sum over its own.
   if (check && check == fold(pseudo)) {
     if (!how->partial)
-      return -1;
+      return UNSOUND;
   } else if (check && fold(sum + around) != 0xffff) {
-    return -1;
+    return UNSOUND;
   }
   return read_message(ctx, how, place, question, sum);
 }

@@ -202,7 +202,6 @@ INLINE int take_datagram(struct xdp_md *ctx, int family, const void *from, int s
     int action = answer(ctx, ip_at, family == 6);
     if (action)
       return action == XDP_DROP ? verdict(ANSWER_DROPPED, action) : action;
-    add_one(&counters, ANSWER_LEFT);
   }
   return take(ctx);
 }
@@ -370,6 +369,8 @@ INLINE int steer_frame(struct xdp_md *ctx, int answers) {
     __be16 *tag = at;
     if ((void *)(tag + 2) > end)
       return pass(PASSED_SHORT);
+    // the stack keeps a customer's tag, and drops a frame with a provider's
+    answers = answers && protocol == bpf_htons(ETH_P_8021Q);
     protocol = tag[1];
     ip_at += 4;
     at = tag + 2;

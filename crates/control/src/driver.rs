@@ -21,7 +21,7 @@ mod worth;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use base::{Clock, Counter};
-use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Hold, Name, Put, Size, Which};
+use bpf::steering::{Answer, Answers, AnswersConfig, Baking, Below, Cut, Fill, Given, Name, Put, Size, Which};
 use choice::Choice;
 use dns::fixed::{self, Counted, Elsewhere, Fixed, For, NameId};
 use dns::hot::Exchange;
@@ -154,7 +154,7 @@ impl Driver {
     /// Has the programs answer nothing; when this has returned, no answer of theirs leaves, and none is put in.
     ///
     /// # Errors
-    /// The kernel's, in one line.
+    /// The kernel's, in one line. Those that were stopped stay so; the others go on with the answers that they have.
     pub(crate) fn stop(&self) -> Result<(), String> {
         *self.lock() = None;
         self.counters.names.set(0);
@@ -204,7 +204,7 @@ impl Driver {
         let _alone = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let tables = self.tables.current();
         for Interface { answers, counted, .. } in &self.interfaces {
-            if let Some(now) = answers.answered() {
+            if let Some(now) = answers.answered(tables.zone_numbers()) {
                 let bpf::steering::Answered { families, truncated, cookies_valid, types, zones } = now;
                 counted.count(&tables, Counted { families, truncated, cookies_valid, types, zones });
             }
@@ -257,7 +257,13 @@ impl Prepared {
         let Prepared { driver, fills, choice, complete, whole, .. } = self;
         let started =
             |fill: Fill| fill.start(!complete, whole).map_err(|error| format!("the driver does not answer: {error}"));
-        let given: Vec<Given> = fills.into_iter().map(started).collect::<Result<_, _>>()?;
+        let given: Result<Vec<Given>, String> = fills.into_iter().map(started).collect();
+        // what is known of the old tables says nothing of these
+        driver.release();
+        let given = given.inspect_err(|_| {
+            // the error is already known, and nobody would choose and weigh for those that answer
+            let _ = driver.stop();
+        })?;
         driver.counters.names.set(choice.len() as u64);
         *driver.lock() = Some(Hot::new(given, choice, complete, driver.tables.version()));
         driver.begun.notify_all();
@@ -349,10 +355,10 @@ impl Report for Driver {
             counted.stats().report(show);
             let active = Figure {
                 name: "dns_driver_active",
-                help: "whether the driver answers: what it sends is taken, and it is worth it",
+                help: "whether the driver answers: it has answers, what it sends is taken, and it is worth it",
                 gauge: true,
                 labels: &[("interface", name.as_str())],
-                value: u64::from(!answers.is_held(Hold::Untaken) && !answers.is_held(Hold::Unrewarding)),
+                value: u64::from(answers.is_answering()),
             };
             show(active);
             let Size { short, long } = answers.entries();

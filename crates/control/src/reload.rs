@@ -254,7 +254,8 @@ impl Loader {
         };
         if secrets.is_some() {
             // before anything is replaced, since it may fail
-            self.driver.as_ref().map_or(Ok(()), |driver| driver.stop_cookies()).map_err(|why| vec![why])?;
+            let stopped = self.driver.as_ref().map_or(Ok(()), |driver| driver.stop_cookies());
+            stopped.inspect_err(|_| self.start_cookies()).map_err(|why| vec![why])?;
         }
         let replaced = zones.map_or(Ok(()), |(tables, prints)| self.replace_zones(tables, prints));
         match secrets {
@@ -299,7 +300,7 @@ impl Loader {
     /// The driver answers from the old zones until it is stopped and from the new ones when nobody answers from the old any more.
     ///
     /// # Errors
-    /// The driver goes on with the old zones, so everybody does.
+    /// The driver cannot be stopped, so everybody goes on with the old zones.
     fn replace_zones(&mut self, tables: Tables, prints: Prints) -> Result<(), String> {
         let Some(zones) = &mut self.zones else { return Ok(()) };
         let prepared = self.driver.as_ref().map(|driver| driver.prepare(&tables));

@@ -353,7 +353,8 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     let watched = plan.exchanges().to_vec();
     let cookies = plan.cookies().cloned().zip(running.clock());
     let driver = driver.and_then(|(dns, tables)| {
-        let weighed = dns.tier == Tier::Auto;
+        // one that is held has its share of a rate all the same
+        let weighed = dns.tier == Tier::Auto && dns.rrl_rate.is_none();
         Driver::new(programs, dns.edns_size, tables, cookies, watched, plan.seed(), weighed)
     });
     if let (Some(driver), Some(tables)) = (&driver, &published.tables) {

@@ -487,9 +487,7 @@ impl Plan {
     pub(crate) fn behind_driver(mut self, threads: usize) -> Plan {
         self.exchanges = (0..threads).map(|_| Arc::default()).collect();
         if let Some(rrl) = self.dns.as_mut().and_then(|dns| dns.rrl.as_mut()) {
-            for rate in [&mut rrl.responses_per_second, &mut rrl.referrals_per_second, &mut rrl.nodata_per_second] {
-                *rate -= driver_share(*rate);
-            }
+            give_share(rrl);
         }
         self
     }
@@ -662,10 +660,36 @@ impl Maker {
     }
 }
 
+/// Leaves the driver its share of the rates of what it answers.
+fn give_share(rrl: &mut dns::rrl::Config) {
+    for rate in [
+        &mut rrl.responses_per_second,
+        &mut rrl.referrals_per_second,
+        &mut rrl.nodata_per_second,
+        &mut rrl.nxdomains_per_second,
+    ] {
+        *rate -= driver_share(*rate);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use app::Ecn;
+
+    #[test]
+    fn the_driver_has_its_share_of_each_rate_that_it_answers_under() {
+        let all = dns::rrl::Config::default();
+        let mut rest = all.clone();
+        give_share(&mut rest);
+        let rates = |of: &dns::rrl::Config| {
+            [of.responses_per_second, of.referrals_per_second, of.nodata_per_second, of.nxdomains_per_second]
+        };
+        assert!(rates(&all).iter().all(|rate| *rate > 1));
+        assert_eq!(rates(&rest), rates(&all).map(|rate| rate - driver_share(rate)));
+        // errors are never the driver's
+        assert_eq!(rest.errors_per_second, all.errors_per_second);
+    }
 
     /// An engine that takes everything and remembers the cookie.
     struct Taker(Option<u64>);

@@ -197,6 +197,11 @@ impl Tables {
         self.fixed_of(self.resolve_name(&key, wire, 0, wire.len(), rtype), wire.len(), wire.len(), udp_bytes)
     }
 
+    /// [`Answer::zone`] is below this.
+    pub fn zone_numbers(&self) -> u32 {
+        self.counted.bound()
+    }
+
     /// For a name of `name_bytes`; where names up to `longest` octets are answered alike, for all of them.
     fn fixed_of(&self, outcome: Outcome, name_bytes: usize, longest: usize, udp_bytes: u16) -> Option<Answer> {
         let Outcome::Block { unit, delta, rcode, zone, .. } = outcome else { return None };
@@ -267,7 +272,7 @@ impl Elsewhere {
 
     /// Takes what was counted since the last time. `tables` are those that were answered from: before they go this is called
     /// once more, when no answer of theirs leaves any longer.
-    pub fn count(&self, tables: &Tables, now: Counted) {
+    pub fn count(&self, tables: &Tables, mut now: Counted) {
         // a panic in between leaves counts out and nothing broken
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         let since = |now: u64, before: Option<&u64>| now.wrapping_sub(before.copied().unwrap_or(0));
@@ -291,6 +296,8 @@ impl Elsewhere {
                 }
             }
         }
+        // zones that these tables do not have may have counts of earlier ones
+        now.zones.extend_from_slice(before.zones.get(now.zones.len()..).unwrap_or_default());
         *before = now;
     }
 }

@@ -9,7 +9,7 @@
 //! is whose depends on a secret seed.
 //!
 //! Sampled is one of [`ANSWERS_A_SAMPLE`] answers on average, at random, so that no pattern of questions hides a name; the steps
-//! follow from the seed. Counted are answers over datagrams that the driver could have given: to a plain question for a name that
+//! follow from the seed. Counted are answers over datagrams that the driver could have given: to a plain question, or one with a cookie, for a name that
 //! exists, or for one below a cut, which counts for the cut, without DO, not for ANY, and not truncated, which answers beyond a rate
 //! are.
 //!
@@ -193,7 +193,11 @@ impl Tables {
     fn answered_plainly(&self, ask: &Ask, key: &Key, message: &[u8]) -> Option<NameId> {
         const TRUNCATED: u8 = 2;
         let dnssec_ok = ask.edns.is_some_and(|edns| edns.dnssec_ok);
-        if !ask.plain || dnssec_ok || ask.qtype == Rtype::ANY.0 || message[2] & TRUNCATED != 0 {
+        if !(ask.plain || ask.is_plain_but_for_a_cookie())
+            || dnssec_ok
+            || ask.qtype == Rtype::ANY.0
+            || message[2] & TRUNCATED != 0
+        {
             return None;
         }
         let found = self.find(key, message, NAME_AT, usize::from(ask.name_bytes));

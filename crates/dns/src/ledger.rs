@@ -133,6 +133,11 @@ impl Lease {
         &self.ledger
     }
 
+    /// All of them are below this.
+    pub(crate) fn bound(&self) -> u32 {
+        self.slots.iter().max().map_or(0, |slot| slot + 1)
+    }
+
     /// The slot of the zone at `index` of its table.
     #[inline(always)]
     pub(crate) fn slot(&self, index: u32) -> Option<u32> {

@@ -67,6 +67,16 @@ pub(crate) struct Edns {
     /// where the cookie option's octets stand in the message, and how many they are; 0 for none
     pub(crate) cookie_at: u16,
     pub(crate) cookie_bytes: u8,
+    /// it is the only option, and a client's cookie alone or with one of ours (RFC 9018 section 4)
+    pub(crate) cookie_alone: bool,
+}
+
+impl Ask {
+    /// As [`Ask::plain`], with a cookie.
+    pub(crate) fn is_plain_but_for_a_cookie(&self) -> bool {
+        let suits = self.qclass == 1 && self.qtype != IXFR && self.qtype != AXFR && self.name_bytes == self.sent_bytes;
+        suits && self.edns.is_some_and(|edns| edns.version == 0 && edns.cookie_alone)
+    }
 }
 
 #[inline(always)]
@@ -208,6 +218,7 @@ fn opt(message: &[u8], at: usize) -> Option<Edns> {
 }
 
 fn options(message: &[u8], mut at: usize, edns: &mut Edns) -> Option<()> {
+    let first = at + 4;
     while at < message.len() {
         let head = message.get(at..at + 4)?;
         let (code, len) = (u16_at(head, 0), usize::from(u16_at(head, 2)));
@@ -225,6 +236,7 @@ fn options(message: &[u8], mut at: usize, edns: &mut Edns) -> Option<()> {
                 }
                 edns.cookie_at = at as u16;
                 edns.cookie_bytes = len as u8;
+                edns.cookie_alone = at == first && at + len == message.len() && matches!(len, 8 | 24);
             }
             // unknown options are ignored (RFC 6891 section 6.1.2); a second cookie, too (RFC 7873 section 5.2)
             _ => {}

@@ -49,13 +49,15 @@ pub(crate) struct Peer {
     monitor: Monitor,
     /// as the program was told; None before that
     takes: Option<bool>,
+    /// it is to be asked
+    due: bool,
 }
 
 impl Peer {
     /// None where nothing depends on it, or the kernel does not tell.
     pub(crate) fn watch(interface: u32, answers: Option<Answers>) -> io::Result<Option<Peer>> {
         let Some(answers) = answers.filter(Peer::is_asked_for) else { return Ok(None) };
-        let with = |monitor| Peer { interface, answers, monitor, takes: None };
+        let with = |monitor| Peer { interface, answers, monitor, takes: None, due: true };
         Ok(Monitor::open()?.map(with))
     }
 
@@ -71,24 +73,23 @@ impl Peer {
 
     /// Has the program answer while the peer takes answers. Whether it does, when that is new.
     pub(crate) fn look(&mut self) -> io::Result<Option<bool>> {
-        if !self.monitor.has_changed()? && self.takes.is_some() {
+        let heard = self.monitor.has_changed();
+        // what was heard is not told again, whatever fails from here on
+        self.due |= !matches!(heard, Ok(false));
+        heard?;
+        if !self.due {
             return Ok(None);
         }
         let takes = match Features::of(self.interface) {
             Ok(features) => features.is_some_and(Features::sends),
             // the interface is gone
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => false,
-            Err(error) => {
-                // what was heard is not told again
-                self.takes = None;
-                return Err(error);
-            }
+            Err(error) => return Err(error),
         };
-        if self.takes == Some(takes) {
-            return Ok(None);
+        if self.takes != Some(takes) {
+            self.answers.hold(Hold::Untaken, !takes).map_err(|error| io::Error::other(error.to_string()))?;
         }
-        self.answers.hold(Hold::Untaken, !takes).map_err(|error| io::Error::other(error.to_string()))?;
-        self.takes = Some(takes);
-        Ok(Some(takes))
+        self.due = false;
+        Ok((self.takes.replace(takes) != Some(takes)).then_some(takes))
     }
 }

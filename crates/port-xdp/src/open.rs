@@ -478,8 +478,9 @@ fn is_virtual(device: &Device, mode: Mode) -> bool {
     device.is_virtual_link() || mode == Mode::Generic
 }
 
-/// How long a program of our own may take to go.
+/// How long a program of our own may take to go, and how long the kernel may take to free a queue.
 const OWN_PROGRAM_GOES: Duration = Duration::from_secs(1);
+const QUEUE_GOES: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Sockets, each with its share of the frames, not yet ports.
@@ -506,7 +507,7 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
             if maps.answers.is_some() && config.answering == Answering::WhereTaken =>
         {
             warnings.push(format!(
-                "{}: our stack answers all, since this kernel refuses the program that answers in the driver ({error}); please report it",
+                "{}: our stack answers all, since this kernel refuses the program that answers in the driver, or the memory for it: {error}",
                 device.name
             ));
             load(device.index, attach, &Config { answers: None, ..maps })
@@ -546,9 +547,20 @@ fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steer
     Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
 }
 
+/// A socket of a queue, which the kernel frees a while after the socket before was closed, as that of a server that has just ended.
 fn bind(memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
-    let fd = socket::open().map_err(|why| Refused { step: Step::Open, why })?;
-    Socket::bind(fd, memory, sizes, to)
+    let until = Instant::now() + QUEUE_GOES;
+    loop {
+        let fd = socket::open().map_err(|why| Refused { step: Step::Open, why })?;
+        match Socket::bind(fd, memory, sizes, to) {
+            Err(refused) if is_taken(&refused) && Instant::now() < until => std::thread::sleep(RETRY),
+            outcome => return outcome,
+        }
+    }
+}
+
+fn is_taken(refused: &Refused) -> bool {
+    refused.step == Step::Bind && refused.why.raw_os_error() == Some(libc::EBUSY)
 }
 
 /// The kernel does not know what was asked of it.

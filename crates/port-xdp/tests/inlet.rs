@@ -63,7 +63,7 @@ fn another_thread_answers_for_one_that_does_not_run() {
         }
         assert_eq!(client.join().unwrap(), 100, "round {round}");
         // a socket made anew is not watched until that is asked for again
-        ports[0].rebuild().unwrap();
+        common::rebuild(&mut ports[0]).unwrap();
         inlet.watch(watch.as_fd(), true);
     }
     inlet.watch(watch.as_fd(), false);
@@ -73,7 +73,7 @@ fn another_thread_answers_for_one_that_does_not_run() {
     eventually("no answer", || help(&mut ports[1], &*inlet, &mut Burst::new()) == 1);
     assert_eq!(client.join().unwrap(), 1);
     // every frame is home again, whoever's it was, but for those that the device has to fill
-    ports[0].rebuild().unwrap();
+    common::rebuild(&mut ports[0]).unwrap();
     eventually("frames are missing", || {
         for port in &mut ports {
             port.flush();

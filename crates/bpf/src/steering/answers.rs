@@ -261,7 +261,7 @@ pub struct Answered {
 pub struct Shares {
     /// it answered
     pub answered: u64,
-    /// it left to the socket, held or not
+    /// it read and left to the socket
     pub left: u64,
 }
 
@@ -276,7 +276,17 @@ pub enum Hold {
 
 /// The answers of one interface's program, to be shared with who fills them in.
 #[derive(Clone)]
-pub struct Answers(Arc<Mutex<Maps>>);
+pub struct Answers {
+    maps: Arc<Mutex<Maps>>,
+    tallies: Arc<Tallies>,
+}
+
+/// What the program counts; who reads it waits for nobody who changes what is answered.
+struct Tallies {
+    asked: PerCpuArray<MapData, u64>,
+    zones: PerCpuArray<MapData, u64>,
+    counts: Arc<Counts>,
+}
 
 struct Maps {
     config: AnswersConfig,
@@ -288,14 +298,11 @@ struct Maps {
     barrier: ArrayOfMaps<MapData, Array<MapData, u32>>,
     /// what stands in the barrier's slot
     token: Array<MapData, u32>,
-    asked: PerCpuArray<MapData, u64>,
-    zones: PerCpuArray<MapData, u64>,
     heats: Array<MapData, [u32; HEATS_A_PAGE]>,
     absence: Array<MapData, [u8; ABSENCE_BYTES]>,
     filters: Array<MapData, filter::Page>,
     /// what the program was told there
     filtered: Vec<filter::Page>,
-    counts: Arc<Counts>,
     /// what the program is to be told
     told: Told,
     /// by [`Hold`]: it is told to answer nothing all the same
@@ -363,13 +370,10 @@ impl Answers {
             secret: map(program, "cookie_secret")?,
             barrier: map(program, "barrier")?,
             token,
-            asked: map(program, "asked")?,
-            zones: map(program, "zone_answers")?,
             heats: map(program, "heats")?,
             absence: map(program, "absences")?,
             filters: map(program, "filters")?,
             filtered: vec![[0; filter::WORDS]; config.filter_pages() as usize],
-            counts,
             told: Told { generation: 0, sampled: false, cookies },
             held: [false; 2],
             clock_ahead_ns: cookies::clock_ahead_ns(),
@@ -377,7 +381,8 @@ impl Answers {
             current: None,
         };
         maps.tell()?;
-        Ok(Answers(Arc::new(Mutex::new(maps))))
+        let tallies = Tallies { asked: map(program, "asked")?, zones: map(program, "zone_answers")?, counts };
+        Ok(Answers { maps: Arc::new(Mutex::new(maps)), tallies: Arc::new(tallies) })
     }
 
     /// How the program answers.
@@ -387,7 +392,7 @@ impl Answers {
 
     fn lock(&self) -> MutexGuard<'_, Maps> {
         // an entry of no generation is never answered from
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a generation. Until it is put in force the program goes on as before.
@@ -407,10 +412,10 @@ impl Answers {
         let mut maps = self.lock();
         maps.tell_of_answers(0, false)?;
         maps.wait()?;
-        match maps.current.take() {
-            Some(old) => maps.remove(&old),
-            None => Ok(()),
+        if let Some(old) = maps.current.take() {
+            maps.remove(&old);
         }
+        Ok(())
     }
 
     /// Has the program answer nothing for as long as it is held for any reason; everything goes on to the sockets. What is put in,
@@ -420,8 +425,13 @@ impl Answers {
     /// The kernel's.
     pub fn hold(&self, why: Hold, held: bool) -> Result<(), SteeringError> {
         let mut maps = self.lock();
-        maps.held[why as usize] = held;
-        maps.tell()
+        let before = std::mem::replace(&mut maps.held[why as usize], held);
+        maps.tell().inspect_err(|_| maps.held[why as usize] = before)
+    }
+
+    /// Whether it answers at all: there is a generation in force, and nothing holds it.
+    pub fn is_answering(&self) -> bool {
+        self.lock().answers_from() != 0
     }
 
     /// Whether it is held for this reason.
@@ -431,27 +441,27 @@ impl Answers {
 
     /// What it answers and what not; None when the kernel refuses to say.
     pub fn shares(&self) -> Option<Shares> {
-        let maps = self.lock();
-        let counted = |metric, label| maps.counts.get(metric, label);
+        let counted = |metric, label| self.tallies.counts.get(metric, label);
         let answered = counted("steering_answered_total", "4")?.wrapping_add(counted("steering_answered_total", "6")?);
         Some(Shares { answered, left: counted("steering_left_total", "")? })
     }
 
-    /// What was answered since the program was loaded; None when the kernel refuses to say.
-    pub fn answered(&self) -> Option<Answered> {
-        let maps = self.lock();
-        let counted = |label| maps.counts.get("steering_answered_total", label);
+    /// What was answered since the program was loaded, of zones those with numbers below `zones`: each is two system calls. None when
+    /// the kernel refuses to say.
+    pub fn answered(&self, zones: u32) -> Option<Answered> {
+        let Tallies { asked, zones: of_zones, counts } = &*self.tallies;
+        let counted = |label| counts.get("steering_answered_total", label);
         let sum = |map: &PerCpuArray<MapData, u64>, at: u32| {
             let values = map.get(&at, 0).ok()?;
             Some(values.iter().fold(0u64, |sum, n| sum.wrapping_add(*n)))
         };
-        let types = (0..TYPES as u32).map(|at| sum(&maps.asked, at)).collect::<Option<_>>()?;
-        // what is beyond the greatest number in use is zero
-        let zones = (0..maps.config.zones).map(|at| Some([sum(&maps.zones, 2 * at)?, sum(&maps.zones, 2 * at + 1)?]));
+        let types = (0..TYPES as u32).map(|at| sum(asked, at)).collect::<Option<_>>()?;
+        let most = zones.min(self.lock().config.zones);
+        let zones = (0..most).map(|at| Some([sum(of_zones, 2 * at)?, sum(of_zones, 2 * at + 1)?]));
         Some(Answered {
             families: [counted("4")?, counted("6")?],
-            truncated: maps.counts.get("steering_answered_truncated_total", "")?,
-            cookies_valid: maps.counts.get("steering_cookies_valid_total", "")?,
+            truncated: counts.get("steering_answered_truncated_total", "")?,
+            cookies_valid: counts.get("steering_cookies_valid_total", "")?,
             types,
             zones: zones.collect::<Option<_>>()?,
         })
@@ -469,9 +479,13 @@ impl Maps {
         self.tell()
     }
 
+    /// The generation that the program is told; 0: none.
+    fn answers_from(&self) -> u32 {
+        if self.held.contains(&true) { 0 } else { self.told.generation }
+    }
+
     fn tell(&mut self) -> Result<(), SteeringError> {
-        let generation = if self.held.contains(&true) { 0 } else { self.told.generation };
-        let bytes = self.config.bytes(self.queues, Told { generation, ..self.told });
+        let bytes = self.config.bytes(self.queues, Told { generation: self.answers_from(), ..self.told });
         self.answering.set(0, bytes, 0).map_err(|e| other("changing what is answered", &e))
     }
 
@@ -487,9 +501,14 @@ impl Maps {
         self.absence.set(0, bytes, 0).map_err(|e| other("telling the program what names have entries", &e))
     }
 
-    fn remove(&mut self, old: &Generation) -> Result<(), SteeringError> {
-        let entries = old.names.iter().flat_map(|(hash, held)| held.entries.iter().map(|entry| (*hash, *entry)));
-        entries.into_iter().try_for_each(|(hash, entry)| self.remove_entry(old.number, hash, entry))
+    /// Removes what nobody is answered from any more.
+    fn remove(&mut self, old: &Generation) {
+        for (hash, held) in &old.names {
+            for entry in &held.entries {
+                // one that stays takes room, and harms nobody
+                let _ = self.remove_entry(old.number, *hash, *entry);
+            }
+        }
     }
 
     fn remove_entry(&mut self, generation: u32, hash: u64, entry: Entry) -> Result<(), SteeringError> {
@@ -614,7 +633,7 @@ impl Fill {
         maps.wait()?;
         maps.tell_of_answers(number, sampled)?;
         if let Some(old) = maps.current.replace(std::mem::take(&mut self.generation)) {
-            maps.remove(&old)?;
+            maps.remove(&old);
         }
         drop(maps);
         Ok(Given::new(answers, number))
@@ -626,8 +645,7 @@ impl Drop for Fill {
     fn drop(&mut self) {
         let generation = std::mem::take(&mut self.generation);
         if generation.number != 0 {
-            // an entry that stays takes room and is never answered from
-            let _ = self.answers.lock().remove(&generation);
+            self.answers.lock().remove(&generation);
         }
     }
 }

@@ -50,7 +50,7 @@ impl Report for Counts {
                 "steering_rate_reached_total" => {
                     "questions left to the socket, since the steering program's rate was reached"
                 }
-                "steering_left_total" => "questions that the steering program did not answer and left to the socket",
+                "steering_left_total" => "questions that the steering program read and left to the socket",
                 "steering_answered_truncated_total" => "answers of the steering program with TC set",
                 "steering_cookies_valid_total" => {
                     "questions with a valid server cookie that the steering program answered"

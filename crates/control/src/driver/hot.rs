@@ -8,9 +8,9 @@
 //! their generation. The programs refuse it for any other.
 
 use super::choice::{Change, Choice};
-use super::worth::{Found, Worth};
+use super::worth::Worth;
 use super::{Driver, Entries, Interface};
-use bpf::steering::{Given, Hold, Name, Put};
+use bpf::steering::{Given, Name, Put};
 use dns::Tables;
 use dns::fixed::{Fixed, NameId};
 use dns::hot::Sketch;
@@ -40,13 +40,16 @@ pub(super) struct Hot {
     counted: Vec<Vec<u32>>,
     /// goes round: full from one thread, and empty to the next
     sketch: Option<Box<Sketch>>,
+    /// of the interfaces' programs
+    worth: Vec<Worth>,
 }
 
 impl Hot {
     pub(super) fn new(given: Vec<Given>, choice: Choice, complete: bool, version: u64) -> Hot {
         // counters go on from whatever they were at
         let counted = given.iter().map(|given| given.heats().unwrap_or_default()).collect();
-        Hot { given, choice, complete, version, counted, sketch: None }
+        let worth = given.iter().map(|_| Worth::default()).collect();
+        Hot { given, choice, complete, version, counted, sketch: None, worth }
     }
 
     /// The names that the driver has and that `next` has, too, the hottest first, with their heat. `now` are the tables in force.
@@ -69,12 +72,12 @@ impl Driver {
         std::thread::Builder::new().name("hot-names".into()).spawn(move || {
             // this thread only, on Linux: choosing gives way to serving
             let _ = rustix::process::nice(10);
-            let mut worth: Vec<Worth> = driver.interfaces.iter().map(|_| Worth::default()).collect();
             loop {
                 driver.wait();
                 std::thread::sleep(ROUND);
-                if catch_unwind(AssertUnwindSafe(|| driver.round(&mut worth))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| driver.round())).is_err() {
                     *driver.lock() = None;
+                    driver.release();
                     tracing::error!("choosing the hot names failed by a bug in simoom: please report it");
                 }
             }
@@ -88,12 +91,15 @@ impl Driver {
         drop(self.begun.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn round(&self, worth: &mut [Worth]) {
+    fn round(&self) {
         let mut hot = self.lock();
-        if hot.is_some() && self.weighed {
-            self.weigh(worth);
+        let Some(now) = hot.as_mut() else { return };
+        if self.weighed {
+            self.weigh(&mut now.worth);
         }
-        let Some(now) = hot.as_mut().filter(|hot| !hot.complete) else { return };
+        if now.complete {
+            return;
+        }
         self.collect(now);
         now.read();
         let tables = self.tables.current();
@@ -103,27 +109,9 @@ impl Driver {
         match changed {
             Ok(()) => self.counters.names.set(now.choice.len() as u64),
             Err(why) => {
-                *hot = None;
+                // what it has is not known for sure, and there is nothing to choose any more
+                now.complete = true;
                 tracing::error!("{why}; it keeps the names that it has until the next reload");
-            }
-        }
-    }
-
-    /// Has programs answer or not, by what they answered in the last round.
-    fn weigh(&self, worth: &mut [Worth]) {
-        for (Interface { name, answers, .. }, worth) in self.interfaces.iter().zip(worth) {
-            // who answers nothing for another reason is not to be judged by it
-            let shares = answers.shares().filter(|_| !answers.is_held(Hold::Untaken));
-            let Some(found) = worth.look(shares) else { continue };
-            if let Err(error) = answers.hold(Hold::Unrewarding, matches!(found, Found::Poor | Found::StillPoor)) {
-                tracing::error!("{name}: the driver cannot be told who answers: {error}");
-            }
-            match found {
-                Found::Poor => tracing::info!(
-                    "{name}: our stack answers all for now, since the driver answers less than half of what is asked; it is tried again"
-                ),
-                Found::Rich => tracing::info!("{name}: the driver answers again, more than half of what is asked"),
-                Found::StillPoor | Found::Try => {}
             }
         }
     }

@@ -1,15 +1,18 @@
 //! Whether it is worth it that a program answers.
 //!
-//! A question that the program leaves was read and looked for in vain. Over veth that costs about twice what an answer of the
-//! program's spares, since the kernel's own work is most of either; with a NIC's driver, where the crossing of a ring is spared, less
-//! (docs/results/dns-compare.md). So a program that answers less than half of what comes does harm, as with a zone of which it has
-//! few names and all are asked for alike, or where most who ask want DNSSEC. It is then held for a while, and tried for a round: after
-//! eight rounds, and if it is no better, after twice as many each time, up to 64. Where little is asked nothing is changed.
+//! A question that the program leaves was read and looked for in vain. Over veth, where the kernel's own work is most of either, that costs
+//! several times what an answer of the program's spares (docs/results/dns-compare.md); with a NIC's driver, where the crossing of a ring
+//! is spared, less. So a program that answers less than two thirds of what comes does harm, as with a zone of which it has few names and
+//! all are asked for alike, or where most who ask want DNSSEC. It is then held for a while, and tried for a round: after eight rounds, and
+//! if it is no better, after twice as many each time, up to 64. Where little is asked nothing is changed. New tables are judged anew.
 
-use bpf::steering::Shares;
+use super::{Driver, Interface};
+use bpf::steering::{Hold, Shares};
 
 /// A round with fewer questions tells nothing: what they cost is little either way.
 const LEAST_ASKED: u64 = 10_000;
+/// Answered for each question that is left, at least.
+const LEAST_SHARE: u64 = 2;
 /// Rounds for which a program is held, at first and at most.
 const PAUSE: u32 = 8;
 const LONGEST_PAUSE: u32 = 64;
@@ -69,13 +72,45 @@ impl Worth {
             return None;
         }
         let tried = self.phase == Phase::Tried;
-        if answered < left {
+        if answered < LEAST_SHARE * left {
             self.phase = Phase::Held(self.pause);
             self.pause = (2 * self.pause).min(LONGEST_PAUSE);
             return Some(if tried { Found::StillPoor } else { Found::Poor });
         }
         (self.phase, self.pause) = (Phase::Answers, PAUSE);
         tried.then_some(Found::Rich)
+    }
+}
+
+impl Driver {
+    /// Has programs answer or not, by what they answered in the last round.
+    pub(super) fn weigh(&self, worth: &mut [Worth]) {
+        for (Interface { name, answers, .. }, worth) in self.interfaces.iter().zip(worth) {
+            // who answers nothing for another reason is not to be judged by it
+            let shares = answers.shares().filter(|_| !answers.is_held(Hold::Untaken));
+            let Some(found) = worth.look(shares) else { continue };
+            if let Err(error) = answers.hold(Hold::Unrewarding, matches!(found, Found::Poor | Found::StillPoor)) {
+                tracing::error!("{name}: the driver cannot be told who answers: {error}");
+            }
+            match found {
+                Found::Poor => tracing::info!(
+                    "{name}: our stack answers all for now, since the driver answers less than two thirds of what is asked; it is tried again"
+                ),
+                Found::Rich => {
+                    tracing::info!("{name}: the driver answers again, by now two thirds of what is asked or more")
+                }
+                Found::StillPoor | Found::Try => {}
+            }
+        }
+    }
+
+    /// Lets all programs answer that are held for what they are worth, since they are to be weighed anew, or not any more.
+    pub(super) fn release(&self) {
+        for Interface { name, answers, .. } in &self.interfaces {
+            if let Err(error) = answers.hold(Hold::Unrewarding, false) {
+                tracing::error!("{name}: the driver cannot be told who answers: {error}");
+            }
+        }
     }
 }
 
@@ -101,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_answers_half_goes_on() {
+    fn one_that_answers_two_thirds_goes_on() {
         let mut bed = Bed { total: Shares { answered: u64::MAX - 7_000, left: 3 }, ..Bed::default() };
         for _ in 0..100 {
-            assert_eq!(bed.round(5_000, 5_000), None);
+            assert_eq!(bed.round(8_000, 4_000), None);
         }
     }
 
@@ -120,7 +155,7 @@ mod tests {
     fn one_that_stays_poor_is_tried_ever_more_seldom() {
         let mut bed = Bed::default();
         bed.round(0, 0);
-        assert_eq!(bed.round(4_999, 5_001), Some(Found::Poor));
+        assert_eq!(bed.round(7_999, 4_000), Some(Found::Poor));
         for pause in [8, 16, 32, 64, 64] {
             for _ in 1..pause {
                 assert_eq!(bed.round(0, 10_000), None);

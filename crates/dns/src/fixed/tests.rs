@@ -351,6 +351,8 @@ fn what_is_answered_elsewhere_is_counted_once_and_by_zone() {
     (now.types[1], now.types[259], now.zones[slot]) = (5, 2, [6, 1]);
     elsewhere.count(&tables, now.clone());
     elsewhere.count(&tables, now.clone());
+    // tables with fewer zones are counted in between
+    elsewhere.count(&tables, Counted { zones: Vec::new(), ..now.clone() });
     now.zones[slot][1] += 2;
     elsewhere.count(&tables, now);
     let mut shown = Vec::new();

@@ -223,6 +223,36 @@ fn a_share_of_the_answers_to_plain_questions_is_counted() {
     }
 }
 
+/// A question with these octets as the options of its OPT record.
+fn with_options(name: &str, options: &[u8]) -> Vec<u8> {
+    let name: Name = name.parse().unwrap();
+    let mut message = question(name.view(), Rtype::A, Some(1232));
+    let at = message.len() - 2;
+    message[at..].copy_from_slice(&(options.len() as u16).to_be_bytes());
+    message.extend(options);
+    message
+}
+
+const COOKIE: [u8; 12] = [0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+
+#[test]
+fn a_cookie_alone_makes_a_name_hot_as_well() {
+    let mut bed = Bed::new(Options::default());
+    bed.begin();
+    let server = [&[0, 10, 0, 24], &[7; 24][..]].concat();
+    for options in [&COOKIE[..], &server] {
+        (0..2000).for_each(|_| bed.ask(&with_options("www.example.", options)));
+    }
+    let padded = [&COOKIE[..], &[0, 12, 0, 0]].concat();
+    let long = [&[0, 10, 0, 32], &[7; 32][..]].concat();
+    for options in [&padded, &long, &[0, 3, 0, 0].to_vec(), &[&[0, 12, 0, 0], &COOKIE[..]].concat()] {
+        (0..2000).for_each(|_| bed.ask(&with_options("ns.example.", options)));
+    }
+    let counted = bed.end();
+    assert_eq!(counted.len(), 1, "{counted:?}");
+    assert!(is_share(counted["www.example."], 4000), "{counted:?}");
+}
+
 #[test]
 fn what_the_driver_could_not_answer_is_not_counted() {
     let mut bed = Bed::new(Options::default());

@@ -148,6 +148,17 @@ pub(crate) fn collect(port: &mut XdpPort, mut enough: impl FnMut(&[Vec<u8>]) -> 
     got
 }
 
+/// Rebuilds as the port's thread does: again, when the kernel takes its time to free the queue.
+pub(crate) fn rebuild(port: &mut XdpPort) -> std::io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match port.rebuild() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Waits until `is` holds.
 pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;

@@ -39,7 +39,7 @@ impl Given {
     /// says what became of them. None, and nothing happens, when this generation is not in force any more.
     ///
     /// # Errors
-    /// The kernel's. None of `into` is in then; some of `out` may be, with answers that are right.
+    /// The kernel's. Some of `out` may be in then, and of `into` what could not be taken out again; with answers that are right.
     pub fn change(&self, out: &[&[u8]], into: &[Name<'_>]) -> Result<Option<Vec<Put>>, SteeringError> {
         let mut maps = self.answers.lock();
         let Some(mut generation) = maps.current.take_if(|current| current.number == self.number) else {

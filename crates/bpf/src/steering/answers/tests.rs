@@ -8,7 +8,8 @@ use super::*;
 use crate::steering::{Config, Prefix, Rule, Steering, TCP, Taken, UDP};
 use aya::programs::{TestRun, TestRunOptions};
 use base::rng::Rng;
-use model::{Frame, Held, Names, Oven, checksum, pseudo};
+use model::{Frame, Held, Names, Oven, checksum, close_udp, pseudo};
+use std::net::Ipv4Addr;
 
 const PASS: u32 = 2;
 const DROP: u32 = 1;
@@ -22,7 +23,7 @@ struct Bed {
 }
 
 fn config() -> Config {
-    let listeners = vec![("192.0.2.1".parse().unwrap(), 53), ("::".parse().unwrap(), 53)];
+    let listeners = ["192.0.2.1", "127.0.0.1", "::"].map(|address| (address.parse().unwrap(), 53)).to_vec();
     let answers = AnswersConfig {
         names: 8000,
         zones: 4,
@@ -53,9 +54,13 @@ impl Bed {
 
     fn of(config: &Config, names: Names) -> Bed {
         let mut steering = Steering::prepare(1, config).expect("the program; the tests of this crate need root");
-        for (address, protocol, port) in
-            [("192.0.2.1", UDP, 53), ("2001:db8::1", UDP, 53), ("192.0.2.1", UDP, 7), ("192.0.2.1", TCP, 53)]
-        {
+        for (address, protocol, port) in [
+            ("192.0.2.1", UDP, 53),
+            ("127.0.0.1", UDP, 53),
+            ("2001:db8::1", UDP, 53),
+            ("192.0.2.1", UDP, 7),
+            ("192.0.2.1", TCP, 53),
+        ] {
             steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
         }
         let bed = Bed { steering, names, oven: Oven::default() };
@@ -223,11 +228,28 @@ fn what_the_stack_would_drop_goes_on_as_it_came() {
     let held = Held::new(name(20), 30);
     let mut bed = Bed::new(vec![held.clone()]);
     let plain = |v6| Frame { v6, ..Frame::question(&held.name, 1) };
-    let outside: [(&str, bool, Change<'_>); 17] = [
+    let outside: [(&str, bool, Change<'_>); 21] = [
         ("a group's address", false, &|f| f[0] |= 1),
         ("from a group's hardware address", false, &|f| f[6] |= 1),
         ("two tags", false, &|f| {
             f.splice(12..12, [0x81, 0, 0, 1, 0x81, 0, 0, 2]);
+        }),
+        ("a provider's tag", false, &|f| {
+            f.splice(12..12, [0x88, 0xa8, 0, 1]);
+        }),
+        ("from our own hardware address", false, &|f| f.copy_within(..6, 6)),
+        ("to a loopback address", false, &|f| {
+            f[30..34].copy_from_slice(&[127, 0, 0, 1]);
+            f[24..26].fill(0);
+            let sum = checksum(&f[14..34]);
+            f[24..26].copy_from_slice(&sum.to_be_bytes());
+            f[40..42].fill(0);
+            close_udp(f, 14, 34, false);
+        }),
+        ("to an IPv4 address mapped into IPv6", true, &|f| {
+            f[38..54].copy_from_slice(&Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().octets());
+            f[60..62].fill(0);
+            close_udp(f, 14, 54, true);
         }),
         ("another port", false, &|f| f[37] = 54),
         ("another service", false, &|f| f[37] = 7),
@@ -334,8 +356,9 @@ fn a_sole_listener_is_answered_for_when_it_is_the_service_s() {
     for (port, action) in [(53, TX), (7, PASS)] {
         let mut bed = Bed::new(vec![held.clone()]);
         let taken: Vec<Taken> = bed.steering.taken().copied().collect();
-        for gone in taken.iter().filter(|taken| taken.port != port || taken.address.is_ipv6() || taken.protocol == TCP)
-        {
+        let sole =
+            |taken: &Taken| taken.port == port && taken.protocol == UDP && taken.address == Ipv4Addr::new(192, 0, 2, 1);
+        for gone in taken.iter().filter(|taken| !sole(taken)) {
             bed.steering.release(gone).unwrap();
         }
         assert_eq!(bed.steering.taken().count(), 1);
@@ -489,7 +512,7 @@ fn answers_are_counted_by_family_type_and_zone() {
     {
         assert!(bed.compare(&Frame { v6, opt, ..Frame::question(&held.name, rtype) }.bytes(), &rtype));
     }
-    let answered = bed.steering.answers().unwrap().answered().unwrap();
+    let answered = bed.steering.answers().unwrap().answered(4).unwrap();
     assert_eq!((answered.families, answered.truncated), ([1, 3], 1));
     assert_eq!((answered.types[1], answered.types[28], answered.types[259]), (2, 1, 1));
     assert_eq!(answered.zones, [[0, 0], [3, 0], [0, 1], [0, 0]]);

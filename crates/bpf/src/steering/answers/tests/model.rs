@@ -218,7 +218,8 @@ pub(super) fn pseudo(frame: &[u8], ip_at: usize, v6: bool, bytes: usize) -> Vec<
     [ends, &(bytes as u32).to_be_bytes(), &[0, 0, 0, 17]].concat()
 }
 
-fn close_udp(frame: &mut [u8], ip_at: usize, udp_at: usize, v6: bool) {
+/// Writes the checksum of the datagram that the frame ends with; its place is zero.
+pub(super) fn close_udp(frame: &mut [u8], ip_at: usize, udp_at: usize, v6: bool) {
     let all = [&pseudo(frame, ip_at, v6, frame.len() - udp_at), &frame[udp_at..]].concat();
     let sum = match checksum(&all) {
         0 => 0xffff,
@@ -282,9 +283,9 @@ impl Names {
 
 /// The frame that answers `frame`, if the program is to answer it; `oven` with the time of now.
 pub(super) fn answer(names: &Names, frame: &[u8], udp_bytes: u16, mtu: usize, oven: Made<'_>) -> Option<Expected> {
-    let tagged = matches!(be16(frame, 12)?, 0x8100 | 0x88a8);
+    let tagged = be16(frame, 12)? == 0x8100;
     let ip_at = if tagged { 18 } else { 14 };
-    if (frame[0] | frame[6]) & 1 != 0 {
+    if (frame[0] | frame[6]) & 1 != 0 || frame[..6] == frame[6..12] {
         return None;
     }
     let v6 = match be16(frame, ip_at - 2)? {
