@@ -19,6 +19,7 @@ mod memcached;
 mod messages;
 mod netpipe;
 mod rtt;
+mod rung;
 mod soak;
 mod stress;
 mod subject;
