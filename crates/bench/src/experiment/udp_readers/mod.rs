@@ -1,14 +1,16 @@
-//! `simoom-bench experiment udp-readers`: several threads that read datagrams, from one socket and from a socket each (Performance
-//! analysis of the Linux UDP socket under concurrent reads).
+//! `simoom-bench experiment udp-readers`: several threads that read datagrams, from one socket, from a socket each, and from the dataplane's
+//! queues (Performance analysis of the Linux UDP socket under concurrent reads).
 //!
 //! The readers are simoom's socket engine with a service that answers nothing, in this process, on loopback in a namespace of its
-//! own; so what differs between the lines is where the datagrams wait. A pipe read by as many threads stands beside as the plain
-//! FIFO. Further ways, such as the dataplane, are further values of [`How`].
+//! own; so what differs between its lines is where the datagrams wait. The dataplane serves the same service, over our own stack and an
+//! in-memory NIC. A pipe read by as many threads stands beside as the plain FIFO. Further ways are further values of [`How`].
 //!
 //! Contention is not counted by the kernel where it happens, in the queue's spinlock and the socket's memory accounting. It shows as
 //! processor time: a datagram that costs more the more readers there are has been waited for. Beside stand the receives that found
-//! nothing, and how often a reader slept.
+//! nothing, and how often a reader slept. The dataplane's threads are seen the same way, by the kernel's account of each, and their cycles
+//! without a frame stand for receives that found nothing.
 
+mod dataplane;
 mod fifo;
 mod report;
 mod sockets;
@@ -19,6 +21,7 @@ use crate::procs;
 use ::sockets::Spread;
 use anyhow::{Context as _, Result, bail};
 use app::Service;
+use clap::builder::PossibleValue;
 use lab::Lab;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,9 +39,15 @@ const LOOK: Duration = Duration::from_micros(200);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Pre-filled: the queues hold all datagrams before the first reader starts, and the time to the last one is measured. Live: senders
-send as fast as they can while the readers read, and what is lost is told. Writes udp-readers.csv, .svg and .md. Needs root.")]
+send as fast as they can while the readers read, and what is lost is told. The dataplane's datagrams wait in frames of 2 KiB on an
+in-memory NIC, with no kernel in the way. Writes udp-readers.csv, .svg and .md. Needs root.
+
+  simoom-bench experiment udp-readers --queue shared,dataplane --rounds 1 --out /tmp/look")]
 pub(crate) struct Options {
-    /// Datagrams that wait when the readers start
+    /// Where the datagrams wait
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "fifo,shared,per-core,affinity,dataplane")]
+    queue: Vec<How>,
+    /// Datagrams that wait when the readers start; in the dataplane's queues 1,048,576 at most, since their frames may take 2 GiB
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1_000..=2_000_000))]
     datagrams: u32,
     /// Source ports
@@ -78,11 +87,18 @@ enum How {
     Fifo,
     /// in sockets of the engine
     Sockets(Spread),
+    /// in queues of an in-memory NIC, one for each thread of the dataplane
+    Dataplane,
 }
 
 impl How {
-    const ALL: [How; 4] =
-        [How::Fifo, How::Sockets(Spread::Shared), How::Sockets(Spread::PerCore), How::Sockets(Spread::Affinity)];
+    const ALL: [How; 5] = [
+        How::Fifo,
+        How::Sockets(Spread::Shared),
+        How::Sockets(Spread::PerCore),
+        How::Sockets(Spread::Affinity),
+        How::Dataplane,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -90,7 +106,25 @@ impl How {
             How::Sockets(Spread::Shared) => "shared socket",
             How::Sockets(Spread::PerCore) => "socket a core",
             How::Sockets(Spread::Affinity) => "affinity",
+            How::Dataplane => "dataplane",
         }
+    }
+}
+
+impl clap::ValueEnum for How {
+    fn value_variants<'a>() -> &'a [How] {
+        &How::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (word, help) = match self {
+            How::Fifo => ("fifo", "in a pipe that all read"),
+            How::Sockets(Spread::Shared) => ("shared", "in one socket that all read"),
+            How::Sockets(Spread::PerCore) => ("per-core", "in a socket for each, by the kernel's hash"),
+            How::Sockets(Spread::Affinity) => ("affinity", "in a socket for each, by a table of flow groups"),
+            How::Dataplane => ("dataplane", "in a queue for each of an in-memory NIC, read by our own stack"),
+        };
+        Some(PossibleValue::new(word).help(help))
     }
 }
 
@@ -150,11 +184,15 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let readers: Vec<u16> =
         if options.readers.is_empty() { (1..=processors as u16).collect() } else { options.readers.clone() };
+    if options.queue.contains(&How::Dataplane) {
+        dataplane::ensure_room(options.datagrams)?;
+    }
     let mut lines = Vec::new();
     for &batch in &options.batch {
         for &readers in &readers {
             // a pipe is read record by record
-            let ways = How::ALL.into_iter().filter(|how| *how != How::Fifo || batch == options.batch[0]);
+            let ways = How::ALL.into_iter().filter(|how| options.queue.contains(how));
+            let ways = ways.filter(|how| *how != How::Fifo || batch == options.batch[0]);
             lines.extend(ways.map(|how| Line { how, readers, batch, filled: Vec::new(), live: Vec::new() }));
         }
     }
@@ -171,13 +209,20 @@ fn measure(options: &Options, processors: usize, lines: &mut [Line]) -> Result<(
         for line in &mut *lines {
             let readers = Readers { count: line.readers, batch: line.batch, processors };
             let filled = match line.how {
-                How::Fifo => fifo::drain(options, readers)?,
-                How::Sockets(spread) => sockets::drain(options, readers, spread)?,
+                How::Fifo => fifo::drain(options, readers),
+                How::Sockets(spread) => sockets::drain(options, readers, spread),
+                How::Dataplane => dataplane::drain(options, readers),
             };
+            let filled = filled.with_context(|| format!("{}, pre-filled", line.how.name()))?;
             let mut said = format!("{:>9.0}/s pre-filled", filled.rate());
             line.filled.push(filled);
-            if let How::Sockets(spread) = line.how {
-                let live = sockets::live(options, readers, spread)?;
+            let live = match line.how {
+                How::Fifo => None,
+                How::Sockets(spread) => Some(sockets::live(options, readers, spread)),
+                How::Dataplane => Some(dataplane::live(options, readers)),
+            };
+            let live = live.transpose().with_context(|| format!("{}, live", line.how.name()))?;
+            if let Some(live) = live {
                 said += &format!(", {:>9.0}/s live of {:>9.0}/s", live.rate(), live.sent as f64 / live.seconds);
                 line.live.push(live);
             }
@@ -303,11 +348,15 @@ mod tests {
             let figures = match how {
                 How::Fifo => fifo::drain(&options, readers).unwrap(),
                 How::Sockets(spread) => sockets::drain(&options, readers, spread).unwrap(),
+                How::Dataplane => dataplane::drain(&options, readers).unwrap(),
             };
             assert_eq!((figures.received, figures.sent), (2000, 2000), "{how:?}");
             assert!(figures.seconds > 0.0 && figures.busy_s > 0.0, "{figures:?}");
         }
-        let live = sockets::live(&options, Readers { batch: 64, ..readers }, Spread::PerCore).unwrap();
-        assert!(live.received > 0 && live.received <= live.sent, "{live:?}");
+        let readers = Readers { batch: 64, ..readers };
+        for live in [sockets::live(&options, readers, Spread::PerCore), dataplane::live(&options, readers)] {
+            let live = live.unwrap();
+            assert!(live.received > 0 && live.received <= live.sent, "{live:?}");
+        }
     }
 }

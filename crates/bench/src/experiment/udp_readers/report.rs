@@ -57,20 +57,7 @@ pub(super) fn report(options: &Options, lines: &[Line]) -> Report {
             ]);
         }
     }
-    let method = format!(
-        "Datagrams of {BYTES} bytes from {} source ports over loopback, read by threads with a processor each (more readers than \
-         processors share them). Pre-filled: {} datagrams wait when the readers start, and the time to the last one counts. Live: {} \
-         sending for {} s as fast as they can, from the last processor on, into queues that hold a tenth of that; what was read by then counts, and \
-         the rest is lost. *FIFO* is a pipe read record by record, with as many in it as it may hold. A batch is what one receive takes at most. {} rounds in turn, \
-         medians; ratios are medians of ratios within a round. *Reader ns a datagram* is the readers' processor time: what grows with \
-         the number of readers is waiting for each other, since the queue's lock spins. *Empty receives* found nothing; *sleeps* and *put \
-         off* are the readers' voluntary and involuntary context switches.",
-        options.sources,
-        options.datagrams,
-        if options.senders == 1 { "one thread".into() } else { format!("{} threads", options.senders) },
-        options.seconds,
-        options.rounds
-    );
+    let method = method(options, lines.iter().any(|line| line.how == How::Dataplane));
     let chart = |batch: u16| {
         let measured = |how: &How| lines.iter().any(|line| line.how == *how && line.batch == batch);
         let ways = How::ALL.into_iter().filter(measured).map(|how| series(lines, how, batch));
@@ -85,6 +72,37 @@ pub(super) fn report(options: &Options, lines: &[Line]) -> Report {
     let title = "Concurrent readers of UDP".to_owned();
     Report { name: "udp-readers".into(), title, method, table, charts, machine: Machine::here(Peers::None) }
 }
+
+fn method(options: &Options, dataplane: bool) -> String {
+    let mut text = format!(
+        "Datagrams of {BYTES} bytes from {} source ports over loopback, read by threads with a processor each (more readers than \
+         processors share them). Pre-filled: {} datagrams wait when the readers start, and the time to the last one counts. Live: {} \
+         sending for {} s as fast as they can, from the last processor on, into queues that hold a tenth of that; what was read by then counts, and \
+         the rest is lost. *FIFO* is a pipe read record by record, with as many in it as it may hold. A batch is what one receive takes at most. {} rounds in turn, \
+         medians; ratios are medians of ratios within a round. *Reader ns a datagram* is the readers' processor time: what grows with \
+         the number of readers is waiting for each other, since the queue's lock spins. *Empty receives* found nothing; *sleeps* and *put \
+         off* are the readers' voluntary and involuntary context switches.",
+        options.sources,
+        options.datagrams,
+        if options.senders == 1 { "one thread".into() } else { format!("{} threads", options.senders) },
+        options.seconds,
+        options.rounds
+    );
+    if dataplane {
+        text += DATAPLANE;
+    }
+    text
+}
+
+const DATAPLANE: &str = "\n\n*Dataplane* is threads of our own stack with the same service, each on a queue of its own of an in-memory NIC. The \
+    same datagrams come in Ethernet frames of 60 bytes, whose IPv4 and UDP checksums the stack verifies, at the queue that a NIC would choose, by the \
+    Toeplitz hash of the flow; a batch is the most frames of a cycle. No kernel is in the way of a datagram, neither of the readers nor of the senders, \
+    who write the frames into the rings and so offer more than over loopback; with several, one at a time has a queue's end. A live queue holds the \
+    next power of two, or as many as fit where all queues' frames would take more than 2 GiB; what finds it full is dropped, which is \
+    lost as well. Received is what the stacks' counters say was handed to the service, and all else that a stack counts would have ended the \
+    run with an error. The threads share no queue and no lock. Their processor time, sleeps and context switches are the kernel's account \
+    of them, as the other readers'; several look up each frame's flow group besides, which one need not. An empty receive is a cycle that found no frame. A \
+    thread with work lets others of its processor run every 50 us, and is counted as put off when one does.";
 
 fn series(lines: &[Line], how: How, batch: u16) -> Series {
     let of = lines.iter().filter(|line| line.how == how && line.batch == batch).filter_map(|line| {
