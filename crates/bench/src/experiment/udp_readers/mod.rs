@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn the_queues_are_filled_and_drained_whole() {
-        let options = options("udp-readers --datagrams 2000 --sources 32 --seconds 0.05");
+        let options = options("udp-readers --datagrams 2000 --sources 32 --seconds 0.2");
         let readers = Readers { count: 2, batch: 1, processors: 1 };
         for how in How::ALL {
             let figures = match how {
