@@ -19,6 +19,7 @@ mod memcached;
 mod messages;
 mod netpipe;
 mod rtt;
+mod rung;
 mod soak;
 mod stress;
 mod subject;
@@ -80,7 +81,7 @@ enum Experiment {
     Accept(accept::Options),
     /// A compiler on one of two processors: latency and its time, without a balancer, with stealing, with migration
     Balance(balance::Options),
-    /// Several threads that read datagrams: one socket, a socket each, affinity, a pipe
+    /// Several threads that read datagrams: one socket, a socket each, affinity, our own stack, a pipe
     UdpReaders(udp_readers::Options),
     /// Load up and down on the in-memory NIC: threads that are added and removed, and how long answers take
     Elastic(elastic::Options),

@@ -1,5 +1,6 @@
 //! The dataplane on the in-memory NIC, and the generator at its other end.
 
+use super::super::rung::Rung;
 use super::Options;
 use anyhow::{Context as _, Result, ensure};
 use app::{Listener, Service};
@@ -9,12 +10,10 @@ use base::{Burst, Clock, Frame, Instant};
 use dataplane::{Config, Dataplane, Owners, Sharing, elastic};
 use port::pipe::{self, Pipe};
 use port::{Facts, Outgoing, Port};
-use rustix::event::{EventfdFlags, eventfd};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::{Flow, Groups};
@@ -119,34 +118,6 @@ pub(super) struct Stamped {
     rung: Arc<Rung>,
 }
 
-#[derive(Debug)]
-struct Rung {
-    bell: OwnedFd,
-    rings: AtomicBool,
-}
-
-impl Rung {
-    fn new() -> Result<Arc<Rung>> {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK).context("an eventfd")?;
-        Ok(Arc::new(Rung { bell, rings: AtomicBool::new(false) }))
-    }
-
-    fn ring(&self) {
-        if !self.rings.swap(true, Ordering::AcqRel) {
-            // refused only when its count is full, and then it is readable
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        }
-    }
-
-    fn silence(&self) {
-        if self.rings.load(Ordering::Relaxed) {
-            // the count does not matter; whoever rings from now on is heard
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-            self.rings.store(false, Ordering::Release);
-        }
-    }
-}
-
 impl Port for Stamped {
     fn facts(&self) -> &Facts {
         self.pipe.facts()
@@ -187,7 +158,7 @@ impl Port for Stamped {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.rung.bell.as_fd())
+        Some(self.rung.descriptor())
     }
 }
 
