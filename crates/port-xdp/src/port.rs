@@ -164,8 +164,11 @@ impl XdpPort {
     /// Rings and descriptor go, and with them the kernel's use of our memory; every frame comes home.
     fn close(&mut self) {
         let mut side = self.intake.lock();
+        self.stats.lost_received.add(side.waiting() as u64);
         side.close();
-        self.sender = None;
+        if let Some(mut sender) = self.sender.take() {
+            self.stats.lost_unsent.add(sender.unsent().into());
+        }
         let (ledger, pool) = (&mut self.ledger, &mut self.pool);
         ledger.reclaim_all(&self.arena).into_iter().for_each(|frame| pool.give(frame));
         side.empty(|frame| pool.give(frame));

@@ -217,6 +217,11 @@ impl Receiver {
 }
 
 impl Sender {
+    /// Frames in the transmit ring that the kernel has not taken.
+    pub(crate) fn unsent(&mut self) -> u32 {
+        self.ring.size() - self.ring.room(u32::MAX)
+    }
+
     /// Whether the kernel uses our memory without a copy.
     pub(crate) fn is_zerocopy(&self) -> bool {
         self.zerocopy

@@ -31,6 +31,10 @@ pub struct Stats {
     pub large_refused: Counter,
     /// times the socket was made anew
     pub rebuilds: Counter,
+    /// frames that went with sockets: those that had come, and those that the device had not taken
+    pub lost_received: Counter,
+    /// as above
+    pub lost_unsent: Counter,
     kernel: Mutex<Kernel>,
 }
 
@@ -72,6 +76,8 @@ impl Stats {
             large_bytes: Counter::new(),
             large_refused: Counter::new(),
             rebuilds: Counter::new(),
+            lost_received: Counter::new(),
+            lost_unsent: Counter::new(),
             kernel: Mutex::default(),
         }
     }
@@ -110,6 +116,11 @@ impl Report for Stats {
         ];
         for (name, help, value) in plain {
             show(Figure { name, help, gauge: false, labels: &[interface, queue], value });
+        }
+        for (direction, counter) in [("in", &self.lost_received), ("out", &self.lost_unsent)] {
+            let labels = &[interface, queue, ("direction", direction)];
+            let help = "frames dropped with a socket that was made anew";
+            show(Figure { name: "xdp_rebuild_frames_dropped_total", help, gauge: false, labels, value: counter.get() });
         }
         let drops = [
             ("no frame or too large", kernel.rx_dropped),

@@ -314,6 +314,7 @@ fn a_rebuilt_socket_works_and_loses_no_frame() {
     common::rebuild(port).unwrap();
     assert_eq!(port.free_frames(), free);
     assert!(port.stats().rebuilds.get() >= 4);
+    assert_eq!((port.stats().lost_received.get(), port.stats().lost_unsent.get()), (1, 0));
     let client = lab.client(|| ask(50));
     echo(port, |answered| answered == 50);
     assert_eq!(client.join().unwrap(), 50);
