@@ -310,10 +310,11 @@ impl Loader {
         zones.prints = prints;
         self.wait_until_released(&old);
         drop(old);
-        base::heap::give_back();
         if let Some(Err(why)) = prepared.map(|prepared| prepared.and_then(Prepared::start)) {
             tracing::error!("{why}; AF_XDP answers everything until the next reload");
         }
+        // the old zones' memory, and that of what the driver had of them
+        base::heap::give_back();
         Ok(())
     }
 

@@ -33,7 +33,7 @@ pub mod zonegen;
 
 pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4, SERVER_V6, Side};
 pub use nic::{Nic, NicOptions};
-pub use process::{Process, interrupt_by, uninterrupted, wait_until};
+pub use process::{Process, interrupt_by, patiently, uninterrupted, wait_until};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

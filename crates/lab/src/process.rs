@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::{
     fs::File,
-    io::Read as _,
+    io::{self, Read as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -145,6 +145,16 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// A wait with a timeout, taken up again when whoever waits was stopped meanwhile and goes on, which ends it (signal(7)).
+pub fn patiently<T>(mut wait: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match wait() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
     }
 }
 

@@ -239,7 +239,7 @@ fn a_program_in_c_echoes_over_tcp_and_udp() {
             let question: Vec<u8> = (0..n * 14).map(|at| (at * 7 + n) as u8).collect();
             udp.send_to(&question, server.address).unwrap();
             let mut answer = [0; 2000];
-            let (bytes, from) = udp.recv_from(&mut answer).unwrap();
+            let (bytes, from) = lab::patiently(|| udp.recv_from(&mut answer)).unwrap();
             assert_eq!((&answer[..bytes], from), (&question[..], server.address));
         }
         let streams = (0..8).map(|n| {
@@ -278,7 +278,7 @@ fn echo_in_a_process_of_its_own_answers_who_asks() {
     for n in 0..200u32 {
         udp.send_to(&n.to_be_bytes(), server.address).unwrap();
         let mut answer = [0; 100];
-        let (bytes, _) = udp.recv_from(&mut answer).unwrap();
+        let (bytes, _) = lab::patiently(|| udp.recv_from(&mut answer)).unwrap();
         assert_eq!(answer[..bytes], n.to_be_bytes());
     }
     assert!(server.stat("app_calls_total  application=echo") >= 200);
@@ -452,7 +452,7 @@ fn datagrams_are_answered_now_later_from_threads_and_unasked() {
         let server = Server::start_service(&place, &["run"], &more, |_| {});
         let hear = || {
             let mut answer = [0; 100];
-            let (bytes, from) = udp.recv_from(&mut answer).unwrap();
+            let (bytes, from) = lab::patiently(|| udp.recv_from(&mut answer)).unwrap();
             assert_eq!(from, server.address);
             text(&answer[..bytes])
         };

@@ -108,7 +108,7 @@ fn bake(server: &Server, cookie: &[u8]) -> Vec<u8> {
     socket.connect(server.address).unwrap();
     socket.send(&message).unwrap();
     let mut answer = [0; 512];
-    let bytes = socket.recv(&mut answer).unwrap();
+    let bytes = lab::patiently(|| socket.recv(&mut answer)).unwrap();
     answer[bytes - 24..bytes].to_vec()
 }
 
@@ -178,7 +178,7 @@ fn reloads_lose_no_question() {
             while !done.load(Ordering::Relaxed) {
                 asked = asked.wrapping_add(1);
                 socket.send(&question(asked, "www.example.com")).unwrap();
-                let bytes = socket.recv(&mut answer).expect("a question was lost");
+                let bytes = lab::patiently(|| socket.recv(&mut answer)).expect("a question was lost");
                 let (rcode, address) = read_answer(asked, &answer[..bytes]);
                 assert!(rcode == 0 && address.is_some_and(|address| address[..3] == [192, 0, 2]), "{address:?}");
             }
@@ -341,7 +341,7 @@ fn the_service_manager_is_told() {
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let next = || {
         let mut message = [0; 512];
-        let bytes = manager.recv(&mut message).unwrap();
+        let bytes = lab::patiently(|| manager.recv(&mut message)).unwrap();
         text(&message[..bytes])
     };
     let mut server = Server::start_with(&place, &[], |command| {

@@ -220,7 +220,7 @@ pub fn ask(server: SocketAddr, name: &str) -> (u8, Option<[u8; 4]>) {
     socket.connect(server).unwrap();
     socket.send(&question(7, name)).unwrap();
     let mut answer = [0; 4096];
-    let bytes = socket.recv(&mut answer).unwrap();
+    let bytes = lab::patiently(|| socket.recv(&mut answer)).unwrap();
     read_answer(7, &answer[..bytes])
 }
 

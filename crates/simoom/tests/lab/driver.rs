@@ -75,14 +75,8 @@ fn elaborate(id: u16) -> Vec<Vec<u8>> {
 pub(crate) fn exchange(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
     socket.send(question).unwrap();
     let mut answer = [0; 4096];
-    loop {
-        match socket.recv(&mut answer) {
-            Ok(bytes) => return answer[..bytes].to_vec(),
-            // whoever was stopped and goes on (signal(7): receive timeouts)
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => panic!("{question:?}: {error}"),
-        }
-    }
+    let bytes = lab::patiently(|| socket.recv(&mut answer)).unwrap_or_else(|error| panic!("{question:?}: {error}"));
+    answer[..bytes].to_vec()
 }
 
 /// The answers to what the driver has, or to what it has not.

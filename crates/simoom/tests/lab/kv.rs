@@ -114,7 +114,7 @@ fn over_udp(lab: &Lab, at: &str, request: &[u8]) -> (Vec<u8>, SocketAddr) {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send_to(&[&[9, 8, 0, 0, 0, 1, 0, 0], request].concat(), at).unwrap();
     let mut answer = [0; 2000];
-    let (bytes, from) = socket.recv_from(&mut answer).unwrap();
+    let (bytes, from) = lab::patiently(|| socket.recv_from(&mut answer)).unwrap();
     assert_eq!(answer[..8], [9, 8, 0, 0, 0, 1, 0, 0]);
     (answer[8..bytes].to_vec(), from)
 }

@@ -29,7 +29,7 @@ fn ask_from_many_ports(lab: &Lab, count: u16) {
             socket.connect((SERVER_V4, 53)).unwrap();
             socket.send(&question).unwrap();
             let mut answer = [0; 512];
-            let bytes = socket.recv(&mut answer).unwrap();
+            let bytes = lab::patiently(|| socket.recv(&mut answer)).unwrap();
             answered += usize::from(bytes > question.len() && answer[..2] == id.to_be_bytes());
             let mut stream = TcpStream::connect((SERVER_V4, 53)).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();

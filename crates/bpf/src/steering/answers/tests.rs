@@ -633,6 +633,38 @@ fn nobody_sees_half_a_name_while_it_goes_or_comes() {
     assert!(answered > 0 && left > 0, "{answered} answered, {left} left to the socket");
 }
 
+#[test]
+fn one_that_is_held_answers_when_nothing_holds_it_any_more() {
+    let mut bed = Bed::new(some(&[20]));
+    let answers = bed.steering.answers().unwrap();
+    let frame = Frame::question(&bed.names.held[0].name, 1).bytes();
+    let mut judge = |answering: bool| {
+        assert_eq!(answers.is_answering(), answering);
+        assert_eq!(bed.run(&frame).0, if answering { TX } else { PASS });
+    };
+    judge(true);
+    for (why, held, answering) in [
+        (Hold::Untaken, true, false),
+        (Hold::Unrewarding, true, false),
+        (Hold::Untaken, false, false),
+        (Hold::Unrewarding, false, true),
+        (Hold::Unrewarding, true, false),
+    ] {
+        answers.hold(why, held).unwrap();
+        assert_eq!(answers.is_held(why), held);
+        judge(answering);
+    }
+    // what comes into force does not answer either
+    bed.fill().start(false, false).unwrap();
+    assert_eq!(bed.run(&frame).0, PASS);
+    let before = answers.shares().unwrap();
+    answers.hold(Hold::Unrewarding, false).unwrap();
+    assert_eq!(bed.run(&frame).0, TX);
+    assert_eq!(bed.run(&Frame::question(&name(30), 1).bytes()).0, PASS);
+    let after = answers.shares().unwrap();
+    assert_eq!((after.answered - before.answered, after.left - before.left), (1, 1));
+}
+
 /// Seats on either side of a page's end, and names of either form.
 #[test]
 fn a_sample_of_what_the_program_answers_is_counted_by_seat() {
