@@ -628,7 +628,10 @@ impl Fill {
         let Generation { number, marked, always, .. } = self.generation;
         (self.generation.whole, self.generation.told) = (whole, if whole { marked } else { always });
         maps.tell_absence(&self.generation)?;
-        maps.tell_names(&self.generation)?;
+        if sampled {
+            // otherwise all are in, and the program does not ask
+            maps.tell_names(&self.generation)?;
+        }
         // so that who reads the number finds what belongs to it
         maps.wait()?;
         maps.tell_of_answers(number, sampled)?;
