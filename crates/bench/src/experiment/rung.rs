@@ -2,6 +2,9 @@
 //! interrupt.
 
 use anyhow::{Context as _, Result};
+use base::{Burst, Frame};
+use port::pipe::Pipe;
+use port::{Facts, Outgoing, Port};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -44,6 +47,69 @@ impl Rung {
     /// To be polled for readability.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+}
+
+/// Sees what leaves a [`Queue`], and may write into it.
+pub(super) trait Mark: Send {
+    fn mark(&mut self, _leaving: &mut Burst) {}
+}
+
+impl Mark for () {}
+
+/// The server's end of a queue of the in-memory NIC, whose thread may sleep until it is rung.
+pub(super) struct Queue<M = ()> {
+    pub(super) pipe: Pipe,
+    rung: Arc<Rung>,
+    mark: M,
+}
+
+impl<M> Queue<M> {
+    pub(super) fn new(pipe: Pipe, rung: Arc<Rung>, mark: M) -> Queue<M> {
+        Queue { pipe, rung, mark }
+    }
+}
+
+impl<M: Mark> Port for Queue<M> {
+    fn facts(&self) -> &Facts {
+        self.pipe.facts()
+    }
+
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        match self.pipe.receive(into, limit) {
+            // only who finds nothing may come to sleep; the system call is for that
+            0 if limit > 0 && self.rung.silence() => self.pipe.receive(into, limit),
+            received => received,
+        }
+    }
+
+    fn waiting(&mut self) -> usize {
+        self.pipe.waiting()
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        self.pipe.transmit_room()
+    }
+
+    fn transmit(&mut self, from: &mut Burst) -> usize {
+        self.mark.mark(from);
+        self.pipe.transmit(from)
+    }
+
+    fn flush(&mut self) -> Outgoing {
+        self.pipe.flush()
+    }
+
+    fn take(&mut self) -> Option<Frame> {
+        self.pipe.take()
+    }
+
+    fn give(&mut self, frame: Frame) {
+        self.pipe.give(frame);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.rung.descriptor())
     }
 }
 

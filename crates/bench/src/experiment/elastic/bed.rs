@@ -1,6 +1,6 @@
 //! The dataplane on the in-memory NIC, and the generator at its other end.
 
-use super::super::rung::Rung;
+use super::super::rung::{Mark, Queue, Rung};
 use super::Options;
 use anyhow::{Context as _, Result, ensure};
 use app::{Listener, Service};
@@ -9,10 +9,9 @@ use base::rng::Rng;
 use base::{Burst, Clock, Frame, Instant};
 use dataplane::{Config, Dataplane, Owners, Sharing, elastic};
 use port::pipe::{self, Pipe};
-use port::{Facts, Outgoing, Port};
+use port::{Facts, Port};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
@@ -110,60 +109,20 @@ fn steps_of(ns: u32) -> u64 {
     ((u128::from(TRY) * u128::from(ns)) / least).max(1) as u64
 }
 
-/// A queue of the server: rung by the client, so that its thread can sleep; and answers are stamped when they leave.
-#[derive(Debug)]
-pub(super) struct Stamped {
-    pipe: Pipe,
-    clock: Clock,
-    rung: Arc<Rung>,
-}
+/// Writes into each answer when it was sent.
+struct Stamp(Clock);
 
-impl Port for Stamped {
-    fn facts(&self) -> &Facts {
-        self.pipe.facts()
-    }
-
-    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
-        // before the look: what comes after it rings again
-        self.rung.silence();
-        self.pipe.receive(into, limit)
-    }
-
-    fn waiting(&mut self) -> usize {
-        self.pipe.waiting()
-    }
-
-    fn transmit_room(&mut self) -> usize {
-        self.pipe.transmit_room()
-    }
-
-    fn transmit(&mut self, from: &mut Burst) -> usize {
-        let now = self.clock.now().as_nanos();
-        for frame in from.iter_mut().filter(|frame| frame.len() == FRAME_BYTES) {
+impl Mark for Stamp {
+    fn mark(&mut self, leaving: &mut Burst) {
+        let now = self.0.now().as_nanos();
+        for frame in leaving.iter_mut().filter(|frame| frame.len() == FRAME_BYTES) {
             frame.bytes_mut()[AT + 12..].copy_from_slice(&now.to_be_bytes());
         }
-        self.pipe.transmit(from)
-    }
-
-    fn flush(&mut self) -> Outgoing {
-        self.pipe.flush()
-    }
-
-    fn take(&mut self) -> Option<Frame> {
-        self.pipe.take()
-    }
-
-    fn give(&mut self, frame: Frame) {
-        self.pipe.give(frame);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.rung.descriptor())
     }
 }
 
 struct Bed {
-    dataplane: Dataplane<Stamped, Work>,
+    dataplane: Dataplane<Queue<Stamp>, Work>,
     clients: Clients,
 }
 
@@ -175,7 +134,7 @@ fn start(options: &Options, cpus: &[usize], policy: Option<elastic::Policy>, ste
     let (clients, servers) = pipe::pair(&config)?;
     let clock = Clock::start();
     let rungs = (0..threads).map(|_| Rung::new()).collect::<Result<Vec<_>>>()?;
-    let servers = servers.into_iter().zip(&rungs).map(|(pipe, rung)| Stamped { pipe, clock, rung: rung.clone() });
+    let servers = servers.into_iter().zip(&rungs).map(|(pipe, rung)| Queue::new(pipe, rung.clone(), Stamp(clock)));
     let owners = Arc::new(Owners::new(Groups::keyed(4096, [3, 5]), threads, |group| group % threads as u16));
     let sharing = vec![Sharing { first: 0, owners: owners.clone(), balance: Some(Policy::default()), steering: None }];
     let configured = Config { cpus: cpus.to_vec(), sharing, elastic: policy, ..Config::default() };
@@ -451,7 +410,7 @@ pub(super) fn run(options: &Options, cpus: &[usize], stopped: &(dyn Fn() -> bool
 }
 
 /// Frames that found no room on their way to another thread, and steps of a move that were not waited for.
-fn lost(dataplane: &Dataplane<Stamped, Work>) -> u64 {
+fn lost(dataplane: &Dataplane<Queue<Stamp>, Work>) -> u64 {
     dataplane.crossings().map(|crossings| crossings.lost.get() + crossings.hurried.get()).sum()
 }
 

@@ -6,7 +6,7 @@
 //!
 //! The wire's end of a queue belongs to the senders; with several, one at a time puts a run of frames in.
 
-use super::super::rung::Rung;
+use super::super::rung::{Queue, Rung};
 use super::{BYTES, Figures, Options, RUN, Readers, Sent, Sink, Spent, drained, send_for};
 use crate::pipe::stack;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,10 +14,9 @@ use app::Listener;
 use base::{BURST_FRAMES, Burst, Frame};
 use dataplane::{Config, Dataplane, Idle, Owners, Sharing};
 use port::pipe::{self, Pipe};
-use port::{Facts, Mac, Outgoing, Port};
+use port::{Facts, Mac, Port};
 use stack::{DropReason, Handled, UdpListener};
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use wire::ethernet::{EtherType, Link};
@@ -166,7 +165,7 @@ fn nic(flows: Flows, sizes: impl Iterator<Item = (usize, usize)>) -> Result<(Nic
         let (wires, ends) = pipe::pair(&config).context("memory for the queues' frames")?;
         let rung = Rung::new()?;
         nic.wires.extend(wires.into_iter().map(Mutex::new));
-        queues.extend(ends.into_iter().map(|pipe| Queue { pipe, rung: rung.clone() }));
+        queues.extend(ends.into_iter().map(|pipe| Queue::new(pipe, rung.clone(), ())));
         nic.rungs.push(rung);
     }
     Ok((nic, queues))
@@ -217,54 +216,6 @@ fn put(source: &Source, count: usize, wire: &mut Pipe, mut take: impl FnMut(&mut
         burst.push(frame);
     }
     wire.transmit(&mut burst);
-}
-
-/// A reader's end of its queue, which wakes it.
-struct Queue {
-    pipe: Pipe,
-    rung: Arc<Rung>,
-}
-
-impl Port for Queue {
-    fn facts(&self) -> &Facts {
-        self.pipe.facts()
-    }
-
-    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
-        match self.pipe.receive(into, limit) {
-            // only who finds nothing may come to sleep; the system call is for that
-            0 if limit > 0 && self.rung.silence() => self.pipe.receive(into, limit),
-            received => received,
-        }
-    }
-
-    fn waiting(&mut self) -> usize {
-        self.pipe.waiting()
-    }
-
-    fn transmit_room(&mut self) -> usize {
-        self.pipe.transmit_room()
-    }
-
-    fn transmit(&mut self, from: &mut Burst) -> usize {
-        self.pipe.transmit(from)
-    }
-
-    fn flush(&mut self) -> Outgoing {
-        self.pipe.flush()
-    }
-
-    fn take(&mut self) -> Option<Frame> {
-        self.pipe.take()
-    }
-
-    fn give(&mut self, frame: Frame) {
-        self.pipe.give(frame);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.rung.descriptor())
-    }
 }
 
 /// The threads, and what their stacks count.
