@@ -20,7 +20,8 @@ The addresses must be ones that the kernel does not have, as with `simoom-bench 
 value distribution, values by a table and a generalized Pareto distribution and 75% GET. A record's lengths and value follow from its number, so every
 value that comes back is compared. With --rate requests are due at the moments of a Poisson process and latency runs from then; without it each
 connection asks again when it was answered. --probes connections ask seldom, one request at a time, and have a latency of their own, which
-is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher.
+is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher. It goes by windows of 100 ms, of which it
+takes the median, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers a window, it is that of the whole span.
 Exit status: 0; 1 when an answer was wrong, nothing was answered or the load could not be run; 2 for a wrong command line.
 
   simoom-bench kv --interface vc --address 198.18.0.3-198.18.0.34 --server 198.18.0.1:11211 --store --mix usr --rate 200k

@@ -9,9 +9,11 @@ mod outcome;
 mod packet;
 #[cfg(test)]
 mod tests;
+mod times;
 
-pub(crate) use outcome::{Good, Latency, Outcome, histogram};
+pub(crate) use outcome::{Good, Outcome};
 pub(crate) use packet::{Ends, Fault, Template};
+pub(crate) use times::{Latency, Times, histogram};
 
 use crate::queries::{Queries, VERSIONS};
 use anyhow::{Result, ensure};

@@ -1,49 +1,9 @@
 //! What a load came to.
 
-use super::Fault;
-use crate::stats::Summary;
-use hdrhistogram::Histogram;
+use super::{Fault, Latency, Times};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-
-/// Percentiles of the answers' latency in microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Latency {
-    /// half are below
-    pub(crate) p50_us: f64,
-    /// nine of ten are below
-    pub(crate) p90_us: f64,
-    /// 99 of a hundred are below
-    pub(crate) p99_us: f64,
-    /// 999 of a thousand are below
-    pub(crate) p999_us: f64,
-    /// the slowest
-    pub(crate) greatest_us: f64,
-}
-
-impl Latency {
-    /// Of latencies in nanoseconds; all zero without any.
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Latency {
-        if histogram.is_empty() {
-            return Latency::default();
-        }
-        let us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Latency {
-            p50_us: us(0.5),
-            p90_us: us(0.9),
-            p99_us: us(0.99),
-            p999_us: us(0.999),
-            greatest_us: histogram.max() as f64 / 1e3,
-        }
-    }
-}
-
-/// How long a window of latencies is. A virtual machine's processors are taken away for milliseconds at a time; a window is
-/// short enough that most see none of that.
-const WINDOW_NS: u64 = 100_000_000;
-/// A window with fewer answers than this has no 99th percentile worth the name.
-const WINDOW_LEAST: u64 = 1_000;
 
 /// What a load came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,10 +38,8 @@ pub(crate) struct Outcome {
     pub(crate) latency: Latency,
     /// medians over windows of 100 ms of each window's p50 and p99, in microseconds; None where no window had answers enough
     pub(crate) window_us: Option<(f64, f64)>,
-    #[serde(skip, default = "histogram")]
-    histogram: Histogram<u64>,
     #[serde(skip)]
-    windows: Windows,
+    times: Times,
 }
 
 /// Which answers are good.
@@ -93,45 +51,6 @@ pub(crate) enum Good {
     OrAbsent,
     /// each: a reflector answers nothing but what it is sent
     Any,
-}
-
-/// Percentiles window by window.
-#[derive(Clone, Debug, Default)]
-struct Windows {
-    /// the present one's
-    histogram: Option<Histogram<u64>>,
-    end_ns: u64,
-    p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
-}
-
-impl Windows {
-    fn record(&mut self, now_ns: u64, ns: u64) {
-        if now_ns >= self.end_ns {
-            self.close();
-            self.end_ns = now_ns + WINDOW_NS;
-        }
-        self.histogram.get_or_insert_with(histogram).saturating_record(ns);
-    }
-
-    fn close(&mut self) {
-        let Some(histogram) = &mut self.histogram else { return };
-        if histogram.len() >= WINDOW_LEAST {
-            self.p50_us.push(histogram.value_at_quantile(0.5) as f64 / 1e3);
-            self.p99_us.push(histogram.value_at_quantile(0.99) as f64 / 1e3);
-        }
-        histogram.reset();
-    }
-
-    fn medians(&mut self) -> Option<(f64, f64)> {
-        self.close();
-        Some((Summary::of(&self.p50_us)?.median, Summary::of(&self.p99_us)?.median))
-    }
-}
-
-/// For the latencies of any load: 100 ns to a minute with three digits.
-pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(100, 60_000_000_000, 3).expect("bounds in order")
 }
 
 impl Outcome {
@@ -152,21 +71,18 @@ impl Outcome {
             versions: 0,
             latency: Latency::default(),
             window_us: None,
-            histogram: histogram(),
-            windows: Windows::default(),
+            times: Times::default(),
         }
     }
 
     #[inline]
     pub(super) fn record_latency(&mut self, now_ns: u64, ns: u64) {
-        self.histogram.saturating_record(ns.max(100));
-        self.windows.record(now_ns, ns.max(100));
+        self.times.record(now_ns, ns);
     }
 
     pub(super) fn finish(&mut self) {
         self.lost = self.sent - self.answered;
-        self.window_us = self.windows.medians();
-        self.latency = Latency::of(&self.histogram);
+        (self.window_us, self.latency) = (self.times.by_window_us(), self.times.latency());
     }
 
     /// Questions sent a second.

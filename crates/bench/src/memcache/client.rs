@@ -238,7 +238,8 @@ impl Client {
             self.under_way -= 1;
             used += taken;
             let in_span = !self.schedule.is_over(now);
-            self.outcome.take(answer, now.saturating_since(due).as_nanos() as u64, is_probe, in_span);
+            let took_ns = now.saturating_since(due).as_nanos() as u64;
+            self.outcome.take(answer, [now.as_nanos(), took_ns], is_probe, in_span);
             if is_probe {
                 self.free_probes.push_back(index)
             } else {

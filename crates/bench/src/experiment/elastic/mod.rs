@@ -22,7 +22,10 @@ last of the processors, at a real-time priority, and shares it with the last thr
 
 One thread's peak is measured first, with one thread on duty and enough questions on their way. The steps are parts of it.
 
-  simoom-bench experiment elastic --out docs/results
+A machine that takes its processors away for milliseconds now and then has a 99th percentile of its own in many a window. Where that is
+so, --rounds does it all again and again: what is told of a window is the median of the same one in every round.
+
+  simoom-bench experiment elastic --rounds 5 --out docs/results
   simoom-bench experiment elastic --steps 0.3,1.5,0.3 --hold 3")]
 pub(crate) struct Options {
     /// The threads' processors; the last is the generator's, too; default: all
@@ -39,6 +42,9 @@ pub(crate) struct Options {
     /// How long each is held
     #[arg(long, value_name = "S", default_value = "6", value_parser = seconds)]
     hold: f64,
+    /// How often all steps are gone through
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
     /// Work of the service for each question, in nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     work: u32,
@@ -57,11 +63,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let cpus = if options.cpus.is_empty() { (0..processors).collect() } else { options.cpus.clone() };
     ensure!(cpus.len() > 1, "with one processor there is no thread to add; see --cpus");
     let stop = stop_flag()?;
-    let found = bed::run(options, &cpus, &|| stop.load(Ordering::Relaxed))?;
-    if stop.load(Ordering::Relaxed) {
-        bail!("stopped; nothing is written");
+    let mut rounds = Vec::new();
+    for round in 1..=options.rounds {
+        eprintln!("round {round} of {}", options.rounds);
+        rounds.push(bed::run(options, &cpus, &|| stop.load(Ordering::Relaxed))?);
+        if stop.load(Ordering::Relaxed) {
+            bail!("stopped; nothing is written");
+        }
     }
-    for report in results::reports(options, &cpus, &found) {
+    for report in results::reports(options, &cpus, &rounds) {
         if report.name == "elastic" {
             println!("{}", report.table.markdown());
         }

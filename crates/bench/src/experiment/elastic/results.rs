@@ -10,7 +10,7 @@ const GOOD: usize = 3;
 /// A change of the number so long after a step still follows from it: what the policy waits before it removes a thread, and twice that.
 const FOLLOWS_S: f64 = 3.0;
 
-/// One step.
+/// One step, of one round or of all together.
 #[derive(Debug, PartialEq)]
 struct Step {
     load: f64,
@@ -54,8 +54,45 @@ fn steps(windows: &[Window], count: usize) -> Vec<Step> {
     found
 }
 
+/// The middle one of what all rounds have at the same place.
+fn middle<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> f64 {
+    stats::median(&rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or_default()
+}
+
+/// Each window as it was in the middle of the rounds; counts are of all.
+fn together(rounds: &[Found]) -> Vec<Window> {
+    let Some(first) = rounds.first() else { return Vec::new() };
+    let windows = first.windows.iter().enumerate().map(|(n, window)| {
+        let all: Vec<&Window> = rounds.iter().filter_map(|round| round.windows.get(n)).collect();
+        Window {
+            at: window.at,
+            load: window.load,
+            threads: middle(&all, |window| window.threads as f64).round() as usize,
+            asked: all.iter().map(|window| window.asked).sum(),
+            answered: all.iter().map(|window| window.answered).sum(),
+            median_us: middle(&all, |window| window.median_us),
+            p99_us: middle(&all, |window| window.p99_us),
+        }
+    });
+    windows.collect()
+}
+
+/// The steps of the windows together; how often the number of threads changed is of all rounds, each by itself.
+fn steps_together(rounds: &[Found], count: usize) -> Vec<Step> {
+    let mut found = steps(&together(rounds), count);
+    found.iter_mut().for_each(|step| (step.changes, step.late_changes) = (0, 0));
+    for round in rounds {
+        for (sum, step) in found.iter_mut().zip(steps(&round.windows, count)) {
+            sum.changes += step.changes;
+            sum.late_changes += step.late_changes;
+        }
+    }
+    found
+}
+
 /// By step, and by time.
-pub(super) fn reports(options: &Options, cpus: &[usize], found: &Found) -> [Report; 2] {
+pub(super) fn reports(options: &Options, cpus: &[usize], rounds: &[Found]) -> [Report; 2] {
+    let (windows, peak) = (together(rounds), middle(rounds, |round| round.peak));
     let mut table = Table::new(&[
         "load, of one thread's peak",
         "questions/s",
@@ -65,10 +102,10 @@ pub(super) fn reports(options: &Options, cpus: &[usize], found: &Found) -> [Repo
         "99th percentile, us",
         "under twice the old one after, s",
     ]);
-    for step in steps(&found.windows, options.steps.len()) {
+    for step in steps_together(rounds, options.steps.len()) {
         table.row(vec![
             Cell::Number(step.load, 2),
-            Cell::Number(step.load * found.peak, 0),
+            Cell::Number(step.load * peak, 0),
             Cell::Count(step.threads as u64),
             Cell::Count(step.changes as u64),
             Cell::Count(step.late_changes as u64),
@@ -77,7 +114,7 @@ pub(super) fn reports(options: &Options, cpus: &[usize], found: &Found) -> [Repo
         ]);
     }
     let line = |name: &str, of: fn(&Window) -> f64| {
-        Series::new(name, found.windows.iter().map(|window| (window.at, of(window))).collect())
+        Series::new(name, windows.iter().map(|window| (window.at, of(window))).collect())
     };
     let charts = vec![
         Chart {
@@ -97,7 +134,7 @@ pub(super) fn reports(options: &Options, cpus: &[usize], found: &Found) -> [Repo
         },
     ];
     let mut by_time = Table::new(&["s", "load", "threads", "asked", "answered", "median, us", "99th percentile, us"]);
-    for window in &found.windows {
+    for window in &windows {
         by_time.row(vec![
             Cell::Number(window.at, 1),
             Cell::Number(window.load, 2),
@@ -109,7 +146,7 @@ pub(super) fn reports(options: &Options, cpus: &[usize], found: &Found) -> [Repo
         ]);
     }
     let machine = || Machine::here(Peers::None);
-    let method = method(options, cpus, found);
+    let method = method(options, cpus, rounds);
     [
         Report {
             name: "elastic".into(),
@@ -130,29 +167,33 @@ pub(super) fn reports(options: &Options, cpus: &[usize], found: &Found) -> [Repo
     ]
 }
 
-fn method(options: &Options, cpus: &[usize], found: &Found) -> String {
-    let priority = if found.real_time { "at a real-time priority" } else { "at the usual priority" };
+fn method(options: &Options, cpus: &[usize], rounds: &[Found]) -> String {
+    let real_time = rounds.iter().all(|round| round.real_time);
+    let priority = if real_time { "at a real-time priority" } else { "at the usual priority" };
+    let sum = |of: fn(&Found) -> u64| rounds.iter().map(of).sum::<u64>();
     format!(
         "`dataplane::Dataplane` on the in-memory NIC with the policy of `--threads elastic`: {} threads on processors {cpus:?}, of which \
          at first one serves. A service that works {} ns in registers for each datagram and echoes it; {} flows of UDP. One thread's peak is {:.0} answers/s, \
          measured first with 512 questions on their way; the loads are parts of it, each held for {} s. Every {} us so many questions are due as the load says, whatever was answered; the queues take turns, \
          and a flow's arrive at the same queue for ever, so that they cross over to the thread that has their group. The time of an answer counts from when its question was due to when the answer went \
          into the transmit ring. The generator shares processor {} with the last thread, {priority}; it took {:.0} % of it, so the last thread has less than the first, and is taken off its \
-         processor for some microseconds at each tick. Windows of 100 ms; the 99th percentile of a step is the median of its second half's windows; a step counts as over \
+         processor for some microseconds at each tick. Rounds: {}; what is told of a window is the median of the same one in every round, but that questions, answers and changes are of all rounds together. \
+         Windows of 100 ms; the 99th percentile of a step is the median of its second half's windows; a step counts as over \
          with the first of {GOOD} windows in a row whose 99th percentile is under twice that of the load before. Of {} questions {} found the NIC's queue full; all others were answered, and each flow's in their order (else there is no report); {} times a flow group changed its thread. \
          Without load the process took {:.2} % of a processor, what the generator's last thread sleeps in included.",
         cpus.len(),
         options.work,
         options.flows,
-        found.peak,
+        middle(rounds, |round| round.peak),
         options.hold,
         bed::tick(options).as_micros(),
         cpus.last().copied().unwrap_or(0),
-        100.0 * found.generator_share,
-        found.asked,
-        found.overloaded,
-        found.moved,
-        100.0 * found.idle_share,
+        100.0 * middle(rounds, |round| round.generator_share),
+        rounds.len(),
+        sum(|round| round.asked),
+        sum(|round| round.overloaded),
+        sum(|round| round.moved),
+        100.0 * middle(rounds, |round| round.idle_share),
     )
 }
 
@@ -185,5 +226,30 @@ mod tests {
             recovered_s: Some(6.0 * WINDOW.as_secs_f64()),
         };
         assert_eq!(steps(&windows, 2), [first, second]);
+    }
+
+    #[test]
+    fn rounds_have_their_middle_and_each_change_counts() {
+        // a moment of another's work in one round, at another time each, and one thread less for a while in one
+        let round = |late: usize, early_end: usize| Found {
+            windows: (0..40)
+                .map(|n| Window {
+                    at: n as f64 / 10.0,
+                    load: 0.3,
+                    threads: if n < early_end { 2 } else { 1 },
+                    asked: 10,
+                    answered: 10,
+                    median_us: 10.0,
+                    p99_us: if n == late { 9000.0 } else { 100.0 },
+                })
+                .collect(),
+            ..Found::default()
+        };
+        let rounds = [round(30, 40), round(31, 40), round(32, 35)];
+        assert!(together(&rounds).iter().all(|window| window.p99_us == 100.0 && window.threads == 2));
+        assert_eq!(together(&rounds)[0].asked, 30);
+        let [step] = steps_together(&rounds, 1).try_into().unwrap();
+        assert_eq!((step.threads, step.changes, step.late_changes), (2, 1, 1));
+        assert_eq!(together(&rounds[2..])[39].threads, 1);
     }
 }
