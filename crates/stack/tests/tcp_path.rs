@@ -231,3 +231,78 @@ fn a_timeout_behind_a_closed_window_is_repaired_at_once() {
     assert_eq!(after.timeouts, 1, "{after:?}");
     assert!(after.segments > 9.9, "{after:?}");
 }
+
+/// A server that sends for as long as it is let, through a path of 20 KB/s of which the peer's window is all that it holds: nothing is lost but
+/// what is too large.
+fn narrow(tells: bool) -> World<Peer> {
+    let server = Script { send: 1 << 30, piece: 60_000, ..Script::default() };
+    let tcp = || tcp(256 << 10);
+    let mut world =
+        World::new([Peer::new(Some(server)), Peer::with(1, Script::default())], [tcp(), tcp()], [1500, 1500], 1);
+    for host in &mut world.hosts {
+        (host.out.delay, host.out.byte_ns, host.out.queue) = (Duration::from_millis(5), 50_000, 1000);
+    }
+    (world.hosts[0].out.mtu, world.hosts[0].out.tells) = (1300, tells);
+    world.connect(false, 1, 40_000);
+    world
+}
+
+fn segment_bytes(world: &World<Peer>) -> u16 {
+    let mut bytes = 0;
+    world.hosts[0].stack.tcp_view(world.now, 0, u32::MAX, &mut |view| bytes = view.segment_bytes);
+    bytes
+}
+
+fn congestion_window(world: &World<Peer>) -> u32 {
+    let mut bytes = 0;
+    let sender = |view: stack::tcp::View| bytes = view.sender.map_or(0, |sender| sender.window_bytes);
+    world.hosts[0].stack.tcp_view(world.now, 0, u32::MAX, &mut { sender });
+    bytes
+}
+
+fn events(world: &World<Peer>, of: &[Event]) -> Vec<u64> {
+    let counters = world.hosts[0].stack.tcp_counters().unwrap();
+    of.iter().map(|event| counters.event(*event)).collect()
+}
+
+#[test]
+fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
+    use Event::{PathMtu, PathMtuRaised, PathMtuTried, Recovery, RetransmissionTimeout, Retransmitted};
+    let mut world = narrow(false);
+    run_for(&mut world, Duration::from_secs(30));
+    assert_eq!((events(&world, &[PathMtu, PathMtuTried]), segment_bytes(&world)), (vec![1, 0], 1180));
+    // still narrow: one segment is lost and sent again, and nothing else comes of it
+    run_for(&mut world, Duration::from_secs(530));
+    let window = congestion_window(&world);
+    let before = events(&world, &[Recovery, RetransmissionTimeout, Retransmitted]);
+    assert_eq!(events(&world, &[PathMtuTried]), [0]);
+    run_for(&mut world, Duration::from_secs(200));
+    assert_eq!(events(&world, &[PathMtuTried, PathMtuRaised]), [1, 0]);
+    let after = events(&world, &[Recovery, RetransmissionTimeout, Retransmitted]);
+    // of 1448 octets one segment of 1180, and the rest
+    assert_eq!(after, [before[0], before[1], before[2] + 2]);
+    assert!(congestion_window(&world) >= window, "{} of {window}", congestion_window(&world));
+    // wide again
+    world.hosts[0].out.mtu = usize::MAX;
+    run_for(&mut world, Duration::from_secs(600));
+    assert_eq!((events(&world, &[PathMtuTried, PathMtuRaised]), segment_bytes(&world)), (vec![2, 1], 1448));
+    assert_eq!(events(&world, &[Recovery, RetransmissionTimeout, Retransmitted]), after);
+    run_for(&mut world, Duration::from_secs(1300));
+    assert_eq!(events(&world, &[PathMtuTried]), [2]);
+}
+
+#[test]
+fn what_a_router_says_of_a_wider_segment_is_tried_at_once() {
+    use Event::{PathMtu, PathMtuRaised, PathMtuTried, RetransmissionTimeout};
+    let mut world = narrow(true);
+    run_for(&mut world, Duration::from_secs(30));
+    assert_eq!((events(&world, &[PathMtu]), segment_bytes(&world)), (vec![1], 1248));
+    world.hosts[0].out.mtu = 1400;
+    run_for(&mut world, Duration::from_secs(620));
+    assert_eq!((events(&world, &[PathMtuTried, PathMtuRaised]), segment_bytes(&world)), (vec![2, 1], 1348));
+    // and ten minutes later the rest
+    world.hosts[0].out.mtu = usize::MAX;
+    run_for(&mut world, Duration::from_secs(620));
+    assert_eq!((events(&world, &[PathMtuTried, PathMtuRaised]), segment_bytes(&world)), (vec![3, 2], 1448));
+    assert_eq!(events(&world, &[RetransmissionTimeout]), [0]);
+}

@@ -67,6 +67,19 @@ pub(crate) struct Probe {
     pub(crate) resent: bool,
 }
 
+/// The search for a wider path, once it was found to be narrower than the link (RFC 4821 section 7).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wider {
+    /// data bytes of the segment that is tried next
+    pub(crate) bytes: u16,
+    /// of those that the link carries
+    pub(crate) most: u16,
+    /// when one is tried
+    pub(crate) at: Instant,
+    /// where it ends, while it is on its way
+    pub(crate) tried: Option<u64>,
+}
+
 /// The block, which begins on a cache line of its own: all of it is asked for before a segment is taken.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -82,6 +95,7 @@ pub(crate) struct Active {
     pub(crate) spurious: Spurious,
     pub(crate) undo: Option<Undo>,
     pub(crate) probe: Option<Probe>,
+    pub(crate) wider: Option<Wider>,
     /// a tail loss probe is to go out
     pub(crate) probe_now: bool,
     /// one segment may go out whatever the congestion window says: the first of a recovery; or however small the peer's window
@@ -120,6 +134,7 @@ impl Active {
             spurious: Spurious::No,
             undo: None,
             probe: None,
+            wider: None,
             probe_now: false,
             force: false,
             limited_to: 0,

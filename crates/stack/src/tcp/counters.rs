@@ -109,6 +109,10 @@ counted! {
         ResetSent = "reset sent",
         /// the path's MTU was lowered, by ICMP or because full segments vanish
         PathMtu = "path mtu lowered",
+        /// a segment went out to see whether a path that was narrow carries more
+        PathMtuTried = "path mtu tried",
+        /// and it does
+        PathMtuRaised = "path mtu raised",
         /// an ICMP error that fits no sequence number in flight
         IcmpIgnored = "icmp error ignored",
         /// a SACK block could not be noted for want of a record

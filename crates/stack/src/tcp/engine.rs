@@ -5,7 +5,7 @@
 //! to no connection block (handshakes, TIME-WAIT, strangers) is answered in the received frame.
 
 use super::ack::Sender;
-use super::active::{Active, Actives};
+use super::active::{Active, Actives, Wider};
 use super::config::{TcpConfig, TcpTimes};
 use super::connection::{Connection, Flags, NONE};
 use super::cookie::Cookies;
@@ -241,6 +241,8 @@ impl Engine {
         }
         let mut fresh = Active::new(self.config.congestion, c.mss);
         fresh.sent_at = now;
+        fresh.wider =
+            Wider::later(now, c.mss, self.segment_bytes(&c.tuple, c.peer_mss, c.flags.has(Flags::TIMESTAMPS)));
         let Some((active, loser)) = self.actives.take(index, fresh) else { return false };
         if let Some(loser) = loser {
             self.connections[loser as usize].active = NONE;

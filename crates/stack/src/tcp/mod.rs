@@ -16,8 +16,7 @@
 //! Public leaves are each of use alone: round-trip time, congestion control, initial sequence numbers, SYN cookies,
 //! pacing, the table of connections, TIME-WAIT, limits.
 //!
-//! Left out so far: growing a path
-//! MTU that was found to be smaller (RFC 4821 section 7); urgent data (taken for ordinary data, as RFC 6093 describes
+//! Left out so far: urgent data (taken for ordinary data, as RFC 6093 describes
 //! what stacks do); data on a SYN; the user timeout option. PAWS has no exception for connections idle for 24 days (RFC
 //! 7323 section 5.5): keepalive does not let them be.
 

@@ -33,6 +33,8 @@ pub(super) enum Plan {
     Again { start: u64, bytes: u32 },
     /// so many new bytes, the FIN counted
     New { bytes: u32 },
+    /// so many new bytes in a segment that the path may not carry
+    Wider { bytes: u32 },
     /// nothing that was not sent, but something that evokes an acknowledgement
     Probe,
     /// an acknowledgement alone
@@ -41,6 +43,13 @@ pub(super) enum Plan {
     Syn,
     /// a reset
     Reset,
+}
+
+impl Plan {
+    /// Whether data go out for the first time.
+    fn is_new(self) -> bool {
+        matches!(self, Plan::New { .. } | Plan::Wider { .. })
+    }
 }
 
 /// How a connection's turn ended.
@@ -76,10 +85,20 @@ impl Sender<'_> {
     }
 
     fn plan_new(&mut self, room: u32, pipe: u32, allowance: u32) -> Option<Plan> {
-        let c = &mut *self.c;
+        let c = &*self.c;
         if !c.has_unsent() || !self.records.may_push() {
             return None;
         }
+        match self.wider_bytes(room, allowance) {
+            Some(bytes) if self.has_room(bytes, pipe, allowance) => return Some(Plan::Wider { bytes }),
+            // acknowledgements make room, which smaller segments would fill again
+            Some(_) if pipe > 0 => {
+                self.a.limited_to = self.c.snd.nxt;
+                return None;
+            }
+            _ => {}
+        }
+        let c = &mut *self.c;
         let window = c.snd.edge.saturating_sub(c.snd.nxt).min(u64::from(u32::MAX)) as u32;
         let queued = c.last() - c.snd.nxt;
         let data = (c.snd.end - c.snd.nxt.min(c.snd.end)).min(u64::from(room)) as u32;
@@ -175,24 +194,30 @@ impl Sender<'_> {
                 self.a.head_resent |= start == self.c.snd.una;
                 self.on_resent(bytes);
             }
-            Plan::New { bytes } => {
-                self.restart_after_idle();
-                let (nxt, mss) = (self.c.snd.nxt, self.c.mss);
-                let noted = self.records.push(&mut self.a.board, self.now, nxt, bytes, mss);
-                debug_assert!(noted, "a record for new data");
-                self.c.snd.nxt += u64::from(bytes);
-                if std::mem::take(&mut self.a.probe_now) {
-                    self.counters.on(Event::TailLossProbe);
-                    self.a.probe = Some(super::active::Probe { end: self.c.snd.nxt, resent: false });
-                }
-                self.a.sent_new = true;
-                if let Some(rate) = self.rate() {
-                    self.a.pace.on_sent(self.now, u64::from(bytes), rate);
-                }
-                self.on_sent(bytes);
+            Plan::New { bytes } => self.commit_new(bytes, self.c.mss),
+            Plan::Wider { bytes } => {
+                self.commit_new(bytes, bytes as u16);
+                self.on_tried();
             }
             Plan::Probe | Plan::Ack | Plan::Syn | Plan::Reset => {}
         }
+    }
+
+    /// Notes that so many new bytes go out, in a segment, or the last of several, that may hold `segment_bytes`.
+    fn commit_new(&mut self, bytes: u32, segment_bytes: u16) {
+        self.restart_after_idle();
+        let noted = self.records.push(&mut self.a.board, self.now, self.c.snd.nxt, bytes, segment_bytes);
+        debug_assert!(noted, "a record for new data");
+        self.c.snd.nxt += u64::from(bytes);
+        if std::mem::take(&mut self.a.probe_now) {
+            self.counters.on(Event::TailLossProbe);
+            self.a.probe = Some(super::active::Probe { end: self.c.snd.nxt, resent: false });
+        }
+        self.a.sent_new = true;
+        if let Some(rate) = self.rate() {
+            self.a.pace.on_sent(self.now, u64::from(bytes), rate);
+        }
+        self.on_sent(bytes);
     }
 
     /// RFC 5681 section 4.1: after a pause longer than the timeout the window begins anew.
@@ -293,7 +318,7 @@ impl Engine {
         }
         let (start, bytes) = match plan {
             Plan::Again { start, bytes } => (start, bytes),
-            Plan::New { bytes } => (before, bytes),
+            Plan::New { bytes } | Plan::Wider { bytes } => (before, bytes),
             // an old number evokes an acknowledgement (RFC 9293 section 3.8.4)
             Plan::Probe => (self.connections[index as usize].snd.una.saturating_sub(1), 0),
             Plan::Syn => (0, 1),
@@ -342,7 +367,7 @@ impl Engine {
             sack: &sack,
             ..Header::default()
         };
-        let marked = c.flags.has(Flags::ECN) && matches!(plan, Plan::New { .. }) && data_bytes > 0;
+        let marked = c.flags.has(Flags::ECN) && plan.is_new() && data_bytes > 0;
         let payload = lay_out(&mut frame, out.mac, &c.hop, &c.tuple, header.bytes() + data_bytes, marked);
         let (head, payload) = payload.split_at_mut(header.bytes());
         let sum = match self.actives.get(c.active) {
@@ -413,7 +438,7 @@ fn flags_of(c: &mut Connection, plan: Plan, fin: bool) -> tcp::Flags {
     if c.flags.has(Flags::ECHO) {
         flags |= tcp::Flags::ECE;
     }
-    if c.flags.has(Flags::REDUCED) && matches!(plan, Plan::New { .. }) {
+    if c.flags.has(Flags::REDUCED) && plan.is_new() {
         c.flags.clear(Flags::REDUCED);
         if c.flags.has(Flags::ECN) {
             flags |= tcp::Flags::CWR;

@@ -1,9 +1,12 @@
 //! The path's MTU: lowered by what routers say (RFC 1191, RFC 8201), if it quotes a segment in flight (RFC 5927), and, where routers
 //! say nothing, by what becomes of full segments (RFC 4821): when they are sent again in vain, smaller ones are tried.
 //!
-//! Left out: growing again. A connection keeps what it found; the next one begins with the link's MTU.
+//! A path that was found to be narrow is tried again later with one segment as large as the link carries, among others whose
+//! acknowledgements soon tell that it was lost. If it was, that says nothing about congestion, and a router that says what it
+//! carries has that tried at once.
 
 use super::ack::Sender;
+use super::active::{Phase, Wider};
 use super::connection::Flags;
 use super::counters::Event;
 use super::engine::{Engine, MSS_LEAST, Named};
@@ -12,6 +15,7 @@ use super::state::State;
 use super::tuple::Tuple;
 use app::DeadReason;
 use base::{Instant, Seq};
+use std::time::Duration;
 use wire::tcp::HEADER_BYTES;
 
 /// No path is believed to be narrower: over IPv4 what RFC 1122 section 3.3.3 has hosts assume at least, over IPv6 the least MTU of all
@@ -21,6 +25,18 @@ const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;
 /// Data bytes of segments that are tried where full ones vanish: first, then last (RFC 4821 section 7.2 and 7.7).
 const BASE_BYTES: [u16; 2] = [1180, 512];
+/// A narrow path is tried again so much later (RFC 8201 section 4).
+const WIDER_AFTER: Duration = Duration::from_secs(600);
+/// Full segments that can follow the one that is tried: three tell that it was lost, and one more if one of them is (RFC 4821
+/// section 7.4).
+const FOLLOWERS: u32 = 4;
+
+impl Wider {
+    /// To be tried when the time has come; None for a path that carries `most` already.
+    pub(super) fn later(now: Instant, mss: u16, most: u16) -> Option<Wider> {
+        (mss < most).then(|| Wider { bytes: most, most, at: now + WIDER_AFTER, tried: None })
+    }
+}
 
 impl Engine {
     /// An ICMP error about a segment of ours with this number; whether it is credible. Errors other than those about the MTU are
@@ -50,7 +66,7 @@ impl Engine {
         let headers = ip_bytes(&c.tuple) + HEADER_BYTES + options;
         let mss = (mtu.max(least) - headers as u32).min(u32::from(u16::MAX)) as u16;
         if let Some(mut sender) = self.sender(now, index)
-            && sender.shrink(mss)
+            && (sender.shrink(mss) || sender.settle(mss))
         {
             self.wake(index);
         }
@@ -64,6 +80,8 @@ impl Sender<'_> {
         if mss >= self.c.mss {
             return false;
         }
+        let most = self.a.wider.map_or(self.c.mss, |wider| wider.most);
+        self.a.wider = Wider::later(self.now, mss, most);
         self.c.mss = mss;
         self.counters.on(Event::PathMtu);
         // the path does not carry them, which says nothing about congestion (RFC 8201 section 5.4 aside): they go out anew
@@ -71,8 +89,60 @@ impl Sender<'_> {
         true
     }
 
+    /// Data bytes of a wider segment, if one is to be tried now: nothing is being repaired, and enough may follow it.
+    pub(super) fn wider_bytes(&self, room: u32, allowance: u32) -> Option<u32> {
+        let wider = self.a.wider.filter(|wider| wider.tried.is_none() && wider.at <= self.now)?;
+        let (c, mss) = (&*self.c, u32::from(self.c.mss));
+        // blocks that tell of gaps in what the peer sends take room of their own
+        if self.a.phase != Phase::Open || self.a.board.lost > 0 || !c.flags.has(Flags::SACK) || room < mss {
+            return None;
+        }
+        let (bytes, all) = (u32::from(wider.bytes), u32::from(wider.bytes) + FOLLOWERS * mss);
+        let (queued, window) = (c.snd.end.saturating_sub(c.snd.nxt), c.snd.edge.saturating_sub(c.snd.una));
+        (queued.min(window).min(u64::from(allowance)) >= u64::from(all)).then_some(bytes)
+    }
+
+    /// Whether so many bytes may go now, by the peer's window, by ours, and by the pace.
+    pub(super) fn has_room(&self, bytes: u32, pipe: u32, allowance: u32) -> bool {
+        let window = self.c.snd.edge.saturating_sub(self.c.snd.nxt);
+        window.min(self.paced_bytes()) >= u64::from(bytes) && pipe + bytes <= allowance
+    }
+
+    /// The segment that was planned is on its way.
+    pub(super) fn on_tried(&mut self) {
+        let end = self.c.snd.nxt;
+        if let Some(wider) = &mut self.a.wider {
+            wider.tried = Some(end);
+            self.counters.on(Event::PathMtuTried);
+        }
+    }
+
+    /// What an acknowledgement says of the segment that was tried: when it was not taken for lost, the path carries it.
+    pub(super) fn judge_wider(&mut self) {
+        let Some(wider) = self.a.wider else { return };
+        if wider.tried.is_some_and(|end| end <= self.c.snd.una) {
+            self.c.mss = wider.bytes;
+            self.a.wider = Wider::later(self.now, wider.bytes, wider.most);
+            self.counters.on(Event::PathMtuRaised);
+        }
+    }
+
+    /// The segment that was tried is lost.
+    pub(super) fn on_wider_lost(&mut self) {
+        self.a.wider = self.a.wider.and_then(|wider| Wider::later(self.now, self.c.mss, wider.most));
+    }
+
+    /// A router says what the path carries, less than what is being tried and more than what was known: that is tried next.
+    fn settle(&mut self, mss: u16) -> bool {
+        let Some(wider) = &mut self.a.wider else { return false };
+        let Some(end) = wider.tried.filter(|_| self.c.mss < mss && mss < wider.bytes) else { return false };
+        (wider.bytes, wider.at, wider.tried) = (mss, self.now, None);
+        self.records.lose(&mut self.a.board, |record| record.end() == end);
+        true
+    }
+
     /// The timer has expired again: full segments may be what the path does not carry. One that has carried them is believed for
-    /// longer, since what is found is never unlearned.
+    /// longer, since what is found is kept for minutes.
     pub(super) fn suspect_path(&mut self) {
         let patience = if self.c.flags.has(Flags::CARRIED) { 2 } else { 0 };
         let first = self

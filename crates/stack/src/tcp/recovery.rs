@@ -39,6 +39,7 @@ impl Sender<'_> {
     /// What an acknowledgement means for losses.
     pub(super) fn recover(&mut self, news: &News, flight_before: u32) {
         self.judge_probe(news);
+        self.judge_wider();
         if self.is_undone(news) {
             self.undo();
         }
@@ -81,13 +82,25 @@ impl Sender<'_> {
         }
     }
 
-    /// Marks what RACK takes for lost; how many bytes.
+    /// Marks what RACK takes for lost; how many bytes, but those of a segment that the path may not carry, which tells nothing of
+    /// congestion (RFC 4821 section 7.6.2).
     fn find_losses(&mut self) -> u32 {
         let (now, path, rack) = (self.now, self.path(), self.a.rack);
         if self.overtaken().next().is_none() {
             return 0;
         }
-        self.records.lose(&mut self.a.board, |record| rack.patience_ns(now, record, &path) == Some(0))
+        let (tried, mut wide) = (self.a.wider.and_then(|wider| wider.tried), 0);
+        let lost = self.records.lose(&mut self.a.board, |record| {
+            let lost = rack.patience_ns(now, record, &path) == Some(0);
+            if lost && Some(record.end()) == tried {
+                wide = record.bytes;
+            }
+            lost
+        });
+        if wide > 0 {
+            self.on_wider_lost();
+        }
+        lost - wide
     }
 
     /// The records that RACK may take for lost, and none behind the last of them: in most cases the first record says that there are
@@ -313,6 +326,9 @@ impl Sender<'_> {
         self.a.probe = None;
         self.a.probe_now = false;
         self.a.force = true;
+        if self.a.wider.is_some_and(|wider| wider.tried.is_some()) {
+            self.on_wider_lost();
+        }
         let patience = Duration::from_nanos(self.c.rtt.smoothed_ns().unwrap_or(0));
         let now = self.now;
         self.records.lose(&mut self.a.board, |record| record.start == una || record.sent_at + patience <= now);

@@ -24,7 +24,7 @@ pub(crate) struct Epoch {
     /// K in seconds
     k_s: f32,
     /// W_est
-    est_bytes: u32,
+    pub(super) est_bytes: u32,
     est_fraction: f32,
     window_fraction: f32,
     /// the window did not limit lately, so `start` is to be shifted
