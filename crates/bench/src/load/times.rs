@@ -71,14 +71,14 @@ impl Times {
         Times { all: histogram(), window: None, end_ns: 0, least, p50_us: Vec::new(), p99_us: Vec::new() }
     }
 
-    /// An answer that took `ns` came at `now_ns`.
+    /// An answer took `ns`; its window is that of `at_ns`.
     #[inline]
-    pub(crate) fn record(&mut self, now_ns: u64, ns: u64) {
+    pub(crate) fn record(&mut self, at_ns: u64, ns: u64) {
         let ns = ns.max(100);
         self.all.saturating_record(ns);
-        if now_ns >= self.end_ns {
+        if at_ns >= self.end_ns {
             self.close();
-            self.end_ns = now_ns + WINDOW_NS;
+            self.end_ns = at_ns + WINDOW_NS;
         }
         self.window.get_or_insert_with(histogram).saturating_record(ns);
     }

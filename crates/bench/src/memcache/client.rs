@@ -239,7 +239,7 @@ impl Client {
             used += taken;
             let in_span = !self.schedule.is_over(now);
             let took_ns = now.saturating_since(due).as_nanos() as u64;
-            self.outcome.take(answer, [now.as_nanos(), took_ns], is_probe, in_span);
+            self.outcome.take(answer, [due.as_nanos(), took_ns], is_probe, in_span);
             if is_probe {
                 self.free_probes.push_back(index)
             } else {

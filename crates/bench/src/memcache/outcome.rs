@@ -78,8 +78,10 @@ impl Outcome {
         }
     }
 
+    /// An answer to what was due at `due_ns` came after `ns`. Windows go by when requests were due: by when answers came, a window would
+    /// have the fewer the slower they were, and not count for that.
     #[inline]
-    pub(super) fn take(&mut self, answer: Answer, [now_ns, ns]: [u64; 2], probes: bool, in_span: bool) {
+    pub(super) fn take(&mut self, answer: Answer, [due_ns, ns]: [u64; 2], probes: bool, in_span: bool) {
         self.answered += 1;
         self.answered_in_span += u64::from(in_span);
         match answer {
@@ -91,7 +93,7 @@ impl Outcome {
         }
         self.probes += u64::from(probes);
         let times = if probes { &mut self.probed } else { &mut self.times };
-        times.record(now_ns, ns);
+        times.record(due_ns, ns);
     }
 
     #[cold]
