@@ -5,11 +5,14 @@
 //! configuration file itself.
 
 mod app;
+mod dns;
 mod echo;
 mod kv;
+mod places;
 mod web;
 
 pub use app::{App, AppEntry, AppOptions};
+pub use dns::{Dns, DnsOptions, RrlOptions, ZoneEntry, ZoneSpec, zone_specs};
 pub use echo::{Echo, EchoOptions};
 pub use kv::{Kv, KvOptions};
 pub use web::{
@@ -18,12 +21,12 @@ pub use web::{
 
 use crate::error::{Error, reason};
 use crate::words::{
-    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, QuestionCompression, RssKey, RssTable, Sandbox,
-    Spread, Switch, Threads, Tier, Transmit, Within, ZoneArg,
+    Backend, Balance, Cpus, Idle, Listen, Mode, Own, Placed, Prefix, RssKey, RssTable, Sandbox, Spread, Switch,
+    Threads, Within, ZoneArg,
 };
+use places::{Places, place, plain, twice, word};
 use serde::Deserialize;
-use std::fmt::Display;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,91 +96,6 @@ pub struct DataplaneOptions {
     /// Drop frames from this prefix (again for more); the longest prefix of --allow and --deny decides
     #[arg(long, value_name = "PREFIX")]
     pub deny: Vec<Prefix>,
-}
-
-/// What the DNS service does; `[dns]` in the file.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct DnsOptions {
-    /// A question whose name is compressed: refuse (FORMERR) or accept
-    #[arg(long, value_name = "WORD")]
-    pub question_compression: Option<QuestionCompression>,
-    /// How answers are sent: inplace (in the received frame), copy (in a frame of our own) or precopy (finished answers are
-    /// retained); default: inplace
-    #[arg(long, value_name = "WORD")]
-    pub transmit: Option<Transmit>,
-    /// What answers over UDP: driver (a program in the NIC's driver what is asked plainly, our own stack the rest), xdp (our own
-    /// stack), sockets (one thread on kernel sockets, beside AF_XDP), or auto (driver where what it sends arrives, else xdp where
-    /// there is AF_XDP, else kernel sockets); default: auto
-    #[arg(long, value_name = "WORD")]
-    pub tier: Option<Tier>,
-    /// Most names whose answers are given to the driver, which are those asked for most; default: 65536
-    #[arg(long, value_name = "N")]
-    pub driver_names: Option<Within<1, 4_000_000>>,
-    /// DNS cookies (RFC 7873): on or off
-    #[arg(long, value_name = "on|off")]
-    pub cookies: Option<Switch>,
-    /// File of the cookies' secrets (RFC 9018), 32 hexadecimal digits a line, the first active: for servers that share an
-    /// address; default: a random secret
-    #[arg(long, value_name = "FILE")]
-    pub cookie_secret: Option<String>,
-    /// Name server identifier (RFC 5001), sent to who asks
-    #[arg(long, value_name = "TEXT")]
-    pub nsid: Option<String>,
-    /// Answer to CH TXT version.bind; default: refused
-    #[arg(long, value_name = "TEXT")]
-    pub version_string: Option<String>,
-    /// Answer to CH TXT id.server; default: refused
-    #[arg(long, value_name = "TEXT")]
-    pub id_string: Option<String>,
-    /// Bytes of the largest answer over UDP, whatever the client offers
-    #[arg(long, value_name = "BYTES")]
-    pub edns_size: Option<Within<512, 4096>>,
-    /// Most TCP connections at once
-    #[arg(long, value_name = "N")]
-    pub tcp_connections: Option<Within<1, 1_000_000>>,
-    /// Seconds after which an idle TCP connection is closed
-    #[arg(long, value_name = "SECONDS")]
-    pub tcp_idle: Option<Within<1, 3600>>,
-    /// MiB of answers that TCP clients have not taken yet, over all connections; beyond it none is queued
-    #[arg(long, value_name = "MIB")]
-    pub tcp_memory: Option<Within<1, 1_000_000>>,
-    /// TCP connections that the kernel holds until they are accepted; no more than net.core.somaxconn
-    #[arg(long, value_name = "N")]
-    pub tcp_backlog: Option<Within<1, 65_535>>,
-    #[command(flatten)]
-    #[serde(rename = "rrl")]
-    /// response rate limiting
-    pub rrl: RrlOptions,
-    #[arg(skip)]
-    #[serde(rename = "zone")]
-    /// the zones, in the file only: on the command line they are arguments
-    pub zones: Vec<Placed<ZoneEntry>>,
-}
-
-/// Response rate limiting; `[dns.rrl]` in the file.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct RrlOptions {
-    /// Response rate limiting: answers a second to one prefix with one outcome; 0 is off
-    #[arg(long = "rrl-rate", value_name = "N")]
-    pub rate: Option<Within<0, 1_000_000>>,
-    /// Every Nth limited answer goes out truncated, so that a real client can come back over TCP; 0 is none
-    #[arg(long = "rrl-slip", value_name = "N")]
-    pub slip: Option<Within<0, 100>>,
-    /// A prefix that is never limited (again for more)
-    #[arg(long = "rrl-exempt", value_name = "PREFIX")]
-    pub exempt: Vec<Prefix>,
-}
-
-/// `[[dns.zone]]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ZoneEntry {
-    /// the zone's name; without it the file's own $ORIGIN
-    pub origin: Option<String>,
-    /// the zone file, relative to the configuration file's folder
-    pub file: String,
 }
 
 /// Supervision; `[control]` in the file.
@@ -289,83 +207,6 @@ pub struct Settings {
     pub supervise: bool,
 }
 
-/// The DNS service's settings.
-#[derive(Clone, Debug)]
-pub struct Dns {
-    /// where it listens
-    pub listen: Vec<SocketAddr>,
-    /// nobody asked for these listeners, so one that the machine cannot have (IPv6 switched off) is left out
-    pub listen_by_default: bool,
-    /// the zones in order
-    pub zones: Vec<ZoneSpec>,
-    /// whether a compressed question is answered
-    pub question_compression: QuestionCompression,
-    /// how answers get into the frames that are sent
-    pub transmit: Transmit,
-    /// what answers datagrams, as asked for
-    pub tier: Tier,
-    /// most names whose answers are in the driver
-    pub driver_names: u32,
-    /// whether cookies are given and honoured
-    pub cookies: bool,
-    /// the file of the cookies' secrets
-    pub cookie_secret: Option<String>,
-    /// NSID
-    pub nsid: Option<String>,
-    /// version.bind
-    pub version_string: Option<String>,
-    /// id.server
-    pub id_string: Option<String>,
-    /// bytes of the largest UDP answer
-    pub edns_size: u16,
-    /// most TCP connections
-    pub tcp_connections: usize,
-    /// seconds
-    pub tcp_idle_s: u32,
-    /// bytes queued over all TCP connections; a web service beside adds its own to one budget for both
-    pub tcp_memory_bytes: usize,
-    /// connections before they are accepted, a listener
-    pub tcp_backlog: u32,
-    /// answers a second; None is off
-    pub rrl_rate: Option<u32>,
-    /// every Nth limited answer is truncated instead of dropped
-    pub rrl_slip: u32,
-    /// prefixes that are never limited
-    pub rrl_exempt: Vec<Prefix>,
-}
-
-/// One zone to load.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZoneSpec {
-    /// the name as given
-    pub origin: Option<String>,
-    /// the file
-    pub file: String,
-    /// where it was asked for
-    pub place: String,
-}
-
-/// Tells where a value stands, for the first words of a message.
-struct Places<'a> {
-    file: Option<(&'a str, &'a str)>,
-}
-
-impl Places<'_> {
-    fn at<T>(&self, placed: &Placed<T>, option: &str) -> String {
-        match (self.file, &placed.span) {
-            (Some((name, text)), Some(span)) => place(name, text, span.start),
-            _ => option.to_owned(),
-        }
-    }
-}
-
-fn place(name: &str, text: &str, offset: usize) -> String {
-    let before = &text.as_bytes()[..offset.min(text.len())];
-    let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
-    let column = before.len() - before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1) + 1;
-    format!("{name}:{line}:{column}")
-}
-
 /// The settings of `simoom dns`.
 ///
 /// # Errors
@@ -378,7 +219,7 @@ pub fn from_command_line(
 ) -> Result<Settings, Error> {
     let places = Places { file: None };
     let mut errors = Vec::new();
-    let dns = settle_dns(&places, zone_specs(zones), &dataplane.listen, dns, &mut errors);
+    let dns = dns::settle(&places, zone_specs(zones), &dataplane.listen, dns, &mut errors);
     let services = Services { dns: Some(dns), ..Services::default() };
     settle(&places, dataplane, services, control, errors)
 }
@@ -477,13 +318,6 @@ pub fn root_spec(root: &str, only: &OnlyHost) -> HostSpec {
     HostSpec { entry: web::plain_host(root, only), root: root.into(), place: root.to_owned() }
 }
 
-/// The zones of a command line.
-pub fn zone_specs(zones: &[ZoneArg]) -> Vec<ZoneSpec> {
-    let spec =
-        |zone: &ZoneArg| ZoneSpec { origin: zone.origin.clone(), file: zone.file.clone(), place: zone.file.clone() };
-    zones.iter().map(spec).collect()
-}
-
 /// The settings of a configuration file.
 ///
 /// # Errors
@@ -531,7 +365,7 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
             place: places.at(zone, ""),
         };
         let zones = dns.zones.iter().map(spec).collect();
-        let mut dns = settle_dns(&places, zones, &file.dataplane.listen, &dns, &mut errors);
+        let mut dns = dns::settle(&places, zones, &file.dataplane.listen, &dns, &mut errors);
         dns.cookie_secret = dns.cookie_secret.map(|path| folder.join(path).display().to_string());
         dns
     });
@@ -547,41 +381,6 @@ pub fn from_text(name: &str, text: &str) -> Result<Settings, Error> {
     let mut settings = settle(&places, &file.dataplane, services, &file.control, errors)?;
     settings.file = Some(name.to_owned());
     Ok(settings)
-}
-
-/// serde's and toml's words in ours, on one line.
-fn plain(message: &str) -> String {
-    let line = message.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
-    match line.split_once(", expected ") {
-        Some((unknown, known)) if unknown.starts_with("unknown field ") => {
-            let known = known.trim_start_matches("one of ");
-            format!("unknown key {}; known here: {known}", &unknown["unknown field ".len()..])
-        }
-        _ => match line.strip_prefix("missing field ") {
-            Some(field) => format!("{field} is missing; add it"),
-            None => line,
-        },
-    }
-}
-
-fn twice<T: PartialEq + Display>(places: &Places<'_>, values: &[Placed<T>], option: &str, errors: &mut Vec<String>) {
-    for (n, placed) in values.iter().enumerate() {
-        if let Some(first) = values[..n].iter().find(|first| first.value == placed.value) {
-            let first = match first.span {
-                Some(_) => format!("; it stands at {} already", places.at(first, option)),
-                None => String::new(),
-            };
-            errors.push(format!("{}: {} is given twice{first}; remove one", places.at(placed, option), placed.value));
-        }
-    }
-}
-
-/// The word's name as the reader wrote it.
-fn word(places: &Places<'_>, option: &str, key: &str) -> String {
-    match places.file {
-        Some((name, _)) => format!("{name}: {key}"),
-        None => option.to_owned(),
-    }
 }
 
 fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Backend, errors: &mut Vec<String>) {
@@ -642,26 +441,6 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
     }
 }
 
-/// What `--tier` asks for and cannot have.
-fn tiers(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Backend, dns: &Dns, errors: &mut Vec<String>) {
-    let option = word(places, &format!("--tier {}", dns.tier), &format!("dns.tier = \"{}\"", dns.tier));
-    let by_sockets = backend == Backend::Sockets || dataplane.interface.is_empty();
-    let filtered = !dataplane.allow.is_empty() || !dataplane.deny.is_empty();
-    let mut refuse = |why: &str| errors.push(format!("{option}: {why}"));
-    match dns.tier {
-        Tier::Driver | Tier::Xdp if by_sockets => refuse("needs AF_XDP; add --interface IF"),
-        Tier::Driver if !dataplane.own.is_empty() => {
-            refuse("the driver has no --own addresses; leave one of the two out");
-        }
-        Tier::Sockets if by_sockets => {}
-        Tier::Sockets if !dataplane.own.is_empty() => {
-            refuse("kernel sockets cannot serve --own addresses; leave one of the two out");
-        }
-        Tier::Sockets if filtered => refuse("kernel sockets cannot apply --allow and --deny; leave it out"),
-        Tier::Auto | Tier::Driver | Tier::Xdp | Tier::Sockets => {}
-    }
-}
-
 /// What is served.
 #[derive(Default)]
 struct Services {
@@ -685,7 +464,7 @@ fn settle(
     });
     contradictions(places, dataplane, backend, &mut errors);
     if let Some(dns) = &dns {
-        tiers(places, dataplane, backend, dns, &mut errors);
+        dns::tiers(places, dataplane, backend, dns, &mut errors);
     }
     if !errors.is_empty() {
         return Err(Error::Input(errors));
@@ -723,60 +502,6 @@ fn settle(
         sandbox: control.sandbox.unwrap_or(Sandbox::Auto),
         supervise: control.supervise == Some(Switch(true)),
     })
-}
-
-fn settle_dns(
-    places: &Places<'_>,
-    zones: Vec<ZoneSpec>,
-    listen: &[Placed<Listen>],
-    dns: &DnsOptions,
-    errors: &mut Vec<String>,
-) -> Dns {
-    twice(places, listen, "--listen", errors);
-    for (text, option, key) in [
-        (&dns.nsid, "--nsid", "dns.nsid"),
-        (&dns.version_string, "--version-string", "dns.version-string"),
-        (&dns.id_string, "--id-string", "dns.id-string"),
-    ] {
-        // a character string of TXT has one length octet (RFC 1035 section 3.3.14)
-        if let Some(text) = text.as_ref().filter(|text| text.is_empty() || text.len() > 255) {
-            errors.push(format!("{}: {} bytes; give 1 to 255", word(places, option, key), text.len()));
-        }
-    }
-    if dns.cookie_secret.is_some() && dns.cookies.is_some_and(|on| !on.0) {
-        let option = word(places, "--cookie-secret", "dns.cookie-secret");
-        errors.push(format!("{option}: cookies are off; remove one of the two"));
-    }
-    if zones.is_empty() {
-        errors.push(word(places, "no zone; give ORIGIN=FILE", "no zone; add [[dns.zone]] with origin and file"));
-    }
-    let mut addresses: Vec<_> = listen.iter().map(|placed| placed.value.0).collect();
-    if addresses.is_empty() {
-        addresses = vec![(Ipv6Addr::UNSPECIFIED, 53).into(), (Ipv4Addr::UNSPECIFIED, 53).into()];
-    }
-    Dns {
-        listen: addresses,
-        listen_by_default: listen.is_empty(),
-        zones,
-        question_compression: dns.question_compression.unwrap_or(QuestionCompression::Refuse),
-        transmit: dns.transmit.unwrap_or(Transmit::Inplace),
-        tier: dns.tier.unwrap_or(Tier::Auto),
-        driver_names: dns.driver_names.map_or(65_536, |n| n.0),
-        cookies: dns.cookies.is_none_or(|on| on.0),
-        cookie_secret: dns.cookie_secret.clone(),
-        nsid: dns.nsid.clone(),
-        version_string: dns.version_string.clone(),
-        id_string: dns.id_string.clone(),
-        // the flag day's size: no fragments on any usual path (RFC 9715 section 3.2 has 1400 as the upper bound)
-        edns_size: dns.edns_size.map_or(1232, |n| n.0 as u16),
-        tcp_connections: dns.tcp_connections.map_or(1024, |n| n.0 as usize),
-        tcp_idle_s: dns.tcp_idle.map_or(10, |n| n.0),
-        tcp_memory_bytes: dns.tcp_memory.map_or(64, |n| n.0 as usize) << 20,
-        tcp_backlog: dns.tcp_backlog.map_or(1024, |n| n.0),
-        rrl_rate: dns.rrl.rate.map(|n| n.0).filter(|&rate| rate > 0),
-        rrl_slip: dns.rrl.slip.map_or(2, |n| n.0),
-        rrl_exempt: dns.rrl.exempt.clone(),
-    }
 }
 
 #[cfg(test)]

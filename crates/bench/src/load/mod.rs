@@ -259,7 +259,7 @@ impl<'a, P: Port> Load<'a, P> {
         let Slot { sent_ns, query } = std::mem::take(slot);
         outcome.answered += 1;
         outcome.rcodes[usize::from(payload[3] & 15)] += 1;
-        outcome.record_latency(now_ns, now_ns.saturating_sub(sent_ns));
+        outcome.record_latency(sent_ns, now_ns.saturating_sub(sent_ns));
         if plan.check_every == 0 || !outcome.answered.is_multiple_of(plan.check_every) {
             return;
         }

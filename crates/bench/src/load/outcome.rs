@@ -76,8 +76,8 @@ impl Outcome {
     }
 
     #[inline]
-    pub(super) fn record_latency(&mut self, now_ns: u64, ns: u64) {
-        self.times.record(now_ns, ns);
+    pub(super) fn record_latency(&mut self, due_ns: u64, ns: u64) {
+        self.times.record(due_ns, ns);
     }
 
     pub(super) fn finish(&mut self) {

@@ -71,14 +71,15 @@ impl Times {
         Times { all: histogram(), window: None, end_ns: 0, least, p50_us: Vec::new(), p99_us: Vec::new() }
     }
 
-    /// An answer took `ns`; its window is that of `at_ns`.
+    /// What was due at `due_ns` was answered `ns` later. Its window is that of when it was due: by when answers come, those of a
+    /// pause would fall together into the window behind it, and windows with few of them would not count.
     #[inline]
-    pub(crate) fn record(&mut self, at_ns: u64, ns: u64) {
+    pub(crate) fn record(&mut self, due_ns: u64, ns: u64) {
         let ns = ns.max(100);
         self.all.saturating_record(ns);
-        if at_ns >= self.end_ns {
+        if due_ns >= self.end_ns {
             self.close();
-            self.end_ns = at_ns + WINDOW_NS;
+            self.end_ns = due_ns + WINDOW_NS;
         }
         self.window.get_or_insert_with(histogram).saturating_record(ns);
     }

@@ -1,6 +1,6 @@
 //! Applications in processes of their own: `[[app]]`, `simoom run`, and services that are placed there.
 
-use super::{Places, twice};
+use super::places::{Places, twice};
 use crate::words::{Listen, Peers, Placed, Placement, Switch, Within};
 use serde::Deserialize;
 use std::net::SocketAddr;

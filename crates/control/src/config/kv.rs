@@ -1,6 +1,6 @@
 //! The key-value store's part of the settings.
 
-use super::{Places, twice};
+use super::places::{Places, twice};
 use crate::words::{Listen, Placed, Placement, Size, Switch, Within};
 use serde::Deserialize;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

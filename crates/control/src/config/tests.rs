@@ -1,5 +1,5 @@
 use super::*;
-use crate::words::{LogFormat, WebTransmit};
+use crate::words::{LogFormat, QuestionCompression, Tier, Transmit, WebTransmit};
 
 fn settings(text: &str) -> Settings {
     from_text("/etc/simoom/simoom.toml", text).unwrap_or_else(|error| panic!("{error}"))

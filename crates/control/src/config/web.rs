@@ -1,6 +1,6 @@
 //! The web service's part of the configuration: `simoom web`, and `[web]` in the file.
 
-use super::{Places, twice, word};
+use super::places::{Places, twice, word};
 use crate::words::{Listen, LogFormat, Placed, Prefix, Size, Switch, WebTransmit, Within};
 use ::web::chunks::CACHE_LEAST_BYTES;
 use serde::Deserialize;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::store::Limits;
-use app::{ObjectId, Range};
+use app::{CallError, ObjectId, Range};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
