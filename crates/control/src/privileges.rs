@@ -110,6 +110,12 @@ pub(crate) fn drop_all(identity: Option<&Identity>) -> Result<(), Error> {
     }
 }
 
+/// Lets nobody but root look into this process by way of /proc: applications may run as the same user.
+pub(crate) fn close_to_others() {
+    // refused only for what is no such behaviour
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
 /// A thread of this process that has a capability in its permitted set.
 fn privileged_thread() -> Option<String> {
     for task in std::fs::read_dir("/proc/self/task").ok()?.flatten() {

@@ -19,11 +19,12 @@ pub(crate) use services::{EchoApp, KvApp, echo, kv};
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::service::Division;
-use crate::words::{Peers, Placement};
+use crate::words::{Cpus, Peers, Placement};
 use base::counter::Report;
 use guard::stats::Stats;
 use guard::{Channel, Grant, Granted, Options, Permit, Place, Remote, State, Status};
 use keep::Keeper;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -219,21 +220,27 @@ impl Apps {
             let failed =
                 |error: std::io::Error| Error::environment(format!("application {}: {}", wanted.name, reason(&error)));
             let connections = wanted.connections.div_ceil(threads.max(1)).max(1) as u32;
-            let channel = |thread: usize| {
+            let place = |thread: usize| {
                 let cpu = settings.cpus.as_ref().and_then(|cpus| cpus.get(thread % cpus.len()));
-                let (place, cpu) = match wanted.place {
+                match wanted.place {
                     Placement::Cpu(cpu) => (Place::Other { spin: SPIN }, Some(cpu)),
                     _ => (Place::Same, cpu.map(|cpu| *cpu as u32)),
-                };
-                let grant = Grant::new(connections, wanted.listeners.clone()).permitting(wanted.permits.clone());
-                Channel::new(thread as u16, place, cpu, grant)
+                }
             };
-            let channels = (0..threads).map(channel).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let places: Vec<_> = (0..threads).map(place).collect();
+            let channel = |(thread, (place, cpu)): (usize, &(Place, Option<u32>))| {
+                let grant = Grant::new(connections, wanted.listeners.clone()).permitting(wanted.permits.clone());
+                Channel::new(thread as u16, *place, *cpu, grant)
+            };
+            let channels = places.iter().enumerate().map(channel).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            // one of its threads that runs anywhere has all processors
+            let cpus: Option<BTreeSet<_>> = places.iter().map(|(_, cpu)| cpu.map(|cpu| cpu as usize)).collect();
+            let cpus = cpus.filter(|cpus| !cpus.is_empty()).map(|cpus| Cpus(cpus.into_iter().collect()));
             let (life, theirs) = UnixStream::pair().map_err(failed)?;
             let granted = Granted::of(theirs.as_fd(), &channels);
             let descriptors = channels.iter().flat_map(|channel| channel.descriptors()).chain([theirs.as_fd()]);
             let user = wanted.user.as_deref().or(settings.user.as_deref());
-            let keeper = Keeper::spawn(user, nice, &granted, &wanted.program, descriptors)
+            let keeper = Keeper::spawn(user, nice, cpus, &granted, &wanted.program, descriptors)
                 .map_err(|why| Error::environment(format!("application {}: {why}", wanted.name)))?;
             let with_stats = |channel: &Arc<Channel>| (channel.clone(), Arc::new(Stats::new(&wanted.name)));
             let channels_of_seat = channels.iter().map(with_stats).collect();
@@ -245,6 +252,11 @@ impl Apps {
             apps.push(App { name: wanted.name, restart: wanted.restart, keeper, channels, _life: life });
         }
         Ok(Apps { seats: Seats(Arc::new((seats, AtomicUsize::new(0)))), apps })
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.apps.is_empty()
     }
 
     /// The engines' ends.

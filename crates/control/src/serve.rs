@@ -307,6 +307,9 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     }
     let apps = Apps::open(settings, opened.division(), opened.engine_threads())?;
     privileges::drop_all(identity.as_ref())?;
+    if !apps.is_empty() {
+        privileges::close_to_others();
+    }
     let read = loads.zones.iter().flat_map(|zones| zones.prints.paths());
     let confined = Arc::new(sandbox::confine(settings, read, control.as_ref().map(Socket::path))?);
     tracing::info!("sandbox: {}", confined.said());

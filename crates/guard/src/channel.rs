@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The environment variable that tells a program what it was granted: the protocol's version, the descriptor whose end is the
 /// dataplane's end, and for each of its threads the receive file, the transmit file and the eventfd:
@@ -203,6 +203,7 @@ impl Channel {
     pub fn attend(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let channel = self.clone();
         std::thread::Builder::new().name(format!("app-bell-{}", self.owner)).spawn(move || {
+            let mut answered = Answered::new(Instant::now());
             while !channel.ended.load(Ordering::Acquire) {
                 let most = if channel.busy.load(Ordering::Relaxed) { WATCH_EVERY } else { REST };
                 let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
@@ -212,9 +213,12 @@ impl Channel {
                 if rung {
                     let _ = rustix::io::read(&channel.bell, &mut [0; 8]);
                 }
-                let sleeps = channel.receive.word(header::DP_ASLEEP_AT).load(Ordering::Relaxed) != 0;
-                if rung || (sleeps && channel.owes.load(Ordering::Relaxed)) {
+                let asleep = channel.receive.word(header::DP_ASLEEP_AT).load(Ordering::Relaxed);
+                if if rung { answered.is_due(asleep) } else { asleep != 0 && channel.owes.load(Ordering::Relaxed) } {
                     channel.wake();
+                }
+                if let Some(time) = answered.deaf_for(Instant::now()) {
+                    std::thread::sleep(time);
                 }
             }
         })
@@ -224,6 +228,47 @@ impl Channel {
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         ring(&self.bell);
+    }
+}
+
+/// Which rings of the bell were answered: one for each of the engine's sleeps. Between two of them an application has nothing to ring for,
+/// since a thread that is awake looks by itself; one that rings all the same often is not even heard for a while.
+#[derive(Debug)]
+struct Answered {
+    /// the sleep that was ended last
+    sleep: u32,
+    /// rings that were for nothing, since when
+    idle: u32,
+    since: Instant,
+}
+
+impl Answered {
+    /// So many within [`WATCH_EVERY`] may be for nothing: an engine may be awake before the bell is heard.
+    const IDLE_MOST: u32 = 128;
+
+    fn new(now: Instant) -> Answered {
+        Answered { sleep: 0, idle: 0, since: now }
+    }
+
+    /// Whether a ring is to be answered, while the engine's thread is in this sleep, or in none.
+    fn is_due(&mut self, asleep: u32) -> bool {
+        let due = asleep != 0 && asleep != self.sleep;
+        if due {
+            self.sleep = asleep;
+        } else {
+            self.idle += 1;
+        }
+        due
+    }
+
+    /// For how long no ring is heard, because too many were for nothing.
+    fn deaf_for(&mut self, now: Instant) -> Option<Duration> {
+        let left = WATCH_EVERY.checked_sub(now - self.since).filter(|left| !left.is_zero());
+        let deaf = left.filter(|_| self.idle >= Self::IDLE_MOST);
+        if deaf.is_some() || left.is_none() {
+            (self.idle, self.since) = (0, now + deaf.unwrap_or_default());
+        }
+        deaf
     }
 }
 
@@ -342,5 +387,59 @@ mod tests {
         let mut bytes = [1; 4];
         channel.transmit.copy_out(8192, &mut bytes);
         assert_eq!(bytes, [0; 4]);
+    }
+
+    #[test]
+    fn a_ring_is_answered_once_for_each_sleep_and_one_who_rings_without_end_is_not_heard() {
+        let begun = Instant::now();
+        let mut answered = Answered::new(begun);
+        assert!(
+            !answered.is_due(0)
+                && answered.is_due(1)
+                && !answered.is_due(1)
+                && !answered.is_due(0)
+                && answered.is_due(2)
+        );
+        assert_eq!(answered.deaf_for(begun), None);
+        let mut now = begun + WATCH_EVERY;
+        assert_eq!(answered.deaf_for(now), None);
+        for n in 0..Answered::IDLE_MOST {
+            assert_eq!(answered.deaf_for(now), None, "{n}");
+            assert!(!answered.is_due(2));
+        }
+        now += WATCH_EVERY / 4;
+        assert_eq!(answered.deaf_for(now), Some(WATCH_EVERY / 4 * 3));
+        // that is forgiven then
+        assert_eq!(answered.deaf_for(now + WATCH_EVERY), None);
+        assert!(answered.is_due(3));
+    }
+
+    #[test]
+    fn whoever_rings_while_the_thread_is_awake_does_not_wake_it() {
+        let channel = Arc::new(Channel::new(0, Place::Same, None, Grant::new(10, 0..1)).unwrap());
+        let woken = Arc::new(AtomicU32::new(0));
+        let count = woken.clone();
+        channel.set_waker(&Waker::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        }));
+        let thread = channel.attend().unwrap();
+        let [.., bell] = channel.descriptors();
+        // each write is heard at the latest before the count is full
+        (0..100_000).for_each(|_| ring(bell));
+        for sleep in 1..=3 {
+            channel.receive.word(header::DP_ASLEEP_AT).store(sleep, Ordering::SeqCst);
+            let begun = Instant::now();
+            while woken.load(Ordering::SeqCst) < sleep {
+                ring(bell);
+                assert!(begun.elapsed() < Duration::from_secs(20), "sleep {sleep} does not end");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (0..1_000).for_each(|_| ring(bell));
+            channel.receive.word(header::DP_ASLEEP_AT).store(0, Ordering::SeqCst);
+            (0..1_000).for_each(|_| ring(bell));
+        }
+        channel.end();
+        thread.join().unwrap();
+        assert_eq!(woken.load(Ordering::SeqCst), 3);
     }
 }

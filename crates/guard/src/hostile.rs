@@ -69,6 +69,9 @@ impl Hostile {
                 }
                 self.ask_the_kernel();
             }
+            if self.chance(4) {
+                self.attached.ring();
+            }
             if turns.is_multiple_of(16) {
                 std::thread::yield_now();
             }

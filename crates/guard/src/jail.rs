@@ -55,7 +55,6 @@ const PLAIN: &[i64] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
@@ -121,7 +120,8 @@ fn rule(conditions: Vec<Condition>) -> io::Result<Rule> {
 
 type Rules = BTreeMap<i64, Vec<Rule>>;
 
-fn plain() -> io::Result<Rules> {
+/// `moves`: its threads may choose the processors that they run on.
+fn plain(moves: bool) -> io::Result<Rules> {
     let mut rules: Rules = PLAIN.iter().chain(PLAIN_HERE).map(|call| (*call, Vec::new())).collect();
     // threads, and no processes; clone3 passes its flags in memory, so that libc has to do without it
     let thread = when(0, Op::MaskedEq(libc::CLONE_THREAD as u64), libc::CLONE_THREAD as u64)?;
@@ -131,10 +131,15 @@ fn plain() -> io::Result<Rules> {
     let fcntl = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
     let fcntl = fcntl.into_iter().map(|command| rule(vec![when(1, Op::Eq, command as u64)?]));
     rules.insert(libc::SYS_fcntl, fcntl.collect::<io::Result<_>>()?);
-    // what is set on the process itself: names of memory and threads, and that it gains no privileges
+    // what is set on the process itself: names of memory and threads, that it gains no privileges, that others do not look into it
     let prctl = [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, libc::PR_GET_NAME, libc::PR_SET_VMA];
     let prctl = prctl.into_iter().map(|option| rule(vec![when(0, Op::Eq, option as u64)?]));
-    rules.insert(libc::SYS_prctl, prctl.collect::<io::Result<_>>()?);
+    let closed = rule(vec![when(0, Op::Eq, libc::PR_SET_DUMPABLE as u64)?, when(1, Op::Eq, 0)?]);
+    rules.insert(libc::SYS_prctl, prctl.chain([closed]).collect::<io::Result<_>>()?);
+    if moves {
+        // each thread itself: the kernel lets a process move all others of its user
+        rules.insert(libc::SYS_sched_setaffinity, vec![rule(vec![when(0, Op::Eq, 0)?])?]);
+    }
     // its own limits are read, not set
     rules.insert(libc::SYS_prlimit64, vec![rule(vec![Condition::new(2, Len::Qword, Op::Eq, 0).map_err(failed)?])?]);
     // abort(3) sends a signal to the thread itself; what this process executes keeps its number
@@ -155,12 +160,13 @@ fn apply(filters: &[BpfProgram]) -> io::Result<()> {
     filters.iter().try_for_each(|filter| seccompiler::apply_filter_all_threads(filter).map_err(failed))
 }
 
-/// Puts the outer filter on this process; what it executes inherits it. Sets that no program gains privileges.
+/// Puts the outer filter on this process; what it executes inherits it. Sets that no program gains privileges. Where the program's threads
+/// stay on the processors that the process has by now, `moves` is false: then none of them can leave these.
 ///
 /// # Errors
 /// The kernel's: one without seccomp.
-pub fn outer() -> io::Result<()> {
-    let mut rules = plain()?;
+pub fn outer(moves: bool) -> io::Result<()> {
+    let mut rules = plain(moves)?;
     rules.extend(LOADING.iter().chain(LOADING_HERE).map(|call| (*call, Vec::new())));
     // the inner filter
     rules.insert(libc::SYS_seccomp, Vec::new());
@@ -189,7 +195,7 @@ pub fn outer() -> io::Result<()> {
 /// # Errors
 /// As [`outer`].
 pub fn inner() -> io::Result<()> {
-    let mut rules = plain()?;
+    let mut rules = plain(true)?;
     // what the outer filter says of these is stricter
     rules.insert(libc::SYS_clone3, Vec::new());
     FATAL.iter().for_each(|call| drop(rules.insert(*call, Vec::new())));

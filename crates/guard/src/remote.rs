@@ -36,8 +36,11 @@ use table::{Knock, Phase, Table};
 const LOOK_FOR: Duration = Duration::from_micros(20);
 /// Two looks at an application that are longer apart count as so long: a thread that did not run cannot say what the application did.
 const LOOKS_APART_MOST: Duration = Duration::from_millis(100);
-/// How long it waits for the application on the same processor, in a cycle.
+/// How long it waits for the application on the same processor, each time of a few in a cycle.
 const HANDOVER_MOST: Duration = Duration::from_millis(1);
+/// Behind a hand-over in which the application did not take all of its events none follows for so many times as long: it has what the
+/// scheduler gives it, like any other process, and the thread's other services have the thread.
+const HANDOVER_REST: u32 = 8;
 
 /// What an operator can set.
 #[derive(Clone, Debug)]
@@ -98,6 +101,8 @@ pub struct Remote {
     now: Instant,
     sleep: u32,
     asleep: bool,
+    /// it is not given the processor before
+    waits_until: Instant,
 }
 
 impl Remote {
@@ -127,6 +132,7 @@ impl Remote {
             now: Instant::ZERO,
             sleep: 0,
             asleep: false,
+            waits_until: Instant::ZERO,
             channel,
             options,
             stats,
@@ -250,8 +256,8 @@ impl Remote {
         if !self.events.owes() {
             self.since = self.now;
         }
-        let told = self.events.publish(&self.channel, &self.stats);
-        self.allowance.told(told);
+        let earned = self.events.publish(&self.channel, &self.stats);
+        self.allowance.told(earned);
     }
 
     /// Whether calls wait that may be judged now.
@@ -291,9 +297,26 @@ impl Remote {
         }
     }
 
-    /// Gives the processor to the application until it has taken its events; for a bounded time.
-    fn hand_over(&mut self) {
+    /// Gives the processor to an application that shares it, until that one has taken its events; for a bounded time, and a bounded part
+    /// of all time. Whether it was given.
+    fn hand_over(&mut self) -> bool {
+        if self.channel.place != Place::Same || !self.events.owes() || self.unresponsive {
+            return false;
+        }
         self.events.ring(&self.channel, &self.stats);
+        if self.now < self.waits_until {
+            return false;
+        }
+        let begun = std::time::Instant::now();
+        self.wait_for_it();
+        if self.events.owes() {
+            // no cycle has begun since: by now so much has passed
+            self.waits_until = self.now + begun.elapsed() * (1 + HANDOVER_REST);
+        }
+        true
+    }
+
+    fn wait_for_it(&mut self) {
         let turn = self.channel.transmit.word(control::TURN_AT);
         let most = Timespec { tv_sec: 0, tv_nsec: HANDOVER_MOST.as_nanos() as i64 };
         self.stats.handovers.add(1);
@@ -346,7 +369,9 @@ impl Service for Remote {
         if self.has_calls() || self.channel.state() == State::Lost {
             return false;
         }
-        if owes && !self.unresponsive && (self.channel.place == Place::Same || now - self.told < LOOK_FOR) {
+        // one that shares the processor and is not given it has it while this thread sleeps
+        let in_turn = self.channel.place == Place::Same && now >= self.waits_until;
+        if owes && !self.unresponsive && (in_turn || now - self.told < LOOK_FOR) {
             return false;
         }
         self.sleep = self.sleep.wrapping_add(1).max(1);
@@ -386,11 +411,8 @@ impl Service for Remote {
 
     fn flush<C: Streams>(&mut self, _now: Instant, calls: &mut C) {
         self.publish();
-        if self.channel.place == Place::Same && self.events.owes() && !self.unresponsive {
-            self.hand_over();
-            if self.claim_holds() {
-                self.take_calls(calls);
-            }
+        if self.hand_over() && self.claim_holds() {
+            self.take_calls(calls);
         }
     }
 

@@ -545,10 +545,8 @@ fn applications_on_one_processor_divide_it_by_their_shares() {
     let program = compiled(Path::new(&place.path("busy.c")), place.0.path());
     let app = |name: &str, share: u32| {
         let (at, program) = (SocketAddr::from(([127, 0, 0, 1], common::free_port())), program.display());
-        // the thread that computes goes where the one that it is started from is
-        let program = format!("\"/usr/bin/taskset\", \"-c\", \"0\", \"{program}\"");
         format!(
-            "[[app]]\nname = \"{name}\"\nprogram = [{program}]\nlisten = [\"{at}\"]\nplace = \"cpu=0\"\nshare = {share}\n"
+            "[[app]]\nname = \"{name}\"\nprogram = [\"{program}\"]\nlisten = [\"{at}\"]\nplace = \"cpu=0\"\nshare = {share}\n"
         )
     };
     let config = place.path("simoom.toml");
@@ -569,4 +567,90 @@ fn applications_on_one_processor_divide_it_by_their_shares() {
     let [much, little] = since();
     // 1.25^9 is 7.5
     assert!(much > 4 * little && much < 16 * little, "{much} and {little} ticks");
+}
+
+/// Takes its memory without the library, so that it keeps what a program may do while it loads; when it is told of whom, it reaches for them.
+const REACHING: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static int opens(int pid, const char *what)
+{
+	char path[64];
+	int fd;
+	snprintf(path, sizeof path, "/proc/%d/%s", pid, what);
+	if ((fd = open(path, O_RDONLY)) < 0)
+		return 0;
+	close(fd);
+	return 1;
+}
+static int moves(int pid)
+{
+	cpu_set_t all;
+	CPU_ZERO(&all);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		CPU_SET(cpu, &all);
+	return sched_setaffinity(pid, sizeof all, &all) == 0;
+}
+int main(int argc, char **argv)
+{
+	int life, receive, transmit, bell, pid, reached = 0, others = 0;
+	FILE *of = NULL;
+	cpu_set_t has;
+	char *words;
+	if (argc < 2 || sscanf(getenv("SIMOOM_APP"), "3:%d:%d,%d,%d", &life, &receive, &transmit, &bell) != 4)
+		return 1;
+	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, transmit, 0);
+	if (words == MAP_FAILED)
+		return 2;
+	atomic_store((_Atomic unsigned *)(words + 320), 1);
+	while (!(of = fopen(argv[1], "r")))
+		usleep(10000);
+	sched_getaffinity(0, sizeof has, &has);
+	while (fscanf(of, "%d", &pid) == 1) {
+		char path[32];
+		reached += opens(pid, "mem") + opens(pid, "maps") + opens(pid, "fd") + opens(pid, "environ");
+		for (int fd = 0; fd < 32; fd++) {
+			snprintf(path, sizeof path, "fd/%d", fd);
+			reached += opens(pid, path);
+		}
+		others += moves(pid);
+	}
+	fprintf(stderr, "reached %d moved %d processors %d itself %d own %d\n", reached, others, CPU_COUNT(&has), moves(0), opens(getpid(), "maps"));
+	for (;;)
+		pause(), usleep(100000);
+}
+"#;
+
+#[test]
+fn applications_of_one_user_do_not_reach_each_other_nor_the_server_nor_other_processors() {
+    let place = Place::new();
+    place.write("reaching.c", REACHING);
+    place.write("busy.c", BUSY);
+    let [reaching, busy] = ["reaching.c", "busy.c"].map(|name| compiled(Path::new(&place.path(name)), place.0.path()));
+    let whom = place.path("whom");
+    let app = |name: &str, program: &str| {
+        let at = SocketAddr::from(([127, 0, 0, 1], common::free_port()));
+        format!("[[app]]\nname = \"{name}\"\nprogram = [{program}]\nlisten = [\"{at}\"]\nplace = \"cpu=0\"\n")
+    };
+    let config = place.path("simoom.toml");
+    let [reaching, busy] = [
+        app("reaching", &format!("\"{}\", \"{whom}\"", reaching.display())),
+        app("busy", &format!("\"{}\"", busy.display())),
+    ];
+    std::fs::write(&config, format!("[dataplane]\ncpus = [0]\n{reaching}{busy}")).unwrap();
+    let server = Server::start_service(&place, &["serve", "--config", &config], &[], |_| {});
+    let pids = processes(&server);
+    assert_eq!(pids.len(), 2, "{:#?}", server.log());
+    let uid = |pid: i32| field(&status(pid), "Uid:");
+    assert_eq!(uid(pids[0]), uid(pids[1]));
+    // whole, or not there yet
+    place.write("these", &format!("{}\n{}\n", pids[1], server.pid()));
+    std::fs::rename(place.path("these"), &whom).unwrap();
+    server.wait_for_log("reached 0 moved 0 processors 1 itself 0 own 1");
 }

@@ -1,12 +1,13 @@
 //! The process that keeps an application's process, and what that one becomes.
 
 use crate::error::{Error, how_ended, reason};
-use crate::privileges;
+use crate::words::Cpus;
+use crate::{privileges, sandbox};
 use guard::{GRANT_VARIABLE, Granted, jail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::process::{PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
+use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, UnshareFlags};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -38,6 +39,9 @@ pub struct EnterCommand {
     /// How much nicer than the server it is
     #[arg(long, value_name = "N", default_value = "0")]
     nice: String,
+    /// The processors that it runs on, such as 0,2; without, all
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<Cpus>,
     /// What it is granted
     #[arg(long, value_name = "GRANT")]
     grant: String,
@@ -47,10 +51,14 @@ pub struct EnterCommand {
 }
 
 impl EnterCommand {
-    fn arguments(&self) -> Vec<&str> {
+    fn arguments(&self) -> Vec<String> {
+        let list = |cpus: &Cpus| cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let cpus = self.cpus.as_ref().map(list);
         let user = self.user.iter().flat_map(|user| ["--user", user]);
+        let cpus = cpus.iter().flat_map(|cpus| ["--cpus", cpus]);
+        let rest = ["--nice", &self.nice, "--grant", &self.grant, "--"];
         let program = self.program.iter().map(String::as_str);
-        user.chain(["--nice", &self.nice, "--grant", &self.grant, "--"]).chain(program).collect()
+        user.chain(cpus).chain(rest).chain(program).map(str::to_owned).collect()
     }
 }
 
@@ -65,6 +73,7 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(failed)?;
     }
     give_up_all_but_kept().map_err(failed)?;
+    privileges::close_to_others();
     let mut child = None::<(Child, OwnedFd)>;
     let said = |line: &str| {
         let mut output = io::stdout().lock();
@@ -158,10 +167,14 @@ pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
     let nice =
         command.nice.parse().map_err(|_| Error::input(format!("enter-app: --nice {} is no number", command.nice)))?;
     rustix::process::nice(nice).map_err(|error| refused("nice", &error))?;
+    let cpus = command.cpus.as_ref().map_or(&[][..], |cpus| &cpus.0);
+    stay_on(cpus).map_err(|error| refused("processors", &error))?;
     privileges::drop_all(identity.as_ref())?;
     // behind the change of user, which clears it; a keeper that ends takes the program along
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| refused("prctl", &error))?;
-    jail::outer().map_err(|error| refused("the filter of system calls", &error))?;
+    sandbox::confine_application();
+    // with one processor, or with all, there is nothing to choose
+    jail::outer(cpus.len() > 1).map_err(|error| refused("the filter of system calls", &error))?;
     let mut program = Command::new(&command.program[0]);
     program.args(&command.program[1..]).env_clear().env(GRANT_VARIABLE, &command.grant);
     program.envs(
@@ -171,6 +184,19 @@ pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
     );
     let error = program.exec();
     Err(Error::environment(format!("{}: {}; see the program after --", command.program[0], reason(&error))))
+}
+
+/// Has this process, and what it becomes, run on these processors alone, if there are any.
+fn stay_on(cpus: &[usize]) -> rustix::io::Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    if cpus.iter().any(|cpu| *cpu >= CpuSet::MAX_CPU) {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    rustix::thread::sched_setaffinity(None, &set)
 }
 
 /// A bare number has no entry in passwd, or may have none.
@@ -204,6 +230,7 @@ impl Keeper {
     pub(super) fn spawn<'a>(
         user: Option<&str>,
         nice: i32,
+        cpus: Option<Cpus>,
         granted: &Granted,
         program: &[String],
         descriptors: impl Iterator<Item = BorrowedFd<'a>>,
@@ -214,6 +241,7 @@ impl Keeper {
         let entered = EnterCommand {
             user: user.map(str::to_owned),
             nice: nice.to_string(),
+            cpus,
             grant: granted.encode(),
             program: program.to_vec(),
         };

@@ -32,7 +32,11 @@ pub struct Attached {
 pub fn attach() -> io::Result<Option<Vec<Attached>>> {
     let Some(text) = std::env::var_os(GRANT_VARIABLE) else { return Ok(None) };
     let granted = Granted::decode(&text.to_string_lossy()).map_err(io::Error::other)?;
-    attach_to(&granted).map(Some)
+    let attached = attach_to(&granted)?;
+    // another application of the same user could read what is shared here, and this process's memory, by way of /proc; where no filter
+    // allows this there is no such application
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    Ok(Some(attached))
 }
 
 /// The same, by numbers.
@@ -68,6 +72,11 @@ impl Attached {
     /// Both files, as they may be mapped.
     pub(crate) fn maps(&self) -> io::Result<(Map, Map)> {
         Ok((Map::new(&self.receive, FILE_BYTES, false)?, Map::new(&self.transmit, FILE_BYTES, true)?))
+    }
+
+    /// Rings the bell, whether the dataplane sleeps or not.
+    pub(crate) fn ring(&self) {
+        ring(&self.bell);
     }
 
     pub(crate) fn files(&self) -> [BorrowedFd<'_>; 2] {
@@ -165,6 +174,10 @@ impl Shared {
         }
         let mut set = rustix::thread::CpuSet::new();
         set.set(cpu);
+        // one whose threads all run on the same processor was put there before it began, and may not choose
+        if rustix::thread::sched_getaffinity(None).is_ok_and(|has| has == set) {
+            return Ok(());
+        }
         let refused = |error: rustix::io::Errno| io::Error::other(format!("pinning to processor {cpu}: {error}"));
         rustix::thread::sched_setaffinity(None, &set).map_err(refused)
     }

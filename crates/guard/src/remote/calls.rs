@@ -26,35 +26,39 @@ impl Remote {
             return;
         }
         let head = self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire);
-        let mut refused = 0;
-        let waiting = match is_possible(head.wrapping_sub(self.call_tail)) {
+        let mut left = match is_possible(head.wrapping_sub(self.call_tail)) {
             Ok(0) => return,
             Ok(waiting) => waiting.min(CALLS_A_CYCLE).min(allowed),
             Err(reason) => {
                 // nothing between the two means anything
                 self.stats.rejected(reason);
+                self.allowance.refused();
                 self.call_tail = head;
-                refused = 1;
                 0
             }
         };
-        let mut left = waiting;
-        while left > 0 {
+        let mut judged = 0;
+        // dear calls use it up before all that wait are judged
+        while left > 0 && !self.allowance.is_used_up() {
             let together = left.min(GROUP as u32);
             left -= together;
+            judged += together;
             let group = self.copy_calls(together, left);
             for call in &group {
+                self.allowance.judged(call.kind());
                 if let Err(reason) = self.take(calls, call) {
                     self.stats.rejected(reason);
                     // an honest one may be late
-                    refused += u32::from(reason != Reject::Stale);
+                    if reason != Reject::Stale {
+                        self.allowance.refused();
+                    }
                 }
             }
         }
         self.channel.receive.word(header::CALL_TAIL_AT).store(self.call_tail, Ordering::Release);
-        self.stats.calls.add(waiting.into());
+        self.stats.calls.add(judged.into());
         self.stats.batches.add(1);
-        if self.allowance.judged(waiting, refused) {
+        if self.allowance.is_used_up() {
             self.stats.throttled.add(1);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::channel::{Channel, Place};
 use crate::lane::Lane;
-use crate::layout::{EVENT_SLOTS, Event, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, control, header};
+use crate::layout::{EVENT_SLOTS, Event, EventKind, PAYLOAD_AT, RECEIVE_BYTES, SLOT_BYTES, SLOTS_AT, control, header};
 use crate::stats::{Reject, Stats};
 use crate::{GROUP, PAYLOAD_AHEAD, SLOTS_AHEAD};
 use rustix::thread::futex;
@@ -16,6 +16,8 @@ pub(super) struct Events {
     published: u32,
     /// what it was rung for, if it slept
     rung_to: u32,
+    /// events since then that others brought about
+    earned: u32,
     /// the last one that was right
     tail: u32,
     lane: Lane,
@@ -33,6 +35,7 @@ impl Events {
             head: 0,
             published: 0,
             rung_to: 0,
+            earned: 0,
             tail: 0,
             lane: Lane::new(RECEIVE_BYTES),
             ends: vec![0; EVENT_SLOTS as usize].into(),
@@ -71,6 +74,7 @@ impl Events {
         channel.receive.set_slot(SLOTS_AT + slot * SLOT_BYTES, event.encode());
         self.ends[slot] = self.lane.end();
         self.head = self.head.wrapping_add(1);
+        self.earned += u32::from(earns(event.kind));
         // the same for what comes some events later
         let slot = (self.head.wrapping_add(SLOTS_AHEAD) % EVENT_SLOTS) as usize;
         channel.receive.claim(SLOTS_AT + slot * SLOT_BYTES, SLOT_BYTES);
@@ -108,7 +112,7 @@ impl Events {
         std::mem::take(&mut self.moved)
     }
 
-    /// Lets the application see what was put in, and wakes it if it sleeps; how many events it was.
+    /// Lets the application see what was put in, and wakes it if it sleeps; how many events it was that earn calls.
     #[inline]
     pub(super) fn publish(&mut self, channel: &Channel, stats: &Stats) -> u32 {
         let told = self.head.wrapping_sub(self.rung_to);
@@ -121,7 +125,7 @@ impl Events {
         if channel.place != Place::Same {
             self.ring(channel, stats);
         }
-        told
+        std::mem::take(&mut self.earned)
     }
 
     #[inline]
@@ -145,4 +149,11 @@ impl Events {
         // nothing can be wrong with the address, and nobody there is no error
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
+}
+
+/// Whether others have brought it about. What the application itself brings about, as often as it likes, earns it nothing: alarms and
+/// timers, and what becomes of connections that it asks for.
+#[inline]
+fn earns(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::Timer | EventKind::Connected | EventKind::Alarm)
 }

@@ -527,6 +527,55 @@ fn one_that_shares_the_processor_sees_nothing_before_its_turn() {
     assert_eq!(channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Relaxed), BURST as u32);
 }
 
+#[test]
+fn one_that_shares_the_processor_and_does_not_end_its_turn_waits_for_the_next() {
+    let channel = Channel::new(9, Place::Same, None, crate::Grant::new(BURST as u32, 0..1)).unwrap();
+    assert!(channel.open());
+    // whatever it owes, it is never unresponsive: it always takes an event
+    let options = Options { unresponsive: Duration::from_secs(1000), ..Options::default() };
+    let mut remote = Remote::new(channel.clone(), options, Arc::new(Stats::new("test")));
+    let mut engine = Engine::new(BURST);
+    channel.transmit.word(control::ATTACHED_AT).store(1, Ordering::Release);
+    (0..BURST).for_each(|n| engine.knock(&mut remote, n));
+    let tail = channel.transmit.word(control::EVENT_TAIL_AT);
+    for turn in 0..5 {
+        let handovers = remote.stats.handovers.get();
+        let begun = std::time::Instant::now();
+        engine.cycle(&mut remote);
+        let took = begun.elapsed();
+        assert_eq!(remote.stats.handovers.get(), handovers + 1, "turn {turn}");
+        let rest = remote.waits_until - remote.now;
+        assert!(rest >= 9 * HANDOVER_MOST && rest <= 9 * took, "{rest:?} for {took:?}");
+        // one event a turn; the thread may sleep meanwhile, and does not wait for it
+        tail.store(turn + 1, Ordering::Release);
+        for _ in 0..10 {
+            engine.now += rest.as_nanos() as u64 / 20;
+            engine.cycle(&mut remote);
+        }
+        assert!(remote.may_rest(remote.now + LOOK_FOR) && remote.events.owes());
+        assert_eq!(remote.stats.handovers.get(), handovers + 1);
+        engine.now = remote.waits_until.as_nanos();
+    }
+    // who takes all that there is waits for nothing
+    tail.store(BURST as u32, Ordering::Release);
+    remote.woken(engine.now(), &mut engine);
+    (0..BURST).for_each(|n| engine.recv(&mut remote, n, b"x"));
+    let (before, taken) = (remote.waits_until, 2 * BURST as u32);
+    let thread = {
+        let channel = channel.clone();
+        std::thread::spawn(move || {
+            while channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Acquire) != taken {
+                std::thread::yield_now();
+            }
+            channel.transmit.word(control::EVENT_TAIL_AT).store(taken, Ordering::Release);
+        })
+    };
+    remote.publish();
+    thread.join().unwrap();
+    remote.flush(engine.now(), &mut engine);
+    assert!(!remote.events.owes() && remote.waits_until == before);
+}
+
 /// Gives back before it answers.
 struct GivesBackFirst;
 

@@ -308,7 +308,7 @@ fn wrong_calls_have_their_reasons() {
     let connect = Call { length, ..Call::plain(CallKind::Connect, 9, Handle { index: 12, generation: 5 }) };
     world.write(connect, &ends);
     assert_eq!(world.pair.stats.connections(), 1);
-    let place = |index| Handle { index, generation: 0 };
+    let place = |index: u32| Handle { index, generation: 0 };
     let send_to = Call { length, ..Call::plain(CallKind::SendTo, 9, place(3)) };
     for (call, reason) in [
         (connect, Reject::State),
@@ -361,8 +361,13 @@ fn there_are_as_many_as_may_be_and_no_more() {
     assert_eq!(refused, Some(CallError::NoResources));
 
     let mut world = World::new(2 * ASKING);
+    // a connection that is asked for costs some microseconds of the allowance
+    let connect = |world: &mut World, n: u32| {
+        world.engine.now += 20_000;
+        world.connect(PEER, n.into())
+    };
     for n in 0..ASKING {
-        assert!(world.connect(PEER, n.into()).is_ok(), "{n}");
+        assert!(connect(&mut world, n).is_ok(), "{n}");
     }
     assert_eq!(world.connect(PEER, 0), Err(CallError::NoResources));
     for n in world.engine.asking() {
@@ -372,7 +377,7 @@ fn there_are_as_many_as_may_be_and_no_more() {
     (0..2 * ASKING / 64).for_each(|_| world.batch());
     assert_eq!((world.service.happened.len(), world.pair.stats.connections()), (ASKING as usize, 0));
     for n in 0..ASKING {
-        assert!(world.connect(PEER, n.into()).is_ok(), "{n}");
+        assert!(connect(&mut world, n).is_ok(), "{n}");
     }
     // past the library, which knows nothing of this call and is of no use behind it
     let ends = layout::encode_addresses(&Addresses { local: at("[::]:0"), peer: at(PEER) });
@@ -401,7 +406,10 @@ fn a_full_ring_loses_no_outcome_and_no_alarm() {
     for _ in 0..EVENT_SLOTS {
         world.engine.ask(&mut world.pair.remote, b"fills the ring");
     }
-    (0..4).for_each(|_| world.cycle());
+    for _ in 0..40 {
+        world.engine.now += 200_000;
+        world.cycle();
+    }
     for n in world.engine.asking() {
         world.engine.answer(&mut world.pair.remote, n, Err(DeadReason::Refused));
     }
@@ -565,4 +573,63 @@ fn the_servers_end_is_the_end_of_every_attempt() {
     world.service.happened.sort_by_key(|happened| matches!(happened, Happened::Connected(2, _)));
     let reset = |cookie| Happened::Connected(cookie, Err(DeadReason::Reset));
     assert_eq!(world.service.happened, [reset(1), reset(2)]);
+}
+
+/// Calls that an application writes without end, as fast as they are taken, for 10 ms of the engine's time; how many were judged.
+fn judged_of(world: &mut World, calls: &[Call], payload: &[u8]) -> u64 {
+    let channel = world.pair.channel.clone();
+    let transmit = &channel.transmit;
+    transmit.copy_in(layout::PAYLOAD_AT, payload);
+    let (before, until) = (world.pair.stats.calls.get(), world.engine.now + 10_000_000);
+    let mut next = calls.iter().cycle();
+    while world.engine.now < until {
+        let taken = world.pair.channel.receive.word(layout::header::CALL_TAIL_AT).load(Ordering::Relaxed);
+        let mut head = transmit.word(control::CALL_HEAD_AT).load(Ordering::Relaxed);
+        while head.wrapping_sub(taken) < CALL_SLOTS {
+            transmit.set_slot(SLOTS_AT + (head % CALL_SLOTS) as usize * SLOT_BYTES, next.next().unwrap().encode());
+            head = head.wrapping_add(1);
+        }
+        transmit.word(control::CALL_HEAD_AT).store(head, Ordering::Release);
+        // and takes what it is told
+        let told = world.pair.channel.receive.word(layout::header::EVENT_HEAD_AT).load(Ordering::Relaxed);
+        transmit.word(control::EVENT_TAIL_AT).store(told, Ordering::Release);
+        world.cycle();
+    }
+    world.pair.stats.calls.get() - before
+}
+
+#[test]
+fn what_an_application_brings_about_itself_earns_it_no_calls() {
+    // 10 ms give 10,000 of the cheapest, a full allowance 1,024 more, and a cycle's last one may be owed
+    let mut world = World::new(600);
+    let due = |cookie| Call { at: 0, ..Call::plain(CallKind::Alarm, 9, Handle::of_cookie(cookie)) };
+    let alarms: Vec<Call> = (0..256).map(due).collect();
+    let judged = judged_of(&mut world, &alarms, &[]);
+    assert!((10_000..11_200).contains(&judged) && world.pair.stats.events.get() > 5_000, "{judged} alarms");
+
+    let mut world = World::new(600);
+    let local = at("192.0.2.1:4000");
+    let ends = layout::encode_addresses(&Addresses { local, peer: at(PEER) });
+    let place = |index: u32| Handle { index: 600 + index, generation: 0 };
+    let connect = |n| Call { length: ADDRESSES_BYTES as u32, ..Call::plain(CallKind::Connect, 9, place(n)) };
+    let connects: Vec<Call> = (0..256).map(connect).collect();
+    let judged = judged_of(&mut world, &connects, &ends);
+    assert!((600..750).contains(&judged) && world.pair.stats.events.get() >= judged - 64, "{judged} connects");
+
+    // what others bring about does: a datagram each, and its answer with something besides
+    let mut world = World::new(10);
+    let mut answered = 0;
+    let until = world.engine.now + 1_000_000;
+    while world.engine.now < until {
+        (0..64).for_each(|_| world.engine.ask(&mut world.pair.remote, b"?"));
+        let told = world.pair.channel.receive.word(layout::header::EVENT_HEAD_AT).load(Ordering::Relaxed);
+        world.pair.channel.transmit.word(control::EVENT_TAIL_AT).store(told, Ordering::Release);
+        let alarm = Call { at: NEVER, ..Call::plain(CallKind::Alarm, 9, Handle::of_cookie(1)) };
+        for _ in 0..64 * 4 {
+            let before = world.pair.stats.calls.get();
+            world.write(alarm, &[]);
+            answered += world.pair.stats.calls.get() - before;
+        }
+    }
+    assert!(answered >= 1_000 && world.pair.stats.throttled.get() == 0, "{answered}");
 }
