@@ -4,6 +4,8 @@
 //! counted here, and said once until it works again. The thread wakes at intervals, short ones while records come, so serving
 //! threads have nobody to wake.
 
+mod open;
+
 use crate::config;
 use crate::error::{Error, reason};
 use crate::privileges::Identity;
@@ -12,9 +14,8 @@ use crate::words::LogFormat;
 use base::Counter;
 use base::counter::{Figure, Report};
 use base::ring::{Consumer, Producer, ring};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +77,7 @@ pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) ->
     let file = match &settings.path {
         None => None,
         Some(path) => {
-            let (file, created) = open_file(path).map_err(|error| wrong(path, &error))?;
+            let (file, created) = open::open(path, identity).map_err(|error| wrong(path, &error))?;
             if let (true, Some(identity)) = (created, identity) {
                 let (uid, gid) = identity.ids();
                 std::os::unix::fs::fchown(&file, Some(uid), Some(gid)).map_err(|error| wrong(path, &error))?;
@@ -93,18 +94,6 @@ pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) ->
         format: settings.format,
     };
     Ok(Opened { log: Arc::new(log), file })
-}
-
-/// The file, and whether it was made here.
-fn open_file(path: &Path) -> io::Result<(File, bool)> {
-    let mut options = OpenOptions::new();
-    // addresses of visitors are nobody else's business
-    options.append(true).mode(0o640);
-    match options.clone().create_new(true).open(path) {
-        Ok(file) => Ok((file, true)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok((options.open(path)?, false)),
-        Err(error) => Err(error),
-    }
 }
 
 impl Opened {
@@ -240,7 +229,7 @@ impl Writer {
 
     fn reopen(&mut self) {
         let Some(path) = &self.log.path else { return };
-        match open_file(path) {
+        match open::open_as_we_are(path) {
             Ok((file, _)) => self.file = Some(file),
             Err(error) => tracing::error!(
                 "access log {}: cannot be opened anew: {}; the old file is written on",

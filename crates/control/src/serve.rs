@@ -289,6 +289,8 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
 }
 
 fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> Result<(), Error> {
+    let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
+    let early = signals::Early::note().map_err(thread)?;
     let identity = privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
     launch::check(settings)?;
     let loads = Loads::read(settings)?;
@@ -321,7 +323,6 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     // by who reloads
     let watch = settings.web.as_ref().map(watch::begin).transpose()?.flatten();
 
-    let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
     let no_entropy = |error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error)));
     let registry = Arc::new(Registry::default());
     registry.add(confined.clone());
@@ -382,7 +383,7 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     if let Some(watch) = watch {
         watch.start(events.clone()).map_err(thread)?;
     }
-    signals::start(events.clone()).map_err(thread)?;
+    signals::start(events.clone(), &early).map_err(thread)?;
     if let Some(line) = line {
         line.watch(events.clone()).map_err(thread)?;
     }

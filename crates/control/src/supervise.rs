@@ -9,6 +9,7 @@
 //! descriptors. When it ends, so does whoever is left: a server without its supervisor stops as by a signal.
 
 use crate::error::{Error, how_ended, reason};
+use crate::notify;
 use crate::serve::Event;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
@@ -24,6 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Set for a server that has a supervisor: how often it was started anew.
@@ -183,20 +185,24 @@ pub(crate) fn run() -> Result<(), Error> {
     let (mut restarts, mut pause) = (0, PAUSE[0]);
     loop {
         let begun = Instant::now();
-        let end = supervisor.serve(restarts).map_err(|error| failed(&error))?;
-        let ended = &end.status;
-        if supervisor.stopping || ended.success() || (restarts == 0 && !end.served) {
-            return finish(end.pid, *ended, restarts == 0 && !end.served);
+        match supervisor.serve(restarts) {
+            Ok(End { pid, status, served }) => {
+                if supervisor.stopping || status.success() || (restarts == 0 && !served) {
+                    return finish(pid, status, restarts == 0 && !served);
+                }
+                if served && begun.elapsed() >= STEADY {
+                    pause = PAUSE[0];
+                }
+                let (how, pause) = (how_ended(status), pause.as_secs_f64());
+                tracing::warn!("server process {pid} has ended: {how}; another is started in {pause:.1} s");
+            }
+            // a machine that has no memory or no process left has some again later
+            Err(error) if restarts > 0 => {
+                let (why, pause) = (reason(&error), pause.as_secs_f64());
+                tracing::error!("a server process cannot be started: {why}; it is tried again in {pause:.1} s");
+            }
+            Err(error) => return Err(failed(&error)),
         }
-        if end.served && begun.elapsed() >= STEADY {
-            pause = PAUSE[0];
-        }
-        tracing::warn!(
-            "server process {} has ended: {}; another is started in {:.1} s",
-            end.pid,
-            how_ended(*ended),
-            pause.as_secs_f64()
-        );
         if supervisor.rest(pause) {
             tracing::info!("stopped");
             return Ok(());
@@ -228,26 +234,61 @@ impl Supervisor {
     fn serve(&mut self, restarts: u64) -> io::Result<End> {
         let (ours, child) = start(restarts)?;
         let pid = child.id();
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let (pidfd, line) = listen(ours, child, self.happens.clone())?;
         let held = std::mem::take(&mut self.held);
         // one that has ended already says so
-        let _ = say_sockets(ours.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        let _ = say_sockets(line.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
         // no longer ours, until it leaves us those that it has: other settings may want other sockets at the same ports
-        drop(held);
-        listen(ours, child, self.happens.clone())?;
-        let (mut served, mut coming) = (false, Vec::new());
+        drop((held, line));
+        let (mut served, mut coming, mut reload) = (false, Vec::new(), false);
         loop {
-            match self.happenings.recv().map_err(io::Error::other)? {
+            let happening = match served {
+                // from here on it pings by itself
+                true => self.happenings.recv().map_err(io::Error::other)?,
+                false => match self.next_within(Duration::MAX)? {
+                    Some(happening) => happening,
+                    None => continue,
+                },
+            };
+            match happening {
+                // it may have read what has changed, and it may not
+                Happening::Signal(Signal::HUP) if !served => reload = true,
                 Happening::Signal(signal) => {
                     self.stopping |= signal != Signal::HUP;
                     let _ = pidfd_send_signal(&pidfd, signal);
                 }
                 Happening::Said(Word::Sockets, more) => coming.extend(more),
                 Happening::Said(Word::All, _) => self.held = std::mem::take(&mut coming),
-                Happening::Said(Word::Serving, _) => served = true,
-                Happening::Said(Word::Ending, _) => self.held.clear(),
+                Happening::Said(Word::Serving, _) => {
+                    served = true;
+                    if std::mem::take(&mut reload) {
+                        let _ = pidfd_send_signal(&pidfd, Signal::HUP);
+                    }
+                }
+                // whatever becomes of it on its way out
+                Happening::Said(Word::Ending, _) => {
+                    self.stopping = true;
+                    self.held.clear();
+                }
                 Happening::Ended(status) => return Ok(End { pid, status: status?, served }),
             }
+        }
+    }
+
+    /// What happens next, if it does so within this time. A service manager that waits for a sign of life gets it meanwhile, for there is no
+    /// server that would give one.
+    fn next_within(&self, most: Duration) -> io::Result<Option<Happening>> {
+        let most = match notify::watchdog_interval() {
+            Some(interval) => {
+                notify::watchdog();
+                most.min(interval)
+            }
+            None => most.min(PAUSE[1]),
+        };
+        match self.happenings.recv_timeout(most) {
+            Ok(happening) => Ok(Some(happening)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(error) => Err(io::Error::other(error)),
         }
     }
 
@@ -255,12 +296,13 @@ impl Supervisor {
     fn rest(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {
-            match self.happenings.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.next_within(left) {
                 // the next server reads everything anew
-                Ok(Happening::Signal(Signal::HUP)) => {}
-                Ok(Happening::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return true,
-                Ok(Happening::Said(..) | Happening::Ended(_)) => {}
-                Err(RecvTimeoutError::Timeout) => return false,
+                Ok(Some(Happening::Signal(Signal::HUP) | Happening::Said(..) | Happening::Ended(_))) => {}
+                Ok(Some(Happening::Signal(_))) | Err(_) => return true,
+                Ok(None) if Instant::now() >= until => return false,
+                Ok(None) => {}
             }
         }
     }
@@ -274,19 +316,39 @@ fn start(restarts: u64) -> io::Result<(OwnedFd, Child)> {
     command.arg0(arguments.next().unwrap_or_else(|| "simoom".into())).args(arguments);
     // a group of its own: what a terminal sends to ours it gets from us, once
     command.env(VARIABLE, restarts.to_string()).stdin(Stdio::from(theirs)).process_group(0);
+    // the manager's variable names us, and it is the server's process that knows whether it lives
+    command.env_remove("WATCHDOG_PID");
     Ok((ours, command.spawn()?))
 }
 
-/// Tells what a server says, and its end.
-fn listen(line: OwnedFd, mut child: Child, happens: Sender<Happening>) -> io::Result<()> {
-    std::thread::Builder::new().name("server".into()).spawn(move || {
-        // the supervisor's end is the process's
-        while let Ok(Some((word, descriptors))) = hear(line.as_fd()) {
-            let _ = happens.send(Happening::Said(word, descriptors));
+/// Tells what a server says, and its end; what it is signalled by, and the line to it. One that cannot be listened to is ended.
+fn listen(line: OwnedFd, child: Child, happens: Sender<Happening>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let child = Arc::new(Mutex::new(child));
+    let listen = || {
+        let pidfd = pidfd_open(Pid::from_child(&lock(&child)), PidfdFlags::empty())?;
+        let (ours, child) = (line.try_clone()?, child.clone());
+        std::thread::Builder::new().name("server".into()).spawn(move || {
+            // the supervisor's end is the process's
+            while let Ok(Some((word, descriptors))) = hear(ours.as_fd()) {
+                let _ = happens.send(Happening::Said(word, descriptors));
+            }
+            let _ = happens.send(Happening::Ended(lock(&child).wait()));
+        })?;
+        Ok(pidfd)
+    };
+    match listen() {
+        Ok(pidfd) => Ok((pidfd, line)),
+        Err(error) => {
+            let mut child = lock(&child);
+            // one that has ended already is waited for all the same
+            let _ = child.kill().and_then(|()| child.wait());
+            Err(error)
         }
-        let _ = happens.send(Happening::Ended(child.wait()));
-    })?;
-    Ok(())
+    }
+}
+
+fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn pass_signals(happens: Sender<Happening>) -> io::Result<()> {

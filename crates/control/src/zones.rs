@@ -4,6 +4,9 @@
 //! whole configuration (a parent and its child change together), and no second copy of each zone waits in memory for the
 //! case that its file breaks.
 //!
+//! A file that changes while it is read is read again, and refused when it never rests: half of a zone may be a zone, too. One whose
+//! writer paused for as long as the reading took is read as it was; whoever moves a file into place is never read half.
+//!
 //! A reload is skipped when none of the files changed (device, inode, size, times). A file that was written so shortly
 //! before it was read that a later write could carry the same time counts as changed.
 
@@ -25,6 +28,19 @@ impl Prints {
     /// Which files these are.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// The first file that is no longer what it was when its reading began.
+    fn restless(&self) -> Option<&str> {
+        let is_other = |(path, print): &(&String, &Print)| {
+            // what a pipe brings comes once
+            if std::fs::metadata(path.as_str()).is_ok_and(|is| !is.is_file()) {
+                return false;
+            }
+            let now = File::open(path).and_then(|file| Print::of(&file));
+            !now.is_ok_and(|now| print.same(&now))
+        };
+        self.0.iter().find(is_other).map(|(path, _)| path.as_str())
     }
 
     /// Whether every file is what it was when it was read.
@@ -61,12 +77,28 @@ pub(crate) struct Loaded {
     pub prints: Prints,
 }
 
+/// So often files are read that change meanwhile.
+const READINGS: usize = 3;
+
 /// Reads all zones.
 ///
 /// # Errors
 /// Everything wrong with any of them, a line each.
 pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
-    let source = FsSource::default();
+    let mut restless = String::new();
+    for _ in 0..READINGS {
+        let source = FsSource::default();
+        let read = load_once(specs, &source);
+        let prints = source.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match prints.restless() {
+            None => return read.map(|zones| Loaded { zones, prints }),
+            Some(path) => restless = path.to_owned(),
+        }
+    }
+    Err(vec![format!("{restless}: it changes while it is read; write the new one beside it and move it into place")])
+}
+
+fn load_once(specs: &[ZoneSpec], source: &FsSource) -> Result<Vec<Zone>, Vec<String>> {
     let mut errors = Vec::new();
     let mut zones: Vec<Zone> = Vec::with_capacity(specs.len());
     let mut places: BTreeMap<String, &ZoneSpec> = BTreeMap::new();
@@ -84,7 +116,7 @@ pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
             errors.push(format!("{}: cannot be read: {why}", named(spec)));
             continue;
         }
-        match zone::load(&source, &spec.file, origin) {
+        match zone::load(source, &spec.file, origin) {
             Err(wrong) => errors.extend(wrong.iter().map(ToString::to_string)),
             Ok(zone) => {
                 let name = zone.origin().to_string().to_ascii_lowercase();
@@ -100,10 +132,7 @@ pub(crate) fn load(specs: &[ZoneSpec]) -> Result<Loaded, Vec<String>> {
             }
         }
     }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    Ok(Loaded { zones, prints: source.0.into_inner().unwrap_or_else(PoisonError::into_inner) })
+    if errors.is_empty() { Ok(zones) } else { Err(errors) }
 }
 
 fn readable(path: &str) -> Result<(), String> {
@@ -128,6 +157,7 @@ fn origin(text: &str) -> Result<Name, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::time::SystemTime;
 
     const ZONE: &str = "$ORIGIN a.\n$TTL 60\n@ SOA ns host 1 2 3 4 5\n@ NS ns\nns A 192.0.2.1\n";
@@ -152,5 +182,58 @@ mod tests {
         assert!(!prints.unchanged(), "an included file counts");
         std::fs::remove_file(&included).unwrap();
         assert!(!prints.unchanged());
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_no_zone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("zone");
+        std::fs::write(&file, ZONE).unwrap();
+        let path = file.to_str().unwrap();
+        let source = FsSource::default();
+        let mut reading = source.open(path).unwrap();
+        let noted = || source.0.lock().unwrap().clone();
+        let mut part = [0; 10];
+        reading.read_exact(&mut part).unwrap();
+        assert_eq!(noted().restless(), None);
+        let mut writing = File::options().append(true).open(&file).unwrap();
+        writeln!(writing, "x A 192.0.2.2").unwrap();
+        reading.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(noted().restless(), Some(path));
+        // read anew it is what it is
+        let specs = [ZoneSpec { origin: None, file: path.to_owned(), place: path.to_owned() }];
+        assert_eq!(load(&specs).unwrap().prints.restless(), None);
+        // it is replaced, and then gone
+        let noted = load(&specs).unwrap().prints;
+        std::fs::write(folder.path().join("new"), ZONE).unwrap();
+        std::fs::rename(folder.path().join("new"), &file).unwrap();
+        assert_eq!(noted.restless(), Some(path));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(noted.restless(), Some(path));
+    }
+
+    #[test]
+    fn a_file_that_never_rests_is_refused_and_one_that_comes_to_rest_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("zone");
+        let names: String = (0..20_000).map(|n| format!("n{n} A 192.0.2.1\n")).collect();
+        std::fs::write(&file, format!("{ZONE}{names}")).unwrap();
+        let path = file.to_str().unwrap().to_owned();
+        let specs = [ZoneSpec { origin: None, file: path.clone(), place: path.clone() }];
+        let goes_on = std::sync::atomic::AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut writing = File::options().append(true).open(&file).unwrap();
+                while goes_on.load(std::sync::atomic::Ordering::Relaxed) {
+                    writeln!(writing, "; more").unwrap();
+                    std::thread::yield_now();
+                }
+            });
+            let refused = load(&specs).unwrap_err();
+            goes_on.store(false, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(refused.len(), 1);
+            assert!(refused[0].starts_with(&format!("{path}: it changes while it is read; ")), "{refused:?}");
+        });
+        assert_eq!(load(&specs).unwrap().zones.len(), 1);
     }
 }

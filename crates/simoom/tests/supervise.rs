@@ -200,3 +200,112 @@ fn a_signal_to_reload_reaches_the_server() {
         || format!("no reload: {:#?}", server.log()),
     );
 }
+
+/// A zone that takes its time to load, with `www` at this address.
+fn large_zone(place: &Place, www: &str) {
+    place.zone(www);
+    let small = std::fs::read_to_string(place.path("example.zone")).unwrap();
+    let names: String = (0..300_000).map(|n| format!("name{n} A 192.0.2.1\n")).collect();
+    place.write("large", &(small + &names));
+    std::fs::rename(place.path("large"), place.path("example.zone")).unwrap();
+}
+
+#[test]
+fn a_signal_to_reload_while_another_starts_ends_nobody() {
+    let place = Place::new();
+    let server = Server::start(&place, &SUPERVISE);
+    large_zone(&place, "192.0.2.77");
+    crash(&server);
+    until(
+        || {
+            server.signal(Signal::HUP);
+            server.stat_if_any("restarts_total") == Some(1)
+        },
+        || format!("{:#?}", server.log()),
+    );
+    assert_eq!(ask(server.address, "www.example.com").1, Some([192, 0, 2, 77]));
+    let log = server.log().join("\n");
+    assert!(!log.contains("signal 1;") && log.matches("another is started").count() == 1, "{log}");
+    // and what has changed is read
+    place.zone("192.0.2.78");
+    server.signal(Signal::HUP);
+    until(|| ask(server.address, "www.example.com").1 == Some([192, 0, 2, 78]), || format!("{:#?}", server.log()));
+}
+
+#[test]
+fn a_signal_to_reload_while_a_server_starts_alone_is_the_first_that_it_does() {
+    let place = Place::new();
+    large_zone(&place, "192.0.2.77");
+    let hear = |server: &std::process::Child| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+        u64::from_str_radix(&caught, 16).unwrap() & 1 != 0
+    };
+    let (control, at) = (place.path("control"), format!("127.0.0.1:{}", common::free_port()));
+    let mut command = common::simoom();
+    command.args(["dns", &place.path("example.zone"), "--listen", &at, "--control", &control]);
+    let mut server = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    until(|| hear(&server), || "it does not take the signal".into());
+    assert!(!Path::new(&control).exists(), "it has started already");
+    signal(server.id(), Signal::HUP);
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(server.stderr.take().unwrap())).map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("serving on")));
+    assert!(lines.any(|line| line.contains("reload")), "no reload");
+    signal(server.id(), Signal::TERM);
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_service_manager_that_waits_for_signs_of_life_gets_them() {
+    let place = Place::new();
+    let path = place.path("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let next = || {
+        let mut message = [0; 512];
+        let bytes = lab::patiently(|| manager.recv(&mut message)).unwrap();
+        text(&message[..bytes])
+    };
+    let until_ready = || while !next().starts_with("READY=1") {};
+    let server = Server::start_with(&place, &SUPERVISE, |command| {
+        // the manager names the process that it has started
+        let mut by_manager = std::process::Command::new("sh");
+        by_manager
+            .args(["-c", "WATCHDOG_PID=$$ exec \"$0\" \"$@\""])
+            .arg(command.get_program())
+            .args(command.get_args());
+        by_manager.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+        *command = by_manager;
+    });
+    until_ready();
+    (0..5).for_each(|_| assert_eq!(next(), "WATCHDOG=1\n"));
+    // while no server can be started somebody is there all the same
+    place.write("example.zone", "no zone at all\n");
+    crash(&server);
+    (0..10).for_each(|_| assert_eq!(next(), "WATCHDOG=1\n"));
+    place.zone("192.0.2.9");
+    until_ready();
+    (0..3).for_each(|_| assert_eq!(next(), "WATCHDOG=1\n"));
+}
+
+#[test]
+fn one_that_dies_on_its_way_out_is_not_started_again() {
+    let place = Place::new();
+    let site = place.path("site");
+    std::fs::create_dir(&site).unwrap();
+    place.write("site/large", &"x".repeat(8 << 20));
+    let mut server = Server::start_service(&place, &["web", &site], &SUPERVISE, |_| {});
+    // somebody takes his time
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    std::io::Read::read_exact(&mut stream, &mut [0; 100]).unwrap();
+    let pid = serving(&server);
+    std::thread::scope(|scope| {
+        // this waits for the end
+        scope.spawn(|| server.ctl(&["stop"]));
+        // it has said that it ends, and waits for what is under way
+        server.wait_for_log(" s to end");
+        signal(pid, Signal::KILL);
+    });
+    assert_eq!(server.end().code(), Some(128 + 9), "{:#?}", server.log());
+}
