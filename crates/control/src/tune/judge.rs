@@ -42,6 +42,16 @@ impl Finding {
         self.change(Action::ethtool(action), Action::ethtool(undo))
     }
 
+    /// The same for what makes a device's queues anew. Under a program it is not done: a server that is running serves the queues that
+    /// there were when it started, and what new ones bring is the kernel's.
+    fn ethtool_of_queues(self, facts: &Facts, action: impl AsRef<str>, undo: impl AsRef<str>) -> Finding {
+        if facts.xdp_program.is_none() {
+            return self.ethtool(action, undo);
+        }
+        let command = format!("with no server running: ethtool {}", action.as_ref());
+        self.by_hand(command)
+    }
+
     pub(crate) fn change(mut self, action: Action, undo: Action) -> Finding {
         self.changes.push(Change { action, undo: Some(undo) });
         self
@@ -155,7 +165,7 @@ fn queues(facts: &Facts) -> Finding {
         }
     };
     let undo = set([channels.rx.now, channels.tx.now, channels.combined.now]);
-    Finding::new("queues", State::Note, what).ethtool(set([wanted; 3]), undo)
+    Finding::new("queues", State::Note, what).ethtool_of_queues(facts, set([wanted; 3]), undo)
 }
 
 fn spread(queues: u32, threads: u32) -> String {
@@ -362,7 +372,8 @@ fn rings(facts: &Facts) -> Finding {
     );
     let interface = &facts.interface;
     let set = |rx: u32, tx: u32| format!("-G {interface} rx {rx} tx {tx}");
-    Finding::new("rings", State::Note, what).ethtool(set(rx, tx), set(rings.rx.now, rings.tx.now))
+    let undo = set(rings.rx.now, rings.tx.now);
+    Finding::new("rings", State::Note, what).ethtool_of_queues(facts, set(rx, tx), undo)
 }
 
 /// Features that stand in AF_XDP's way: the kernel's name, ethtool's word, what it means.

@@ -294,6 +294,22 @@ fn ena_keeps_queues_for_xdp_and_does_not_tell_its_key() {
 }
 
 #[test]
+fn queues_that_a_server_has_stay_as_they_are() {
+    // with none the first of the two is changed, and so are small rings
+    let idle = || Facts { processors: (0..8).collect(), ..i40e() };
+    let free = judge(&idle());
+    let under = judge(&Facts { xdp_program: Some(7), ..idle() });
+    for item in ["queues", "rings"] {
+        let (free, under) = (of(&free, item)[0].clone(), of(&under, item)[0].clone());
+        let changes = free.changes.iter().map(|change| change.action.to_string()).collect::<Vec<_>>().join(", ");
+        assert!(!changes.is_empty(), "{item}: {}", free.what);
+        assert!(under.changes.is_empty(), "{item}");
+        assert_eq!(under.by_hand, Some(format!("with no server running: {changes}")));
+        assert_eq!(under.what, free.what);
+    }
+}
+
+#[test]
 fn the_link_comes_first() {
     let down = judge(&Facts { up: false, ..i40e() });
     assert_eq!(of(&down, "link")[0].by_hand.as_deref(), Some("ip link set dev e0 up"));
