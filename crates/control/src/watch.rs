@@ -3,7 +3,8 @@
 //! A change is taken when nothing more has changed for the settle time, or after a while all the same, so a tree that never rests
 //! is reloaded now and then. Whatever comes in between is one change: events are not counted, and none is queued behind another.
 //! After a reload the thread rests for several times as long as that took, so a storm of changes costs a bounded share of the
-//! machine. A root that is replaced, such as a link that is set to another release, is watched anew; its parent tells.
+//! machine. A root that is replaced, such as a link that is set to another release, is watched anew; the directories in which it and the
+//! links on the way to it stand tell of that, and where they do not, a look once a minute.
 //!
 //! What is reloaded, and what is said of it, is decided where every other reload is.
 
@@ -11,20 +12,30 @@ use crate::config::Web;
 use crate::error::Error;
 use crate::serve::Event;
 use ::notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Changes that go on for so long are taken without a rest.
 const RESTLESS: Duration = Duration::from_secs(10);
 /// A reload's time is at most one in so many.
 const SHARE: u32 = 5;
+/// So often it is looked whether roots are what they were, if nothing tells.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Links on the way to a root, as the kernel has it.
+const LINKS: usize = 40;
 
 /// The directories that are watched.
 pub(crate) struct Watch {
     watcher: RecommendedWatcher,
     roots: Vec<Root>,
+    /// directories in which roots and links to them stand, and which these were when they were begun to be watched
+    ways: BTreeMap<PathBuf, Identity>,
+    counted: Arc<Counted>,
     changes: Receiver<()>,
     settle: Duration,
 }
@@ -32,11 +43,50 @@ pub(crate) struct Watch {
 struct Root {
     path: PathBuf,
     /// which directory it was when it was begun to be watched
-    is: Option<(u64, u64)>,
+    is: Option<Identity>,
 }
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// Which events are changes.
+#[derive(Default)]
+struct Counted {
+    roots: Vec<PathBuf>,
+    /// roots, and the links that they are reached by
+    points: Mutex<Vec<PathBuf>>,
+    /// some were missed: what is watched is not all that there is
+    missed: AtomicBool,
+}
+
+impl Counted {
+    fn counts(&self, path: &Path) -> bool {
+        // neighbours of a root are nothing to us
+        self.roots.iter().any(|root| path.starts_with(root))
+            || self.points.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|point| point == path)
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
     std::fs::metadata(path).ok().map(|is| (is.dev(), is.ino()))
+}
+
+/// The links on the way to a root, itself first: what stands in their place decides what the root is.
+fn points(root: &Path) -> Vec<PathBuf> {
+    let (mut points, mut path) = (vec![root.to_owned()], root.to_owned());
+    // without the directory that it stands in there is nothing to replace it by
+    points.extend(root.parent().filter(|parent| parent.parent().is_some()).map(Path::to_owned));
+    for _ in 0..LINKS {
+        let mut above: Vec<&Path> = path.ancestors().collect();
+        above.reverse();
+        let Some(link) = above.into_iter().find(|at| at.is_symlink()) else { break };
+        let Ok(target) = std::fs::read_link(link) else { break };
+        let target = link.parent().unwrap_or(Path::new("/")).join(target);
+        let rest = path.strip_prefix(link).map(Path::to_owned).unwrap_or_default();
+        points.push(link.to_owned());
+        path = if rest.as_os_str().is_empty() { target } else { target.join(rest) };
+    }
+    points
 }
 
 /// Begins to watch, if the settings want it.
@@ -49,20 +99,11 @@ pub(crate) fn begin(web: &Web) -> Result<Option<Watch>, Error> {
     let mut paths: Vec<PathBuf> = web.hosts.iter().map(|host| absolute(&host.root)).collect();
     paths.sort();
     paths.dedup();
-    let watcher = watcher(told, paths.clone()).map_err(|error| refused("--watch", &error))?;
+    let counted = Arc::new(Counted { roots: paths.clone(), ..Counted::default() });
+    let watcher = watcher(told, counted.clone()).map_err(|error| refused("--watch", &error))?;
     let roots = paths.into_iter().map(|path| Root { path, is: None }).collect();
-    let mut watch = Watch { watcher, roots, changes, settle: Duration::from_millis(settle_ms.into()) };
-    for root in &watch.roots {
-        if let Some(parent) = root.path.parent() {
-            // without it a root that is replaced is noticed with the next reload only
-            if let Err(error) = watch.watcher.watch(parent, RecursiveMode::NonRecursive) {
-                tracing::warn!(
-                    "{}: not watched: {error}; a root that is replaced there needs a reload",
-                    parent.display()
-                );
-            }
-        }
-    }
+    let settle = Duration::from_millis(settle_ms.into());
+    let mut watch = Watch { watcher, roots, ways: BTreeMap::new(), counted, changes, settle };
     watch.renew().map_err(|(path, error)| refused(&path.display().to_string(), &error))?;
     Ok(Some(watch))
 }
@@ -84,15 +125,20 @@ fn refused(place: &str, error: &::notify::Error) -> Error {
     Error::environment(format!("{place}: cannot be watched: {error}; {mend}"))
 }
 
-fn watcher(told: SyncSender<()>, roots: Vec<PathBuf>) -> ::notify::Result<RecommendedWatcher> {
+fn watcher(told: SyncSender<()>, counted: Arc<Counted>) -> ::notify::Result<RecommendedWatcher> {
     ::notify::recommended_watcher(move |event: ::notify::Result<::notify::Event>| {
+        let missed = match &event {
+            Ok(event) => event.need_rescan() || event.paths.is_empty(),
+            // a directory that is new cannot be watched
+            Err(_) => true,
+        };
+        if missed {
+            counted.missed.store(true, Ordering::Release);
+        }
         let counts = match event {
             // reading is no change, least of all our own
             Ok(event) if matches!(event.kind, EventKind::Access(_)) => false,
-            // neighbours of a root are nothing to us; without a path it is something that was missed
-            Ok(event) => {
-                event.paths.is_empty() || event.paths.iter().any(|path| roots.iter().any(|root| path.starts_with(root)))
-            }
+            Ok(event) => missed || event.paths.iter().any(|path| counted.counts(path)),
             Err(_) => true,
         };
         if counts {
@@ -103,8 +149,48 @@ fn watcher(told: SyncSender<()>, roots: Vec<PathBuf>) -> ::notify::Result<Recomm
 }
 
 impl Watch {
+    /// Whether a root is another than the one that is watched.
+    fn is_stale(&self) -> bool {
+        self.roots.iter().any(|root| identity(&root.path) != root.is)
+    }
+
+    /// Watches the directories in which roots and links to them stand, where these are others than before.
+    fn renew_ways(&mut self) {
+        let points: Vec<_> = self.roots.iter().flat_map(|root| points(&root.path)).collect();
+        let mut ways: BTreeMap<PathBuf, Identity> = BTreeMap::new();
+        for way in points.iter().filter_map(|point| point.parent()) {
+            // what lies within a root is watched with it
+            let within = self.roots.iter().any(|root| way.starts_with(&root.path));
+            ways.extend(identity(way).filter(|_| !within).map(|is| (way.to_owned(), is)));
+        }
+        *self.counted.points.lock().unwrap_or_else(PoisonError::into_inner) = points;
+        let gone: Vec<_> =
+            self.ways.iter().filter(|(way, is)| ways.get(*way) != Some(is)).map(|(way, _)| way).collect();
+        for way in gone {
+            // it may not be there any more
+            let _ = self.watcher.unwatch(way);
+        }
+        for way in ways.iter().filter(|(way, is)| self.ways.get(*way) != Some(is)).map(|(way, _)| way) {
+            // without it a root that is replaced is noticed when it is looked for
+            if let Err(error) = self.watcher.watch(way, RecursiveMode::NonRecursive) {
+                tracing::warn!(
+                    "{}: not watched: {error}; a root that is replaced there is noticed late",
+                    way.display()
+                );
+            }
+        }
+        self.ways = ways;
+    }
+
     /// Watches roots that are others than before.
     fn renew(&mut self) -> Result<(), (PathBuf, ::notify::Error)> {
+        self.renew_ways();
+        if self.counted.missed.swap(false, Ordering::AcqRel) {
+            tracing::warn!(
+                "changes came faster than they could be told, or could not be watched: all roots are watched anew"
+            );
+            self.roots.iter_mut().for_each(|root| root.is = None);
+        }
         let mut outcome = Ok(());
         for root in &mut self.roots {
             let is = identity(&root.path);
@@ -151,8 +237,13 @@ impl Watch {
 
     /// Waits for a change, and then for its end.
     fn wait(&self) -> bool {
-        if self.changes.recv().is_err() {
-            return false;
+        loop {
+            match self.changes.recv_timeout(LOOK_EVERY) {
+                Ok(()) => break,
+                Err(RecvTimeoutError::Timeout) if self.is_stale() => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
         }
         let deadline = Instant::now() + RESTLESS.max(self.settle);
         while Instant::now() < deadline {

@@ -740,6 +740,42 @@ fn a_link_that_is_set_to_another_release_is_watched_anew() {
 }
 
 #[test]
+fn what_stands_on_the_way_to_a_root_is_watched_too() {
+    let place = Place::new();
+    let make = |name: &str, body: &str| {
+        std::fs::create_dir_all(place.path(&format!("{name}/htdocs"))).unwrap();
+        place.write(&format!("{name}/htdocs/index.html"), body);
+    };
+    let link = |to: &str, at: &str| {
+        std::os::unix::fs::symlink(to, place.path("next")).unwrap();
+        std::fs::rename(place.path("next"), place.path(at)).unwrap();
+    };
+    make("b/releases/1", "one");
+    make("b/releases/2", "two");
+    // current -> latest -> releases/1, and what is served is below them
+    link("releases/1", "b/latest");
+    link("latest", "b/current");
+    let root = place.path("b/current/htdocs");
+    let server = common::Server::start_service(&place, &["web", &root], &["--watch", "--settle", "50"], |_| {});
+    let body = || get(&mut connect(server.address), "/").body;
+    let becomes = |expected: &str| until(|| body() == expected.as_bytes(), || text(&body()));
+    assert_eq!(body(), b"one");
+    link("releases/2", "b/latest");
+    becomes("two");
+    place.write("b/releases/2/htdocs/index.html", "two, changed");
+    becomes("two, changed");
+    link("releases/1", "b/current");
+    becomes("one");
+    // the directory that the root stands in is replaced
+    make("b/releases/new", "three");
+    std::fs::rename(place.path("b/releases/1"), place.path("b/releases/old")).unwrap();
+    std::fs::rename(place.path("b/releases/new"), place.path("b/releases/1")).unwrap();
+    becomes("three");
+    place.write("b/releases/1/htdocs/index.html", "three, changed");
+    becomes("three, changed");
+}
+
+#[test]
 fn a_stop_lets_answers_from_disk_finish() {
     let place = Place::new();
     let mut server = chunked(&place, &[]);
