@@ -12,11 +12,12 @@ struct Part {
 }
 
 /// Answers that are sent together.
-#[derive(Default)]
 pub(crate) struct Out {
     /// our own bytes
     pub(crate) bytes: Vec<u8>,
     parts: Vec<Part>,
+    /// bytes and parts that there is room for from the beginning
+    room: (usize, usize),
     /// of the parts
     part_bytes: u64,
     /// what an engine has taken
@@ -26,7 +27,14 @@ pub(crate) struct Out {
 impl Out {
     /// Nothing, with room for so many bytes and parts.
     pub(crate) fn new(bytes: usize, parts: usize) -> Out {
-        Out { bytes: Vec::with_capacity(bytes), parts: Vec::with_capacity(parts), part_bytes: 0, taken: 0 }
+        let room = (bytes, parts);
+        Out { bytes: Vec::with_capacity(bytes), parts: Vec::with_capacity(parts), room, part_bytes: 0, taken: 0 }
+    }
+
+    /// Takes what is here, and leaves nothing, with the same room.
+    pub(crate) fn take(&mut self) -> Out {
+        let (bytes, parts) = self.room;
+        std::mem::replace(self, Out::new(bytes, parts))
     }
 
     /// Adds the first bytes of a chunk.
@@ -51,11 +59,28 @@ impl Out {
         self.bytes.len() as u64 + self.part_bytes - self.taken
     }
 
-    /// Forgets everything.
+    /// Forgets everything. What grew to more than twice its room does not stay so.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
         (self.part_bytes, self.taken) = (0, 0);
+        let (bytes, parts) = self.room;
+        if self.bytes.capacity() > 2 * bytes || self.parts.capacity() > 2 * parts {
+            self.shrink();
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self) {
+        let (bytes, parts) = self.room;
+        self.bytes.shrink_to(bytes);
+        self.parts.shrink_to(parts);
+    }
+
+    /// Room for bytes and parts.
+    #[cfg(test)]
+    pub(crate) fn capacities(&self) -> (usize, usize) {
+        (self.bytes.capacity(), self.parts.capacity())
     }
 
     /// Offers what is left to the engine; how many bytes it took.
@@ -113,4 +138,26 @@ fn behind(range: Range<'_>, skipped: u64) -> Option<Range<'_>> {
         }
         Range::Owned(bytes) => Range::Owned(&bytes[skipped as usize..]),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grew_is_not_kept() {
+        let mut out = Out::new(1000, 10);
+        let room = out.capacities();
+        let content = Arc::new(app::ContentBuilder::new().finish());
+        for (bytes, parts, stays) in [(1000, 10, true), (1500, 15, true), (5000, 1, false), (1, 100, false)] {
+            out.bytes.resize(bytes, 0);
+            (0..parts).for_each(|_| out.chunk(&content, 1));
+            let grown = out.capacities();
+            out.clear();
+            assert_eq!(out.left(), 0);
+            assert_eq!(out.capacities(), if stays { grown } else { room }, "{bytes} and {parts}");
+        }
+        out.bytes.push(b'x');
+        assert_eq!((out.take().left(), out.left(), out.capacities()), (1, 0, room));
+    }
 }

@@ -472,7 +472,7 @@ impl Service for Server {
             NONE => Box::default(),
             buffer => self.buffers.bytes(buffer)[..client.held_bytes as usize].into(),
         };
-        let pending = self.core.pendings.get(client).map(std::mem::take);
+        let pending = self.core.pendings.get(client).map(Out::take);
         let state = std::mem::take(&mut client.state);
         let moved = Client { state, buffer: NONE, pending: NONE, held_bytes: 0, ..*client };
         self.vacate(cookie);

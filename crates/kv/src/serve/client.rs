@@ -158,6 +158,11 @@ impl Pendings {
     }
 
     #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = &Out> {
+        self.all.iter()
+    }
+
+    #[cfg(test)]
     pub(super) fn free_count(&self) -> usize {
         self.free.len()
     }

@@ -265,6 +265,24 @@ fn a_client_that_never_reads_finds_its_window_closed_and_is_sent_away() {
 }
 
 #[test]
+fn keys_are_answered_one_after_the_other_whatever_ends_them() {
+    for (bytes, keys) in [(1500, 10_000), (20_000, 1000)] {
+        let mut bench = Bench::new(64 << 10, 128);
+        bench.run(format!("set k 0 0 {bytes}\r\n{}\r\n", "v".repeat(bytes)).as_bytes(), &[usize::MAX]);
+        let get = |end: &str| format!("get{}{end}\r\n", " k".repeat(keys)).into_bytes();
+        let answer = bench.run(&get(""), &[usize::MAX]);
+        assert_eq!(answer.len() / keys, format!("VALUE k 0 {bytes}\r\n\r\n").len() + bytes);
+        for end in ["\0", "\0 k", " \0k k", " \0"] {
+            assert!(bench.run(&get(end), &[usize::MAX]) == answer, "{end:?}");
+        }
+        let Core { out, pendings, .. } = &bench.server.core;
+        for (bytes, parts) in pendings.all().chain([out]).map(Out::capacities) {
+            assert!(bytes <= 2 * OUT_BYTES && parts <= 1024, "{bytes} and {parts}");
+        }
+    }
+}
+
+#[test]
 fn a_value_on_its_way_stays_while_its_key_is_overwritten_and_deleted() {
     let shared = shared(16 << 20);
     let mut reader = Bench::with(server(&shared), 64 << 10, 128);

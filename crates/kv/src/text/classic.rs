@@ -51,18 +51,11 @@ pub(super) fn get(world: &mut World<'_>, state: &mut State, line: &[u8], used: u
         return Step::Done(used);
     }
     let keys = Keys { cas, touch };
-    // what the line has behind a NUL is no key
-    let is_cut = memchr::memchr(0, &input[..used]).is_some();
     match words.clone().count() {
         0 | 1 => {
             if let Some(key) = words.next() {
                 answer_key(world, keys, key);
             }
-            world.out.bytes.extend_from_slice(b"END\r\n");
-            Step::Done(used)
-        }
-        _ if is_cut => {
-            words.for_each(|key| answer_key(world, keys, key));
             world.out.bytes.extend_from_slice(b"END\r\n");
             Step::Done(used)
         }
@@ -78,22 +71,25 @@ pub(super) fn get(world: &mut World<'_>, state: &mut State, line: &[u8], used: u
 pub(super) fn next_key(world: &mut World<'_>, state: &mut State, keys: Keys, input: &[u8]) -> Step {
     let spaces = input.iter().take_while(|byte| **byte == b' ').count();
     let rest = &input[spaces..];
-    match memchr::memchr2(b' ', b'\n', rest) {
+    match memchr::memchr3(b' ', b'\n', 0, rest) {
         None if rest.len() > KEY_MOST_BYTES + 1 => too_long(world, state, spaces),
         None if spaces > 0 => Step::Done(spaces),
         None => Step::More,
         Some(end) => {
-            let is_last = rest[end] == b'\n';
-            let key = if is_last { rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]) } else { &rest[..end] };
+            let (mut key, ended_by) = (&rest[..end], rest[end]);
+            if ended_by == b'\n' {
+                key = key.strip_suffix(b"\r").unwrap_or(key);
+            }
             if key.len() > KEY_MOST_BYTES {
                 return too_long(world, state, spaces);
             }
             if !key.is_empty() {
                 answer_key(world, keys, key);
             }
-            if is_last {
+            if ended_by != b' ' {
                 world.out.bytes.extend_from_slice(b"END\r\n");
-                *state = State::Line;
+                // what the line has behind a NUL is no key
+                *state = if ended_by == b'\n' { State::Line } else { State::Skip };
             }
             Step::Done(spaces + end + 1)
         }
