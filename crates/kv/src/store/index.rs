@@ -2,7 +2,9 @@
 //! bucket full goes into a bucket behind it.
 //!
 //! The table is sized at start by the memory for items and never grows, so no look-up waits for a move. There is an entry for
-//! every 128 bytes of memory, and room for as many behind full buckets, which takes memory when it is used.
+//! every 128 bytes of memory, and room for as many behind full buckets, which takes memory when it is used. Hashes do not fill buckets
+//! evenly, so the smallest items fill it before they fill the memory: those in cells of 64 bytes at 77 % of it, in cells of 80 at 97 %, larger
+//! ones never. Room for all of the smallest would make the table a seventh of the memory instead of a tenth, for every load.
 
 const ENTRIES: usize = 9;
 /// Bytes of items for each entry in the buckets that hashes lead to.
@@ -189,6 +191,11 @@ impl Index {
     /// Buckets that hashes lead to.
     pub(crate) fn buckets(&self) -> usize {
         self.first
+    }
+
+    /// The places among which a hash stands, or would stand.
+    pub(crate) fn beside(&self, hash: u64) -> impl Iterator<Item = u32> {
+        self.places(self.at(hash))
     }
 
     /// Some place of a bucket and those behind it.

@@ -417,7 +417,7 @@ impl Shard {
     }
 
     /// Puts an item that was built into the store, in place of another of the same key.
-    fn link(&mut self, place: u32, old: Option<u32>) -> Outcome {
+    fn link(&mut self, place: u32, old: Option<u32>, now: u32) -> Outcome {
         let hash = self.view(place).hash();
         let linked = match old {
             Some(old) => {
@@ -429,7 +429,7 @@ impl Shard {
                 self.discard(old);
                 true
             }
-            None => self.index.add(hash, place) || (self.evict_for_index() && self.index.add(hash, place)),
+            None => self.index.add(hash, place) || (self.evict_for_index(hash, now) && self.index.add(hash, place)),
         };
         if !linked {
             self.figures.no_memory.add(1);
@@ -444,13 +444,18 @@ impl Shard {
         Outcome::Stored(self.renumber(place))
     }
 
-    /// Makes room in an index that is full of small items.
+    /// Makes room for a hash in an index that is full of small items. Only what stands in the same buckets makes any there: of these the dead
+    /// go first, then what was asked for longest ago. They are some twenty, so this comes near to the least recently used of all.
     #[cold]
-    fn evict_for_index(&mut self) -> bool {
-        (0..TRIES).fold(false, |any, _| {
-            let longest = (0..=self.large_queue()).max_by_key(|queue| self.queues.lengths(*queue).iter().sum::<u32>());
-            longest.is_some_and(|queue| self.evict(queue, 0)) || any
-        })
+    fn evict_for_index(&mut self, hash: u64, now: u32) -> bool {
+        let turn = |place: &u32| {
+            let view = self.view(*place);
+            (!self.is_dead(view, now), view.read(), view.cas())
+        };
+        let Some(place) = self.index.beside(hash).min_by_key(turn) else { return false };
+        self.count_eviction(place, now);
+        self.remove(place);
+        true
     }
 
     /// Stores a value as `order` says.
@@ -523,7 +528,7 @@ impl Shard {
         }
         // what had to go for the new one may have been the old one
         let old = old.and_then(|_| self.find(order.hash, order.key, now));
-        self.link(place, old)
+        self.link(place, old, now)
     }
 
     /// Whether a value would get just such a cell as the item has.
@@ -616,7 +621,7 @@ impl Shard {
         if order.mode == Mode::Prepend {
             self.copy(old, place, old_at);
         }
-        self.link(place, Some(old))
+        self.link(place, Some(old), now)
     }
 
     /// Copies an item's value into that of another, from there on.

@@ -253,6 +253,33 @@ fn a_full_store_keeps_what_is_asked_for() {
 }
 
 #[test]
+fn a_store_full_of_small_items_evicts_what_was_not_asked_for_the_longest() {
+    let (mut shard, figures) = shard(8);
+    let key = |n: u32| format!("{n:08}").into_bytes();
+    let now = |n: u32| 2 + n / 100;
+    // as even as the store's own
+    let hash = |key: &[u8]| SipHasher13::new_with_keys(1, 2).hash(key);
+    // one of them is asked for now and then, and some die on their own
+    for n in 0..20_000 {
+        let (key, expiry) = (key(n), if n % 4 == 1 { now(n) + 20 } else { 0 });
+        let order = Order { hash: hash(&key), expiry, ..order(Mode::Set, &key) };
+        let done = shard.store(&order, Source::Bytes(b"four"), now(n));
+        assert!(matches!(done, Outcome::Stored(_)), "{n}: {done:?}");
+        if n % 100 == 0 {
+            let asked = shard.find(hash(b"00000000"), b"00000000", now(n));
+            shard.bump(asked.expect("it was asked for a second ago"), now(n));
+        }
+    }
+    shard.check();
+    assert_eq!((figures.no_memory.get(), figures.stored.get()), (0, 20_000));
+    let (items, evictions, expired) = (figures.items.get(), figures.evictions.get(), figures.expired.get());
+    assert_eq!(items + evictions + expired, 20_000);
+    assert!(expired > 1000 && evictions > 1000, "{expired} expired, {evictions} evicted");
+    // three quarters of the memory, since the index is full then
+    assert!(items * 64 > 8 * PAGE_BYTES as u64 * 7 / 10, "{items} items");
+}
+
+#[test]
 fn memory_goes_from_one_size_to_another_when_the_load_changes() {
     let (mut shard, figures) = shard(32);
     let mut stored = |from: u32, bytes: usize, now: u32| {
