@@ -1,7 +1,8 @@
 //! Gets over UDP. A datagram has eight octets before the request: the client's number, the datagram's number and how many there are, and
 //! two that are reserved. Requests and answers of more than one datagram are refused, since each question has one slot for its answer.
 //!
-//! What changes items is refused too: whoever forges a source would change them, and nobody could be told.
+//! What changes items is refused too: whoever forges a source would change them, and nobody could be told. For the same reason an `mg` of a
+//! stale item never wins here (W) the right to make it anew, which one client alone is given.
 
 use crate::out::Out;
 use crate::text::{State, Step, World, step};
@@ -16,6 +17,7 @@ const READS_ONLY: &[u8] = b"CLIENT_ERROR only get, gets, mg, mn and version over
 /// Answers a datagram; false when it holds no whole request.
 pub(super) fn answer(mut world: World<'_>, datagram: &mut Datagram<'_>) -> bool {
     let question = datagram.question();
+    world.may_change = false;
     let Some((header, request)) = question.split_first_chunk::<HEADER_BYTES>() else { return false };
     let (number, request) = ([header[0], header[1]], request);
     if [header[4], header[5]] != [0, 1] {
@@ -30,7 +32,7 @@ pub(super) fn answer(mut world: World<'_>, datagram: &mut Datagram<'_>) -> bool 
     true
 }
 
-/// Does what a request asks for; false when its last line has no end.
+/// Does what a request asks for, until the answer is too large; false when its last line has no end.
 fn run(world: &mut World<'_>, mut request: &[u8]) -> bool {
     let mut state = State::Line;
     let mut any = false;
@@ -42,6 +44,9 @@ fn run(world: &mut World<'_>, mut request: &[u8]) -> bool {
         match step(world, &mut state, request) {
             Step::Done(bytes) => request = &request[bytes..],
             Step::More | Step::Close => return false,
+        }
+        if !world.out.is_plain() || world.out.bytes.len() > ANSWER_MOST_BYTES {
+            return true;
         }
         any = true;
     }

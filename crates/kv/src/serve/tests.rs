@@ -398,8 +398,10 @@ fn datagrams_are_gets_of_one_packet() {
     let shared = shared(4 << 20);
     let mut bench = Bench::with(server(&shared), 64 << 10, 128);
     bench.run(format!("set k 7 0 5\r\nvalue\r\nset l 0 0 1800\r\n{}\r\n", "l".repeat(1800)).as_bytes(), &[usize::MAX]);
+    bench.run(format!("set m 0 0 1000000\r\n{}\r\n", "m".repeat(1_000_000)).as_bytes(), &[usize::MAX]);
+    let hits = bench.server.core.stats.clone();
     let any = "192.0.2.9:40000".parse().unwrap();
-    let mut asked = |header: [u8; 8], request: &[u8]| {
+    let asked = |bench: &mut Bench, header: [u8; 8], request: &[u8]| {
         let mut buffer = vec![0; 2000];
         let question = [&header[..], request].concat();
         buffer[..question.len()].copy_from_slice(&question);
@@ -411,16 +413,31 @@ fn datagrams_are_gets_of_one_packet() {
         Some(String::from_utf8(buffer[8..bytes].to_vec()).unwrap())
     };
     let one = [1, 2, 0, 0, 0, 1, 0, 0];
-    assert_eq!(asked(one, b"get k\r\n").as_deref(), Some("VALUE k 7 5\r\nvalue\r\nEND\r\n"));
-    assert_eq!(asked(one, b"get k none k\r\nmg k f\r\n").unwrap().lines().count(), 6);
-    assert_eq!(asked(one, b"get l\r\n").as_deref(), Some("SERVER_ERROR answer too large for a datagram\r\n"));
+    assert_eq!(asked(&mut bench, one, b"get k\r\n").as_deref(), Some("VALUE k 7 5\r\nvalue\r\nEND\r\n"));
+    assert_eq!(asked(&mut bench, one, b"get k none k\r\nmg k f\r\n").unwrap().lines().count(), 6);
+    assert_eq!(
+        asked(&mut bench, one, b"get l\r\n").as_deref(),
+        Some("SERVER_ERROR answer too large for a datagram\r\n")
+    );
     for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"]
     {
-        assert!(asked(one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
+        assert!(asked(&mut bench, one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
     }
+    // no more is looked up than an answer has room for
+    for (key, most) in [("k", 100), ("l", 1), ("m", 1)] {
+        let before = hits.get_hits.get();
+        let answer = asked(&mut bench, one, format!("get{}\r\n", format!(" {key}").repeat(700)).as_bytes());
+        assert_eq!(answer.as_deref(), Some("SERVER_ERROR answer too large for a datagram\r\n"));
+        assert!(hits.get_hits.get() - before <= most, "{key}: {}", hits.get_hits.get() - before);
+    }
+    // a read leaves everything as it is: no datagram decides who is to make an item anew
+    bench.run(b"md k I T30\r\n", &[usize::MAX]);
+    assert_eq!(asked(&mut bench, one, b"mg k s\r\nmg k s\r\n").as_deref(), Some("HD s5 X\r\nHD s5 X\r\n"));
+    assert_eq!(bench.run(b"mg k s\r\nmg k s\r\n", &[usize::MAX]), b"HD s5 X W\r\nHD s5 Z X\r\n");
+    assert_eq!(asked(&mut bench, one, b"mg k s\r\n").as_deref(), Some("HD s5 Z X\r\n"));
     // several datagrams, no whole request, no header
-    assert_eq!(asked([1, 2, 0, 0, 0, 2, 0, 0], b"get k\r\n"), None);
-    assert_eq!((asked(one, b"get k"), asked(one, b"")), (None, None));
+    assert_eq!(asked(&mut bench, [1, 2, 0, 0, 0, 2, 0, 0], b"get k\r\n"), None);
+    assert_eq!((asked(&mut bench, one, b"get k"), asked(&mut bench, one, b"")), (None, None));
     assert_eq!(bench.server.core.stats.drops(DropReason::Datagram), 3);
 }
 

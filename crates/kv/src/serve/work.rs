@@ -12,6 +12,7 @@ impl Core {
     pub(super) fn world(&mut self, now: Instant, home: Home) -> World<'_> {
         World {
             home,
+            may_change: true,
             shared: &self.shared,
             store: &self.shared.store,
             clock: self.options.clock,

@@ -247,7 +247,7 @@ pub(super) fn get(world: &mut World<'_>, words: &Words<'_>) {
         out.extend_from_slice(b" X");
         won |= !was_won;
     }
-    if won {
+    if won && world.may_change {
         out.extend_from_slice(b" W");
         item::mark(shard.cell_mut(place), WON, true);
     }

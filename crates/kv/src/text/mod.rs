@@ -113,6 +113,8 @@ pub(crate) struct World<'a> {
     pub(crate) now: u32,
     /// the connection's
     pub(crate) home: Home,
+    /// what is asked for may change items
+    pub(crate) may_change: bool,
     pub(crate) out: &'a mut Out,
 }
 
