@@ -397,7 +397,8 @@ impl Service for Server {
             let _ = self.core.give_back(calls, connection, client, bytes.len());
             return;
         }
-        client.has_news = true;
+        // whoever has answers to take gets no time for them by sending more
+        client.has_news |= client.mode != Mode::Sending;
         if client.fresh {
             client.fresh = false;
             if bytes.first() == Some(&BINARY_REQUEST) {

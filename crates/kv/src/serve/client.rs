@@ -48,7 +48,7 @@ pub(super) struct Client {
     pub(super) closed: bool,
     /// the peer sends no more
     pub(super) finished: bool,
-    /// something came, was queued or sent since the time was last set
+    /// something was sent, or came while nothing was to be sent, since the time was last set
     pub(super) has_news: bool,
 }
 

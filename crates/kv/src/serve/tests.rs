@@ -265,6 +265,30 @@ fn a_client_that_never_reads_finds_its_window_closed_and_is_sent_away() {
 }
 
 #[test]
+fn a_client_that_goes_on_sending_has_no_more_time_to_read() {
+    let value = "v".repeat(1500);
+    // answers that wait, so that the next command waits or is answered; and what is sent shortly before the time is over
+    for (waiting, more) in [(100, &b"m"[..]), (100, b"get k\r\n"), (1, b"m"), (1, b"mn\r\n"), (1, b"get k\r\n")] {
+        for reads in [false, true] {
+            let mut bench = Bench::new(64 << 10, 128);
+            bench.run(format!("set k 0 0 1500\r\n{value}\r\n").as_bytes(), &[usize::MAX]);
+            bench.send(&b"get k\r\n".repeat(waiting));
+            let at = bench.engine.timer.expect("a timer");
+            bench.now = Instant::ZERO + (Options::default().stuck - Duration::from_millis(1));
+            assert!(bench.now < at);
+            if reads {
+                let room = bench.engine.room(CONNECTION);
+                bench.server.sent(bench.now, &mut bench.engine, CONNECTION, 0, 10, room);
+            }
+            assert_eq!(bench.send(more), more.len());
+            bench.now = at;
+            bench.server.timer(at, &mut bench.engine, CONNECTION, 0);
+            assert_eq!(bench.engine.aborted, !reads, "{waiting} and {more:?}");
+        }
+    }
+}
+
+#[test]
 fn keys_are_answered_one_after_the_other_whatever_ends_them() {
     for (bytes, keys) in [(1500, 10_000), (20_000, 1000)] {
         let mut bench = Bench::new(64 << 10, 128);

@@ -88,7 +88,6 @@ impl Core {
         };
         client.unsent_bytes += taken;
         client.unsent_pieces += 1 + 2 * self.out.parts() as u32;
-        client.has_news = true;
         if taken < left && !self.pendings.keep(client, &mut self.out) {
             self.out.clear();
             return Err(self.abort(calls, connection, client, DropReason::NoPending));
@@ -108,10 +107,7 @@ impl Core {
         let sent = out.send(calls, connection);
         let done = out.left() == 0;
         match sent {
-            Ok(taken) => {
-                client.unsent_bytes += taken;
-                client.has_news |= taken > 0;
-            }
+            Ok(taken) => client.unsent_bytes += taken,
             Err(error) => return Err(self.refused(calls, connection, client, error)),
         }
         if done {
