@@ -251,6 +251,10 @@ impl Answering<'_> {
         let host = self.plan.host;
         for prefix in &site.of_host(host).prefixes {
             if let Some(rest) = path.strip_prefix(&*prefix.from) {
+                if let Some(Entry::Redirect { by_rule: true, status, at, bytes }) = site.entry(host, path) {
+                    // what is said of one path stands above what is said of all below a prefix
+                    return self.redirect(status, site.text(at, bytes), b"", query);
+                }
                 return self.elsewhere(prefix, rest, query);
             }
         }
@@ -258,7 +262,7 @@ impl Answering<'_> {
             None => self.error(404),
             Some(_) if head.method == Method::Options => self.options(),
             Some(Entry::Forbidden) => self.error(403),
-            Some(Entry::Redirect { status, at, bytes }) => self.redirect(status, site.text(at, bytes), b"", query),
+            Some(Entry::Redirect { status, at, bytes, .. }) => self.redirect(status, site.text(at, bytes), b"", query),
             Some(Entry::Page { first, variants }) => {
                 let weights = || match head.value(Field::AcceptEncoding) {
                     None => Weights::NONE,

@@ -29,7 +29,7 @@ pub struct Host {
     pub cache: Vec<(String, String)>,
     /// pattern, name and value of further fields; all that match are sent, with 200, 206 and 304
     pub headers: Vec<(String, String, String)>,
-    /// what is elsewhere; looked at before files
+    /// what is elsewhere; looked at before files: a rule for a path of its own before those for prefixes, these in their order
     pub redirects: Vec<Redirect>,
     /// status, and the path of the file that is its content
     pub error_pages: Vec<(u16, String)>,

@@ -77,8 +77,8 @@ pub(crate) struct Representation {
 pub(crate) enum Entry {
     /// variants of one resource, smallest first, the one without coding last
     Page { first: u32, variants: u8 },
-    /// elsewhere; the location is a part of the site's text
-    Redirect { status: u16, at: u32, bytes: u32 },
+    /// elsewhere; the location is a part of the site's text. By a rule for this very path, or as a directory without its slash
+    Redirect { by_rule: bool, status: u16, at: u32, bytes: u32 },
     /// a directory that has nothing to show
     Forbidden,
 }

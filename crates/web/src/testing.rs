@@ -38,19 +38,26 @@ pub(crate) fn file<'a>(path: &'a str, inode: u64) -> File<'a> {
 
 pub(crate) fn config() -> Config {
     let rule = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    let redirect = |from: &str, to: &str, status| Redirect { from: from.to_owned(), to: to.to_owned(), status };
     let first = Host {
         names: vec!["www.example.com".to_owned()],
         cache: vec![rule("/**/*.css", "public, max-age=31536000, immutable"), rule("/sub/**", "no-cache")],
         headers: vec![("/**/*.html".to_owned(), "X-Frame-Options".to_owned(), "DENY".to_owned())],
         redirects: vec![
-            Redirect { from: "/old".to_owned(), to: "/a.txt".to_owned(), status: 301 },
-            Redirect { from: "/moved/*".to_owned(), to: "https://example.org/new/*".to_owned(), status: 308 },
+            redirect("/old", "/a.txt", 301),
+            redirect("/moved/here", "/a.txt", 302),
+            redirect("/moved/*", "https://example.org/new/*", 308),
+            redirect("/moved/there", "/b.txt", 302),
         ],
         error_pages: vec![(404, "/errors/404.html".to_owned())],
         ..Host::default()
     };
-    let second =
-        Host { names: vec!["other.example".to_owned(), "*.wild.example".to_owned()], listing: true, ..Host::default() };
+    let second = Host {
+        names: vec!["other.example".to_owned(), "*.wild.example".to_owned()],
+        listing: true,
+        redirects: vec![redirect("/dir/*", "/new/*", 307)],
+        ..Host::default()
+    };
     Config { hosts: vec![first, second], ..Config::default() }
 }
 
@@ -76,7 +83,7 @@ pub(crate) fn files() -> [Vec<(&'static str, Vec<u8>)>; 2] {
             ("/errors/404.html", b"<h1>nothing here</h1>\n".to_vec()),
             ("/name with space & more/caf\u{e9}.txt", b"coffee".to_vec()),
         ],
-        vec![("/b.txt", b"second host".to_vec()), ("/dir/c.txt", b"c".to_vec())],
+        vec![("/b.txt", b"second host".to_vec()), ("/dir/c.txt", b"c".to_vec()), ("/dir/sub/d.txt", b"d".to_vec())],
     ]
 }
 

@@ -158,7 +158,7 @@ pub struct HeaderRule {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedirectRule {
-    /// a path, or a prefix that ends in `*`
+    /// a path, or a prefix that ends in `/*`; a rule for the path itself stands above prefixes, these stand in their order
     pub from: String,
     /// where it is
     pub to: String,

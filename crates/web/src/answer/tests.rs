@@ -105,6 +105,15 @@ fn directories_and_redirects() {
     moved("GET /old HTTP/1.1|Host: h||", 301, "/a.txt");
     moved("GET /moved/a/b?c HTTP/1.1|Host: h||", 308, "https://example.org/new/a/b?c");
     moved("GET /moved/%22%3Ca HTTP/1.1|Host: h||", 308, "https://example.org/new/%22%3Ca");
+    // one path of a prefix is somewhere else, in whatever order they were given
+    moved("GET /moved/here?c HTTP/1.1|Host: h||", 302, "/a.txt?c");
+    moved("GET /moved/there HTTP/1.1|Host: h||", 302, "/b.txt");
+    moved("GET /moved/here/ HTTP/1.1|Host: h||", 308, "https://example.org/new/here/");
+    // files and directories of a prefix are where it says, also those of which a slash is missing
+    moved("GET /dir HTTP/1.1|Host: other.example||", 301, "/dir/");
+    for path in ["", "c.txt", "sub", "sub/", "sub/d.txt"] {
+        moved(&format!("GET /dir/{path} HTTP/1.1|Host: other.example||"), 307, &format!("/new/{path}"));
+    }
     check("GET /bare/ HTTP/1.1|Host: h||", 403, &[]);
     check("GET /moved HTTP/1.1|Host: h||", 404, &[]);
     let long = format!("GET /moved/{} HTTP/1.1|Host: h||", "%20".repeat(2600));

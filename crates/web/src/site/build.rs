@@ -369,10 +369,10 @@ impl Maker<'_> {
         self.keys.push((host, path.into(), at));
     }
 
-    fn redirect(&mut self, host: u16, path: &[u8], status: u16, location: &[u8]) {
+    fn redirect(&mut self, host: u16, path: &[u8], by_rule: bool, status: u16, location: &[u8]) {
         let at = self.text.len() as u32;
         self.text.extend_from_slice(location);
-        self.entry(host, path, Entry::Redirect { status, at, bytes: location.len() as u32 });
+        self.entry(host, path, Entry::Redirect { by_rule, status, at, bytes: location.len() as u32 });
     }
 
     /// First of all, so that they stand above files.
@@ -380,7 +380,7 @@ impl Maker<'_> {
         let config = self.config;
         for (host, rules) in config.hosts.iter().enumerate() {
             for redirect in rules.redirects.iter().filter(|redirect| !redirect.from.ends_with('*')) {
-                self.redirect(host as u16, redirect.from.as_bytes(), redirect.status, redirect.to.as_bytes());
+                self.redirect(host as u16, redirect.from.as_bytes(), true, redirect.status, redirect.to.as_bytes());
             }
         }
     }
@@ -513,7 +513,7 @@ impl Maker<'_> {
             if path.len() > 1 {
                 let mut location = Vec::new();
                 page::push_encoded(&mut location, path);
-                self.redirect(*host, &path[..path.len() - 1], 301, &location);
+                self.redirect(*host, &path[..path.len() - 1], false, 301, &location);
             }
         }
         Ok(())

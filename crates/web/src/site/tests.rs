@@ -31,7 +31,7 @@ fn every_file_is_found_with_its_bytes_and_its_length() {
     }
     assert!(site.notes().is_empty() && site.memory_bytes() > 100_000, "{site:?} {:?}", site.notes());
     // every file, and the pages of directories
-    assert_eq!(site.pages(), 12 + 2 + 2);
+    assert_eq!(site.pages(), 12 + 3 + 3);
 }
 
 #[test]
