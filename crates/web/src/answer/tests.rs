@@ -114,6 +114,11 @@ fn directories_and_redirects() {
     for path in ["", "c.txt", "sub", "sub/", "sub/d.txt"] {
         moved(&format!("GET /dir/{path} HTTP/1.1|Host: other.example||"), 307, &format!("/new/{path}"));
     }
+    // an encoded slash is none, and an encoded percent sign in front of 2F no encoded slash
+    moved("GET /moved/group%2Frepo HTTP/1.1|Host: h||", 308, "https://example.org/new/group%2Frepo");
+    moved("GET /moved/%2f%2e%2e%2f/x HTTP/1.1|Host: h||", 308, "https://example.org/new/%2F..%2F/x");
+    moved("GET /moved/group%252Frepo%25 HTTP/1.1|Host: h||", 308, "https://example.org/new/group%252Frepo%25");
+    check("GET /moved%2Fhere HTTP/1.1|Host: h||", 404, &[]);
     check("GET /bare/ HTTP/1.1|Host: h||", 403, &[]);
     check("GET /moved HTTP/1.1|Host: h||", 404, &[]);
     let long = format!("GET /moved/{} HTTP/1.1|Host: h||", "%20".repeat(2600));

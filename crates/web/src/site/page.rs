@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::date;
 use crate::negotiate::Encoding;
 use crate::site::Span;
+use crate::target::ENCODED_SLASH;
 
 /// What the fields of a representation are made from.
 pub(super) struct Fields<'a> {
@@ -133,12 +134,14 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
 }
 
-/// Percent-encodes what cannot stand in a path (RFC 3986 section 3.3).
+/// Percent-encodes what cannot stand in a path (RFC 3986 section 3.3); an encoded slash is one again.
 pub(crate) fn push_encoded(out: &mut Vec<u8>, path: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in path {
         if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) {
             out.push(byte);
+        } else if byte == ENCODED_SLASH {
+            out.extend_from_slice(b"%2F");
         } else {
             out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
         }
