@@ -3,6 +3,9 @@
 use globset::{GlobBuilder, GlobMatcher};
 use thiserror::Error;
 
+use crate::head::LINE_MAX_BYTES;
+use crate::target;
+
 /// Everything that one set of listeners serves.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -90,7 +93,17 @@ pub enum ConfigError {
     /// a name that no Host field can match
     #[error("{0:?} is no host name; give it without scheme, port or path, `*.` in front for all names below")]
     HostName(String),
-    /// a pattern that cannot be read
+    /// a name that nothing is found by
+    #[error("{name:?} of {place}: {why}")]
+    Name {
+        /// which option
+        place: &'static str,
+        /// as it was given
+        name: String,
+        /// how to write it
+        why: &'static str,
+    },
+    /// a pattern that cannot be read, or that no path matches
     #[error("pattern {pattern:?} of {place}: {why}")]
     Pattern {
         /// which option
@@ -149,12 +162,13 @@ const OWN_FIELDS: [(&str, &str); 14] = [
 
 /// A pattern that was read: `*` and `?` stay within a segment, `**` does not.
 pub(crate) fn pattern(place: &'static str, pattern: &str) -> Result<GlobMatcher, ConfigError> {
+    let wrong = |why| ConfigError::Pattern { place, pattern: pattern.to_owned(), why };
+    // alternatives are each their own matter
+    if !pattern.starts_with(['/', '{']) && !pattern.starts_with("**/") && pattern != "**" {
+        return Err(wrong("paths begin with a slash, which nothing else matches; begin it with / or **/".to_owned()));
+    }
     let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
-    glob.map(|glob| glob.compile_matcher()).map_err(|why| ConfigError::Pattern {
-        place,
-        pattern: pattern.to_owned(),
-        why: why.kind().to_string(),
-    })
+    glob.map(|glob| glob.compile_matcher()).map_err(|why| wrong(why.kind().to_string()))
 }
 
 /// A field value as RFC 9110 section 5.5 has it.
@@ -194,13 +208,20 @@ impl Config {
 
 /// A configured name as requests are looked up by it.
 pub(crate) fn host_name(name: &str) -> Result<String, ConfigError> {
-    let plain = name.strip_prefix("*.").unwrap_or(name);
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
-    let port = plain.contains(':') && !plain.starts_with('[');
-    if plain.is_empty() || plain.len() > 253 || port || !plain.bytes().all(known) {
+    let name_of = name.strip_suffix('.').unwrap_or(name);
+    let plain = name_of.strip_prefix("*.").unwrap_or(name_of);
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    // an address of IPv6 in its brackets, which no name stands below
+    let literal = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(is_address);
+    if !literal && (plain.is_empty() || plain.len() > 253 || !plain.bytes().all(known)) {
         return Err(ConfigError::HostName(name.to_owned()));
     }
-    Ok(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
+    Ok(name_of.to_ascii_lowercase())
+}
+
+/// Whether a Host field can have this in brackets, as far as it is looked at.
+fn is_address(inside: &str) -> bool {
+    !inside.is_empty() && inside.bytes().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(&byte))
 }
 
 impl Host {
@@ -208,8 +229,34 @@ impl Host {
         if let Some(charset) = &self.charset {
             check_value("charset", charset)?;
         }
-        for (_, media_type) in &self.types {
+        let wrong = |place, name: &String, why| Err(ConfigError::Name { place, name: name.clone(), why });
+        for (extension, media_type) in &self.types {
+            if extension.is_empty() || extension.contains(['.', '/']) {
+                return wrong(
+                    "types",
+                    extension,
+                    "it is the part behind a name's last dot; write it without a dot, such as md",
+                );
+            }
             check_value("types", media_type)?;
+        }
+        for name in &self.index {
+            if matches!(&**name, "" | "." | "..") || name.contains('/') {
+                return wrong(
+                    "index",
+                    name,
+                    "it is a file of every directory; write its name without a slash, such as index.html",
+                );
+            }
+        }
+        for name in &self.dotfiles {
+            if matches!(&**name, "." | "..") || !name.starts_with('.') || name.contains('/') {
+                return wrong(
+                    "dotfiles",
+                    name,
+                    "it is one segment of a path; write it with a dot in front and no slash, such as .well-known",
+                );
+            }
         }
         for (_, value) in &self.cache {
             check_value("cache", value)?;
@@ -246,6 +293,9 @@ impl Redirect {
         if !self.from.starts_with('/') {
             return wrong("it begins with no slash; write a path");
         }
+        if let Some(why) = never_a_path(self.from.strip_suffix('*').unwrap_or(&self.from)) {
+            return wrong(why);
+        }
         let star = |text: &str| text.contains('*') && !text.ends_with("/*") || text.matches('*').count() > 1;
         if star(&self.from) || star(&self.to) {
             // behind anything but a slash, what the client adds could name another host
@@ -262,6 +312,25 @@ impl Redirect {
         }
         Ok(())
     }
+}
+
+/// Why no request's path, as it is looked up, is this one; None when one can be.
+fn never_a_path(path: &str) -> Option<&'static str> {
+    if path.len() > LINE_MAX_BYTES {
+        return Some("it is too long for a request");
+    }
+    if path.contains(['?', '#']) {
+        return Some("a path alone is looked up; write it without a query and a fragment");
+    }
+    if path.contains('%') {
+        return Some("paths are decoded before they are looked up; write the decoded characters");
+    }
+    if path.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return Some("no request has such a path; remove its control characters");
+    }
+    let mut scratch = [0; LINE_MAX_BYTES];
+    let is_normal = target::normalise(path.as_bytes(), &mut scratch) == Ok(path.as_bytes());
+    (!is_normal).then_some("paths are looked up without repeated slashes and dot segments; write it so")
 }
 
 #[cfg(test)]
@@ -292,9 +361,42 @@ mod tests {
         };
         assert_eq!(names(&["a.example", "*.example", "[::1]", "192.0.2.1"]), "taken");
         assert!(names(&["a.example", "A.example."]).contains("two hosts"));
-        for name in ["", "*.", "a:80", "http://a", "a/b", "é.example"] {
+        let more = ["[::1]:8080", "[::1", "::1]", "[]", "[example]", "*.[::1]", "[::1].", "a[b]", ".", "*"];
+        for name in ["", "*.", "a:80", "http://a", "a/b", "é.example"].into_iter().chain(more) {
             let name: &'static str = name;
             assert!(refused(|config| config.hosts[0].names = vec![name.to_owned()]).contains("no host name"), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_could_never_take_effect_is_refused_with_its_mend() {
+        let host = |change: &dyn Fn(&mut Host)| refused(|config| change(&mut config.hosts[0]));
+        for (extension, taken) in
+            [("md", true), ("MD", true), (".md", false), ("tar.gz", false), ("", false), ("a/b", false)]
+        {
+            let said = host(&|host| host.types.push((extension.into(), "text/markdown".into())));
+            assert_eq!(said == "taken", taken, "{extension}");
+            assert!(taken || said.contains("of types: ") && said.contains("without a dot"), "{said}");
+        }
+        for (index, taken) in
+            [("index.htm", true), ("i", true), ("/index.html", false), ("a/b", false), ("", false), ("..", false)]
+        {
+            let said = host(&|host| host.index.push(index.into()));
+            assert_eq!(said == "taken", taken, "{index}");
+            assert!(taken || said.contains("of index: ") && said.contains("without a slash"), "{said}");
+        }
+        for (dot, taken) in [
+            (".well-known", true),
+            (".a", true),
+            ("a", false),
+            (".a/b", false),
+            ("", false),
+            (".", false),
+            ("..", false),
+        ] {
+            let said = host(&|host| host.dotfiles.push(dot.into()));
+            assert_eq!(said == "taken", taken, "{dot}");
+            assert!(taken || said.contains("of dotfiles: ") && said.contains("with a dot"), "{said}");
         }
     }
 
@@ -303,7 +405,9 @@ mod tests {
         let redirect = |from: &str, to: &str, status| {
             refused(|config| config.hosts[0].redirects.push(Redirect { from: from.into(), to: to.into(), status }))
         };
-        for (from, to) in [("/a", "/b"), ("/a/*", "https://h/b/*"), ("/a/*", "/b"), ("/*", "/b/*")] {
+        for (from, to) in
+            [("/café/.x", "/b"), ("/", "/b"), ("/a", "/b"), ("/a/*", "https://h/b/*"), ("/a/*", "/b"), ("/*", "/b/*")]
+        {
             assert_eq!(redirect(from, to, 308), "taken", "{from} {to}");
         }
         for (from, to, status) in [
@@ -322,6 +426,26 @@ mod tests {
         ] {
             assert!(redirect(from, to, status).starts_with("redirect from"), "{from} {to} {status}");
         }
+        // which no path that is looked up can be, and what to write instead
+        let long = format!("/{}", "a".repeat(LINE_MAX_BYTES));
+        for (from, mend) in [
+            ("/caf%C3%A9", "decoded"),
+            ("/a%", "decoded"),
+            ("/p?id=3", "without a query"),
+            ("/p#a", "without a query"),
+            ("/a//b", "dot segments"),
+            ("//*", "dot segments"),
+            ("/a/./b", "dot segments"),
+            ("/a/../b/*", "dot segments"),
+            ("/..", "dot segments"),
+            ("/a/.", "dot segments"),
+            ("/a\u{1}b", "control characters"),
+            ("/a\u{7f}", "control characters"),
+            (&long, "too long"),
+        ] {
+            let said = redirect(from, "/b", 301);
+            assert!(said.starts_with("redirect from") && said.contains(mend), "{said:.200}");
+        }
     }
 
     #[test]
@@ -330,6 +454,12 @@ mod tests {
         assert!(matches("/assets/**", "/assets/a/b.js"));
         assert!(matches("/*.js", "/a.js") && !matches("/*.js", "/a/b.js"));
         assert!(matches("**/*.js", "/a/b.js") && matches("/**/*.{js,css}", "/a.css"));
+        assert!(matches("**", "/a/b") && matches("{/a,/b}/*", "/b/c"));
         assert!(pattern("cache", "/[").is_err());
+        // nothing matches them: a path begins with a slash, and a * stays within a segment
+        for text in ["assets/**", "a", "*.js", "*", "**.js", "?a", "[/]a", ""] {
+            let said = pattern("header", text).map_or_else(|error| error.to_string(), |_| "taken".to_owned());
+            assert!(said.contains("begin it with / or **/"), "{text}: {said}");
+        }
     }
 }

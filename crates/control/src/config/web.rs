@@ -111,7 +111,7 @@ pub struct HostEntry {
     pub listing: bool,
     /// added to text types; empty adds none
     pub charset: Option<String>,
-    /// extension and media type
+    /// extension, without a dot, and media type
     #[serde(default)]
     pub types: BTreeMap<String, String>,
     /// Cache-Control by path; the first that matches
@@ -136,7 +136,7 @@ pub struct HostEntry {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheRule {
-    /// a pattern such as `/assets/**`
+    /// a pattern such as `/assets/**` or `**/*.js`: `*` stays within a segment
     pub path: String,
     /// the value of Cache-Control
     pub value: String,
@@ -158,7 +158,7 @@ pub struct HeaderRule {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedirectRule {
-    /// a path, or a prefix that ends in `/*`; a rule for the path itself stands above prefixes, these stand in their order
+    /// a path as it is looked up (decoded, without query), or a prefix that ends in `/*`; a rule for the path itself stands above prefixes, these stand in their order
     pub from: String,
     /// where it is
     pub to: String,
