@@ -18,7 +18,7 @@ pub(crate) struct Print {
     pub(crate) modified_ns: i128,
     /// of the inode: every change of the content moves it, whatever sets the other time back
     pub(crate) changed_ns: i128,
-    /// written so shortly before that a later write could carry the same time
+    /// written, or given another time, so shortly before that a later write could carry the same times
     pub(crate) fresh: bool,
 }
 
@@ -37,7 +37,7 @@ impl Print {
             bytes: stat.st_size as u64,
             modified_ns,
             changed_ns,
-            fresh: now - modified_ns < FRESH_NS,
+            fresh: now - modified_ns.max(changed_ns) < FRESH_NS,
         }
     }
 
@@ -57,5 +57,37 @@ impl Print {
     /// Whether a look now shows what this one showed, and a change in between would have been seen.
     pub(crate) fn still(&self, now: &Print) -> bool {
         !self.fresh && Print { fresh: false, ..*now } == *self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_whose_time_was_set_back_is_fresh_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let now_ns = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128;
+        // until the test was not held up in between
+        let file = loop {
+            std::fs::write(&path, "x").unwrap();
+            let file = File::open(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+            let print = Print::of(&file).unwrap();
+            assert!(print.changed_ns - print.modified_ns > 50_000_000_000, "{print:?}");
+            if now_ns() - print.changed_ns < FRESH_NS {
+                assert!(print.fresh && !print.still(&print), "{print:?}");
+                break file;
+            }
+        };
+        loop {
+            let print = Print::of(&file).unwrap();
+            if !print.fresh {
+                assert!(now_ns() - print.changed_ns >= FRESH_NS && print.settles_in().is_zero(), "{print:?}");
+                break;
+            }
+            std::thread::sleep(print.settles_in());
+        }
     }
 }

@@ -174,7 +174,11 @@ mod tests {
         assert!(!load(&specs).unwrap().prints.unchanged());
         let old = SystemTime::now() - std::time::Duration::from_secs(60);
         for path in [&file, &included] {
-            File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(old).unwrap();
+            while Print::of(&file).unwrap().fresh {
+                std::thread::sleep(Print::of(&file).unwrap().settles_in());
+            }
         }
         let prints = load(&specs).unwrap().prints;
         assert!(prints.unchanged());

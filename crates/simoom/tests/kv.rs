@@ -201,7 +201,8 @@ fn scripts() -> Vec<Vec<u8>> {
         (0..3000).step_by(7).map(|n| format!("set key{n} {n} 0 4 noreply\r\nv{:03}\r\n", n % 1000)).collect();
     scripts.push(format!("{stores}get{keys}\r\ngets{keys}\r\n").into_bytes());
     // a NUL ends them
-    scripts.push("set a 0 0 1\r\nx\r\nget a a\0 a\r\nget a  a a \0a\r\ngat 0 a a\0\r\nget a \0\r\nget a a\r\0\r\n".into());
+    scripts
+        .push("set a 0 0 1\r\nx\r\nget a a\0 a\r\nget a  a a \0a\r\ngat 0 a a\0\r\nget a \0\r\nget a a\r\0\r\n".into());
     scripts.push(format!("{stores}get{keys}\0{keys}\r\nget key0 key7\0{keys}\r\nget key0 key7\r\n").into_bytes());
     // no line at all
     scripts.push(long(2000).into_bytes());

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -112,6 +112,16 @@ fn bake(server: &Server, cookie: &[u8]) -> Vec<u8> {
     answer[bytes - 24..bytes].to_vec()
 }
 
+/// Waits until the zone's file is old enough to count as unchanged.
+fn rest(place: &Place) {
+    let age = || {
+        let file = std::fs::metadata(place.path("example.zone")).unwrap();
+        let changed = std::time::UNIX_EPOCH + std::time::Duration::new(file.ctime() as u64, file.ctime_nsec() as u32);
+        changed.elapsed().unwrap_or_default()
+    };
+    until(|| age() > std::time::Duration::from_secs(2), || format!("{:?} old", age()));
+}
+
 #[test]
 fn servers_with_one_secret_take_each_others_cookies_and_a_reload_rolls_it() {
     const OLD: &str = "e5e973e5a6b2a43f48e7dc849e37bfcf";
@@ -123,11 +133,7 @@ fn servers_with_one_secret_take_each_others_cookies_and_a_reload_rolls_it() {
             std::fs::set_permissions(place.path("secrets"), std::fs::Permissions::from_mode(mode)).unwrap();
         }
     };
-    // old enough to count as unchanged
-    for place in &places {
-        let file = std::fs::File::options().write(true).open(place.path("example.zone")).unwrap();
-        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
-    }
+    places.iter().for_each(rest);
     write(OLD, 0o600);
     let [one, two] = places.each_ref().map(|place| Server::start(place, &["--cookie-secret", &place.path("secrets")]));
     let cookie = bake(&one, b"client01");
@@ -156,8 +162,7 @@ fn servers_with_one_secret_take_each_others_cookies_and_a_reload_rolls_it() {
 #[test]
 fn an_old_unchanged_file_is_not_read_again() {
     let place = Place::new();
-    let file = std::fs::File::options().write(true).open(place.path("example.zone")).unwrap();
-    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
+    rest(&place);
     let server = Server::start(&place, &[]);
     let output = server.ctl(&["reload"]);
     assert_eq!(text(&output.stdout), "nothing to reload: no zone file has changed\n");

@@ -26,10 +26,18 @@ impl Place {
         std::fs::write(path, text).unwrap();
     }
 
-    /// As if nothing had been written for a minute.
+    /// As if it had been written a minute ago.
     fn age(&self, name: &str) {
         let old = SystemTime::now() - Duration::from_secs(60);
         std::fs::File::open(self.root().join(name)).unwrap().set_modified(old).unwrap();
+    }
+
+    /// Waits until no later change could carry the same times.
+    fn settle(&self, name: &str) {
+        let print = || Print::of(&std::fs::File::open(self.root().join(name)).unwrap()).unwrap();
+        while print().fresh {
+            std::thread::sleep(print().settles_in());
+        }
     }
 
     fn web(&self, more: &str) -> Web {
@@ -250,6 +258,7 @@ fn what_did_not_change_is_shared_and_what_did_is_read() {
         place.write(name, &big);
         place.age(name);
     }
+    ["same.txt", "other.txt"].iter().for_each(|name| place.settle(name));
     let first = place.load();
     let site = Arc::new(first.site);
     let web = place.web("");
