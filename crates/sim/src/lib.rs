@@ -19,7 +19,7 @@ pub mod twin;
 pub mod wire_end;
 pub mod world;
 
-pub use peer::{Peer, Script, pattern};
+pub use peer::{Abort, Peer, Script, pattern};
 pub use world::World;
 
 use base::counter::{Figure, Report};

@@ -19,6 +19,15 @@ pub fn pattern(at: u64) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
+/// Where a service aborts its connection: in the event that tells it of so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// that the peer has
+    Sent(u64),
+    /// that came
+    Received(u64),
+}
+
 /// What one end of a connection does, and has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
@@ -36,6 +45,8 @@ pub struct Script {
     pub close: bool,
     /// leaves the end to the peer
     pub stays: bool,
+    /// ends without waiting for anybody
+    pub aborts: Option<Abort>,
     /// once it stands
     pub connection: Option<Connection>,
     /// bytes that the stack took
@@ -187,6 +198,9 @@ impl Service for Peer {
             assert_eq!(*byte, pattern(end.received + n as u64), "byte {} of {cookie}", end.received + n as u64);
         }
         end.received += bytes.len() as u64;
+        if end.aborts.is_some_and(|abort| matches!(abort, Abort::Received(most) if end.received >= most)) {
+            return calls.abort(connection).expect("an open connection");
+        }
         match end.slow {
             None => calls.recv_done(connection, bytes.len()).expect("an open connection"),
             Some(wait) => {
@@ -207,7 +221,7 @@ impl Service for Peer {
         &mut self,
         _now: Instant,
         calls: &mut C,
-        _connection: Connection,
+        connection: Connection,
         cookie: u64,
         bytes: usize,
         _room: usize,
@@ -215,6 +229,9 @@ impl Service for Peer {
         let end = self.ends.get_mut(&cookie).expect("an accepted connection");
         end.acknowledged += bytes as u64;
         assert!(end.acknowledged <= end.queued, "more acknowledged than queued");
+        if end.aborts.is_some_and(|abort| matches!(abort, Abort::Sent(most) if end.acknowledged >= most)) {
+            return calls.abort(connection).expect("an open connection");
+        }
         self.push(calls, cookie);
     }
 

@@ -64,6 +64,8 @@ impl Flags {
     pub(crate) const PACED: u32 = 1 << 18;
     /// windows are scaled (RFC 7323 section 2)
     pub(crate) const SCALED: u32 = 1 << 19;
+    /// nobody has the place: the next connection may
+    pub(crate) const VACANT: u32 = 1 << 20;
 
     #[inline]
     pub(crate) const fn has(self, any: u32) -> bool {

@@ -325,8 +325,10 @@ impl Engine {
     pub(super) fn vacate(&mut self, index: u32) {
         let c = &mut self.connections[index as usize];
         debug_assert!(c.state == State::Closed, "a place in use");
+        debug_assert!(!c.flags.has(Flags::VACANT), "a place that is free is freed again");
         c.generation = c.generation.wrapping_add(1);
         c.dead = None;
+        c.flags.set(Flags::VACANT);
         self.free.push(index);
         self.counters.connections.set((self.connections.len() - self.free.len()) as u64);
     }

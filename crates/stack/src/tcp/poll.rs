@@ -92,8 +92,10 @@ impl Engine {
         if self.draining {
             self.close_if_idle(now, index);
         }
-        if self.connections[index as usize].state == State::Closed {
-            return self.bury(now, index, out, service);
+        let c = &self.connections[index as usize];
+        if c.state == State::Closed {
+            // what has ended in this very turn is in the queue again, and is buried when that comes
+            return !c.flags.has(Flags::READY) && self.bury(now, index, out, service);
         }
         let turn = self.transmit(now, index, out);
         self.watch_window(now, index);

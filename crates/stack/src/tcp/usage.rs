@@ -1,5 +1,6 @@
 //! How much of each pool is in use, and whether what must hold does.
 
+use super::connection::Flags;
 use super::engine::{Engine, Named};
 use super::state::State;
 use super::tuple::Tuple;
@@ -39,11 +40,32 @@ impl Engine {
         }
     }
 
+    /// Checks that each place is free once or taken, and stands in the queue of those with something to do once or not at all.
+    fn check_places(&self) {
+        let mut seen = vec![(false, false); self.connections.len()];
+        for index in &self.free {
+            assert!(!std::mem::replace(&mut seen[*index as usize].0, true), "place {index} is free twice");
+        }
+        for index in &self.ready {
+            assert!(!std::mem::replace(&mut seen[*index as usize].1, true), "place {index} is in the queue twice");
+        }
+        for (index, (c, (free, queued))) in self.connections.iter().zip(seen).enumerate() {
+            assert_eq!(c.flags.has(Flags::VACANT), free, "place {index} is free and not known to be, or the reverse");
+            assert!(!free || c.state == State::Closed, "place {index} is free and in use");
+            assert_eq!(
+                c.flags.has(Flags::READY),
+                queued,
+                "place {index} is in the queue and not known to be, or the reverse"
+            );
+        }
+    }
+
     /// What is in use. Walks through everything, so it is for tests and for who asks by hand.
     ///
     /// # Panics
     /// When sums or lists contradict each other: our own fault.
     pub(crate) fn usage(&self) -> Usage {
+        self.check_places();
         let (ranges, owned_blocks) = self.queue.used();
         let mut open = 0;
         for (index, c) in self.connections.iter().enumerate() {
