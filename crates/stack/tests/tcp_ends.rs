@@ -1,13 +1,14 @@
-//! How connections end: a place is free once, whoever ends the connection and during whichever event.
+//! How connections end: a place is free once, whoever ends the connection and during whichever event; and the last segment is sent
+//! whatever the path.
 
 mod hand;
 
 use app::DeadReason;
-use hand::{Hand, waiting};
+use hand::{Hand, Out, waiting};
 use sim::{Abort, Peer, Script, pattern};
-use stack::tcp::Usage;
+use stack::tcp::{Event, Usage};
 use std::time::Duration;
-use wire::tcp::Flags;
+use wire::tcp::{Flags, Header};
 
 /// Sends so many bytes and leaves the end to the peer.
 fn stays(bytes: u64) -> Script {
@@ -70,4 +71,54 @@ fn draining_frees_what_only_waits_for_the_peers_fin_once() {
     assert_eq!(hand.end().dead, Some(DeadReason::Closed));
     hand.pass(Duration::from_secs(1));
     assert_eq!(hand.stack.tcp_usage(), Usage::default());
+}
+
+#[test]
+fn a_full_last_segment_and_the_fin_leave_a_small_window_on_a_paced_path() {
+    for segments in 5..30 {
+        let script = Script { send: segments * 1000, piece: 60_000, ..Script::default() };
+        let mut hand = Hand::new(script, |_| {});
+        // a first flight of four segments, by the peer's window: half of it is what congestion control goes back to
+        let syn = Header { mss: Some(1000), sack_permitted: true, ..hand.head(Flags::SYN) };
+        let mut have = hand.send(syn, b"").remove(0).seq + 1;
+        (hand.seq, hand.ack) = (hand.seq + 1, have);
+        hand.now += Duration::from_millis(20);
+        hand.send(Header { window: 4000, ..hand.head(Flags::ACK) }, b"");
+        // the first of them is acknowledged 20 ms after it was sent; all others are lost
+        hand.now += Duration::from_millis(20);
+        (have, hand.ack) = (have + 1000, have + 1000);
+        hand.send(Header { window: 3000, ..hand.head(Flags::ACK) }, b"");
+        let mut came = hand.pass(Duration::from_millis(300));
+        assert!(hand.event(Event::RetransmissionTimeout) > 0);
+        let mut finished = false;
+        for _ in 0..200 {
+            for out in &came {
+                let fin = out.flags.contains(Flags::FIN);
+                let end = out.seq + out.payload.len() as u32 + u32::from(fin);
+                if out.seq.leq(have) && end.gt(have) {
+                    (have, finished) = (end, fin);
+                }
+            }
+            hand.ack = have;
+            came = hand.send(hand.head(Flags::ACK), b"");
+            came.extend(called_when_due(&mut hand, Duration::from_millis(20)));
+        }
+        assert!(finished, "no FIN behind {segments} segments");
+        assert_eq!(hand.end().acknowledged, segments * 1000);
+    }
+}
+
+/// Lets time pass as the stack asks for it; what came. It has something to do whenever it wants to be called.
+fn called_when_due(hand: &mut Hand, span: Duration) -> Vec<Out> {
+    let (end, mut came, mut idle) = (hand.now + span, Vec::new(), 0);
+    while let Some(due) = hand.due.filter(|due| *due <= end) {
+        hand.now = hand.now.max(due);
+        let sent = hand.turn();
+        // a timer may have been for what was done meanwhile
+        idle = if sent.is_empty() { idle + 1 } else { 0 };
+        assert!(idle < 10, "called again and again at {:?}", hand.now);
+        came.extend(sent);
+    }
+    hand.now = end;
+    came
 }

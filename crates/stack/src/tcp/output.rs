@@ -119,7 +119,8 @@ impl Sender<'_> {
             self.a.limited_to = self.c.snd.nxt;
             return None;
         }
-        let held = self.paced_bytes() < u64::from(bytes);
+        // a FIN behind a full segment is no reason to wait: no quantum may ever be larger than the segment
+        let held = self.paced_bytes() < u64::from(bytes.min(room));
         self.c.flags.put(Flags::PACED, held);
         if held {
             // the window would allow more, so it is in use

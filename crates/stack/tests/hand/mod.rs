@@ -52,6 +52,8 @@ pub struct Hand {
     pub ack: Seq,
     /// every frame of ours, and when it came
     pub log: Vec<(Instant, Vec<u8>)>,
+    /// when the stack wants to be called next
+    pub due: Option<Instant>,
     /// another thread's stack and service; those that have the connection are always `stack` and `peer`
     pub twin: Option<(Stack, Peer)>,
     /// flow groups
@@ -114,6 +116,7 @@ impl Hand {
             seq,
             ack: Seq::new(0),
             log: Vec::new(),
+            due: None,
             twin: None,
             groups: 0,
             restless: false,
@@ -160,7 +163,7 @@ impl Hand {
         self.port.receive(&mut rx, 64);
         self.peer.cycle(self.now);
         self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.peer);
-        self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.peer);
+        self.due = self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.peer);
         self.port.transmit(&mut tx);
         for frame in free.drain(..) {
             self.port.give(frame);
