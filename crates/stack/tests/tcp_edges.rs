@@ -58,6 +58,49 @@ fn a_syn_or_a_mad_acknowledgement_is_challenged_and_changes_nothing() {
 }
 
 #[test]
+fn a_connection_of_many_hours_is_challenged_as_a_young_one() {
+    let mut hand = Hand::new(waiting(), |_| {});
+    hand.open(true);
+    let old = |hand: &mut Hand| hand.send(Header { seq: hand.seq - 1, ..hand.head(Flags::ACK) }, b"").len();
+    assert_eq!((old(&mut hand), old(&mut hand)), (1, 0), "one within half a second");
+    for n in 0..60 {
+        hand.now += Duration::from_secs(1800);
+        hand.send(hand.head(Flags::ACK), &[pattern(n)]);
+        hand.seq += 1;
+        hand.pass(Duration::from_millis(100));
+        assert_eq!((old(&mut hand), old(&mut hand)), (1, 0), "{n}");
+        // and who is not challenged for most of a day
+        if n == 20 {
+            for _ in 0..22 {
+                hand.now += Duration::from_secs(1800);
+                hand.send(hand.head(Flags::ACK), b"");
+            }
+            assert_eq!(old(&mut hand), 1);
+        }
+    }
+    assert_eq!((hand.end().dead, hand.end().received), (None, 60));
+}
+
+#[test]
+fn silence_of_more_than_a_tick_can_say_is_asked_about_after_eight_hours() {
+    for hours in [8, 9, 12, 200] {
+        let mut hand = Hand::new(waiting(), |tcp| tcp.times.keepalive = Some(Duration::from_secs(hours * 3600)));
+        hand.open(true);
+        let end = hand.now + Duration::from_secs(9 * 3600);
+        let (mut turns, mut probes) = (0, Vec::new());
+        while let Some(due) = hand.due.filter(|due| *due < end) {
+            hand.now = hand.now.max(due);
+            probes.extend(hand.turn());
+            turns += 1;
+            assert!(turns < 2000, "called again and again at {:?}", hand.now);
+        }
+        assert_eq!(probes[0].at.as_nanos() / 60_000_000_000, 8 * 60, "{hours} hours");
+        assert!(probes.last().unwrap().flags.contains(Flags::RST));
+        assert_eq!(hand.end().dead, Some(DeadReason::TimedOut));
+    }
+}
+
+#[test]
 fn sack_tells_what_is_kept_and_what_came_twice() {
     let mut hand = Hand::new(waiting(), |_| {});
     hand.open(true);

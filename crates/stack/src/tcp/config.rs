@@ -70,7 +70,7 @@ impl Default for TcpLimits {
     }
 }
 
-/// How long what is waited for.
+/// How long what is waited for. Waits of a connection block (all but TIME-WAIT) last eight hours at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTimes {
     /// a closed connection may go without the peer acknowledging anything, and then without its FIN

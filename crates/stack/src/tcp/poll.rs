@@ -275,6 +275,8 @@ impl Engine {
             return self.abort(index, DeadReason::TimedOut);
         }
         let (Some(keepalive), true) = (times.keepalive, c.state.is_synchronized()) else { return };
+        // no more than a tick can say
+        let keepalive = keepalive.min(super::tick::MAX_AHEAD);
         let heard_at = c.heard_at.near(now).unwrap_or(now);
         if now < heard_at + keepalive {
             c.flags.clear(Flags::SILENT);

@@ -45,7 +45,7 @@ impl Engine {
     /// An ACK that makes the peer show what it knows, seldom (RFC 5961 section 7).
     pub(super) fn challenge(&mut self, now: Instant, index: u32) {
         let c = &mut self.connections[index as usize];
-        if c.challenged_at.is_set() && !c.challenged_at.is_due(now) {
+        if c.challenged_at.is_within(now, CHALLENGE_INTERVAL) {
             return;
         }
         c.challenged_at = Tick::ahead(now, CHALLENGE_INTERVAL);

@@ -1,7 +1,8 @@
 //! Time in four bytes: the timer wheel's ticks (2^14 ns, 16 us), modulo 2^32.
 //!
 //! A connection has several deadlines and shall be small. Deadlines less than nine hours apart keep their order; what is set
-//! is never further away than [`MAX_AHEAD`], and is looked at again then.
+//! is never further away than [`MAX_AHEAD`], and is looked at again then; what no timer looks at is asked with
+//! [`Tick::is_within`].
 
 use base::Instant;
 use std::time::Duration;
@@ -43,6 +44,13 @@ impl Tick {
         Some(Instant::from_nanos(tick.saturating_mul(1 << SHIFT)))
     }
 
+    /// Whether it lies ahead, by `span` at most, as what was set `span` ahead does while it lasts. Nine hours later what nobody
+    /// has looked at seems to lie ahead again, but further.
+    pub(crate) fn is_within(self, now: Instant, span: Duration) -> bool {
+        let last = Tick::ahead(now, span).near(now);
+        self.near(now).is_some_and(|at| at > now && Some(at) <= last)
+    }
+
     /// Whether it has come.
     pub(crate) fn is_due(self, now: Instant) -> bool {
         self.near(now).is_some_and(|at| at <= now)
@@ -64,6 +72,21 @@ mod tests {
             prop_assert!(got >= at && got - at < Duration::from_nanos(2 << SHIFT), "{got:?} for {at:?}");
             prop_assert!(tick.is_due(got) && !(span > 0 && tick.is_due(now)));
             prop_assert!(tick.near(at).unwrap() == got);
+        }
+
+        #[test]
+        fn what_lies_ahead_does_for_its_span_and_not_again_for_hours(
+            set_at in 0u64..1 << 60, span in 1_000_000u64..1_000_000_000_000, later in 0u64..60_000_000_000_000
+        ) {
+            let (set_at, span) = (Instant::from_nanos(set_at), Duration::from_nanos(span));
+            let tick = Tick::ahead(set_at, span);
+            let later = Duration::from_nanos(later);
+            prop_assert!(tick.is_within(set_at, span));
+            if later < span {
+                prop_assert!(tick.is_within(set_at + later, span), "while it lasts");
+            } else if later >= span + Duration::from_nanos(2 << SHIFT) {
+                prop_assert!(!tick.is_within(set_at + later, span), "when it is over");
+            }
         }
     }
 }
