@@ -2,7 +2,7 @@
 //! virtual clock.
 
 use crate::world::random_duration;
-use crate::{Peer, Script, Show, World, show};
+use crate::{Abort, Peer, Script, Show, World, show};
 use app::DeadReason;
 use base::Instant;
 use base::rng::Rng;
@@ -10,7 +10,7 @@ use port::fault::Rates;
 use stack::TcpConfig;
 use stack::tcp::Usage;
 use stack::tcp::congestion::Algorithm;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,6 +37,10 @@ pub struct Met {
     pub lowered: u64,
     /// times that the server's connection, its handshake or its TIME-WAIT moved
     pub moved: u64,
+    /// connections that a service aborted in an event
+    pub aborted: u64,
+    /// segments as large as the path's first MTU allows that carried a FIN
+    pub full_last: u64,
 }
 
 impl Met {
@@ -48,6 +52,8 @@ impl Met {
             oversized: self.oversized + other.oversized,
             lowered: self.lowered + other.lowered,
             moved: self.moved + other.moved,
+            aborted: self.aborted + other.aborted,
+            full_last: self.full_last + other.full_last,
         }
     }
 }
@@ -141,6 +147,37 @@ fn changes(seed: u64, v6: bool) -> Vec<Change> {
     changes
 }
 
+/// Has one of two ends abort, and makes what an end sends so many full segments that the last one is full, too, in the world of
+/// some seeds; drawn from a generator of its own.
+fn vary(seed: u64, ends: [&mut Script; 2], segment_bytes: u64) {
+    let mut rng = Rng::new(seed ^ 0x454E_4453);
+    let [one, other] = ends;
+    for end in [&mut *one, &mut *other] {
+        if rng.chance(0.3) {
+            // with timestamps or without
+            let bytes = segment_bytes - 12 * rng.below(2);
+            end.send = end.send.div_ceil(bytes).min(200) * bytes;
+        }
+    }
+    let (end, peer) = if rng.chance(0.5) { (one, other) } else { (other, one) };
+    if rng.chance(0.2) {
+        end.aborts = match rng.chance(0.5) {
+            true if end.send > 0 => Some(Abort::Sent(rng.below(end.send) + 1)),
+            _ if peer.send > 0 => Some(Abort::Received(rng.below(peer.send) + 1)),
+            _ => None,
+        };
+    }
+}
+
+/// Whether a frame carries a FIN and an IP packet of so many bytes.
+fn is_full_last(frame: &[u8], packet_bytes: usize) -> bool {
+    use wire::ethernet::{HEADER_BYTES, Link};
+    let is_ipv4 = Link::parse(frame).is_some_and(|link| link.ether_type == wire::ethernet::EtherType::IPV4);
+    let at = HEADER_BYTES + if is_ipv4 { wire::ipv4::HEADER_BYTES } else { wire::ipv6::HEADER_BYTES };
+    frame.len() == HEADER_BYTES + packet_bytes
+        && wire::tcp::Tcp::parse(&frame[at..]).is_ok_and(|tcp| tcp.flags().contains(wire::tcp::Flags::FIN))
+}
+
 /// A frame that was sent: when, by which host, and its bytes hashed.
 type Sent = (Instant, usize, u64);
 
@@ -183,8 +220,8 @@ fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
     let client_window = window(&mut rng);
     let mut configs = [tcp_config(&mut rng, server_window), tcp_config(&mut rng, client_window)];
     // a window of a few bytes that a slow reader opens takes its time
-    let server = Script { send: server.send.min(u64::from(client_window) * 2000), ..server };
-    let client = Script { send: client.send.min(u64::from(server_window) * 2000), ..client };
+    let mut server = Script { send: server.send.min(u64::from(client_window) * 2000), ..server };
+    let mut client = Script { send: client.send.min(u64::from(server_window) * 2000), ..client };
     let cookies = configs[0].limits.half_open == 0;
     if cookies {
         // a client that says nothing learns from nobody else that its last acknowledgement was lost (RFC 4987 section 3.6)
@@ -194,6 +231,14 @@ fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
     let mtus = [mtu(&mut rng), mtu(&mut rng)];
     let v6 = rng.chance(0.3) && mtus[0].min(mtus[1]) >= 1280;
     let mut changes = changes(seed, v6);
+    let (packet_bytes, heads) = (mtus[0].min(mtus[1]), if v6 { 60 } else { 40 });
+    if client_window.min(server_window) > 3000 {
+        vary(seed, [&mut server, &mut client], (packet_bytes - heads) as u64);
+    }
+    if server.aborts.or(client.aborts).is_some() {
+        // whom the reset does not reach has to ask
+        configs.iter_mut().for_each(|config| config.times.keepalive = Some(Duration::from_secs(60)));
+    }
     let (template, server_tcp) = (server.clone(), configs[0].clone());
     let mut world = World::new([Peer::new(Some(server)), Peer::with(1, client)], configs, mtus, seed);
     for host in &mut world.hosts {
@@ -210,11 +255,13 @@ fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
         _ => {}
     }
     let sent: Rc<RefCell<Vec<Sent>>> = Rc::default();
-    let noted = sent.clone();
+    let full_last: Rc<Cell<u64>> = Rc::default();
+    let (noted, full) = (sent.clone(), full_last.clone());
     world.tap = Some(Box::new(move |now, host, frame| {
         if what.frames {
             eprintln!("{now:?} {host} {}", crate::world::describe(frame));
         }
+        full.set(full.get() + u64::from(is_full_last(frame, packet_bytes)));
         let mut hasher = DefaultHasher::new();
         hasher.write(frame);
         noted.borrow_mut().push((now, host, hasher.finish()));
@@ -256,11 +303,12 @@ fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
         }
     }
     assert!(over, "not over at {:?}: {ends:#?}", world.now);
+    let aborted = ends.iter().filter(|end| end.aborts.is_some() && end.dead == Some(DeadReason::Aborted)).count();
     let asked = &world.hosts[1].service.ends[&1];
     let mut served = world.ends().filter(|(host, ..)| *host == 0).map(|(_, _, end)| end);
     let Some(server) = served.next() else {
         // a handshake by cookie whose last acknowledgement was lost is reset later
-        assert!(asked.dead == Some(DeadReason::TimedOut) || cookies, "nobody served: {:?}", asked.dead);
+        assert!(asked.dead == Some(DeadReason::TimedOut) || cookies || aborted > 0, "nobody served: {:?}", asked.dead);
         return (Met::default(), sent.take());
     };
     // a handshake by cookie may be forgotten on one side only, and a second one tried
@@ -268,8 +316,8 @@ fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
     if server.dead == Some(DeadReason::Closed) && asked.dead == Some(DeadReason::Closed) {
         assert_eq!((server.send, asked.send), (asked.received, server.received));
     } else {
-        // only a path that is bad for long ends connections otherwise
-        assert!(!is_bad || cookies, "{server:?} {asked:?}");
+        // only a path that is bad for long, and who does not wait, ends connections otherwise
+        assert!(!is_bad || cookies || aborted > 0, "{server:?} {asked:?}");
     }
     drop(served);
     for stack in world.stacks() {
@@ -295,6 +343,8 @@ fn through(seed: u64, what: Show, moves: Option<Duration>) -> (Met, Vec<Sent>) {
         oversized: world.hosts.iter().map(|host| host.out.oversized).sum(),
         lowered: world.stacks().map(lowered).sum(),
         moved: world.twin.as_ref().map_or(0, |twin| twin.moved),
+        aborted: aborted as u64,
+        full_last: full_last.get(),
     };
     (met, sent.take())
 }

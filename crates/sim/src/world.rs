@@ -24,6 +24,9 @@ pub const CLIENT: &str = "192.0.2.2:0";
 /// The same for IPv6.
 pub const CLIENT6: &str = "[2001:db8::2]:0";
 
+/// Calls in a row that a stack may want at once with nothing to send, as when it works through many timers.
+const IN_VAIN_MOST: u32 = 1000;
+
 /// One direction of the link.
 #[derive(Debug)]
 pub struct Link {
@@ -296,10 +299,15 @@ impl<S: Service> World<S> {
     }
 
     /// Runs until `done` says so or until `end`; whether it was done.
+    ///
+    /// # Panics
+    /// When a stack wants to be called at once again and again, and nothing comes of it.
     pub fn run(&mut self, end: Instant, mut done: impl FnMut(&mut World<S>) -> bool) -> bool {
+        let mut in_vain = 0;
         loop {
             let mut rounds = 0;
             while self.settle() {
+                in_vain = 0;
                 rounds += 1;
                 // a link without delay would let the hosts talk for ever at one moment
                 if rounds % 8 == 0 {
@@ -323,6 +331,8 @@ impl<S: Service> World<S> {
                 return done(self);
             }
             // who has more to do at once than one cycle does goes on a little later
+            in_vain = if next > self.now { 0 } else { in_vain + 1 };
+            assert!(in_vain < IN_VAIN_MOST, "called again and again for nothing at {:?}", self.now);
             self.now = if next > self.now { next } else { self.now + Duration::from_micros(1) };
         }
     }

@@ -23,8 +23,9 @@ fn through<T: Default>(
 #[test]
 fn every_byte_arrives_and_every_connection_ends() {
     let met = through("self", 1500, |seed| own::run(seed, Show::default()), own::Met::and);
-    let own::Met { large, gathered, oversized, lowered, moved: _ } = met;
+    let own::Met { large, gathered, oversized, lowered, moved: _, aborted, full_last } = met;
     assert!(large > 0 && gathered > 0 && oversized > 0 && lowered > 0, "not everything was met: {met:?}");
+    assert!(aborted > 0 && full_last > 0, "not every end was met: {met:?}");
 }
 
 #[test]
