@@ -94,6 +94,43 @@ fn sack_blocks_of_a_byte_each_take_no_memory_and_no_time() {
     assert_eq!(hand.end().acknowledged, 200_000);
 }
 
+/// Opens a connection with segments of 128 bytes, and acknowledges `step` of them at a time, each time moments later, until so many
+/// are in flight; how many.
+fn fly(hand: &mut Hand, segments: u32, step: u32) -> u32 {
+    let syn = Header { mss: Some(128), window_scale: Some(14), sack_permitted: true, ..hand.head(Flags::SYN) };
+    hand.ack = hand.send(syn, b"").remove(0).seq + 1;
+    hand.seq += 1;
+    let mut flight = bytes_of(&hand.send(hand.head(Flags::ACK), b"")) as u32 / 128;
+    while flight < segments {
+        hand.now += Duration::from_nanos(10);
+        hand.ack += step * 128;
+        let sent = bytes_of(&hand.send(hand.head(Flags::ACK), b"")) as u32 / 128;
+        assert!(sent > 0, "{flight} in flight and no more to send");
+        flight = flight + sent - step;
+    }
+    flight
+}
+
+#[test]
+fn every_second_segment_held_makes_a_bounded_number_of_records() {
+    const BYTES: u64 = 1_500_000;
+    let mut hand = Hand::new(sends(BYTES), |tcp| tcp.limits.records = 65_536);
+    let segments = fly(&mut hand, 2500, 10);
+    let una = hand.ack;
+    for n in (1..segments - 7).step_by(8) {
+        hand.now += Duration::from_micros(1);
+        let block = |n: u32| SackBlock { left: una + n * 128, right: una + (n + 1) * 128 };
+        let blocks = [block(n + 6), block(n), block(n + 2), block(n + 4)];
+        hand.send(Header { sack: &blocks, ..hand.head(Flags::ACK) }, b"");
+    }
+    let records = hand.stack.tcp_usage().records;
+    assert!((500..=1024).contains(&records), "{records} records for {segments} segments");
+    assert!(hand.event(Event::RecordsShort) > 0);
+    // and it goes on
+    hand.take_all();
+    assert_eq!((hand.end().acknowledged, hand.end().dead), (BYTES, None));
+}
+
 #[test]
 fn a_window_that_shrinks_is_not_overrun_and_ends_in_time_or_opens_again() {
     for opens in [true, false] {

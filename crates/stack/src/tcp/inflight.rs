@@ -11,11 +11,17 @@
 //!
 //! No peer can have the pool run dry by what it says it holds: a block counts for the whole segments in it, so that blocks of a
 //! byte each make no records, and records are made for blocks only while enough of the pool is free for everybody's new data.
+//!
+//! Nor can one cut its list into more than [`NOTED_MOST`] records so, which each of its acknowledgements would walk through.
 
 use base::Instant;
 
 /// No record.
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// From so many records of one connection on none is cut for a SACK block of its peer's. They are 512 holes at a time, as one segment
+/// in a hundred lost leaves them in 75 MB of full segments, and 32 KiB, which the first-level cache holds.
+const NOTED_MOST: u32 = 1024;
 
 /// What is known of a record's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +102,8 @@ impl Record {
 pub(crate) struct Board {
     head: u32,
     tail: u32,
+    /// in the list
+    records: u32,
     /// bytes of all
     pub(crate) bytes: u32,
     /// bytes that the peer holds
@@ -106,7 +114,7 @@ pub(crate) struct Board {
 
 impl Default for Board {
     fn default() -> Board {
-        Board { head: NONE, tail: NONE, bytes: 0, sacked: 0, lost: 0 }
+        Board { head: NONE, tail: NONE, records: 0, bytes: 0, sacked: 0, lost: 0 }
     }
 }
 
@@ -152,18 +160,20 @@ impl Records {
         self.pool.len() - self.free_count
     }
 
-    fn allocate(&mut self, record: Record) -> Option<u32> {
+    fn allocate(&mut self, board: &mut Board, record: Record) -> Option<u32> {
         let index = self.free;
         if index == NONE {
             return None;
         }
         self.free = self.pool[index as usize].next;
         self.free_count -= 1;
+        board.records += 1;
         self.pool[index as usize] = record;
         Some(index)
     }
 
-    fn release(&mut self, index: u32) {
+    fn release(&mut self, board: &mut Board, index: u32) {
+        board.records -= 1;
         self.pool[index as usize].next = self.free;
         self.free = index;
         self.free_count += 1;
@@ -187,9 +197,10 @@ impl Records {
         self.free != NONE
     }
 
-    /// Whether there is a record for a split that a peer asks for by a SACK block: what everybody's new data need stays.
-    fn may_note(&self) -> bool {
-        self.free_count > self.pool.len() / 4
+    /// Whether there is a record for a split that a peer asks for by a SACK block: what everybody's new data need stays, and no list
+    /// becomes long.
+    fn may_note(&self, board: &Board) -> bool {
+        board.records < NOTED_MOST && self.free_count > self.pool.len() / 4
     }
 
     /// Notes that `bytes` at `start`, which follow what is in the list, were sent. False when the pool is empty.
@@ -204,7 +215,7 @@ impl Records {
                 return true;
             }
         }
-        let Some(index) = self.allocate(fresh) else { return false };
+        let Some(index) = self.allocate(board, fresh) else { return false };
         match board.tail {
             NONE => board.head = index,
             tail => self.pool[tail as usize].next = index,
@@ -237,7 +248,7 @@ impl Records {
                 break;
             }
             board.head = record.next;
-            self.release(head);
+            self.release(board, head);
         }
         if board.head == NONE {
             board.tail = NONE;
@@ -264,10 +275,10 @@ impl Records {
                     // less than a segment of it
                 } else if from > 0 {
                     // its front stays as it was; go on with its rest
-                    if !self.may_note() || !self.split(board, at, from as u32) {
+                    if !self.may_note(board) || !self.split(board, at, from as u32) {
                         complete = false;
                     }
-                } else if to < u64::from(record.bytes) && !(self.may_note() && self.split(board, at, to as u32)) {
+                } else if to < u64::from(record.bytes) && !(self.may_note(board) && self.split(board, at, to as u32)) {
                     complete = false;
                 } else {
                     let piece = self.pool[at as usize];
@@ -308,7 +319,7 @@ impl Records {
         let record = self.pool[index as usize];
         debug_assert!(bytes > 0 && bytes < record.bytes, "a cut inside the record");
         let rest = Record { start: record.start + u64::from(bytes), bytes: record.bytes - bytes, ..record };
-        let Some(new) = self.allocate(rest) else { return false };
+        let Some(new) = self.allocate(board, rest) else { return false };
         let record = &mut self.pool[index as usize];
         record.bytes = bytes;
         record.next = new;
@@ -338,7 +349,7 @@ impl Records {
         if board.tail == record.next {
             board.tail = index;
         }
-        self.release(record.next);
+        self.release(board, record.next);
         true
     }
 
@@ -493,7 +504,7 @@ impl Records {
         while board.head != NONE {
             let head = board.head;
             board.head = self.pool[head as usize].next;
-            self.release(head);
+            self.release(board, head);
         }
         *board = Board::default();
     }
@@ -511,7 +522,7 @@ impl Records {
             return false;
         }
         for record in records {
-            let Some(index) = self.allocate(Record { next: NONE, ..*record }) else { return false };
+            let Some(index) = self.allocate(board, Record { next: NONE, ..*record }) else { return false };
             match board.tail {
                 NONE => board.head = index,
                 tail => self.pool[tail as usize].next = index,
@@ -539,6 +550,7 @@ impl Records {
 
     /// Checks what must hold of a list: no holes, right sums.
     pub(crate) fn check(&self, board: &Board, una: u64, nxt: u64) {
+        assert_eq!(self.iter(board).count(), board.records as usize, "records of the list");
         let (mut at, mut sacked, mut lost) = (una, 0, 0);
         for record in self.iter(board) {
             assert_eq!(record.start, at, "a hole in {record:?}");
