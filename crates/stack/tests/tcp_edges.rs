@@ -150,6 +150,33 @@ fn a_closed_window_is_probed_and_given_up_or_opened() {
 }
 
 #[test]
+fn probes_of_a_closed_window_are_no_retransmissions() {
+    for probes in 1..8 {
+        let mut hand = Hand::new(Script { send: 5000, piece: 5000, ..Script::default() }, |_| {});
+        let syn = Header { mss: Some(1000), window: 0, sack_permitted: true, ..hand.head(Flags::SYN) };
+        let syn_ack = hand.send(syn, b"");
+        (hand.seq, hand.ack) = (hand.seq + 1, syn_ack[0].seq + 1);
+        hand.send(Header { window: 0, ..hand.head(Flags::ACK) }, b"");
+        while hand.event(Event::WindowProbe) < probes {
+            hand.pass(Duration::from_millis(100));
+            hand.send(Header { window: 0, ..hand.head(Flags::ACK) }, b"");
+        }
+        // it opens, and all of the first flight is lost
+        assert_eq!(hand.send(hand.head(Flags::ACK), b"").len(), 5);
+        let mut again = Vec::new();
+        while hand.event(Event::RetransmissionTimeout) < 2 {
+            again.extend(hand.pass(Duration::from_millis(10)));
+        }
+        // the probe for the loss of the last segment may be the FIN alone
+        let data = again.iter().filter(|out| !out.flags.contains(Flags::FIN));
+        assert_eq!(data.map(|out| out.payload.len()).collect::<Vec<_>>(), [1000, 1000], "{probes} probes");
+        assert_eq!((hand.event(Event::PathMtu), hand.end().dead), (0, None), "{probes} probes");
+        hand.take_all();
+        assert_eq!(hand.end().acknowledged, 5000);
+    }
+}
+
+#[test]
 fn silence_is_asked_about_and_ends() {
     let mut hand = Hand::new(waiting(), |tcp| {
         tcp.times.keepalive = Some(Duration::from_secs(10));

@@ -229,6 +229,10 @@ impl Sender<'_> {
             }
             return;
         }
+        if self.a.alarm == Alarm::Persist {
+            // it was probes of the window that were counted; nothing was lost
+            self.c.backoff = 0;
+        }
         let left = self.timeout_left(progress || head_resent);
         if let Some(patience) = self.patience().filter(|patience| *patience <= left) {
             self.a.alarm = Alarm::Reorder;
