@@ -150,6 +150,31 @@ fn a_closed_window_is_probed_and_given_up_or_opened() {
 }
 
 #[test]
+fn a_scaled_window_does_not_creep_beyond_the_buffer() {
+    for window_bytes in [65_536, 1 << 20] {
+        let script = Script { slow: Some(Duration::from_secs(3600)), ..waiting() };
+        let mut hand = Hand::new(script, |tcp| {
+            tcp.listeners.iter_mut().for_each(|listener| listener.window_bytes = window_bytes);
+        });
+        hand.open(true);
+        let bytes: Vec<u8> = (0..2 * u64::from(window_bytes)).map(pattern).collect();
+        let mut taken = 0;
+        // full segments, then single bytes, each of which is acknowledged; nothing is given back
+        for _ in 0..u64::from(window_bytes) / 1000 + 1800 {
+            let most = if window_bytes - taken > 1500 { 1000 } else { 1 };
+            let some = &bytes[taken as usize..][..most];
+            hand.send(hand.head(Flags::ACK), some);
+            hand.seq += some.len() as u32;
+            let answers = hand.pass(Duration::from_millis(50));
+            taken = hand.end().received as u32;
+            assert!(taken <= window_bytes, "{taken} of {window_bytes} bytes and more");
+            hand.seq = answers.last().map_or(hand.seq, |out| out.ack);
+        }
+        assert!(taken > window_bytes - 1000, "{taken} of {window_bytes} bytes");
+    }
+}
+
+#[test]
 fn probes_of_a_closed_window_are_no_retransmissions() {
     for probes in 1..8 {
         let mut hand = Hand::new(Script { send: 5000, piece: 5000, ..Script::default() }, |_| {});

@@ -474,14 +474,19 @@ pub(super) fn worthwhile(c: &Connection) -> bool {
 }
 
 /// The window field, and the edge that it tells: it never moves back (RFC 9293 section 3.8.6), and moves on by a worthwhile step
-/// only (section 3.8.6.2.2).
+/// only (section 3.8.6.2.2). A field that is rounded to its scale moves it on by less than a unit, as long as there is room for that,
+/// and tells less then; what was told before is still taken (RFC 7323 section 2.4).
 pub(super) fn advertise(c: &mut Connection) -> u16 {
     let offered = c.offered();
     let free = c.window_bytes.saturating_sub(c.rcv.delivered);
     let scale = c.rcv_scale;
     let least = offered.div_ceil(1 << scale);
+    let least = if least << scale <= free { least } else { offered >> scale };
     let field = if free >= offered + step(c) { (free >> scale).max(least) } else { least }.min(0xffff);
-    c.rcv.edge = c.rcv.nxt + (field << scale);
+    let told = c.rcv.nxt + (field << scale);
+    if c.rcv.edge.lt(told) {
+        c.rcv.edge = told;
+    }
     field as u16
 }
 
