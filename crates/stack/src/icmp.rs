@@ -2,6 +2,7 @@
 
 use crate::input::Place;
 use crate::locals::{Key, Local, Route};
+use crate::tcp::Fault;
 use crate::tcp::tuple::Tuple;
 use crate::turn::{HOPS, pair4, pair6, set_packet, turn_link, turn4, turn6};
 use crate::{DropReason, Handled, Stack};
@@ -47,13 +48,13 @@ impl Stack {
                 true
             }
             icmpv4::Kind::Error => {
-                let mtu = icmp.mtu();
+                let fault = Fault::of(icmp.mtu(), icmp.is_final());
                 let ours = Ipv4::parse_quoted(icmp.quoted()).is_ok_and(|ip| {
                     !ip.is_later_fragment()
                         && match ip.protocol() {
                             Protocol::UDP => self.is_our_flow(Key::v4(ip.src()), false, ip.payload()),
                             Protocol::TCP => {
-                                self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), mtu)
+                                self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), fault)
                             }
                             _ => false,
                         }
@@ -99,11 +100,11 @@ impl Stack {
             _ if src.is_unspecified() => self.drop_frame(DropReason::MartianSource),
             _ if dst.is_multicast() => self.drop_frame(DropReason::Multicast),
             kind => {
-                let (quoted, mtu) = (icmp.quoted(), icmp.mtu());
+                let (quoted, fault) = (icmp.quoted(), Fault::of(icmp.mtu(), icmp.is_final()));
                 match self.locals.find(Key::v6(dst)) {
                     Some(Local::Own(_)) if kind == icmpv6::Kind::EchoRequest => self.answer_echo6(now, frame, place),
                     Some(Local::Own(_) | Local::Shared) if kind == icmpv6::Kind::Error => {
-                        let ours = self.quotes_our_flow(now, quoted, mtu);
+                        let ours = self.quotes_our_flow(now, quoted, fault);
                         self.count_error(ours, Handled::IcmpError6)
                     }
                     Some(Local::Own(_) | Local::Shared) => self.drop_frame(DropReason::IcmpKind),
@@ -124,22 +125,22 @@ impl Stack {
         true
     }
 
-    fn quotes_our_flow(&mut self, now: Instant, quoted: &[u8], mtu: Option<u32>) -> bool {
+    fn quotes_our_flow(&mut self, now: Instant, quoted: &[u8], fault: Fault) -> bool {
         // what we send has no extension headers
         Ipv6::parse_quoted(quoted).is_ok_and(|ip| match ip.next_header() {
             Protocol::UDP => self.is_our_flow(Key::v6(ip.src()), true, ip.payload()),
-            Protocol::TCP => self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), mtu),
+            Protocol::TCP => self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), fault),
             _ => false,
         })
     }
 
     /// An error about a segment, told to the connection that it names; whether there is one, and the segment may be its.
-    fn handle_quoted(&mut self, now: Instant, ends: (IpAddr, IpAddr), transport: &[u8], mtu: Option<u32>) -> bool {
+    fn handle_quoted(&mut self, now: Instant, ends: (IpAddr, IpAddr), transport: &[u8], fault: Fault) -> bool {
         let (Some(tcp), Some(quoted)) = (&mut self.tcp, Quoted::parse(transport)) else { return false };
         let local = SocketAddr::new(ends.0, quoted.src_port);
         let remote = SocketAddr::new(ends.1, quoted.dst_port);
         self.due_at = self.due_at.min(now);
-        Tuple::new(local, remote).is_some_and(|tuple| tcp.handle_error(now, &tuple, quoted.seq, mtu))
+        Tuple::new(local, remote).is_some_and(|tuple| tcp.handle_error(now, &tuple, quoted.seq, fault))
     }
 
     /// Whether a datagram with this source address, of whose transport at least the ports are quoted, may be one of ours.

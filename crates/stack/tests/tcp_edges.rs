@@ -4,15 +4,16 @@
 mod hand;
 
 use app::DeadReason;
-use base::Seq;
-use hand::{A, B, Hand, THEIRS, waiting};
+use base::{Burst, Seq};
+use hand::{A, B, Hand, OURS, THEIRS, waiting};
+use port::Port as _;
 use sim::{Peer, Script, pattern};
 use stack::tcp::{Event, Ignored};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use wire::ipv4;
+use wire::ethernet::{EtherType, Link};
 use wire::tcp::{Flags, Header};
-use wire::{Protocol, Sum, icmpv4};
+use wire::{Protocol, Sum, icmpv4, icmpv6, ipv4, ipv6};
 
 #[test]
 fn only_the_exact_reset_resets() {
@@ -364,4 +365,73 @@ fn addresses_reach_the_service() {
     hand.open(true);
     let expect: (SocketAddr, SocketAddr) = ("192.0.2.1:80".parse().unwrap(), "192.0.2.2:4000".parse().unwrap());
     assert_eq!((hand.peer.addresses[0].local, hand.peer.addresses[0].peer), expect);
+}
+
+/// An ICMP error of kind and code about the segment of ours that a frame holds.
+fn error_about(frame: &[u8], [kind, code]: [u8; 2], mtu: u32) -> Vec<u8> {
+    let packet = &frame[14..];
+    let mut message = vec![0; 8];
+    message.extend(&packet[..packet.len().min(60)]);
+    if packet[0] >> 4 == 4 {
+        message[..2].copy_from_slice(&[kind, code]);
+        let sum = Sum::of(&message).checksum();
+        message[2..4].copy_from_slice(&sum);
+        return Hand::frame(Protocol::ICMP, &message);
+    }
+    let [ours, theirs]: [Ipv6Addr; 2] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+    icmpv6::write_error(&mut message, [kind, code], mtu, theirs, ours);
+    let mut head = [0; ipv6::HEADER_BYTES];
+    let (next_header, payload_bytes) = (Protocol::ICMPV6, message.len());
+    ipv6::Header { src: theirs, dst: ours, next_header, hop_limit: 64, payload_bytes }.write(&mut head);
+    let mut link = [0; 14];
+    Link { dst: OURS, src: THEIRS, tag: None, ether_type: EtherType::IPV6 }.write(&mut link);
+    [&link[..], &head, &message].concat()
+}
+
+/// Asks for a connection and returns the SYN, as a frame.
+fn ask(hand: &mut Hand, local: &str, remote: &str) -> Vec<u8> {
+    hand.peer = Peer::with(1, waiting());
+    let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
+    hand.stack.connect(hand.now, local, remote, THEIRS, 1, 10_000).unwrap();
+    let (mut tx, mut syns) = (Burst::new(), Burst::new());
+    hand.stack.poll(hand.now, &mut hand.port, &mut tx, &mut hand.peer);
+    hand.port.transmit(&mut tx);
+    hand.far.receive(&mut syns, 64);
+    let syn = syns.drain(..).next().expect("a SYN");
+    let bytes = syn.bytes().to_vec();
+    hand.far.give(syn);
+    hand.far.flush();
+    bytes
+}
+
+#[test]
+fn only_the_destinations_own_word_ends_a_connection_that_is_asked_for() {
+    let families = [("192.0.2.1:80", "192.0.2.2:4000"), ("[2001:db8::1]:80", "[2001:db8::2]:4000")];
+    let passing: [&[[u8; 2]]; 2] = [
+        &[[3, 0], [3, 1], [3, 5], [3, 9], [3, 10], [3, 13], [11, 0], [12, 0]],
+        &[[1, 0], [1, 1], [1, 3], [1, 5], [3, 0], [4, 1]],
+    ];
+    let last: [&[[u8; 2]]; 2] = [&[[3, 2], [3, 3]], &[[1, 4]]];
+    for (n, (local, remote)) in families.into_iter().enumerate() {
+        for (errors, ends) in [(passing[n], false), (last[n], true)] {
+            for error in errors {
+                let mut hand = Hand::new(waiting(), |_| {});
+                let syn = ask(&mut hand, local, remote);
+                hand.inject(&error_about(&syn, *error, 0));
+                assert_eq!(hand.event(Event::IcmpIgnored), 0, "{remote} {error:?} was not taken");
+                let refused: &[DeadReason] = if ends { &[DeadReason::Unreachable] } else { &[] };
+                assert_eq!(hand.peer.refused, refused, "{remote} {error:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_link_of_ipv6_is_narrower_than_1280() {
+    for (mtu, ignored) in [(0, 1), (68, 1), (1279, 1), (1280, 0), (1400, 0)] {
+        let mut hand = Hand::new(waiting(), |_| {});
+        let syn = ask(&mut hand, "[2001:db8::1]:80", "[2001:db8::2]:4000");
+        hand.inject(&error_about(&syn, [2, 0], mtu));
+        assert_eq!(hand.event(Event::IcmpIgnored), ignored, "{mtu}");
+    }
 }

@@ -54,6 +54,12 @@ impl<'a> Icmp<'a> {
         (self.0.kind_and_code() == (3, 4)).then(|| self.0.parameter() & 0xffff)
     }
 
+    /// Whether an error says that the destination itself takes no such packets: protocol or port unreachable (RFC 1122 section
+    /// 3.2.2.1). What else routers say may pass.
+    pub fn is_final(&self) -> bool {
+        matches!(self.0.kind_and_code(), (3, 2 | 3))
+    }
+
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
         self.0.quoted()

@@ -82,6 +82,12 @@ impl<'a> Icmp<'a> {
         (self.0.kind_and_code().0 == 2).then(|| self.0.parameter())
     }
 
+    /// Whether an error says that the destination itself takes no such packets: port unreachable (RFC 4443 section 3.1). What else is
+    /// said may pass.
+    pub fn is_final(&self) -> bool {
+        self.0.kind_and_code() == (1, 4)
+    }
+
     /// The packet that an error quotes, possibly cut.
     pub fn quoted(&self) -> &'a [u8] {
         self.0.quoted()

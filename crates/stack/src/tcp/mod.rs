@@ -72,6 +72,7 @@ pub(crate) use input::Place;
 pub(crate) use listen::Origin;
 pub use members::Ours;
 pub use moves::{Arrived, Departure};
+pub(crate) use pmtu::Fault;
 pub use send::BLOCK_BYTES;
 pub use usage::Usage;
 pub use view::{SenderView, View};

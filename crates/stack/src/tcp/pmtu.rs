@@ -31,6 +31,28 @@ const WIDER_AFTER: Duration = Duration::from_secs(600);
 /// section 7.4).
 const FOLLOWERS: u32 = 4;
 
+/// What an ICMP error says of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// the next link carries packets of so many bytes at most
+    TooBig(u32),
+    /// the destination takes none
+    Final,
+    /// anything else: no way there now, a filter on it, too many hops
+    Passing,
+}
+
+impl Fault {
+    /// As the messages of both families tell it.
+    pub(crate) fn of(mtu: Option<u32>, is_final: bool) -> Fault {
+        match mtu {
+            Some(mtu) => Fault::TooBig(mtu),
+            None if is_final => Fault::Final,
+            None => Fault::Passing,
+        }
+    }
+}
+
 impl Wider {
     /// To be tried when the time has come; None for a path that carries `most` already.
     pub(super) fn later(now: Instant, mss: u16, most: u16) -> Option<Wider> {
@@ -40,21 +62,25 @@ impl Wider {
 
 impl Engine {
     /// An ICMP error about a segment of ours with this number; whether it is credible. Errors other than those about the MTU are
-    /// soft once a connection is there (RFC 5927 section 6).
-    pub(crate) fn handle_error(&mut self, now: Instant, tuple: &Tuple, seq: Seq, mtu: Option<u32>) -> bool {
+    /// soft once a connection is there (RFC 5927 section 6). Before, one that may pass is soft, too (RFC 9293 section 3.9.2.2): the
+    /// way may change, and the retransmissions of the SYN end soon. So is a filter's word on the way, which both families have
+    /// (administratively prohibited): it is not the destination's.
+    pub(crate) fn handle_error(&mut self, now: Instant, tuple: &Tuple, seq: Seq, fault: Fault) -> bool {
         let Some(Named::Connection(index)) = self.find(self.table.hash(tuple), tuple) else { return false };
         let c = &self.connections[index as usize];
         // RFC 5927 section 4.1: SND.UNA =< SEG.SEQ < SND.NXT
         let in_flight = c.position(seq).is_some_and(|position| position >= c.snd.una && position < c.snd.nxt);
-        if !in_flight {
+        // RFC 8201 section 4: no link of IPv6 carries less
+        let absurd = matches!((fault, tuple), (Fault::TooBig(..LEAST_MTU_V6), Tuple::V6(_)));
+        if !in_flight || absurd {
             self.counters.on(Event::IcmpIgnored);
             return false;
         }
-        match mtu {
-            Some(mtu) => self.lower_mtu(now, index, mtu),
-            // RFC 9293 section 3.9.2.2: nobody will answer the SYN
-            None if c.state == State::SynSent => self.kill(index, DeadReason::Unreachable),
-            None => {}
+        match fault {
+            Fault::TooBig(mtu) => self.lower_mtu(now, index, mtu),
+            // nobody will answer the SYN
+            Fault::Final if c.state == State::SynSent => self.kill(index, DeadReason::Unreachable),
+            Fault::Final | Fault::Passing => {}
         }
         true
     }
