@@ -329,6 +329,28 @@ fn time_wait_ends() {
 }
 
 #[test]
+fn time_wait_that_is_over_answers_nobody() {
+    for syn in [false, true] {
+        let mut hand = Hand::new(Script::default(), |tcp| tcp.times.time_wait = Duration::from_secs(2));
+        hand.open(false);
+        hand.ack += 1;
+        hand.send(hand.head(Flags::FIN | Flags::ACK), b"");
+        assert_eq!(hand.stack.tcp_usage().time_wait, 1);
+        // nothing has called the stack meanwhile
+        hand.now += Duration::from_secs(3);
+        if syn {
+            // older than the connection was: TIME-WAIT would not let it in
+            let answers = hand.send(Header { seq: hand.seq - 5, ..hand.head(Flags::SYN) }, b"");
+            assert_eq!((answers.len(), answers[0].flags), (1, Flags::SYN | Flags::ACK));
+        } else {
+            let answers = hand.send(hand.head(Flags::FIN | Flags::ACK), b"");
+            assert_eq!((answers.len(), answers[0].flags), (1, Flags::RST));
+        }
+        assert_eq!((hand.stack.tcp_usage().time_wait, hand.event(Event::TimeWaitReused)), (0, 0));
+    }
+}
+
+#[test]
 fn a_router_lowers_the_mtu_only_for_what_is_in_flight() {
     let mut hand = Hand::new(Script { send: 5000, piece: 5000, ..Script::default() }, |_| {});
     let syn_ack = hand.send(Header { mss: Some(1460), ..hand.head(Flags::SYN) }, b"");

@@ -162,6 +162,11 @@ impl Engine {
                 let answer = self.on_half_open(now, index, origin, segment, service);
                 answer.or_else(|| self.answer.take())
             }
+            Some(Named::TimeWait(slot)) if self.time_wait.is_over(now, slot) => {
+                // the next poll would have let go of it
+                self.end_wait(origin.hash, slot);
+                self.on_stranger(now, &self.for_newcomers(origin), segment, service)
+            }
             Some(Named::TimeWait(slot)) => self.on_time_wait(now, slot, &self.for_newcomers(origin), segment),
             None => self.on_stranger(now, &self.for_newcomers(origin), segment, service),
         }

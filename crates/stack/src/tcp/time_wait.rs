@@ -304,6 +304,16 @@ impl TimeWait {
         }
     }
 
+    /// Whether the time of the connection in that place is over.
+    pub fn is_over(&self, now: Instant, slot: Slot) -> bool {
+        let now = millis(now);
+        if slot.0 & V6 == 0 {
+            self.v4.get(slot.0).is_some_and(|entry| entry.is_over(now))
+        } else {
+            self.v6.get(slot.0 & !V6).is_some_and(|entry| entry.is_over(now))
+        }
+    }
+
     /// Takes a connection out before its time. Whether there was one.
     pub fn remove(&mut self, slot: Slot) -> bool {
         if slot.0 & V6 == 0 { self.v4.remove(slot.0) } else { self.v6.remove(slot.0 & !V6) }
