@@ -195,8 +195,9 @@ impl<T> Places<T> {
     pub(crate) fn on_dead(&mut self, line: Line, reason: DeadReason) {
         let Some(wire) = self.wire(line) else { return };
         wire.connection = None;
-        // whoever ended it does not want the rest
-        let wants_the_rest = reason == DeadReason::Closed && !matches!(wire.end, End::Close | End::Closed);
+        // whoever ended it does not want the rest, and without the peer's end there is no telling when that was all
+        let ours = matches!(wire.end, End::Close | End::Closed);
+        let wants_the_rest = reason == DeadReason::Closed && wire.eof && !ours;
         if wants_the_rest && !wire.unread().is_empty() {
             wire.over = true;
         } else {

@@ -397,8 +397,12 @@ impl Table {
         self.close_if_drained(handle);
         let Ok(conn) = self.conn(handle) else { return };
         if conn.fin_is_due() {
-            if conn.eof || (conn.fin != Fin::Sent && conn.stream.shutdown(Shutdown::Write).is_err()) {
+            if conn.eof {
                 self.end(handle, DeadReason::Closed, false);
+            } else if conn.fin != Fin::Sent && conn.stream.shutdown(Shutdown::Write).is_err() {
+                // it broke behind a window that is closed, where no read shows it
+                let reason = conn.stream.take_error().ok().flatten().map_or(DeadReason::Reset, |error| fate(&error));
+                self.end(handle, reason, false);
             } else if conn.phase == Phase::Closing {
                 (conn.phase, conn.fin) = (Phase::Lingering, Fin::Sent);
                 self.schedule(handle, self.now + self.limits.linger.min(LINGER_DONE));
@@ -440,8 +444,7 @@ impl Table {
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => conn.readable = false,
                 io::ErrorKind::Interrupted => {}
-                io::ErrorKind::TimedOut => self.end(handle, DeadReason::TimedOut, false),
-                _ => self.end(handle, DeadReason::Reset, false),
+                _ => self.end(handle, fate(&error), false),
             },
         }
     }
@@ -482,8 +485,7 @@ impl Table {
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => conn.writable = false,
                 io::ErrorKind::Interrupted => {}
-                io::ErrorKind::TimedOut => self.end(handle, DeadReason::TimedOut, false),
-                _ => self.end(handle, DeadReason::Reset, false),
+                _ => self.end(handle, fate(&error), false),
             },
         }
     }
@@ -643,6 +645,11 @@ fn keep(spare: &mut Vec<Outbox>, queue: Outbox) {
 fn send(stream: &TcpStream, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
     let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
     Ok(rustix::net::sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?)
+}
+
+/// What an error makes of a connection that there was.
+fn fate(error: &io::Error) -> DeadReason {
+    if error.kind() == io::ErrorKind::TimedOut { DeadReason::TimedOut } else { DeadReason::Reset }
 }
 
 /// Closing the stream then sends a reset and frees the connection at once.

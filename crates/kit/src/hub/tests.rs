@@ -219,6 +219,19 @@ fn a_line_that_both_sides_have_finished_stays_until_what_came_was_consumed_or_is
 }
 
 #[test]
+fn a_line_whose_peer_never_finished_does_not_stay_when_it_is_gone() {
+    let mut bench = Bench::new(1000);
+    let cookie = bench.knock(1);
+    bench.step(|me, with| with.finish(me));
+    bench.hub.recv(NOW, &mut bench.engine, handle(1), cookie, b"abcde");
+    bench.flush();
+    bench.events();
+    bench.hub.dead(NOW, handle(1), cookie, DeadReason::Closed);
+    bench.flush();
+    assert_eq!((bench.events(), bench.hub.lines()), (vec![Event::Dead(DeadReason::Closed)], 0));
+}
+
+#[test]
 fn marks_are_told_when_what_was_sent_before_them_was_taken() {
     let mut bench = Bench::new(1000);
     let cookie = bench.knock(1);

@@ -83,17 +83,25 @@ pub enum Seen {
 }
 
 /// Echoes streams, with commands: a first byte of 'A' aborts, 'C' closes, 'T' sets a timer 30 ms away (which sends "tick"),
-/// 'P' panics, 'F' floods: keeps the queue full; 'H' holds: never opens the window; others are echoed.
+/// 'P' panics, 'F' floods: keeps the queue full; 'H' holds: never opens the window; 'S' shuts down the one that
+/// held last; others are echoed.
 pub struct Echo {
     pub seen: Sender<Seen>,
     held: std::collections::HashMap<u64, Vec<u8>>,
+    holding: Option<Connection>,
     flooding: bool,
     accepted: u64,
 }
 
 pub fn echo() -> (impl Fn(usize) -> Echo + Send + Sync + 'static, Receiver<Seen>) {
     let (seen, events) = channel();
-    let make = move |_| Echo { seen: seen.clone(), held: Default::default(), flooding: false, accepted: 0 };
+    let make = move |_| Echo {
+        seen: seen.clone(),
+        held: Default::default(),
+        holding: None,
+        flooding: false,
+        accepted: 0,
+    };
     (make, events)
 }
 
@@ -125,7 +133,8 @@ impl Service for Echo {
             b'C' => calls.close(connection).unwrap(),
             b'T' => calls.timer_set(connection, Some(now + Duration::from_millis(30))).unwrap(),
             b'P' => panic!("asked to"),
-            b'H' => {}
+            b'H' => self.holding = Some(connection),
+            b'S' => calls.shutdown(self.holding.take().unwrap()).unwrap(),
             first => {
                 self.flooding |= first == b'F';
                 self.held.entry(cookie).or_default().extend_from_slice(bytes);
