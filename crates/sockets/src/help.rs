@@ -97,8 +97,10 @@ impl Helper {
         }
     }
 
-    /// The thread's service panicked: a burst of another's that was in hand is lost.
+    /// The thread's service panicked: a burst of another's that was in hand is lost, and what was to be given away has gone with its
+    /// table.
     pub(crate) fn recover(&mut self, counters: &Counters) {
+        self.gift = None;
         for theirs in self.theirs.iter_mut().flatten() {
             if let Theirs::Udp(udp) = theirs {
                 udp.recover(counters);
@@ -347,5 +349,51 @@ impl Loop<'_> {
             }
         }
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Thread, WAKE};
+    use base::Clock;
+    use mio::{Poll, Waker};
+
+    struct Moves;
+
+    impl Service for Moves {
+        fn can_move(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn what_was_to_be_given_away_does_not_outlive_its_table() {
+        let config = Config { threads: 2, ..Config::default() };
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE).unwrap());
+        let counters = Arc::<Counters>::default();
+        let places = (0..2).map(|_| (waker.clone(), counters.clone(), Vec::new())).collect();
+        let board = Arc::new(Board::new(places, None));
+        let sharing = Arc::new(Sharing::new(0));
+        let mut helper = Helper::new(board.clone(), 0, &config, vec![Vec::new(), Vec::new()], sharing.clone());
+        board.ask(1, Relief { from: 0, part: WHOLE / 2 });
+        helper.heed(Instant::ZERO, 8, 8);
+        assert_eq!(helper.gift.map(|gift| (gift.to, gift.count, gift.looks)), Some((1, 4, 8)));
+        // as a thread does whose service has panicked
+        helper.recover(&counters);
+        helper.go_down();
+        let mut thread = Thread {
+            udp: Vec::new(),
+            tcp: Vec::new(),
+            poll,
+            waker,
+            counters,
+            sharing,
+            helper: Some(helper),
+            cycles: Arc::new(app::Cycles::new("sockets", 0)),
+        };
+        let mut next = Loop::new(&mut thread, &config, Clock::start());
+        assert!(!next.give(Instant::ZERO, 9, &mut Moves), "the new table has no places");
     }
 }
