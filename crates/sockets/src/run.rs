@@ -53,7 +53,7 @@ pub(crate) struct Loop<'a> {
     has_streams: bool,
     /// tokens of connections begin here
     pub(crate) first_connection: usize,
-    /// a wake-up was taken in that no cycle has followed yet
+    /// a wake-up was taken in that no cycle has followed yet, or none has been
     woken: bool,
 }
 
@@ -76,7 +76,8 @@ impl<'a> Loop<'a> {
             scratch: vec![0; scratch_bytes],
             has_streams: !thread.tcp.is_empty(),
             first_connection,
-            woken: false,
+            // a service's first cycle waits for nothing, and a wake-up that the life before took in is this one's
+            woken: true,
             thread,
             config,
             clock,
