@@ -42,6 +42,11 @@ const FLUSHES: usize = 4;
 /// Empty queues kept for reuse, and made with the table.
 const SPARE_QUEUES: usize = 64;
 
+/// Entries that the timer heap has for each place, and beside, before those of connections that have gone are looked for: an entry stays
+/// until its time, which a short connection with a long timer does not.
+const TIMERS_A_PLACE: usize = 4;
+const SPARE_TIMERS: usize = 64;
+
 /// Our half of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
@@ -532,7 +537,21 @@ impl Table {
         if conn.heaped.is_none_or(|heaped| at < heaped) {
             conn.heaped = Some(at);
             self.timers.push(Reverse((at, handle.index, handle.generation)));
+            if self.timers.len() > TIMERS_A_PLACE * self.slots.len() + SPARE_TIMERS {
+                self.forget_dead_timers();
+            }
         }
+    }
+
+    /// Keeps the one entry of each connection that counts. Since the last time there were more new ones than places, so a new entry pays
+    /// for a bounded part of this.
+    #[cold]
+    fn forget_dead_timers(&mut self) {
+        self.timers.clear();
+        self.timers.extend(self.slots.iter().zip(0..).filter_map(|(slot, index)| {
+            let at = slot.conn.as_ref()?.heaped?;
+            Some(Reverse((at, index, slot.generation)))
+        }));
     }
 
     /// Removes a connection, with a reset if asked; the service hears of it if it had accepted it.
@@ -665,3 +684,6 @@ fn prefix(source: IpAddr) -> IpAddr {
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !(u128::MAX >> 56)).into()),
     }
 }
+
+#[cfg(test)]
+mod tests;
