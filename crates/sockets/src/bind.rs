@@ -139,9 +139,12 @@ fn one(config: &Config, endpoint: &Endpoint, address: SocketAddr, shared: bool) 
 
 /// What may be set on a socket that is bound, too.
 fn set_options(config: &Config, endpoint: &Endpoint, socket: &Socket, address: SocketAddr) -> Result<(), BindError> {
-    if endpoint.transport == Transport::Udp {
-        udp_options(config, socket, address).map_err(|error| explain(endpoint, "making the socket", error))?;
+    match endpoint.transport {
+        Transport::Udp => udp_options(config, socket, address),
+        // connections have it from their listener: urgent data stays in the stream (RFC 6093 section 6)
+        Transport::Tcp => socket.set_out_of_band_inline(true),
     }
+    .map_err(|error| explain(endpoint, "making the socket", error))?;
     if config.busy_poll_us > 0 && endpoint.transport == Transport::Udp {
         sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
             .map_err(|source| BindError::System { doing: "busy polling, which needs CAP_NET_ADMIN", source })?;

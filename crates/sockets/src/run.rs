@@ -6,12 +6,12 @@ use crate::help::Helper;
 use crate::idle::Governor;
 use crate::scheduled::Source;
 use crate::sys::Batch;
-use crate::tcp::{Asks, READ_BYTES, Table, reset_on_close};
+use crate::tcp::{Asks, READ_BYTES, Table, WATCHED, reset_on_close};
 use crate::unasked::Unasked;
 use app::{Addresses, Listener, Service, Stopwatch};
 use base::{Clock, Instant};
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Token};
+use mio::{Events, Token};
 use socket2::SockRef;
 use std::net::Shutdown;
 use std::time::Duration;
@@ -200,9 +200,7 @@ impl<'a> Loop<'a> {
                     }
                 }
                 Token(n) if n >= self.first_connection => {
-                    let hup = event.is_read_closed() || event.is_error();
-                    let index = (n - self.first_connection) as u32;
-                    self.table.on_event(index, event.is_readable(), event.is_writable(), hup);
+                    self.table.on_event((n - self.first_connection) as u32, event);
                 }
                 Token(n) if n % 2 == 0 => self.thread.udp[n / 2].readable = true,
                 // by number, or gone since the drain began
@@ -274,9 +272,8 @@ impl<'a> Loop<'a> {
             },
         };
         let token = Token(*first_connection + table.next_index() as usize);
-        let interest = Interest::READABLE | Interest::WRITABLE;
         let Ok(local) = stream.local_addr() else { return Taken::Failed };
-        if !table.admits(peer.ip()) || thread.poll.registry().register(&mut stream, token, interest).is_err() {
+        if !table.admits(peer.ip()) || thread.poll.registry().register(&mut stream, token, WATCHED).is_err() {
             reset_on_close(&stream);
             return Taken::One;
         }

@@ -24,6 +24,8 @@ use crate::outbox::Outbox;
 use crate::unasked::Unasked;
 use app::{Addresses, Alarms, CallError, Connection, DeadReason, Listener, Service, Streams, Versions};
 use base::Instant;
+use mio::Interest;
+use mio::event::Event;
 use mio::net::TcpStream;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::cmp::Reverse;
@@ -35,6 +37,8 @@ use std::time::Duration;
 
 /// Bytes that one turn reads at most; also what a lingering connection may still send us, a turn.
 pub(crate) const READ_BYTES: usize = 64 << 10;
+/// What of a connection is watched. Urgent data is ordinary data (RFC 6093 section 6), but the kernel divides reads at it.
+pub(crate) const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 /// So long at most a connection whose last byte the kernel has taken waits for the peer's end.
 const LINGER_DONE: Duration = Duration::from_secs(5);
 /// Flushes of one cycle, each but the first for what the one before has brought about.
@@ -89,6 +93,8 @@ struct Conn {
     writable: bool,
     /// the kernel has reported the peer's end or an error, so reads go on until they show it
     hup: bool,
+    /// there is urgent data, at which a read stops short, so reads go on until nothing is left
+    urgent: bool,
     eof: bool,
     /// stands in the ready queue
     queued: bool,
@@ -116,6 +122,7 @@ impl Conn {
             readable: true,
             writable: true,
             hup: false,
+            urgent: false,
             eof: false,
             queued: false,
             starved: false,
@@ -290,12 +297,14 @@ impl Table {
     }
 
     /// The kernel reported something about the connection at `index`.
-    pub(crate) fn on_event(&mut self, index: u32, readable: bool, writable: bool, hup: bool) {
+    pub(crate) fn on_event(&mut self, index: u32, event: &Event) {
         // an event of a connection that has gone says "try" to its successor, which does no harm
         if let Some(conn) = self.slots.get_mut(index as usize).and_then(|slot| slot.conn.as_mut()) {
-            conn.readable |= readable || hup;
-            conn.writable |= writable;
+            let hup = event.is_read_closed() || event.is_error();
+            conn.readable |= event.is_readable() || hup;
+            conn.writable |= event.is_writable();
             conn.hup |= hup;
+            conn.urgent |= event.is_priority();
             self.make_ready(index);
         }
     }
@@ -437,8 +446,8 @@ impl Table {
             }
             Ok(0) => self.end(handle, DeadReason::Closed, false),
             Ok(n) => {
-                // a short read has emptied the socket, unless the end was already announced
-                conn.readable = n == room || conn.hup;
+                // a short read has emptied the socket, unless the end or something urgent was announced
+                conn.readable = n == room || conn.hup || conn.urgent;
                 if open {
                     conn.delivered += n;
                     conn.used = true;
@@ -447,7 +456,7 @@ impl Table {
                 }
             }
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => conn.readable = false,
+                io::ErrorKind::WouldBlock => (conn.readable, conn.urgent) = (false, false),
                 io::ErrorKind::Interrupted => {}
                 _ => self.end(handle, fate(&error), false),
             },

@@ -3,11 +3,11 @@
 //! The socket is made and connected in the call, without waiting; what became of it is told in the connection's turn, when the kernel
 //! has said so or the time for it is over. Until then it has a place and a handle like any other.
 
-use super::{Conn, Phase, Table};
+use super::{Conn, Phase, Table, WATCHED};
 use crate::sys;
 use app::{Addresses, CallError, Connection, DeadReason, Service};
 use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -45,8 +45,7 @@ impl Table {
         let (socket, begun) = begin(remote, local)?;
         let mut stream = TcpStream::from_std(socket.into());
         let token = Token(asks.first_token + index as usize);
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        asks.registry.register(&mut stream, token, interest).map_err(|_| CallError::NoResources)?;
+        asks.registry.register(&mut stream, token, WATCHED).map_err(|_| CallError::NoResources)?;
         // as for those that are accepted
         let _ = stream.set_nodelay(true);
         let unspecified = if remote.is_ipv4() {
@@ -109,6 +108,7 @@ impl Table {
 fn begin(remote: SocketAddr, local: Option<SocketAddr>) -> Result<(Socket, Begun), CallError> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(remote), kind, Some(Protocol::TCP)).map_err(refusal)?;
+    socket.set_out_of_band_inline(true).map_err(refusal)?;
     if let Some(local) = local {
         if local.port() == 0 {
             // the port is chosen when the peer is known, so one port serves for several peers; without it there are fewer

@@ -6,11 +6,11 @@
 //! Left out: holding the new thread exactly to its most connections. Whoever gives looks at that, and others may be faster; the sum over all
 //! threads stays what it was.
 
-use super::{Conn, Fin, Phase, Slot, Table, keep, reset_on_close};
+use super::{Conn, Fin, Phase, Slot, Table, WATCHED, keep, reset_on_close};
 use app::{Addresses, Connection, Luggage, Service};
 use base::Instant;
 use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 
 /// A connection on its way. Whoever drops one has it reset.
 pub(crate) struct Parcel {
@@ -85,7 +85,7 @@ impl Table {
     ) -> bool {
         let Some(moved) = parcel.conn.take() else { return false };
         let Moved { mut stream, luggage, addresses, window_bytes, delivered, used, hup, deadline, at } = *moved;
-        if registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE).is_err() {
+        if registry.register(&mut stream, token, WATCHED).is_err() {
             reset_on_close(&stream);
             return false;
         }

@@ -93,8 +93,7 @@ impl Floor {
         stream.set_nonblocking(true).unwrap();
         let local = stream.local_addr().unwrap();
         let mut stream = TcpStream::from_std(stream);
-        let (token, both) = (self.token(), Interest::READABLE | Interest::WRITABLE);
-        self.poll.registry().register(&mut stream, token, both).unwrap();
+        self.poll.registry().register(&mut stream, self.token(), WATCHED).unwrap();
         self.table.knock(stream, Listener(0), Addresses { local, peer }, 1 << 16, &mut self.service);
     }
 
@@ -113,7 +112,7 @@ impl Floor {
         self.poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
         assert!(!events.is_empty(), "nothing came");
         for event in &events {
-            self.table.on_event(event.token().0 as u32, event.is_readable(), event.is_writable(), false);
+            self.table.on_event(event.token().0 as u32, event);
         }
         while self.table.has_work() {
             self.turn();
