@@ -62,6 +62,35 @@ const CONTROL_BYTES: usize = 96;
 const CMSG_HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 const WORD_BYTES: usize = size_of::<usize>();
 
+/// An address of ours that a datagram came to, or is to leave from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    ip: IpAddr,
+    /// the interface's index for a link-local address, which is one only there (RFC 4007 section 6); 0 otherwise: the route decides
+    interface: u32,
+}
+
+impl Source {
+    pub(crate) fn new(ip: IpAddr, interface: u32) -> Source {
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        Source { ip, interface: if is_link_local { interface } else { 0 } }
+    }
+
+    /// The address of a local end.
+    pub(crate) fn of(local: SocketAddr) -> Source {
+        let scope = if let SocketAddr::V6(local) = local { local.scope_id() } else { 0 };
+        Source::new(local.ip(), scope)
+    }
+
+    /// The local end at `port`.
+    pub(crate) fn end(self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => (ip, port).into(),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.interface).into(),
+        }
+    }
+}
+
 /// What came with one datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
@@ -71,7 +100,7 @@ pub(crate) struct Received {
     /// None for an address family that is neither IPv4 nor IPv6
     pub(crate) peer: Option<SocketAddr>,
     /// the address it was sent to, when packet info is on
-    pub(crate) local: Option<IpAddr>,
+    pub(crate) local: Option<Source>,
     pub(crate) ecn: Ecn,
 }
 
@@ -209,7 +238,7 @@ impl Batch {
     }
 
     /// Queues the first `bytes` of `slot` as an answer to its peer, from `source` if given.
-    pub(crate) fn queue(&mut self, slot: usize, bytes: usize, source: Option<IpAddr>) {
+    pub(crate) fn queue(&mut self, slot: usize, bytes: usize, source: Option<Source>) {
         debug_assert!(bytes <= self.slot_bytes, "an answer of {bytes} bytes");
         let control_bytes = source.map_or(0, |source| write_source(&mut self.controls.get_mut()[slot].0, source));
         let vector = &mut self.send_vectors.get_mut()[self.queued];
@@ -288,12 +317,13 @@ fn read_control(mut control: &[u8], into: &mut Received) {
         match (level, kind, data) {
             // struct in_pktinfo: interface, the local address, the header's destination
             (libc::IPPROTO_IP, libc::IP_PKTINFO, &[_, _, _, _, a, b, c, d, ..]) => {
-                into.local = Some(Ipv4Addr::new(a, b, c, d).into());
+                into.local = Some(Source::new(Ipv4Addr::new(a, b, c, d).into(), 0));
             }
             // struct in6_pktinfo: the address, interface
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, data) if data.len() >= 16 => {
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, data) if data.len() >= 20 => {
                 let ip: [u8; 16] = data[..16].try_into().expect("16 bytes");
-                into.local = Some(Ipv6Addr::from(ip).into());
+                let interface: [u8; 4] = data[16..20].try_into().expect("4 bytes");
+                into.local = Some(Source::new(Ipv6Addr::from(ip).into(), u32::from_ne_bytes(interface)));
             }
             // one byte for IPv4, an int for IPv6
             (libc::IPPROTO_IP, libc::IP_TOS, &[bits, ..]) => into.ecn = Ecn::from_bits(bits),
@@ -307,9 +337,8 @@ fn read_control(mut control: &[u8], into: &mut Received) {
 }
 
 /// Writes the control message that makes `source` the answer's source; the bytes of control data.
-fn write_source(control: &mut [u8; CONTROL_BYTES], source: IpAddr) -> usize {
-    // the interface stays 0: the route decides, or the peer's scope for link-local addresses
-    let (level, kind, data_bytes) = match source {
+fn write_source(control: &mut [u8; CONTROL_BYTES], source: Source) -> usize {
+    let (level, kind, data_bytes) = match source.ip {
         IpAddr::V4(ip) => {
             let data = &mut control[CMSG_HEADER_BYTES..CMSG_HEADER_BYTES + 12];
             data.fill(0);
@@ -320,6 +349,7 @@ fn write_source(control: &mut [u8; CONTROL_BYTES], source: IpAddr) -> usize {
             let data = &mut control[CMSG_HEADER_BYTES..CMSG_HEADER_BYTES + 20];
             data.fill(0);
             data[..16].copy_from_slice(&ip.octets());
+            data[16..].copy_from_slice(&source.interface.to_ne_bytes());
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 20)
         }
     };
@@ -443,10 +473,11 @@ mod tests {
     fn control_data_that_lies_about_its_length_is_ignored() {
         let blank = || Received { bytes: 0, cut: false, peer: None, local: None, ecn: Ecn::NotEct };
         let mut control = [0u8; CONTROL_BYTES];
-        let used = write_source(&mut control, "192.0.2.9".parse().unwrap());
+        let source = Source::new("192.0.2.9".parse().unwrap(), 0);
+        let used = write_source(&mut control, source);
         let mut got = blank();
         read_control(&control[..used], &mut got);
-        assert_eq!(got.local, Some("192.0.2.9".parse().unwrap()));
+        assert_eq!(got.local, Some(source));
         for length in [0usize, 15, 97, usize::MAX] {
             control[..WORD_BYTES].copy_from_slice(&length.to_ne_bytes());
             let mut got = blank();
@@ -467,14 +498,19 @@ mod tests {
 
     #[test]
     fn a_source_survives_both_families() {
-        for ip in ["198.51.100.7", "2001:db8::7"] {
-            let ip: IpAddr = ip.parse().unwrap();
+        for (local, kept) in [
+            ("198.51.100.7:53", "198.51.100.7:53"),
+            ("[2001:db8::7%3]:53", "[2001:db8::7]:53"),
+            ("[fe80::7%3]:53", "[fe80::7%3]:53"),
+        ] {
+            let source = Source::of(local.parse().unwrap());
+            assert_eq!(source.end(53), kept.parse().unwrap(), "an interface is a link-local address's alone");
             let mut control = [0xff; CONTROL_BYTES];
-            let used = write_source(&mut control, ip);
+            let used = write_source(&mut control, source);
             let mut got = Received { bytes: 0, cut: false, peer: None, local: None, ecn: Ecn::NotEct };
             // in_pktinfo carries the source where the kernel reports the local address
             read_control(&control[..used], &mut got);
-            assert_eq!(got.local, Some(ip));
+            assert_eq!(got.local, Some(source));
         }
     }
 }

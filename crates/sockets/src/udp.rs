@@ -1,13 +1,13 @@
 //! The datagram half: a burst received by one call, answered in place, sent by one call.
 
 use crate::counters::Counters;
-use crate::sys::{Batch, Received};
+use crate::sys::{Batch, Received, Source};
 use app::{Addresses, Datagram, Listener, Service};
 use arrayvec::ArrayVec;
 use base::{BURST_FRAMES, Instant};
 use socket2::Socket;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,17 +86,17 @@ impl Udp {
         counters.batches.add(1);
         counters.received.add(count as u64);
         self.in_hand = count;
-        let mut slots = ArrayVec::<(u8, Option<IpAddr>), BURST_FRAMES>::new();
+        let mut slots = ArrayVec::<(u8, Option<Source>), BURST_FRAMES>::new();
         let mut burst = ArrayVec::<Datagram<'_>, BURST_FRAMES>::new();
         for (slot, (received, buffer)) in batch.received(count).enumerate() {
             let Some(addresses) = self.addresses(&received, counters) else { continue };
-            slots.push((slot as u8, self.wildcard.then_some(addresses.local.ip())));
+            slots.push((slot as u8, self.wildcard.then(|| Source::of(addresses.local))));
             burst.push(Datagram::new(buffer, received.bytes, received.ecn, addresses));
         }
         if !burst.is_empty() {
             service.datagrams(now, self.listener, &mut burst);
         }
-        let mut answers = ArrayVec::<(u8, u16, Option<IpAddr>), BURST_FRAMES>::new();
+        let mut answers = ArrayVec::<(u8, u16, Option<Source>), BURST_FRAMES>::new();
         for (datagram, (slot, source)) in burst.iter().zip(slots) {
             match datagram.reply_bytes() {
                 Some(bytes) => answers.push((slot, bytes as u16, source)),
@@ -121,7 +121,7 @@ impl Udp {
         }
         match (received.peer, received.local) {
             (Some(peer), local) if peer.port() != 0 && (local.is_some() || !self.wildcard) => {
-                let local = local.map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
+                let local = local.map_or(self.local, |local| local.end(self.local.port()));
                 Some(Addresses { local, peer })
             }
             _ => {

@@ -1,10 +1,10 @@
 //! Datagrams that the service sends by itself: kept over the events of a cycle, sent at its end, over the sockets that questions come to.
 
 use crate::counters::Counters;
-use crate::sys::Batch;
+use crate::sys::{Batch, Source};
 use crate::udp::Udp;
 use app::{Addresses, CallError, Listener};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Datagrams that one cycle sends at most, and their bytes.
 const MOST: usize = 1024;
@@ -23,7 +23,7 @@ struct Entry {
     /// the socket's place among the thread's
     socket: usize,
     peer: SocketAddr,
-    source: Option<IpAddr>,
+    source: Option<Source>,
     bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl Unasked {
             return Err(CallError::NoResources);
         }
         let wildcard = self.endpoints[socket].local.ip().is_unspecified();
-        let source = Some(ends.local.ip()).filter(|ip| wildcard && !ip.is_unspecified());
+        let source = (wildcard && !ends.local.ip().is_unspecified()).then(|| Source::of(ends.local));
         self.bytes.extend_from_slice(bytes);
         self.entries.push(Entry { socket, peer: ends.peer, source, bytes: bytes.len() });
         Ok(())
@@ -110,12 +110,14 @@ mod tests {
                 (socket, source)
             })
         };
-        let source: IpAddr = "127.0.0.9".parse().unwrap();
+        let source = Source::of("127.0.0.9:0".parse().unwrap());
         assert_eq!(push(3, "127.0.0.1:53", "192.0.2.1:9"), Ok((0, None)));
         assert_eq!(push(3, "0.0.0.0:53", "192.0.2.1:9"), Ok((0, None)));
         assert_eq!(push(3, "127.0.0.9:54", "192.0.2.1:9"), Ok((1, Some(source))));
         assert_eq!(push(3, "0.0.0.0:54", "192.0.2.1:9"), Ok((1, None)));
         assert_eq!(push(3, "[::]:54", "[2001:db8::1]:9"), Ok((2, None)));
+        let source = Source::new("fe80::1".parse().unwrap(), 4);
+        assert_eq!(push(3, "[fe80::1%4]:54", "[2001:db8::1]:9"), Ok((2, Some(source))));
         let no = Err(CallError::NoSuchAddress);
         for (listener, local, peer) in [
             (4, "127.0.0.1:53", "192.0.2.1:9"),

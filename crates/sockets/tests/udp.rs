@@ -43,6 +43,54 @@ fn a_wildcard_answers_from_the_address_asked() {
     assert_eq!(ask(&client("[::1]:0", SocketAddr::new("::1".parse().unwrap(), address.port())), b"live"), b"evil");
 }
 
+/// A network namespace of the calling thread's and those that it starts.
+#[allow(deprecated, reason = "what replaces it is for flags that are not used here, and is no function for this test")]
+fn own_network() {
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).expect("a namespace, which needs root");
+}
+
+/// Runs ip(8) where the calling thread is; what it says.
+fn ip(arguments: &str) -> String {
+    let ran = std::process::Command::new("ip").args(arguments.split_ascii_whitespace()).output().expect("ip(8)");
+    assert!(ran.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+/// Needs root.
+#[test]
+fn a_link_local_address_answers_who_asks_from_another_one() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let server = std::thread::spawn(move || {
+        own_network();
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        is_over.recv().unwrap();
+        for line in ["link set near up", "addr add fe80::1/64 dev near nodad", "route add fd00::/64 dev near"] {
+            ip(line);
+        }
+        let (running, address) = start(config("[::]:0", Transport::Udp), |_| Reverse);
+        tell.send(address.port().into()).unwrap();
+        is_over.recv().unwrap();
+        assert_eq!(total(&running, |c| c.dropped_send_refused.get()), 0);
+    });
+    let asker = std::thread::spawn(move || {
+        own_network();
+        let its = told.recv().unwrap();
+        ip(&format!("link add far type veth peer name near netns {its}"));
+        ip("link set far up");
+        ip("addr add fd00::2/64 dev far nodad");
+        over.send(()).unwrap();
+        let port = told.recv().unwrap();
+        let link = ip("-oneline link show far");
+        let index = link.split(':').next().unwrap();
+        let socket = client("[fd00::2]:0", format!("[fe80::1%{index}]:{port}").parse().unwrap());
+        assert_eq!(ask(&socket, b"live"), b"evil");
+        over.send(()).unwrap();
+    });
+    asker.join().unwrap();
+    server.join().unwrap();
+}
+
 #[test]
 fn both_wildcards_share_a_port() {
     let first = Engine::bind(config("0.0.0.0:0", Transport::Udp)).unwrap();

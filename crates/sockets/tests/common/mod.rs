@@ -95,13 +95,8 @@ pub struct Echo {
 
 pub fn echo() -> (impl Fn(usize) -> Echo + Send + Sync + 'static, Receiver<Seen>) {
     let (seen, events) = channel();
-    let make = move |_| Echo {
-        seen: seen.clone(),
-        held: Default::default(),
-        holding: None,
-        flooding: false,
-        accepted: 0,
-    };
+    let make =
+        move |_| Echo { seen: seen.clone(), held: Default::default(), holding: None, flooding: false, accepted: 0 };
     (make, events)
 }
 
