@@ -103,8 +103,9 @@ struct simoom_service {
 	void (*woken)(void *user, struct simoom_calls *calls, uint64_t now);
 };
 
-/* Runs the service on thread number `thread` of the grant until the server ends: 0, or SIMOOM_E_SYSTEM. Each thread of the grant wants
- * a thread of the program that calls this. No file can be opened any more and no program executed once the first has called it. */
+/* Runs the service on thread number `thread` of the grant until the server ends: 0, or SIMOOM_E_SYSTEM, or SIMOOM_E_ARGUMENT where
+ * `service` is null. Each thread of the grant wants a thread of the program that calls this. No file can be opened any more and no
+ * program executed once the first has called it. */
 #define simoom_run simoom_run_2
 int simoom_run(const struct simoom_service *service, void *user, unsigned thread);
 
@@ -120,7 +121,8 @@ int simoom_abort(struct simoom_calls *calls, struct simoom_connection connection
 /* UINT64_MAX clears it. */
 int simoom_timer_set(struct simoom_calls *calls, struct simoom_connection connection, uint64_t at);
 
-/* Asks for a connection to `peer`; `local` is where from, null (or port 0) for an address and a port of the server's choice. 0 and, in
+/* Asks for a connection to `peer`; `local` is where from, null (or all zero) for an address and a port of the server's choice. With an
+ * address of the peer's family and port 0 the port is the server's choice, with :: (::ffff:0.0.0.0) and a port the address. 0 and, in
  * `connection` (unless that is null), a handle that is good for simoom_abort alone until `connected` is told; or an error. */
 int simoom_connect(struct simoom_calls *calls, const struct simoom_address *peer, const struct simoom_address *local, uint64_t cookie,
 		   struct simoom_connection *connection);

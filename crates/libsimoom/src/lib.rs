@@ -355,7 +355,8 @@ pub unsafe extern "C" fn simoom_connect(
     // SAFETY: the caller's promise.
     let local = unsafe { local.as_ref() };
     let Some(peer) = peer.map(socket_addr) else { return E_ARGUMENT };
-    let local = local.map(socket_addr);
+    // one that names neither an address nor a port says as little as none, and is of no family
+    let local = local.map(socket_addr).filter(|local| local.port() != 0 || !local.ip().is_unspecified());
     let mut asked = None;
     // SAFETY: the caller's promise.
     let outcome = unsafe { call(calls, |streams| streams.connect(peer, local, cookie).map(|it| asked = Some(it))) };
@@ -426,4 +427,84 @@ pub unsafe extern "C" fn simoom_wake(waker: *const Waker) {
 pub unsafe extern "C" fn simoom_room(calls: *const Calls<'_>, connection: CConnection) -> usize {
     // SAFETY: the caller's promise.
     unsafe { calls.as_ref() }.map_or(0, |calls| calls.0.room(ours(connection)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use app::Range;
+    use std::ptr::{from_ref, null, null_mut};
+
+    /// Notes what is asked for.
+    #[derive(Default)]
+    struct Asked(Vec<Option<SocketAddr>>);
+
+    impl Streams for Asked {
+        fn accept(&mut self, _: Connection, _: u64) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn reject(&mut self, _: Connection) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn sendv(&mut self, _: Connection, _: &[Range<'_>]) -> Result<u64, CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn room(&self, _: Connection) -> usize {
+            0
+        }
+        fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn close(&mut self, _: Connection) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn abort(&mut self, _: Connection) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn timer_set(&mut self, _: Connection, _: Option<Instant>) -> Result<(), CallError> {
+            Err(CallError::NoConnection)
+        }
+        fn connect(&mut self, peer: SocketAddr, local: Option<SocketAddr>, _: u64) -> Result<Connection, CallError> {
+            // as every engine does
+            app::judge_ends(local, peer)?;
+            self.0.push(local);
+            Ok(Connection { index: 7, generation: 8 })
+        }
+    }
+
+    fn at(text: &str) -> CAddress {
+        address(text.parse().unwrap())
+    }
+
+    #[test]
+    fn who_says_nothing_of_its_own_end_has_it_chosen() {
+        let (mut engine, mut connection) = (Asked::default(), CConnection { index: 0, generation: 0 });
+        let zeroed = CAddress { ip: [0; 16], port: 0 };
+        let mut connect = |peer: &str, local: *const CAddress| {
+            let mut calls = Calls(&mut engine);
+            // SAFETY: all are valid for the call.
+            unsafe { simoom_connect(&raw mut calls, &at(peer), local, 1, &raw mut connection) }
+        };
+        for peer in ["192.0.2.1:9", "[2001:db8::1]:9"] {
+            for local in [null(), from_ref(&zeroed), from_ref(&at("0.0.0.0:0"))] {
+                assert_eq!(connect(peer, local), 0, "{peer}");
+            }
+        }
+        // an address or a port is of a family
+        assert_eq!(connect("192.0.2.1:9", &at("198.51.100.1:0")), 0);
+        assert_eq!(connect("192.0.2.1:9", &at("0.0.0.0:5000")), 0);
+        assert_eq!(connect("192.0.2.1:9", &at("[::]:5000")), E_ADDRESS);
+        let last = ["198.51.100.1:0", "0.0.0.0:5000"].map(|local| Some(local.parse().unwrap()));
+        assert_eq!((&engine.0[..6], &engine.0[6..]), (&[None; 6][..], &last[..]));
+        assert_eq!((connection.index, connection.generation), (7, 8));
+    }
+
+    #[test]
+    fn a_service_that_is_null_is_an_argument_that_cannot_be() {
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { simoom_run_2(null(), null_mut(), 0) }, E_ARGUMENT);
+    }
 }
