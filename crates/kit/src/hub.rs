@@ -1,11 +1,11 @@
 //! The service: a talk for every connection, told what happens.
 
-use crate::with::{Places, With};
+use crate::with::{OWN_ALARM, Places, With};
 use app::{Addresses, Connection, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 
 /// A connection's name: good as long as its talk lives, and never another one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line {
     pub(crate) index: u32,
     pub(crate) generation: u32,
@@ -28,7 +28,8 @@ pub enum Event {
     Sent(u64),
     /// the time set by [`With::timer`] has come
     Timer,
-    /// it is gone; the last event. One that both sides have finished is so once everything that came was consumed, or it is closed
+    /// it is gone; the last event. One that both sides have finished is so once everything that came was consumed, or it is closed;
+    /// its timer goes on until then
     Dead(DeadReason),
 }
 
@@ -193,13 +194,22 @@ impl<T: Talk> Service for Hub<T> {
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, _: Connection, cookie: u64) {
         let Some(line) = self.line(cookie) else { return };
+        self.places.note_timer(line, None);
         self.tell(now, calls, line, Event::Timer);
         self.settle(now, calls);
     }
 
     fn alarm<C: Streams>(&mut self, now: Instant, calls: &mut C, cookie: u64) {
-        let Hub { places, shared } = self;
-        T::alarm(&mut With { now, calls, places, shared }, cookie);
+        if cookie == OWN_ALARM {
+            // as many as there were: one that is set again to what has passed waits for the next ring
+            for _ in 0..self.places.ring() {
+                let Some(line) = self.places.next_late(now) else { break };
+                self.tell(now, calls, line, Event::Timer);
+            }
+        } else {
+            let Hub { places, shared } = self;
+            T::alarm(&mut With { now, calls, places, shared }, cookie);
+        }
         self.settle(now, calls);
     }
 
@@ -210,6 +220,7 @@ impl<T: Talk> Service for Hub<T> {
             self.places.hand_over(line, calls);
             self.settle(now, calls);
         }
+        self.places.set_alarm(calls);
     }
 
     fn name(&self) -> &'static str {

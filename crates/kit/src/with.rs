@@ -4,8 +4,11 @@ use crate::LINE_BYTES;
 use crate::hub::{Event, Line, Talk};
 use app::{CallError, Connection, DeadReason, Streams};
 use base::Instant;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
+
+/// The alarm that the hub has for itself.
+pub(crate) const OWN_ALARM: u64 = u64::MAX;
 
 /// How a line is to end when everything was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ struct Wire {
     starved: bool,
     /// both sides have finished, which is told when what has come was consumed
     over: bool,
+    /// the line's timer, which the engine has as well as long as it has the connection
+    timer: Option<Instant>,
 }
 
 impl Wire {
@@ -65,6 +70,7 @@ impl Wire {
             unflushed: false,
             starved: false,
             over: false,
+            timer: None,
         }
     }
 
@@ -98,11 +104,22 @@ pub(crate) struct Places<T> {
     /// lines with something to hand over, each once
     unflushed: VecDeque<Line>,
     events: VecDeque<(Line, Event)>,
+    /// timers of lines that are over, which no engine has any more
+    late: BTreeSet<(Instant, Line)>,
+    /// when the hub's own alarm rings for the first of them
+    alarm: Option<Instant>,
 }
 
 impl<T> Places<T> {
     pub(crate) fn new() -> Places<T> {
-        Places { places: Vec::new(), free: Vec::new(), unflushed: VecDeque::new(), events: VecDeque::new() }
+        Places {
+            places: Vec::new(),
+            free: Vec::new(),
+            unflushed: VecDeque::new(),
+            events: VecDeque::new(),
+            late: BTreeSet::new(),
+            alarm: None,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -151,6 +168,7 @@ impl<T> Places<T> {
 
     /// Frees a place; its talk.
     pub(crate) fn remove(&mut self, line: Line) -> Option<T> {
+        self.note_timer(line, None);
         let place = self.place(line)?;
         place.wire.take()?;
         place.generation = place.generation.wrapping_add(1);
@@ -200,6 +218,8 @@ impl<T> Places<T> {
         let wants_the_rest = reason == DeadReason::Closed && wire.eof && !ours;
         if wants_the_rest && !wire.unread().is_empty() {
             wire.over = true;
+            let timer = wire.timer;
+            self.late.extend(timer.map(|at| (at, line)));
         } else {
             self.events.push_back((line, Event::Dead(reason)));
         }
@@ -209,6 +229,43 @@ impl<T> Places<T> {
     fn give_up(&mut self, line: Line) {
         if self.wire(line).is_some_and(|wire| std::mem::take(&mut wire.over)) {
             self.events.push_back((line, Event::Dead(DeadReason::Closed)));
+        }
+    }
+
+    /// Notes what a line's timer is.
+    pub(crate) fn note_timer(&mut self, line: Line, at: Option<Instant>) {
+        let Some(wire) = self.wire(line) else { return };
+        let (over, before) = (wire.over, std::mem::replace(&mut wire.timer, at));
+        if let Some(before) = before {
+            self.late.remove(&(before, line));
+        }
+        if over {
+            self.late.extend(at.map(|at| (at, line)));
+        }
+    }
+
+    /// The hub's alarm has rung: how many timers it may have been for.
+    pub(crate) fn ring(&mut self) -> usize {
+        self.alarm = None;
+        self.late.len()
+    }
+
+    /// A line that is over and whose timer is due, which is then no longer set.
+    pub(crate) fn next_late(&mut self, now: Instant) -> Option<Line> {
+        let &(at, line) = self.late.first()?;
+        if at > now {
+            return None;
+        }
+        self.note_timer(line, None);
+        Some(line)
+    }
+
+    /// Has the hub's alarm ring for the first timer.
+    pub(crate) fn set_alarm(&mut self, calls: &mut dyn Streams) {
+        let first = self.late.first().map(|(at, _)| *at);
+        // refused where the talks have all alarms: each of them begins a cycle, which asks again
+        if first != self.alarm && calls.alarm_set(OWN_ALARM, first).is_ok() {
+            self.alarm = first;
         }
     }
 
@@ -391,15 +448,24 @@ impl<T: Talk> With<'_, T> {
     /// # Errors
     /// The line is gone, or not there yet.
     pub fn timer(&mut self, line: Line, at: Option<Instant>) -> Result<(), CallError> {
-        let connection = self.places.peek(line).and_then(|wire| wire.connection).ok_or(CallError::NoConnection)?;
-        self.calls.timer_set(connection, at)
+        match self.places.peek(line).map(|wire| (wire.connection, wire.over)) {
+            Some((Some(connection), _)) => self.calls.timer_set(connection, at)?,
+            // it goes on until what has come was consumed
+            Some((None, true)) => {}
+            Some((None, false)) | None => return Err(CallError::NoConnection),
+        }
+        self.places.note_timer(line, at);
+        Ok(())
     }
 
     /// Has [`Talk::alarm`] told at a time; setting it again replaces the time, None takes it back.
     ///
     /// # Errors
-    /// As [`Streams::alarm_set`] has them.
+    /// As [`Streams::alarm_set`] has them, and [`CallError::NoResources`] for `u64::MAX`, which is the hub's own.
     pub fn alarm(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        if cookie == OWN_ALARM {
+            return Err(CallError::NoResources);
+        }
         self.calls.alarm_set(cookie, at)
     }
 

@@ -27,6 +27,7 @@ struct Engine {
     sends: usize,
     /// bytes that one send takes at most
     takes: usize,
+    alarms: BTreeMap<u64, Instant>,
 }
 
 fn handle(index: u32) -> Connection {
@@ -83,6 +84,11 @@ impl Streams for Engine {
     fn connect(&mut self, remote: SocketAddr, _: Option<SocketAddr>, cookie: u64) -> Result<Connection, CallError> {
         self.asked.push((remote, cookie));
         Ok(handle(900 + self.asked.len() as u32))
+    }
+    fn alarm_set(&mut self, cookie: u64, at: Option<Instant>) -> Result<(), CallError> {
+        self.alarms.remove(&cookie);
+        self.alarms.extend(at.map(|at| (cookie, at)));
+        Ok(())
     }
 }
 
@@ -216,6 +222,72 @@ fn a_line_that_both_sides_have_finished_stays_until_what_came_was_consumed_or_is
         assert_eq!(bench.events()[2..], [Event::Dead(reason)]);
         assert_eq!(bench.hub.lines(), 0);
     }
+}
+
+/// A line that both sides have finished, with `abcde` unread and a timer at 10 ns.
+fn over_with_a_timer() -> (Bench, Line) {
+    let mut bench = Bench::new(1000);
+    let cookie = bench.knock(1);
+    bench.step(|me, with| {
+        with.timer(me, Some(Instant::from_nanos(10))).unwrap();
+        with.finish(me);
+    });
+    bench.hub.recv(NOW, &mut bench.engine, handle(1), cookie, b"abcde");
+    bench.flush();
+    bench.hub.eof(NOW, &mut bench.engine, handle(1), cookie);
+    assert_eq!((bench.engine.ends[&1].timer, bench.engine.alarms.len()), (Some(Instant::from_nanos(10)), 0));
+    let line = bench.hub.line(cookie).unwrap();
+    bench.hub.dead(NOW, handle(1), cookie, DeadReason::Closed);
+    bench.engine.ends.clear();
+    bench.flush();
+    bench.events();
+    (bench, line)
+}
+
+impl Bench {
+    /// The first alarm rings at its time.
+    fn ring(&mut self) -> Instant {
+        let (cookie, at) = self.engine.alarms.pop_first().expect("an alarm");
+        self.hub.alarm(at, &mut self.engine, cookie);
+        self.flush();
+        at
+    }
+}
+
+#[test]
+fn a_line_that_both_sides_have_finished_has_its_timer_still() {
+    let (mut bench, line) = over_with_a_timer();
+    // told once, and set anew
+    bench.step(|me, with| with.timer(me, Some(Instant::from_nanos(25))).unwrap());
+    assert_eq!((bench.ring(), bench.events()), (Instant::from_nanos(10), vec![Event::Timer]));
+    bench.step(move |me, with| {
+        assert_eq!((me, with.bytes(me)), (line, &b"abcde"[..]));
+        with.close(me);
+    });
+    assert_eq!(bench.ring(), Instant::from_nanos(25));
+    assert_eq!(bench.events(), [Event::Timer, Event::Dead(DeadReason::Closed)]);
+    assert_eq!((bench.hub.lines(), bench.engine.alarms.len()), (0, 0));
+}
+
+#[test]
+fn a_line_that_is_gone_or_took_its_timer_back_is_not_told_of_it() {
+    let takes_back: [fn(Line, &mut With<'_, Told>); 2] =
+        [|line, with| with.consume(line, 5), |line, with| with.timer(line, None).unwrap()];
+    for takes_back in takes_back {
+        let (mut bench, line) = over_with_a_timer();
+        let other = bench.knock(2);
+        bench.step(move |_, with| takes_back(line, with));
+        bench.hub.recv(NOW, &mut bench.engine, handle(2), other, b"x");
+        bench.flush();
+        assert_eq!(bench.engine.alarms.len(), 0);
+    }
+    // and the hub's alarm is nobody else's
+    let (mut bench, _) = over_with_a_timer();
+    let other = bench.knock(2);
+    bench.step(|_, with| assert_eq!(with.alarm(u64::MAX, None), Err(CallError::NoResources)));
+    bench.hub.recv(NOW, &mut bench.engine, handle(2), other, b"x");
+    bench.flush();
+    assert_eq!(bench.engine.alarms.len(), 1);
 }
 
 #[test]
