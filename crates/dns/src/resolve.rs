@@ -27,7 +27,8 @@ pub(crate) enum Outcome {
         /// instead of the block's own
         rcode: Option<u8>,
         kind: Kind,
-        /// the node that answers: many names under one wildcard have one
+        /// the node that answers: many names under one wildcard have one; for NXDOMAIN the zone's block, the same whatever
+        /// exists above the name
         source: u32,
         zone: u32,
     },
@@ -136,6 +137,7 @@ impl Tables {
     fn negative(&self, entry: Entry<'_>, name_bytes: usize, rcode: Option<u8>, kind: Kind) -> Outcome {
         let zone = &self.zones[entry.zone() as usize];
         let delta = (name_bytes - usize::from(zone.apex_bytes)) as u16;
-        Outcome::Block { unit: zone.negative, delta, rcode, kind, source: entry.unit, zone: entry.zone() }
+        let source = if kind == Kind::NxDomain { zone.negative } else { entry.unit };
+        Outcome::Block { unit: zone.negative, delta, rcode, kind, source, zone: entry.zone() }
     }
 }

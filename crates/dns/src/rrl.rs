@@ -2,10 +2,10 @@
 //! address gains nothing from us.
 //!
 //! An account is a network (/24 or /56), a kind of answer, and what answered: the name for data and NODATA (all names under
-//! one wildcard share the wildcard's), the cut for referrals, the closest existing name above for NXDOMAIN, so that floods of
-//! random names meet one account; errors have one account a network. Each account is one time: when it would be even again if nothing more came (the generic cell rate
-//! algorithm). The table has a fixed size and belongs to one thread; four accounts share a cache line, and a newcomer takes
-//! the place of the one that is even, or was, the longest.
+//! one wildcard share the wildcard's), the cut for referrals, the zone for NXDOMAIN, so that a flood of random names meets one
+//! account however many names there are to ask below; errors have one account a network. Each account is one time: when it
+//! would be even again if nothing more came (the generic cell rate algorithm). The table has a fixed size and belongs to one
+//! thread; four accounts share a cache line, and a newcomer takes the place of the one that is even, or was, the longest.
 //!
 //! Every thread judges alone, with the rates divided by the number of threads: the source ports of a flood are spread over
 //! all queues.
@@ -21,9 +21,9 @@ pub struct Config {
     pub responses_per_second: u32,
     /// referrals a second, network and cut
     pub referrals_per_second: u32,
-    /// NODATA a second, network and name above
+    /// NODATA a second, network and name
     pub nodata_per_second: u32,
-    /// NXDOMAIN a second, network and name above
+    /// NXDOMAIN a second, network and zone
     pub nxdomains_per_second: u32,
     /// errors a second and network
     pub errors_per_second: u32,

@@ -458,6 +458,22 @@ fn random_name_floods_are_limited_and_a_cookie_exempts() {
     assert!(datagram(&mut server, after, "192.0.2.77", &with_options("random.example", b"")).is_some());
 }
 
+/// However many names there are above the random ones: the account is the zone's.
+#[test]
+fn a_flood_of_random_names_below_many_names_has_one_account() {
+    let text = "$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\nns A 192.0.2.1\n$GENERATE 1-100 host$ A 192.0.2.2\n";
+    let limits = rrl::Config { nxdomains_per_second: 5, ..rrl::Config::default() };
+    let zones = vec![zone("example.", text), zone("other.", text)];
+    let mut server = server(zones, Options { rrl: Some(limits), ..Options::default() });
+    for origin in ["example", "other"] {
+        let whole = (1..=100).filter(|n| {
+            let message = with_options(&format!("x.host{n}.{origin}"), b"");
+            datagram(&mut server, Instant::ZERO, "192.0.2.77", &message).is_some_and(|answer| answer[2] & 2 == 0)
+        });
+        assert_eq!(whole.count(), 5, "{origin}");
+    }
+}
+
 #[test]
 fn a_compressed_question_is_answered_written_out() {
     let mut message = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
