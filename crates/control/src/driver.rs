@@ -7,7 +7,8 @@
 //!
 //! Cookies are made and judged by the programs as by the serving threads, and at the same second. When secrets are replaced the
 //! programs leave questions with a cookie to the serving threads first, and make cookies again when these have the new secrets
-//! ([`Driver::stop_cookies`], [`Driver::start_cookies`]).
+//! ([`Driver::stop_cookies`], [`Driver::start_cookies`]). When the machine's clock is set they begin anew by its time
+//! ([`Driver::follow_clock`]).
 //!
 //! Of more names than the driver may have, it has the hottest ([`choice`]); at the start, before anybody has asked, those that
 //! come first in the table. A thread looks once a second what was asked for and exchanges names ([`hot`]), and whether it is
@@ -45,6 +46,8 @@ pub(crate) struct Driver {
     tables: Arc<Publisher<Tables>>,
     /// of the serving threads, with their clock; None without cookies
     cookies: Option<(cookie::Config, Clock)>,
+    /// the programs are to make cookies; who changes what they make them with holds it
+    makes_cookies: Mutex<bool>,
     /// where the serving threads' sketches are
     watched: Vec<Arc<Exchange>>,
     /// for the sketches
@@ -106,6 +109,7 @@ impl Driver {
             udp_bytes,
             tables: tables.clone(),
             cookies,
+            makes_cookies: Mutex::new(false),
             watched,
             seed,
             weighed,
@@ -171,6 +175,8 @@ impl Driver {
     /// # Errors
     /// The kernel's, in one line.
     pub(crate) fn stop_cookies(&self) -> Result<(), String> {
+        let mut makes = self.makes_cookies();
+        *makes = false;
         for Interface { name, answers, .. } in &self.interfaces {
             answers
                 .leave_cookies()
@@ -184,6 +190,26 @@ impl Driver {
     /// # Errors
     /// The kernel's, in one line.
     pub(crate) fn start_cookies(&self) -> Result<(), String> {
+        let mut makes = self.makes_cookies();
+        *makes = true;
+        self.make_cookies()
+    }
+
+    /// Has the programs that make cookies make them by the time that was set; others will when they begin.
+    ///
+    /// # Errors
+    /// The kernel's, in one line.
+    pub(crate) fn follow_clock(&self) -> Result<(), String> {
+        let makes = self.makes_cookies();
+        if *makes { self.make_cookies() } else { Ok(()) }
+    }
+
+    fn makes_cookies(&self) -> MutexGuard<'_, bool> {
+        self.makes_cookies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With [`Driver::makes_cookies`] held: secrets that are read here must not be put in after others were published.
+    fn make_cookies(&self) -> Result<(), String> {
         let Some((config, clock)) = &self.cookies else { return Ok(()) };
         let secrets = config.secrets.current();
         let Some(secret) = secrets.active() else { return Ok(()) };
@@ -191,7 +217,7 @@ impl Driver {
             secret: *secret,
             others: secrets.has_others(),
             zero_ns: clock.zero_ns(),
-            unix_time_at_zero_s: config.unix_time_at_zero_s,
+            unix_time_at_zero_s: config.time.at_zero_s(),
         };
         for Interface { name, answers, .. } in &self.interfaces {
             answers.make_cookies(&baking).map_err(|error| format!("{name}: the driver makes no cookies: {error}"))?;

@@ -33,6 +33,7 @@ mod sites;
 mod supervise;
 pub mod top;
 pub mod tune;
+mod wall;
 pub mod watch;
 mod words;
 mod zones;

@@ -15,9 +15,9 @@ use crate::reload::{self, Loader, Outcome};
 use crate::run::Apps;
 use crate::service::{Plan, Published};
 use crate::supervise::{self, Line};
+use crate::wall::Wall;
 use crate::words::{Placement, Tier};
 use crate::{access_log, ctl, http, notify, privileges, sandbox, secrets, signals, sites, watch, zones};
-use base::Clock;
 use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use dns::cookie::Secrets;
@@ -28,7 +28,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use web::WallClock;
 use web::chunks::Cache;
 
 /// Threads that read files while they are sent: so many wait for disks at a time.
@@ -255,27 +254,6 @@ fn start_reading(cache: &Cache) -> io::Result<()> {
     Ok(())
 }
 
-/// The wall clock of the serving threads, whose own clock counts from its start.
-struct Wall {
-    zero: Clock,
-    clock: Arc<WallClock>,
-}
-
-impl Wall {
-    fn start() -> Wall {
-        let wall = Wall { zero: Clock::start(), clock: Arc::new(WallClock::new(0)) };
-        wall.set();
-        wall
-    }
-
-    /// By the machine's clock, which may have been stepped.
-    fn set(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-        let since = self.zero.now() - base::Instant::ZERO;
-        self.clock.set(now.saturating_sub(since.as_nanos() as u64));
-    }
-}
-
 /// Serves until told to stop.
 ///
 /// # Errors
@@ -342,7 +320,7 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
         settings,
         opened.division(),
         published.clone(),
-        &wall.clock,
+        &wall,
         records.clone(),
         registry.clone(),
         apps.seats(),
@@ -371,7 +349,7 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     // after the engines, so that it outlives them: what they put in last is written
     let writing = log.map(access_log::Opened::start).transpose().map_err(thread)?;
     let secrets = settings.dns.as_ref().and_then(|dns| dns.cookie_secret.clone()).zip(secrets);
-    let loader = Loader::new(loads.zones, loads.content, secrets, records, running.clone(), driver);
+    let loader = Loader::new(loads.zones, loads.content, secrets, records, running.clone(), driver.clone());
     registry.add(loader.counters());
     registry.add(Arc::new(About {
         start_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
@@ -403,7 +381,12 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     if let Some(line) = line {
         line.is_serving();
     }
-    attend(&wanted, &reloads, &wall, kv.as_deref());
+    let set_clocks = || {
+        if wall.set() && plan.cookies().is_some() {
+            follow_clock(driver.as_deref());
+        }
+    };
+    attend(&wanted, &reloads, set_clocks, kv.as_deref());
     notify::stopping();
     if let Some(line) = line {
         line.is_ending();
@@ -449,17 +432,25 @@ fn drain(running: &Running, most: Duration) {
     }
 }
 
+/// Has the driver's cookies tell the time that those of the serving threads tell from now on.
+fn follow_clock(driver: Option<&Driver>) {
+    tracing::info!("the machine's clock was set: cookies tell its time");
+    if let Some(Err(why)) = driver.map(Driver::follow_clock) {
+        tracing::error!("{why}; AF_XDP answers questions with a cookie until the secrets are replaced");
+    }
+}
+
 /// Sleeps between events; returns when the server is to stop.
 fn attend(
     wanted: &mpsc::Receiver<Event>,
     reloads: &Sender<Option<SyncSender<Outcome>>>,
-    wall: &Wall,
+    set_clocks: impl Fn(),
     kv: Option<&kv::Shared>,
 ) {
     let interval = notify::watchdog_interval();
     loop {
         let event = wanted.recv_timeout(interval.map_or(WALL_EVERY, |interval| interval.min(WALL_EVERY)));
-        wall.set();
+        set_clocks();
         if let Some(kv) = kv {
             kv.tend();
         }

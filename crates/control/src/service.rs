@@ -10,6 +10,7 @@ use crate::config::Settings;
 use crate::metrics::Registry;
 use crate::run::Seats;
 use crate::secrets::random;
+use crate::wall::Wall;
 use crate::words::Placement;
 use base::counter::Report;
 use base::publish::Publisher;
@@ -20,8 +21,8 @@ use dns::hot::Exchange;
 use options::{dns_options, echo_options, give_share, kv_options, web_options};
 use std::io;
 use std::sync::Arc;
+use web::Site;
 use web::chunks::Cache;
-use web::{Site, WallClock};
 
 /// What changes while threads go on.
 #[derive(Clone)]
@@ -76,18 +77,18 @@ impl Plan {
         settings: &Settings,
         division: Division,
         published: Published,
-        wall: &Arc<WallClock>,
+        wall: &Wall,
         access_log: Option<Arc<AccessLog>>,
         registry: Arc<Registry>,
         apps: Seats,
     ) -> io::Result<Plan> {
-        let dns = settings.dns.as_ref().map(|dns| dns_options(dns, published.secrets.as_ref()));
+        let dns = settings.dns.as_ref().map(|dns| dns_options(dns, published.secrets.as_ref(), wall.cookies()));
         let cache = published.cache.clone();
         Ok(Plan {
             division,
             dns: dns.transpose()?,
             published,
-            web: settings.web.as_ref().map(|web| web_options(web, wall, cache)).transpose()?,
+            web: settings.web.as_ref().map(|web| web_options(web, wall.dates(), cache)).transpose()?,
             kv: settings.kv.as_ref().filter(|kv| kv.place == Placement::Inline).map(kv_options),
             echo: settings.echo.as_ref().filter(|echo| echo.place == Placement::Inline).map(echo_options),
             apps,

@@ -6,6 +6,7 @@ use base::publish::{Publisher, Reader};
 use siphasher::sip::SipHasher24;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Octets of a server cookie (RFC 9018 section 4).
 pub(crate) const SERVER_BYTES: usize = 16;
@@ -65,28 +66,51 @@ impl std::fmt::Debug for Secrets {
 pub struct Config {
     /// they may be replaced while the server serves; it takes the new ones at its next cycle
     pub secrets: Arc<Publisher<Secrets>>,
-    /// seconds since 1970 at [`Instant::ZERO`]
-    pub unix_time_at_zero_s: u64,
+    /// the time that cookies tell; it may be set while the server serves
+    pub time: Arc<UnixTime>,
+}
+
+/// The wall clock at the zero of an engine's time, which several threads read. Engines' clocks count on when the machine's is set,
+/// and stand still while it is suspended; servers that share secrets must agree on the time all the same.
+#[derive(Debug)]
+pub struct UnixTime(AtomicU64);
+
+impl UnixTime {
+    /// With seconds since 1970 at [`Instant::ZERO`].
+    pub const fn new(at_zero_s: u64) -> UnixTime {
+        UnixTime(AtomicU64::new(at_zero_s))
+    }
+
+    /// Replaces them.
+    pub fn set(&self, at_zero_s: u64) {
+        self.0.store(at_zero_s, Ordering::Relaxed);
+    }
+
+    /// Seconds since 1970 at [`Instant::ZERO`].
+    #[inline]
+    pub fn at_zero_s(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Config {
-    /// With secrets that stay.
+    /// With secrets that stay, and seconds since 1970 at [`Instant::ZERO`].
     pub fn fixed(secrets: Vec<[u8; 16]>, unix_time_at_zero_s: u64) -> Config {
         let secrets = Arc::new(Publisher::new(Arc::new(Secrets::new(secrets))));
-        Config { secrets, unix_time_at_zero_s }
+        Config { secrets, time: Arc::new(UnixTime::new(unix_time_at_zero_s)) }
     }
 }
 
 /// Makes and checks server cookies.
 pub(crate) struct Baker {
     secrets: Reader<Secrets>,
-    unix_time_at_zero_s: u64,
+    time: Arc<UnixTime>,
 }
 
 impl Baker {
     /// With the secrets of now.
     pub(crate) fn new(config: &Config) -> Baker {
-        Baker { secrets: config.secrets.reader(), unix_time_at_zero_s: config.unix_time_at_zero_s }
+        Baker { secrets: config.secrets.reader(), time: config.time.clone() }
     }
 
     /// Takes newer secrets if there are some; between bursts only.
@@ -118,7 +142,7 @@ impl Baker {
     }
 
     fn seconds(&self, now: Instant) -> u32 {
-        (self.unix_time_at_zero_s + now.as_nanos() / 1_000_000_000) as u32
+        (self.time.at_zero_s() + now.as_nanos() / 1_000_000_000) as u32
     }
 
     fn made_at(&self, hasher: &SipHasher24, at: u32, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> [u8; SERVER_BYTES] {
@@ -209,6 +233,23 @@ mod tests {
             // a server made now, from the settings of the start
             assert!(Baker::new(&config).is_valid(now, &client, &made, peer));
         }
+    }
+
+    /// Another server's clock was right all the time; ours was 600 s behind when we began, or was suspended for so long.
+    #[test]
+    fn cookies_follow_the_clock_when_it_is_set() {
+        let config = Config::fixed(vec![[1; 16]], 1000);
+        let (ours, right) = (Baker::new(&config), Baker::new(&Config::fixed(vec![[1; 16]], 1600)));
+        let (client, peer, now) = ([7; 8], "192.0.2.1".parse().unwrap(), Instant::ZERO);
+        let theirs = right.make(now, &client, peer).unwrap();
+        let early = ours.make(now, &client, peer).unwrap();
+        assert!(!ours.is_valid(now, &client, &theirs, peer));
+        config.time.set(1600);
+        assert!(ours.is_valid(now, &client, &theirs, peer));
+        assert_eq!(ours.make(now, &client, peer), Some(theirs));
+        assert!(ours.is_valid(now, &client, &early, peer), "10 minutes old");
+        config.time.set(1000);
+        assert!(!ours.is_valid(now, &client, &theirs, peer));
     }
 
     #[test]

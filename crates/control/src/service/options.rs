@@ -5,7 +5,7 @@ use crate::launch::tiers::driver_share;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
 use base::publish::Publisher;
-use dns::cookie::{self, Secrets};
+use dns::cookie::{self, Secrets, UnixTime};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,9 +16,12 @@ use web::chunks::Cache;
 const RETAINED_BYTES: usize = 16 << 20;
 
 /// What the DNS service is told.
-pub(super) fn dns_options(dns: &Dns, secrets: Option<&Arc<Publisher<Secrets>>>) -> io::Result<dns::Options> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let cookies = secrets.map(|secrets| cookie::Config { secrets: secrets.clone(), unix_time_at_zero_s: now });
+pub(super) fn dns_options(
+    dns: &Dns,
+    secrets: Option<&Arc<Publisher<Secrets>>>,
+    time: &Arc<UnixTime>,
+) -> io::Result<dns::Options> {
+    let cookies = secrets.map(|secrets| cookie::Config { secrets: secrets.clone(), time: time.clone() });
     let rrl = dns.rrl_rate.map(|rate| dns::rrl::Config {
         responses_per_second: rate,
         referrals_per_second: rate,

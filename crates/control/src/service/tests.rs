@@ -83,7 +83,7 @@ fn maker() -> (Arc<Registry>, Maker) {
     let registry = Arc::new(Registry::default());
     let tables = Arc::new(Publisher::new(Arc::new(Tables::build(Vec::new(), 1).unwrap())));
     let division = Division { web_from: 1, kv_from: 2, echo_from: 2, app_from: 2 };
-    let wall = Arc::new(WallClock::new(0));
+    let wall = Wall::start();
     let config = web::Config { hosts: vec![web::Host::default()], ..web::Config::default() };
     let site = web::SiteBuilder::new(config, 1, 0, None).unwrap();
     let site = Arc::new(Publisher::new(Arc::new(site.finish().unwrap())));

@@ -7,7 +7,7 @@ use lab::{CLIENT_V4, CLIENT_V6, Lab, Options, SERVER_V4, SERVER_V6};
 use siphasher::sip::SipHasher24;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -560,4 +560,81 @@ fn both_tiers_tell_the_same_second() {
         assert!(since(&stats, &before, "steering_answered_total") > u64::from(asked), "{stats:?}");
         assert!(since(&stats, &before, "steering_taken_total") >= u64::from(asked), "{stats:?}");
     }
+}
+
+/// The machine's clock as a program reads it that is started with this: other than the real one by what a file says.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static int (*real)(clockid_t, struct timespec *);
+static const volatile int64_t *ahead_s;
+__attribute__((constructor)) static void begin(void) {
+  real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+  int file = open(getenv("AHEAD_S"), O_RDONLY);
+  ahead_s = mmap(0, sizeof *ahead_s, PROT_READ, MAP_SHARED, file, 0);
+  if (!real || ahead_s == MAP_FAILED)
+    abort();
+  close(file);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  int failed = real(clock, now);
+  if (!failed && clock == CLOCK_REALTIME)
+    now->tv_sec += *ahead_s;
+  return failed;
+}
+"#;
+
+/// When the machine's clock is set, cookies of the driver and of the stack tell its time, and those of another server that had it right
+/// are taken.
+#[test]
+fn cookies_follow_the_machine_s_clock() {
+    const BEHIND_S: i64 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let [source, clock, ahead] = ["clock.c", "clock.so", "ahead"].map(|name| dir.path().join(name));
+    fs::write(&source, CLOCK).unwrap();
+    let mut gcc = std::process::Command::new("gcc");
+    assert!(gcc.args(["-shared", "-fPIC", "-o"]).arg(&clock).arg(&source).arg("-ldl").status().unwrap().success());
+    fs::write(&ahead, (-BEHIND_S).to_ne_bytes()).unwrap();
+    let lab = Lab::with(&REACHED).unwrap();
+    let file = SecretFile::new(&[SECRET]);
+    let (_zone, zone) = zone(ZONE);
+    let mut command = simoom(lab.server());
+    command.env("LD_PRELOAD", &clock).env("AHEAD_S", &ahead);
+    command.arg("dns").args(LISTEN).args(["--tier", "driver", "--cookie-secret", &file.path()]).arg(zone);
+    let server = Server::spawn(command);
+    wait_for_the_wire(&lab);
+    let (socket, from) = open(&lab, ENDS[0]);
+    // by the driver, and, with an option that it leaves, by the stack
+    let both = |cookie: &[u8]| {
+        let before = server.stats();
+        let answers = [&[][..], &[0, 3, 0, 0]]
+            .map(|more| exchange(&socket, &with("www.example.com", 1, 1232, cookie, more)))
+            .map(|answer| opened(&answer).1);
+        let stats = server.stats();
+        assert_eq!(since(&stats, &before, "steering_answered_total"), 1, "{stats:?}");
+        let behind = answers.map(|server| {
+            assert_eq!(server, baked(SECRET, second_of(&server), from));
+            i64::from(now_s()) - i64::from(second_of(&server))
+        });
+        (behind, since(&stats, &before, "dns_cookies_valid_total"))
+    };
+    let near = |behind: i64, expected: i64| (behind - expected).abs() <= 30;
+    let (behind, valid) = both(&shown(&baked(SECRET, now_s(), from)));
+    assert!(behind.iter().all(|behind| near(*behind, BEHIND_S)) && valid == 0, "{behind:?}, {valid} valid");
+    // never shorter, since it is mapped
+    let to = fs::OpenOptions::new().write(true).open(&ahead).unwrap();
+    to.write_all_at(&0i64.to_ne_bytes(), 0).unwrap();
+    let begun = Instant::now();
+    while !both(&CLIENT).0.iter().all(|behind| near(*behind, 0)) {
+        assert!(begun.elapsed() < PATIENCE, "{}", server.process.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(both(&shown(&baked(SECRET, now_s(), from))).1, 2);
+    assert!(server.process.log().contains("the machine's clock was set"), "{}", server.process.log());
 }

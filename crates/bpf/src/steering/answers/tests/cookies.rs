@@ -342,6 +342,32 @@ fn a_good_cookie_exempts_from_the_rate() {
     assert_eq!(left, 150 - others);
 }
 
+/// As when the machine's clock was 600 s behind when the server started, and is set then.
+#[test]
+fn cookies_follow_the_clock_when_it_is_set() {
+    let held = Held::new(name(20), 30);
+    let mut bed = Bed::new(vec![held.clone()]);
+    let plain = Frame { opt: Some(1232), ..Frame::question(&held.name, 1) };
+    let proves = |bed: &mut Bed, cookie: &[u8]| {
+        let before = bed.proven();
+        assert!(bed.compare(&Frame { cookie: Some(cookie.to_vec()), ..plain.clone() }.bytes(), &"a cookie"));
+        bed.proven() > before
+    };
+    let from = plain.from();
+    bed.bake(SECRET, false, 1_600_000_600);
+    let theirs = cookie(&bed, from, 0);
+    bed.bake(SECRET, false, 1_600_000_000);
+    assert!(!proves(&mut bed, &theirs), "of a server whose clock is right");
+    let early = cookie(&bed, from, 0);
+    bed.bake(SECRET, false, 1_600_000_600);
+    assert!(proves(&mut bed, &theirs) && proves(&mut bed, &early));
+    let (action, out) = bed.run(&Frame { cookie: Some(CLIENT.to_vec()), ..plain.clone() }.bytes());
+    let made = u32::from_be_bytes(out[out.len() - 12..out.len() - 8].try_into().unwrap());
+    assert!(action == TX && (1_600_000_600..1_600_000_700).contains(&made), "{made}");
+    bed.bake(SECRET, false, 1_600_000_000);
+    assert!(!proves(&mut bed, &theirs));
+}
+
 /// While secrets are exchanged who asks is answered with a cookie of one of them, whole, or not at all; and when that has been
 /// done, of the new one.
 #[test]

@@ -1,0 +1,87 @@
+//! What the serving threads know of the wall clock. Their own clocks are monotonic, so they count on when the machine's clock is
+//! set and stand still while the machine is suspended; here the machine's clock is looked at now and then.
+
+use base::Clock;
+use dns::cookie::UnixTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use web::WallClock;
+
+/// What the machine's clock may be off before cookies follow it. Their time is in whole seconds, and what is measured now may differ
+/// by one from what was measured before, though nobody set the clock.
+const COOKIES_OFF: Duration = Duration::from_secs(2);
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The wall clocks of the serving threads, whose own clock counts from its start.
+pub(crate) struct Wall {
+    zero: Clock,
+    dates: Arc<WallClock>,
+    cookies: Arc<UnixTime>,
+}
+
+impl Wall {
+    /// By the machine's clock.
+    pub(crate) fn start() -> Wall {
+        let wall =
+            Wall { zero: Clock::start(), dates: Arc::new(WallClock::new(0)), cookies: Arc::new(UnixTime::new(0)) };
+        wall.set();
+        wall
+    }
+
+    /// Of the web's dates.
+    pub(crate) fn dates(&self) -> &Arc<WallClock> {
+        &self.dates
+    }
+
+    /// Of DNS cookies.
+    pub(crate) fn cookies(&self) -> &Arc<UnixTime> {
+        &self.cookies
+    }
+
+    /// By the machine's clock, which may have been set; true when cookies tell another time from now on, so that who makes them in
+    /// front of the serving threads is to do so, too.
+    pub(crate) fn set(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = self.zero.now() - base::Instant::ZERO;
+        self.set_to(now.saturating_sub(since))
+    }
+
+    fn set_to(&self, unix_at_zero: Duration) -> bool {
+        let unix_ns = unix_at_zero.as_nanos() as u64;
+        self.dates.set(unix_ns);
+        let told = Duration::from_secs(self.cookies.at_zero_s());
+        if unix_at_zero.abs_diff(told) < COOKIES_OFF {
+            return false;
+        }
+        self.cookies.set(unix_ns / SECOND_NS);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Instant;
+
+    #[test]
+    fn dates_follow_at_once_and_cookies_when_the_clock_was_set() {
+        let wall = Wall::start();
+        let of_dates = || wall.dates.unix_ns(Instant::ZERO);
+        for (unix_ms, follows, cookies_s) in [
+            (1_700_000_000_900, true, 1_700_000_000),
+            // measured a little later, or slewed
+            (1_700_000_001_100, false, 1_700_000_000),
+            (1_699_999_998_100, false, 1_700_000_000),
+            (1_700_000_001_999, false, 1_700_000_000),
+            // set
+            (1_700_000_002_000, true, 1_700_000_002),
+            (1_700_000_602_500, true, 1_700_000_602),
+            (1_600_000_000_000, true, 1_600_000_000),
+        ] {
+            assert_eq!(wall.set_to(Duration::from_millis(unix_ms)), follows, "{unix_ms}");
+            assert_eq!((of_dates(), wall.cookies.at_zero_s()), (unix_ms * 1_000_000, cookies_s));
+        }
+        assert!(wall.set(), "the machine's");
+        assert!(SystemTime::now() > UNIX_EPOCH + Duration::from_secs(wall.cookies.at_zero_s()));
+    }
+}
