@@ -39,6 +39,20 @@ fn broken_zones_show_every_error() {
     assert_eq!((complaints(&checked), checked.status.code()), (said, Some(2)));
 }
 
+/// Questions are answered by name alone, so one for class IN would get such a zone's records.
+#[test]
+fn zones_of_other_classes_than_the_internet_s() {
+    let place = Place::new();
+    for (class, shown) in [("CH", "CH"), ("HS", "HS"), ("CLASS255", "CLASS255")] {
+        place.write("other.zone", &format!("$ORIGIN other.\n@ 60 {class} SOA ns h 1 1 1 1 1\n@ 60 {class} NS ns\n"));
+        let line = format!(
+            "DIR/other.zone:2:1: the zone other. is of class {shown}, but only class IN is served; make its records of class IN, or leave it out"
+        );
+        refused(&place, &["dns", "DIR/other.zone", "DIR/example.zone", "--control", "DIR/control"], &[&line]);
+        refused(&place, &["check", "DIR/other.zone"], &[&line]);
+    }
+}
+
 #[test]
 fn files_and_names() {
     let place = Place::new();

@@ -3,7 +3,7 @@
 
 use crate::error::{Place, Problems};
 use crate::name::NameRef;
-use crate::rtype::Rtype;
+use crate::rtype::{Class, Rtype};
 use crate::svcb;
 use crate::zone::{Node, Rrset, Zone};
 
@@ -138,9 +138,22 @@ fn may_exist_elsewhere(zone: &Zone, name: NameRef<'_>, owner: NameRef<'_>) -> bo
     false
 }
 
-/// What this server refuses although the protocol does not: a signed zone, until DNSSEC answers exist.
-/// Served without its signatures it would fail at every validating resolver.
+/// What this server refuses although the protocol does not: a zone of another class than the Internet's, since the tables tell zones
+/// apart by name alone; and a signed zone, until DNSSEC answers exist. Served without its signatures it would fail at every validating
+/// resolver.
 fn policy(zone: &Zone, problems: &mut Problems) {
+    let apex = || zone.find(zone.origin()).and_then(|node| node.rrset(Rtype::SOA));
+    let first = || zone.nodes().find_map(|node| node.rrsets().next());
+    if zone.class() != Class::IN
+        && let Some(set) = apex().or_else(first)
+    {
+        let what = format!(
+            "the zone {} is of class {}, but only class IN is served; make its records of class IN, or leave it out",
+            zone.origin(),
+            zone.class()
+        );
+        problems.error(set.place(), what);
+    }
     if let Some(keys) = zone.find(zone.origin()).and_then(|node| node.rrset(Rtype::DNSKEY)) {
         let what = format!(
             "the zone {} has a DNSKEY at its apex, but DNSSEC answers do not exist yet; serve it unsigned (no DNSKEY, no DS at its parent)",

@@ -244,6 +244,13 @@ fn what_the_zone_must_be() {
     refused("x.y.a A 192.0.2.1\na DNAME b\n", 1, 1, "below the DNAME of a.example.");
     refused("b.test. A 192.0.2.1\n", 1, 1, "outside the zone example.");
     refused("a CH A 192.0.2.1\n", 1, 1, "class CH in a zone of class IN");
+    let of_class = |class: &str| format!("$ORIGIN x.\n@ 60 {class} SOA a. b. 1 2 3 4 5\n@ 60 {class} NS a.\n");
+    for class in ["CH", "HS", "CLASS255"] {
+        let errors = load(&MemorySource::new().with("z", of_class(class)), "z", None).unwrap_err();
+        let what = format!("z:2:1: the zone x. is of class {class}, but only class IN is served");
+        assert!(errors.len() == 1 && errors[0].to_string().starts_with(&what), "{errors:?}");
+    }
+    assert!(load(&MemorySource::new().with("z", of_class("CLASS1")), "z", None).is_ok());
     refused("  DNSKEY 257 3 13 AQID\n@ DNSKEY 257 3 13 AQID\n", 2, 1, "DNSSEC answers do not exist yet");
     // allowed beside a CNAME: RFC 4034 section 2.5, RFC 2535 section 2.3.5
     assert_eq!(
