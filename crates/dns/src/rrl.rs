@@ -3,9 +3,11 @@
 //!
 //! An account is a network (/24 or /56), a kind of answer, and what answered: the name for data and NODATA (all names under
 //! one wildcard share the wildcard's), the cut for referrals, the zone for NXDOMAIN, so that a flood of random names meets one
-//! account however many names there are to ask below; errors have one account a network. Each account is one time: when it
-//! would be even again if nothing more came (the generic cell rate algorithm). The table has a fixed size and belongs to one
-//! thread; four accounts share a cache line, and a newcomer takes the place of the one that is even, or was, the longest.
+//! account however many names there are to ask below. What is composed when it is asked for is judged before it is made: as
+//! data of the name, wildcard or redirection (DNAME) that it comes from, whatever it turns out to be. Errors have one account a
+//! network. Each account is one time: when it would be even again if nothing more came (the generic cell rate algorithm). The
+//! table has a fixed size and belongs to one thread; four accounts share a cache line, and a newcomer takes the place of the
+//! one that is even, or was, the longest.
 //!
 //! Every thread judges alone, with the rates divided by the number of threads: the source ports of a flood are spread over
 //! all queues.

@@ -124,10 +124,12 @@ impl<'s> Request<'s> {
             }
             Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED), Some(EDE_NOT_AUTHORITATIVE)),
             Outcome::Compose { zone, source } => {
-                let kind = self.compose(kitchen, zone, buffer);
+                // before it is made, so a flood costs no more than one for prepared answers: all are of one kind, whatever their RCODE
+                let kind = Kind::Data;
                 if !self.passes(limiter, kind, source)? {
                     return self.slip(buffer);
                 }
+                self.compose(kitchen, zone, buffer);
                 self.send(buffer, Block::at(&kitchen.block, 0), 0, None, (zone, kind, source), origin)
             }
         }
@@ -155,7 +157,7 @@ impl<'s> Request<'s> {
     /// Composes an answer that is not prepared, as a block.
     #[cold]
     #[inline(never)]
-    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) -> Kind {
+    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) {
         let Kitchen { composer, block } = kitchen;
         let wire = &buffer[NAME_AT..NAME_AT + usize::from(self.ask.name_bytes)];
         if let Ok(name) = NameRef::from_wire(wire) {
@@ -165,7 +167,6 @@ impl<'s> Request<'s> {
         block.clear();
         block::write(block, composer);
         block.resize(block.len() + UNIT_BYTES, 0);
-        if composer.rcode == rcode::NXDOMAIN { Kind::NxDomain } else { Kind::Data }
     }
 
     /// Asks the rate limiter: true to answer, false to answer truncated.
@@ -284,3 +285,6 @@ pub(super) fn write_question(buffer: &mut [u8], name: &[u8; 256], ask: &Ask) -> 
     question[len + 2..].copy_from_slice(&ask.qclass.to_be_bytes());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
