@@ -84,9 +84,10 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Reads a message. With `decompressed` compression in the question is accepted and its name, in wire form, goes there.
+/// Reads a message. With `decompressed` compression in the question is accepted and its name, in wire form, goes there. Who knows
+/// `cookies` finds malformed ones malformed; for others the option is like any that they do not know.
 #[inline(always)]
-pub(crate) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>) -> Verdict {
+pub(crate) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>, cookies: bool) -> Verdict {
     if message.len() < HEADER_BYTES {
         return Verdict::Drop(DropReason::Short);
     }
@@ -108,14 +109,14 @@ pub(crate) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>) -> Verd
         message[11],
     ]);
     let read = match counts {
-        0x0001_0000_0000_0000 | 0x0001_0000_0000_0001 => question(message, counts & 1 == 1, decompressed),
+        0x0001_0000_0000_0000 | 0x0001_0000_0000_0001 => question(message, counts & 1 == 1, decompressed, cookies),
         _ => None,
     };
     read.map_or(Verdict::Header(crate::reference::rcode::FORMERR), Verdict::Ask)
 }
 
 #[inline(always)]
-fn question(message: &[u8], additional: bool, decompressed: Option<&mut [u8; 256]>) -> Option<Ask> {
+fn question(message: &[u8], additional: bool, decompressed: Option<&mut [u8; 256]>, cookies: bool) -> Option<Ask> {
     let (name_bytes, sent_bytes) = match decompressed {
         None => {
             let bytes = name(message)?;
@@ -136,7 +137,7 @@ fn question(message: &[u8], additional: bool, decompressed: Option<&mut [u8; 256
     ask.plain = ask.qclass == 1 && ask.qtype != IXFR && ask.qtype != AXFR && name_bytes == sent_bytes;
     let end = at + 4;
     if additional {
-        let edns = opt(message, end)?;
+        let edns = opt(message, end, cookies)?;
         ask.plain &= edns.version == 0 && end + OPT_BYTES == message.len();
         ask.edns = Some(edns);
     } else if end != message.len() {
@@ -200,7 +201,7 @@ fn expand(message: &[u8], buffer: &mut [u8; 256]) -> Option<(usize, usize)> {
 
 /// Reads the OPT record that is all that may follow the question (RFC 6891 section 6.1.1: at most one, at the root).
 #[inline(always)]
-fn opt(message: &[u8], at: usize) -> Option<Edns> {
+fn opt(message: &[u8], at: usize, cookies: bool) -> Option<Edns> {
     let fixed = message.get(at..at + OPT_BYTES)?;
     if fixed[0] != 0 || u16_at(fixed, 1) != OPT {
         return None;
@@ -212,12 +213,12 @@ fn opt(message: &[u8], at: usize) -> Option<Edns> {
         return None;
     }
     if len > 0 {
-        options(message, at + OPT_BYTES, &mut edns)?;
+        options(message, at + OPT_BYTES, &mut edns, cookies)?;
     }
     Some(edns)
 }
 
-fn options(message: &[u8], mut at: usize, edns: &mut Edns) -> Option<()> {
+fn options(message: &[u8], mut at: usize, edns: &mut Edns, cookies: bool) -> Option<()> {
     let first = at + 4;
     while at < message.len() {
         let head = message.get(at..at + 4)?;
@@ -230,13 +231,14 @@ fn options(message: &[u8], mut at: usize, edns: &mut Edns) -> Option<()> {
             OPTION_NSID => edns.nsid = true,
             OPTION_KEEPALIVE => edns.keepalive = true,
             OPTION_COOKIE if edns.cookie_bytes == 0 => {
-                // RFC 7873 section 5.2.2: any other length is malformed
-                if len != 8 && !(16..=COOKIE_MAX_BYTES).contains(&len) {
+                if len == 8 || (16..=COOKIE_MAX_BYTES).contains(&len) {
+                    edns.cookie_at = at as u16;
+                    edns.cookie_bytes = len as u8;
+                    edns.cookie_alone = at == first && at + len == message.len() && matches!(len, 8 | 24);
+                } else if cookies {
+                    // RFC 7873 section 5.2.2: any other length is malformed
                     return None;
                 }
-                edns.cookie_at = at as u16;
-                edns.cookie_bytes = len as u8;
-                edns.cookie_alone = at == first && at + len == message.len() && matches!(len, 8 | 24);
             }
             // unknown options are ignored (RFC 6891 section 6.1.2); a second cookie, too (RFC 7873 section 5.2)
             _ => {}

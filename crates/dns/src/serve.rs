@@ -185,9 +185,9 @@ impl Server {
     #[inline]
     fn read(&mut self, burst: &mut [Datagram<'_>]) {
         let Server { pending, names, core, .. } = self;
-        let tables: &Tables = &core.shared.tables;
+        let (tables, cookies): (&Tables, _) = (&core.shared.tables, core.shared.baker.is_some());
         for (n, (slot, datagram)) in pending.iter_mut().zip(burst).enumerate() {
-            if slot.read(tables.seed, names, n, datagram) {
+            if slot.read(tables.seed, names, n, datagram, cookies) {
                 tables.prefetch_bucket(slot.key.hash);
             }
         }
@@ -198,10 +198,10 @@ impl Server {
     fn retained(&mut self, now: Instant, burst: &mut [Datagram<'_>]) {
         let Server { pending, names, retained, watch, core, .. } = self;
         let Some(retained) = retained else { return };
-        let tables: &Tables = &core.shared.tables;
+        let (tables, cookies): (&Tables, _) = (&core.shared.tables, core.shared.baker.is_some());
         let mut absent = 0u64;
         for (n, (slot, datagram)) in pending.iter_mut().zip(&mut *burst).enumerate() {
-            slot.read(tables.seed, names, n, datagram);
+            slot.read(tables.seed, names, n, datagram, cookies);
             let Verdict::Ask(ask) = &slot.verdict else { continue };
             let (plain, hash) = (ask.plain, Retained::hash(&slot.key, ask));
             retained.hashes[n] = hash;
@@ -233,10 +233,10 @@ impl Server {
 impl Pending {
     /// Reads and hashes the question that is the `n`th of a burst; false when there is none to look up.
     #[inline(always)]
-    fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>) -> bool {
+    fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>, cookies: bool) -> bool {
         match names.get_mut(n) {
-            None => self.verdict = question::read(datagram.question(), None),
-            Some(name) => self.verdict = question::read(datagram.question(), Some(name)),
+            None => self.verdict = question::read(datagram.question(), None, cookies),
+            Some(name) => self.verdict = question::read(datagram.question(), Some(name), cookies),
         }
         let Verdict::Ask(ask) = &self.verdict else { return false };
         let len = usize::from(ask.name_bytes);
@@ -368,7 +368,8 @@ impl Core {
     pub(crate) fn one(&mut self, from: From, buffer: &mut [u8], question_bytes: usize) -> Result<usize, DropReason> {
         let mut name = [0; 256];
         let accept = self.shared.options.question_compression == QuestionCompression::Accept;
-        let verdict = question::read(&buffer[..question_bytes], accept.then_some(&mut name));
+        let verdict =
+            question::read(&buffer[..question_bytes], accept.then_some(&mut name), self.shared.baker.is_some());
         let name = accept.then_some(&name);
         let seed = self.shared.tables.seed;
         let key = match (&verdict, name) {

@@ -458,6 +458,33 @@ fn random_name_floods_are_limited_and_a_cookie_exempts() {
     assert!(datagram(&mut server, after, "192.0.2.77", &with_options("random.example", b"")).is_some());
 }
 
+/// What a server without cookies does not know the option for, it passes over (RFC 6891 section 6.1.2).
+#[test]
+fn a_malformed_cookie_is_malformed_only_for_who_makes_cookies() {
+    for cookies in [None, Some(cookie::Config::fixed(vec![[9; 16]], 1_700_000_000))] {
+        let makes = cookies.is_some();
+        let mut server = example(Options { cookies, nsid: b"ns1".to_vec(), ..Options::default() });
+        let mut go = |options: &[u8]| {
+            datagram(&mut server, Instant::ZERO, "192.0.2.1", &with_options("www.example", options)).unwrap()
+        };
+        let plain = go(b"");
+        for bytes in 0..=48u8 {
+            let option = [&[0, 10, 0, bytes][..], &vec![7; bytes.into()]].concat();
+            let answer = go(&option);
+            if bytes == 8 || (16..=40).contains(&bytes) {
+                assert_eq!((answer[3] & 15, answer[7]), (0, 1), "{bytes} octets");
+                assert_eq!(answer.len() > plain.len(), makes, "{bytes} octets");
+            } else if makes {
+                assert_eq!((answer.len(), answer[3] & 15), (12, 1), "{bytes} octets");
+            } else {
+                assert_eq!(answer, plain, "{bytes} octets");
+                let with_nsid = go(&[&option, &[0, 3, 0, 0][..]].concat());
+                assert!(find(&with_nsid, b"\0\x03\0\x03ns1").is_some(), "{with_nsid:?}");
+            }
+        }
+    }
+}
+
 /// However many names there are above the random ones: the account is the zone's.
 #[test]
 fn a_flood_of_random_names_below_many_names_has_one_account() {

@@ -13,7 +13,7 @@ fn with_opt(options: &[u8]) -> Vec<u8> {
 }
 
 fn ask(message: &[u8]) -> Ask {
-    match read(message, None) {
+    match read(message, None, true) {
         Verdict::Ask(ask) => ask,
         other => panic!("{other:?}"),
     }
@@ -38,11 +38,11 @@ fn only_questions_without_anything_special_are_plain() {
 #[test]
 fn responses_and_stumps_get_nothing() {
     for len in 0..12 {
-        assert_eq!(read(&PLAIN[..len], None), Verdict::Drop(DropReason::Short));
+        assert_eq!(read(&PLAIN[..len], None, true), Verdict::Drop(DropReason::Short));
     }
     let mut response = PLAIN.to_vec();
     response[2] |= 0x80;
-    assert_eq!(read(&response, None), Verdict::Drop(DropReason::Response));
+    assert_eq!(read(&response, None, true), Verdict::Drop(DropReason::Response));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn every_other_opcode_is_not_implemented() {
     for opcode in 1..16 {
         let mut message = PLAIN.to_vec();
         message[2] = opcode << 3;
-        assert_eq!(read(&message, None), Verdict::Header(4));
+        assert_eq!(read(&message, None, true), Verdict::Header(4));
     }
 }
 
@@ -58,23 +58,23 @@ fn every_other_opcode_is_not_implemented() {
 fn what_a_question_has_no_use_for_is_malformed() {
     let malformed = Verdict::Header(1);
     for len in 12..PLAIN.len() {
-        assert_eq!(read(&PLAIN[..len], None), malformed, "cut to {len}");
+        assert_eq!(read(&PLAIN[..len], None, true), malformed, "cut to {len}");
     }
     for (at, value) in [(5, 0), (5, 2), (7, 1), (9, 1), (11, 1), (11, 2), (12, 64), (12, 0xc0), (12, 4)] {
         let mut message = PLAIN.to_vec();
         message[at] = value;
-        assert_eq!(read(&message, None), malformed, "octet {at} = {value}");
+        assert_eq!(read(&message, None, true), malformed, "octet {at} = {value}");
     }
     let trailing = [PLAIN, b"\0"].concat();
-    assert_eq!(read(&trailing, None), malformed);
+    assert_eq!(read(&trailing, None, true), malformed);
     let opt = with_opt(b"");
     for (at, value) in [(33, 1), (35, 1), (42, 1), (43, 1)] {
         let mut message = opt.clone();
         message[at] = value;
-        assert_eq!(read(&message, None), malformed, "octet {at} = {value}");
+        assert_eq!(read(&message, None, true), malformed, "octet {at} = {value}");
     }
     for options in [&b"\0"[..], b"\0\x03\0", b"\0\x03\0\x01", b"\0\x0a\0\x07abcdefg", b"\0\x0a\0\x09abcdefghi"] {
-        assert_eq!(read(&with_opt(options), None), malformed, "{options:?}");
+        assert_eq!(read(&with_opt(options), None, true), malformed, "{options:?}");
     }
 }
 
@@ -82,6 +82,11 @@ fn what_a_question_has_no_use_for_is_malformed() {
 fn options_are_read_and_unknown_ones_passed_over() {
     let edns = ask(&with_opt(b"")).edns.unwrap();
     assert_eq!(edns, Edns { size: 1232, dnssec_ok: true, ..Edns::default() });
+    // without cookies theirs is one of the unknown
+    let odd = with_opt(b"\0\x0a\0\x07cookie!");
+    let Verdict::Ask(passed) = read(&odd, None, false) else { panic!("a question") };
+    assert_eq!((passed.edns.unwrap(), passed.plain), (edns, false));
+    assert!(!passed.is_plain_but_for_a_cookie());
     let message = with_opt(b"\xff\xff\0\x02xx\0\x03\0\0\0\x0b\0\0\0\x0a\0\x08cookieme\0\x0a\0\x08ignored.");
     let edns = ask(&message).edns.unwrap();
     assert!(edns.nsid && edns.keepalive);
@@ -105,22 +110,22 @@ fn a_name_may_have_255_octets_and_no_more() {
     let longest = [&name[..], b"\0"].concat();
     assert_eq!(ask(&named(&longest)).name_bytes, 255);
     let longer = [b"\x02aa", &name[2..], b"\0"].concat();
-    assert_eq!(read(&named(&longer), None), Verdict::Header(1));
-    assert_eq!(read(&named(&longer), Some(&mut [0; 256])), Verdict::Header(1));
+    assert_eq!(read(&named(&longer), None, true), Verdict::Header(1));
+    assert_eq!(read(&named(&longer), Some(&mut [0; 256]), true), Verdict::Header(1));
 }
 
 #[test]
 fn a_compressed_question_is_read_when_accepted() {
     // the header's zero octets serve as the root: a pointer to the last count
     let message = named(b"\x03www\xc0\x0b");
-    assert_eq!(read(&message, None), Verdict::Header(1));
+    assert_eq!(read(&message, None, true), Verdict::Header(1));
     let mut buffer = [0; 256];
-    match read(&message, Some(&mut buffer)) {
+    match read(&message, Some(&mut buffer), true) {
         Verdict::Ask(ask) => assert_eq!((ask.name_bytes, ask.sent_bytes, &buffer[..5]), (5, 6, &b"\x03www\0"[..])),
         other => panic!("{other:?}"),
     }
     for bad in [&b"\xc0\x0c"[..], b"\x01a\xc0\x0c", b"\xc0\x20"] {
-        assert_eq!(read(&named(bad), Some(&mut [0; 256])), Verdict::Header(1), "{bad:?}");
+        assert_eq!(read(&named(bad), Some(&mut [0; 256]), true), Verdict::Header(1), "{bad:?}");
     }
 }
 
@@ -128,11 +133,13 @@ fn a_compressed_question_is_read_when_accepted() {
 fn a_pointer_into_the_header_reads_what_stands_there() {
     // octet 0 is the root's empty label
     let message = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 1, 0, 1];
-    let Verdict::Ask(ask) = read(&message, Some(&mut [0; 256])) else { panic!("the root's address is asked for") };
+    let Verdict::Ask(ask) = read(&message, Some(&mut [0; 256]), true) else {
+        panic!("the root's address is asked for")
+    };
     assert_eq!((ask.name_bytes, ask.sent_bytes), (1, 2));
     // octets 0 and 1 of this one, the identifier, are a pointer themselves, before which nothing can stand
     let message = [0xc0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 1, 0, 1];
-    assert_eq!(read(&message, Some(&mut [0; 256])), Verdict::Header(1));
+    assert_eq!(read(&message, Some(&mut [0; 256]), true), Verdict::Header(1));
 }
 
 proptest! {
@@ -145,7 +152,7 @@ proptest! {
         if tidy && message.len() >= 12 {
             message[2..12].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 1]);
         }
-        for verdict in [read(&message, None), read(&message, Some(&mut [0; 256]))] {
+        for verdict in [read(&message, None, true), read(&message, None, false), read(&message, Some(&mut [0; 256]), true)] {
             if let Verdict::Ask(ask) = verdict {
                 prop_assert!(usize::from(ask.name_bytes) <= 255);
                 prop_assert!(12 + usize::from(ask.sent_bytes) + 4 <= message.len());
@@ -165,6 +172,6 @@ proptest! {
             message[11] = 1;
             message.extend_from_slice(b"\0\0\x29\x04\xd0\0\0\0\0\0\0");
         }
-        prop_assert_eq!(read(&message, None), read(&message, Some(&mut [0; 256])));
+        prop_assert_eq!(read(&message, None, true), read(&message, Some(&mut [0; 256]), true));
     }
 }

@@ -369,6 +369,14 @@ fn without_cookies_both_tiers_ignore_them() {
             }
         }
         let stats = server.stats();
+        // no cookies by their lengths, and passed over all the same, by the stack
+        let (socket, _) = open(&lab, ENDS[0]);
+        let plain = exchange(&socket, &with("www.example.com", 1, 1232, &[3; 24], &[]));
+        assert_eq!((plain[3] & 15, plain[7]), (0, 1));
+        for bytes in [0, 7, 9, 15, 41] {
+            let answer = exchange(&socket, &with("www.example.com", 1, 1232, &vec![3; bytes], &[]));
+            assert_eq!(answer, plain, "{bytes} octets, {tier}");
+        }
         let asked = got.len() as u64;
         let by_driver = since(&stats, &before, "steering_answered_total");
         assert!(if driver { by_driver >= fitting } else { by_driver == 0 }, "{by_driver}, {fitting} fit: {stats:?}");
