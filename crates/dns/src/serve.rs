@@ -336,8 +336,8 @@ impl Service for Server {
         stream::dead(self, cookie);
     }
 
-    fn timer<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, _cookie: u64) {
-        stream::timer(self, calls, connection);
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+        stream::timer(self, now, calls, connection, cookie);
     }
 
     fn can_move(&self) -> bool {

@@ -190,7 +190,11 @@ impl Report for Stats {
             ("dns_retained_total", "answers copied whole from those retained", &self.retained),
             ("dns_connections_total", "TCP connections accepted", &self.connections),
             ("dns_connections_refused_total", "TCP connections refused at the limit", &self.connections_refused),
-            ("dns_connections_timed_out_total", "TCP connections closed as idle", &self.connections_timed_out),
+            (
+                "dns_connections_timed_out_total",
+                "TCP connections that were idle, or did not take their answers",
+                &self.connections_timed_out,
+            ),
         ] {
             show(count(name, help, &[], counter));
         }

@@ -1,9 +1,10 @@
 //! DNS over streams (RFC 7766): two octets of length before each message, several questions in flight, in any pieces.
 //!
 //! Bounds: a number of connections, one question's buffer each, one answer in the making for all, and a few buffers for
-//! answers that the engine could take only in part. A connection that has nothing to say for the idle time is closed; one that
-//! sends on without reading its answers is aborted. All memory is allocated with the server. Connections may move between the
-//! servers of threads.
+//! answers that the engine could take only in part. A connection that has nothing to say for the idle time is closed, but not
+//! while it takes an answer: 1 KiB of it, or its rest, in each such time. One that takes less, or sends on without reading its
+//! answers, is aborted, and so sees no end in the middle of a message. All memory is allocated with the server. Connections may
+//! move between the servers of threads.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,6 +20,9 @@ const INPUT_BYTES: usize = LENGTH_BYTES + QUESTION_MAX_BYTES;
 /// The receive window that an engine should give each connection: what its input buffer holds. A wider one lets a peer that
 /// asks faster than its answers go out fill the buffer, which ends the connection; this one makes it wait.
 pub const WINDOW_BYTES: usize = INPUT_BYTES;
+/// What a peer must take within the idle time of an answer that waits for it, or else its rest: so the longest answer takes at most
+/// 64 such times, and whoever takes an octet now and then does not hold it for ever.
+const LEAST_TAKEN_BYTES: usize = 1024;
 const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
 
 /// Limits of DNS over TCP.
@@ -26,7 +30,7 @@ const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
 pub struct Limits {
     /// connections at a time, over all threads
     pub connections: usize,
-    /// how long a connection may go without a whole question
+    /// how long a connection may go without a whole question, and without taking more of an answer that waits for it
     pub idle: Duration,
     /// answers, over all threads, that wait for their peers to read, 64 KiB each
     pub backlogs: usize,
@@ -60,6 +64,8 @@ struct Client {
 struct Backlog {
     bytes: Vec<u8>,
     done: usize,
+    /// how much was done when the idle time began anew
+    done_then: usize,
 }
 
 /// One thread's connections.
@@ -81,7 +87,9 @@ impl Connections {
             free: (0..clients as u32).rev().collect(),
             // zeroed memory costs nothing until a connection uses it
             inputs: vec![0; clients * INPUT_BYTES],
-            backlogs: (0..backlogs).map(|_| Backlog { bytes: Vec::with_capacity(ANSWER_BYTES), done: 0 }).collect(),
+            backlogs: (0..backlogs)
+                .map(|_| Backlog { bytes: Vec::with_capacity(ANSWER_BYTES), done: 0, done_then: 0 })
+                .collect(),
             free_backlogs: (0..backlogs as u16).rev().collect(),
             answer: vec![0; ANSWER_BYTES],
         }
@@ -159,12 +167,8 @@ pub(crate) fn sent<C: Streams>(server: &mut Server, now: Instant, calls: &mut C,
     if client.backlog.is_none() {
         return;
     }
-    if flush(server, calls, connection, cookie).and_then(|()| work(server, now, calls, connection, cookie)).is_err() {
+    if go_on(server, now, calls, connection, cookie).is_err() {
         let _ = calls.abort(connection);
-        return;
-    }
-    if let Some(Client { backlog: None, finished: true, .. }) = server.connections.client(cookie) {
-        let _ = calls.close(connection);
     }
 }
 
@@ -177,9 +181,31 @@ pub(crate) fn dead(server: &mut Server, cookie: u64) {
     server.connections.free.push(place as u32);
 }
 
-pub(crate) fn timer<C: Streams>(server: &mut Server, calls: &mut C, connection: Connection) {
+pub(crate) fn timer<C: Streams>(server: &mut Server, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+    let waits = server.connections.client(cookie).is_some_and(|client| client.backlog.is_some());
+    // an engine may tell of room only when there is much of it
+    if waits && matches!(go_on(server, now, calls, connection, cookie), Ok(true)) {
+        return;
+    }
     server.core.shared.stats.connections_timed_out.add(1);
-    let _ = calls.close(connection);
+    // a close in the middle of an answer would look like its end
+    let _ = if waits { calls.abort(connection) } else { calls.close(connection) };
+}
+
+/// Goes on with the answer that waits and those behind it; true when enough of it was taken for the idle time to begin anew.
+fn go_on<C: Streams>(
+    server: &mut Server,
+    now: Instant,
+    calls: &mut C,
+    connection: Connection,
+    cookie: u64,
+) -> Result<bool, Broken> {
+    let taken = flush(server, now, calls, connection, cookie)?;
+    work(server, now, calls, connection, cookie)?;
+    if let Some(Client { backlog: None, finished: true, .. }) = server.connections.client(cookie) {
+        let _ = calls.close(connection);
+    }
+    Ok(taken)
 }
 
 /// A connection on its way to the server of another thread.
@@ -216,7 +242,7 @@ pub(crate) fn unpack(server: &mut Server, packed: &Packed) -> Option<u64> {
         let backlog = &mut backlogs[usize::from(place)];
         backlog.bytes.clear();
         backlog.bytes.extend_from_slice(rest);
-        backlog.done = 0;
+        (backlog.done, backlog.done_then) = (0, 0);
         Some(place)
     });
     let Packed { peer, finished, ref input, .. } = *packed;
@@ -226,18 +252,30 @@ pub(crate) fn unpack(server: &mut Server, packed: &Packed) -> Option<u64> {
     Some(cookie)
 }
 
-/// Sends more of the answer that waits.
-fn flush<C: Streams>(server: &mut Server, calls: &mut C, connection: Connection, cookie: u64) -> Result<(), Broken> {
+/// Sends more of the answer that waits. True when it is the rest of it, or enough since the idle time began, which begins anew then:
+/// who has answers outstanding is not idle (RFC 7766 sections 3 and 6.2.3).
+fn flush<C: Streams>(
+    server: &mut Server,
+    now: Instant,
+    calls: &mut C,
+    connection: Connection,
+    cookie: u64,
+) -> Result<bool, Broken> {
     let Connections { clients, backlogs, free_backlogs, .. } = &mut server.connections;
-    let Some(Some(client)) = clients.get_mut(cookie as usize) else { return Ok(()) };
-    let Some(place) = client.backlog else { return Ok(()) };
+    let Some(Some(client)) = clients.get_mut(cookie as usize) else { return Ok(false) };
+    let Some(place) = client.backlog else { return Ok(false) };
     let backlog = &mut backlogs[usize::from(place)];
     backlog.done += calls.send(connection, &backlog.bytes[backlog.done..]).map_err(|_| Broken)?;
-    if backlog.done == backlog.bytes.len() {
+    let is_all = backlog.done == backlog.bytes.len();
+    if is_all {
         client.backlog = None;
         free_backlogs.push(place);
+    } else if backlog.done - backlog.done_then < LEAST_TAKEN_BYTES {
+        return Ok(false);
     }
-    Ok(())
+    backlog.done_then = backlog.done;
+    let _ = calls.timer_set(connection, Some(now + server.core.shared.options.tcp.idle));
+    Ok(true)
 }
 
 /// Answers whole questions in the input buffer, as long as answers can be sent.
@@ -312,7 +350,7 @@ fn send<C: Streams>(
     let backlog = &mut backlogs[usize::from(place)];
     backlog.bytes.clear();
     backlog.bytes.extend_from_slice(&answer[taken..bytes]);
-    backlog.done = 0;
+    (backlog.done, backlog.done_then) = (0, 0);
     if let Some(Some(client)) = clients.get_mut(cookie as usize) {
         client.backlog = Some(place);
     }

@@ -78,11 +78,11 @@ fn framed(name: &str) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes()[..], &message].concat()
 }
 
-fn answers(peer: &Peer) -> Vec<String> {
-    let mut rest = &peer.out[..];
+/// The whole answers that came.
+fn answers(mut rest: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some((length, after)) = rest.split_first_chunk::<2>() {
-        let (message, after) = after.split_at(usize::from(u16::from_be_bytes(*length)));
+        let Some((message, after)) = after.split_at_checked(usize::from(u16::from_be_bytes(*length))) else { break };
         let answer = read(message);
         lines.push(if answer.sections[0].len() > 9 {
             format!("{} records", answer.sections[0].len())
@@ -105,7 +105,7 @@ fn questions_come_in_any_pieces_and_are_answered_in_order() {
         for bytes in stream.chunks(piece) {
             server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, bytes);
         }
-        assert_eq!(answers(&peer), expected, "pieces of {piece}");
+        assert_eq!(answers(&peer.out), expected, "pieces of {piece}");
         assert_eq!(peer.given_back, stream.len());
         assert!(!peer.aborted && !peer.closed);
         server.eof(Instant::ZERO, &mut peer, HANDLE, cookie);
@@ -127,8 +127,72 @@ fn an_answer_that_does_not_fit_waits_and_holds_the_next_ones_back() {
         peer.room = 77;
         server.sent(Instant::ZERO, &mut peer, HANDLE, cookie, 77, 77);
     }
-    assert_eq!(answers(&peer), ["500 records", "NOERROR aa | ns.example./A | |"]);
+    assert_eq!(answers(&peer.out), ["500 records", "NOERROR aa | ns.example./A | |"]);
     assert!(peer.closed && !peer.aborted);
+}
+
+/// Idle is who has no answers outstanding (RFC 7766 sections 3 and 6.2.3): while a client takes them its connection stays.
+#[test]
+fn a_client_that_takes_its_answers_slowly_gets_all_of_them() {
+    let mut server = server(Limits::default());
+    let idle = Limits::default().idle;
+    let mut peer = Peer { room: 100, ..Peer::default() };
+    let cookie = knock(&mut server, &mut peer);
+    let stream = [framed("big.example"), framed("big.example"), framed("big.example")].concat();
+    let mut now = Instant::ZERO;
+    server.recv(now, &mut peer, HANDLE, cookie, &stream);
+    let mut seconds = 0;
+    while answers(&peer.out).len() < 3 {
+        let due = peer.timer.unwrap();
+        now += Duration::from_secs(9);
+        assert!(now < due, "after {} octets", peer.out.len());
+        peer.room = LEAST_TAKEN_BYTES;
+        server.sent(now, &mut peer, HANDLE, cookie, LEAST_TAKEN_BYTES, LEAST_TAKEN_BYTES);
+        seconds += 9;
+    }
+    assert!(seconds > 3 * idle.as_secs() && !peer.closed && !peer.aborted);
+    assert_eq!(answers(&peer.out), ["500 records"; 3]);
+    let due = peer.timer.unwrap();
+    server.timer(due, &mut peer, HANDLE, cookie);
+    assert!(peer.closed && !peer.aborted, "idle now");
+}
+
+/// Who takes nothing, or an octet now and then, is not waited for, and does not take the half of a message for the whole.
+#[test]
+fn a_client_that_does_not_take_its_answer_is_aborted() {
+    for octets in [0, 1, 100] {
+        let mut server = server(Limits::default());
+        let mut peer = Peer { room: 100, ..Peer::default() };
+        let cookie = knock(&mut server, &mut peer);
+        server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, &framed("big.example"));
+        let due = peer.timer.unwrap();
+        for second in 1..10 {
+            peer.room = octets;
+            server.sent(Instant::ZERO + Duration::from_secs(second), &mut peer, HANDLE, cookie, octets, octets);
+        }
+        assert_eq!(peer.timer, Some(due), "{octets} octets a second");
+        server.timer(due, &mut peer, HANDLE, cookie);
+        assert!(peer.aborted && !peer.closed, "{octets} octets a second");
+        assert_eq!(server.core.shared.stats.connections_timed_out.get(), 1);
+    }
+}
+
+/// An engine may tell of room late, or in large pieces: what it takes when the time is over counts.
+#[test]
+fn room_that_was_not_told_of_counts_when_the_time_is_over() {
+    let mut server = server(Limits::default());
+    let mut peer = Peer { room: 100, ..Peer::default() };
+    let cookie = knock(&mut server, &mut peer);
+    server.recv(Instant::ZERO, &mut peer, HANDLE, cookie, &[framed("big.example"), framed("ns.example")].concat());
+    let due = peer.timer.unwrap();
+    peer.room = LEAST_TAKEN_BYTES;
+    server.timer(due, &mut peer, HANDLE, cookie);
+    assert!(!peer.aborted && !peer.closed && peer.timer == Some(due + Limits::default().idle));
+    // the rest, and the answer behind it
+    peer.room = usize::MAX;
+    server.timer(due + Limits::default().idle, &mut peer, HANDLE, cookie);
+    assert!(!peer.aborted && !peer.closed);
+    assert_eq!(answers(&peer.out), ["500 records", "NOERROR aa | ns.example./A | |"]);
 }
 
 /// A connection between two servers, which goes to the other one before every event.
@@ -173,7 +237,7 @@ fn questions_and_answers_go_along_to_another_thread() {
             }
         }
         let expected = ["500 records", "NXDOMAIN aa | | example./SOA |", "NOERROR aa | ns.example./A | |"];
-        assert_eq!(answers(&pair.peer), expected, "pieces of {piece}");
+        assert_eq!(answers(&pair.peer.out), expected, "pieces of {piece}");
         assert!(pair.peer.closed && !pair.peer.aborted);
         assert_eq!(pair.peer.given_back, stream.len());
         pair.servers[0].dead(Instant::ZERO, HANDLE, pair.cookie, DeadReason::Closed);
