@@ -9,6 +9,9 @@
 //! table has a fixed size and belongs to one thread; four accounts share a cache line, and a newcomer takes the place of the
 //! one that is even, or was, the longest.
 //!
+//! What answered is known by its place in the tables, so accounts begin anew with new ones: at a reload a flood
+//! gets one more second's worth.
+//!
 //! Every thread judges alone, with the rates divided by the number of threads: the source ports of a flood are spread over
 //! all queues.
 
@@ -111,6 +114,13 @@ impl Limiter {
             allow: config.allow.clone(),
             seed,
         }
+    }
+
+    /// For new tables, in which names and zones have other numbers: everybody's accounts begin anew, so that no name has the debts of
+    /// another. What is in the table is nobody's from now on, and gives way to newcomers.
+    pub(crate) fn renew(&mut self) {
+        // odd, so that no seed comes again
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     }
 
     fn hash(&self, peer: IpAddr, kind: Kind, source: u32) -> u64 {

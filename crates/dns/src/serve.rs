@@ -266,6 +266,9 @@ impl Service for Server {
         }
         if self.core.shared.tables.refresh() {
             self.core.shared.follow();
+            if let Some(limiter) = &mut self.core.limiter {
+                limiter.renew();
+            }
             if let Some(retained) = &mut self.retained {
                 retained.clear();
             }

@@ -485,6 +485,26 @@ fn a_malformed_cookie_is_malformed_only_for_who_makes_cookies() {
     }
 }
 
+/// What stands where in the tables means nothing in others.
+#[test]
+fn no_name_of_new_tables_has_the_debts_of_another() {
+    let tables = |host: &str| {
+        let text = format!("$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\nns A 192.0.2.1\n{host} A 192.0.2.2\n");
+        Arc::new(Tables::build(vec![zone("example.", &text)], 7).unwrap())
+    };
+    let publisher = Publisher::new(tables("one"));
+    let limits = rrl::Config { responses_per_second: 5, slip: 0, ..rrl::Config::default() };
+    let mut server = Server::new(publisher.reader(), Options { rrl: Some(limits), ..Options::default() });
+    let answered = |server: &mut Server, name: &str| {
+        let go = |_: &i32| datagram(server, Instant::ZERO, "192.0.2.77", &with_options(name, b"")).is_some();
+        (0..100).filter(go).count()
+    };
+    assert_eq!(answered(&mut server, "one.example"), 5);
+    publisher.publish(tables("two"));
+    server.cycle(Instant::ZERO);
+    assert_eq!(answered(&mut server, "two.example"), 5);
+}
+
 /// However many names there are above the random ones: the account is the zone's.
 #[test]
 fn a_flood_of_random_names_below_many_names_has_one_account() {
