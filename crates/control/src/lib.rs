@@ -15,6 +15,7 @@ mod driver;
 mod error;
 mod http;
 mod launch;
+mod links;
 mod logs;
 mod metrics;
 mod nic_table;

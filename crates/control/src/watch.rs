@@ -10,6 +10,7 @@
 
 use crate::config::Web;
 use crate::error::Error;
+use crate::links::{self, Link};
 use crate::serve::Event;
 use ::notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use std::collections::BTreeMap;
@@ -26,8 +27,6 @@ const RESTLESS: Duration = Duration::from_secs(10);
 const SHARE: u32 = 5;
 /// So often it is looked whether roots are what they were, if nothing tells.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// Links on the way to a root, as the kernel has it.
-const LINKS: usize = 40;
 
 /// The directories that are watched.
 pub(crate) struct Watch {
@@ -76,15 +75,10 @@ fn points(root: &Path) -> Vec<PathBuf> {
     let (mut points, mut path) = (vec![root.to_owned()], root.to_owned());
     // without the directory that it stands in there is nothing to replace it by
     points.extend(root.parent().filter(|parent| parent.parent().is_some()).map(Path::to_owned));
-    for _ in 0..LINKS {
-        let mut above: Vec<&Path> = path.ancestors().collect();
-        above.reverse();
-        let Some(link) = above.into_iter().find(|at| at.is_symlink()) else { break };
-        let Ok(target) = std::fs::read_link(link) else { break };
-        let target = link.parent().unwrap_or(Path::new("/")).join(target);
-        let rest = path.strip_prefix(link).map(Path::to_owned).unwrap_or_default();
-        points.push(link.to_owned());
-        path = if rest.as_os_str().is_empty() { target } else { target.join(rest) };
+    for _ in 0..links::MOST {
+        let Ok(Some(Link { at, leads })) = links::first(&path) else { break };
+        points.push(at);
+        path = leads;
     }
     points
 }

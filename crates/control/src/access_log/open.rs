@@ -4,6 +4,7 @@
 //! link where the file was, and root must not append what clients send to where it leads. Links on the way are followed where they are
 //! root's, one by one, and what that comes to is opened without any.
 
+use crate::links::{self, Link};
 use crate::privileges::Identity;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use std::fs::{File, OpenOptions};
@@ -11,8 +12,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Links on the way to a file, as the kernel has it.
-const LINKS: usize = 40;
 /// Addresses of visitors are nobody else's business.
 const MODE: u32 = 0o640;
 
@@ -56,18 +55,13 @@ pub(super) fn open_as_we_are(path: &Path) -> io::Result<(File, bool)> {
 /// Where a path leads by links of root's; those of others are refused.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
-    for _ in 0..LINKS {
-        let mut above: Vec<&Path> = path.ancestors().collect();
-        above.reverse();
-        let Some(link) = above.into_iter().find(|at| at.is_symlink()) else { return Ok(path) };
-        if std::fs::symlink_metadata(link)?.uid() != 0 {
-            let why = format!("{} is a link that is not root's; give where it leads to", link.display());
+    for _ in 0..links::MOST {
+        let Some(Link { at, leads }) = links::first(&path)? else { return Ok(path) };
+        if std::fs::symlink_metadata(&at)?.uid() != 0 {
+            let why = format!("{} is a link that is not root's; give where it leads to", at.display());
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
-        let target = link.parent().unwrap_or(Path::new("/")).join(std::fs::read_link(link)?);
-        // the rest is below the link
-        let rest = path.strip_prefix(link).map_err(io::Error::other)?;
-        path = if rest.as_os_str().is_empty() { target } else { target.join(rest) };
+        path = leads;
     }
     Err(rustix::io::Errno::LOOP.into())
 }

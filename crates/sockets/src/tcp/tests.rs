@@ -1,3 +1,4 @@
+use super::timers::{SPARE_TIMERS, TIMERS_A_PLACE};
 use super::*;
 use std::net::TcpListener;
 
