@@ -70,7 +70,7 @@ fn identity(path: &Path) -> Option<Identity> {
     std::fs::metadata(path).ok().map(|is| (is.dev(), is.ino()))
 }
 
-/// The links on the way to a root, itself first: what stands in their place decides what the root is.
+/// A root, the directory that it stands in, and the links on the way to it: what stands in their places decides what the root is.
 fn points(root: &Path) -> Vec<PathBuf> {
     let (mut points, mut path) = (vec![root.to_owned()], root.to_owned());
     // without the directory that it stands in there is nothing to replace it by

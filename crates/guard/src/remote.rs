@@ -297,8 +297,8 @@ impl Remote {
         }
     }
 
-    /// Gives the processor to an application that shares it, until that one has taken its events; for a bounded time, and a bounded part
-    /// of all time. Whether it was given.
+    /// Gives the processor to an application that shares it, until that one has taken its events; for a bounded time, and seldom where that
+    /// did not do. Whether it was given.
     fn hand_over(&mut self) -> bool {
         if self.channel.place != Place::Same || !self.events.owes() || self.unresponsive {
             return false;
