@@ -60,7 +60,7 @@ impl Record {
 
     /// Whether the record may be cut `at` bytes behind its start: into pieces of a segment and more, or where a segment ends
     /// as counted from either end, since an acknowledgement may have moved the start into one. So no number of cuts makes more
-    /// pieces than the record has segments, and two.
+    /// than two pieces for each segment's worth of bytes: at worst, a piece of a segment and one of some bytes more.
     fn may_cut(&self, at: u64) -> bool {
         let (segment, rest) = (u64::from(self.segment_bytes), u64::from(self.bytes) - at);
         match (at >= segment, rest >= segment) {
@@ -85,6 +85,15 @@ impl Record {
             return at;
         }
         at - at % u64::from(self.segment_bytes)
+    }
+
+    /// What a block of the stream holds of it in whole segments: from where in the record on, and how many bytes. The second end is
+    /// judged by what the first cut leaves, so that none is cut for nothing.
+    fn whole_of(&self, start: u64, end: u64) -> (u64, u64) {
+        let from = self.whole_from(start.saturating_sub(self.start));
+        let rest = Record { start: self.start + from, bytes: self.bytes - from as u32, ..*self };
+        let bytes = rest.whole_to(end.saturating_sub(rest.start).min(u64::from(rest.bytes)));
+        (from, bytes)
     }
 
     /// Whether `next`, which follows it, can be part of it.
@@ -268,17 +277,17 @@ impl Records {
                 break;
             }
             if record.end() > start && record.fate != Fate::Sacked {
-                // of the record the block holds this much, in whole segments
-                let from = record.whole_from(start.saturating_sub(record.start));
-                let to = record.whole_to((end - record.start).min(u64::from(record.bytes)));
-                if from >= to {
+                let (from, bytes) = record.whole_of(start, end);
+                if bytes == 0 {
                     // less than a segment of it
                 } else if from > 0 {
                     // its front stays as it was; go on with its rest
                     if !self.may_note(board) || !self.split(board, at, from as u32) {
                         complete = false;
                     }
-                } else if to < u64::from(record.bytes) && !(self.may_note(board) && self.split(board, at, to as u32)) {
+                } else if bytes < u64::from(record.bytes)
+                    && !(self.may_note(board) && self.split(board, at, bytes as u32))
+                {
                     complete = false;
                 } else {
                     let piece = self.pool[at as usize];
@@ -287,14 +296,12 @@ impl Records {
                     if self.join(board, before) {
                         at = before;
                     }
+                    // the one behind may be held as well
+                    self.join(board, at);
                 }
             }
             before = at;
             at = self.pool[at as usize].next;
-        }
-        if at != NONE {
-            // the record behind the block may be of the peer's too
-            self.join(board, before);
         }
         complete
     }
