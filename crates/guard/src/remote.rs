@@ -34,6 +34,9 @@ use table::{Knock, Phase, Table};
 
 /// How long a thread looks for calls before it sleeps, after an event was told.
 const LOOK_FOR: Duration = Duration::from_micros(20);
+/// How often a busy thread looks at what an application on another processor has taken: the line is that one's, and one that writes there
+/// without end makes each look cost some 100 ns. Who needs the room, or is about to sleep, looks at once.
+const LOOK_EVERY: Duration = Duration::from_micros(10);
 /// Two looks at an application that are longer apart count as so long: a thread that did not run cannot say what the application did.
 const LOOKS_APART_MOST: Duration = Duration::from_millis(100);
 /// How long it waits for the application on the same processor, each time of a few in a cycle.
@@ -41,6 +44,9 @@ const HANDOVER_MOST: Duration = Duration::from_millis(1);
 /// Behind a hand-over in which the application did not take all of its events none follows for so many times as long: it has what the
 /// scheduler gives it, like any other process, and the thread's other services have the thread.
 const HANDOVER_REST: u32 = 8;
+
+/// A service's sleeps are counted from its claim's number times two to this on.
+const SLEEPS_BITS: u32 = 16;
 
 /// What an operator can set.
 #[derive(Clone, Debug)]
@@ -94,6 +100,8 @@ pub struct Remote {
     /// when the application last took something, or was told something and had nothing
     since: Instant,
     looked: Instant,
+    /// what it has taken is looked at again
+    looks_at: Instant,
     unresponsive: bool,
     /// its connections were ended for that
     given_up: bool,
@@ -101,6 +109,8 @@ pub struct Remote {
     now: Instant,
     sleep: u32,
     asleep: bool,
+    /// it was given the processor in this cycle
+    handed_over: bool,
     /// it is not given the processor before
     waits_until: Instant,
 }
@@ -126,12 +136,15 @@ impl Remote {
             scratch: vec![0; SEND_BYTES + ADDRESSES_BYTES].into(),
             since: Instant::ZERO,
             looked: Instant::ZERO,
+            looks_at: Instant::ZERO,
             unresponsive: false,
             given_up: false,
             told: Instant::ZERO,
             now: Instant::ZERO,
-            sleep: 0,
+            // not those of the service before it, which the bell was answered for
+            sleep: claim << SLEEPS_BITS,
             asleep: false,
+            handed_over: false,
             waits_until: Instant::ZERO,
             channel,
             options,
@@ -273,13 +286,26 @@ impl Remote {
             && self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire) != self.call_tail
     }
 
-    /// Judges whether the application takes its events.
-    fn watch<C: Streams>(&mut self, calls: &mut C) {
+    /// Whether it is time to look at what the application has taken. One that shares the processor has taken it by now or not.
+    #[inline]
+    fn is_to_look(&self) -> bool {
+        self.events.owes() && (self.channel.place == Place::Same || self.now >= self.looks_at)
+    }
+
+    /// Looks at what the application has taken; whether there is something that it has not.
+    fn look(&mut self) -> bool {
         if self.events.owes() {
             self.events.look(&self.channel, &self.stats);
         }
         let owes = self.events.owes();
         self.channel.owes.store(owes, Ordering::Relaxed);
+        owes
+    }
+
+    /// Judges whether the application takes its events.
+    fn watch<C: Streams>(&mut self, calls: &mut C) {
+        let owes = self.look();
+        self.looks_at = self.now + LOOK_EVERY;
         let apart = self.now - std::mem::replace(&mut self.looked, self.now);
         self.since = (self.since + apart.saturating_sub(LOOKS_APART_MOST)).min(self.now);
         if self.events.has_moved() || !owes {
@@ -304,7 +330,8 @@ impl Remote {
             return false;
         }
         self.events.ring(&self.channel, &self.stats);
-        if self.now < self.waits_until {
+        // once a cycle: an engine may flush several times in one
+        if self.now < self.waits_until || std::mem::replace(&mut self.handed_over, true) {
             return false;
         }
         let begun = std::time::Instant::now();
@@ -349,6 +376,7 @@ impl Service for Remote {
 
     fn cycle(&mut self, now: Instant) {
         self.set_now(now);
+        self.handed_over = false;
         if std::mem::take(&mut self.asleep) {
             self.channel.receive.word(header::DP_ASLEEP_AT).store(0, Ordering::Relaxed);
         }
@@ -360,13 +388,17 @@ impl Service for Remote {
             || self.channel.state() == State::Lost
             || !self.waiting.is_empty()
             || self.outward.waits()
-            || self.events.owes()
+            || self.is_to_look()
     }
 
     fn may_rest(&mut self, now: Instant) -> bool {
         self.publish();
-        let owes = self.events.owes();
+        let owes = self.look();
         if self.has_calls() || self.channel.state() == State::Lost {
+            return false;
+        }
+        // there is room for what found none: nobody would ring for that
+        if !owes && (!self.waiting.is_empty() || self.outward.waits()) {
             return false;
         }
         // one that shares the processor and is not given it has it while this thread sleeps
@@ -399,13 +431,17 @@ impl Service for Remote {
             self.tell_outward(calls);
         }
         self.publish();
-        // looked at below
-        self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
+        let looks = self.is_to_look();
+        if looks {
+            self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
+        }
         if self.claim_holds() {
             self.take_calls(calls);
         }
         self.push_deferred(calls);
-        self.watch(calls);
+        if looks || !self.events.owes() {
+            self.watch(calls);
+        }
         self.show();
     }
 

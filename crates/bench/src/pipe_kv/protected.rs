@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use app::Service;
 use guard::hostile::Hostile;
 use guard::stats::Stats;
-use guard::{Channel, GRANT_VARIABLE, Grant, Granted, Place, Remote, client};
+use guard::{Channel, GRANT_VARIABLE, Grant, Granted, Place, Remote, client, jail};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::fd::AsFd;
@@ -292,8 +292,12 @@ fn asked(plan: &Plan, place: &str) -> Option<&'static str> {
 pub(crate) fn app(options: &AppOptions) -> Result<()> {
     let threads = client::attach()?.context("started by `simoom-bench protection`")?;
     let attached = threads.into_iter().next().context("no thread was granted")?;
-    if let Some(cpu) = options.hostile {
-        crate::procs::pin(cpu)?;
+    options.hostile.map(crate::procs::pin).transpose()?;
+    // as `simoom run` starts a program, and as the program goes on when it has what it needs
+    let shut_in = || jail::inner().context("the filter of system calls");
+    jail::outer(options.hostile.is_none()).context("the filter of system calls")?;
+    if options.hostile.is_some() {
+        shut_in()?;
         // until it is killed, or the other end is gone
         Hostile::new(attached, std::process::id().into())?.run(&AtomicBool::new(true));
         return Ok(());
@@ -301,11 +305,13 @@ pub(crate) fn app(options: &AppOptions) -> Result<()> {
     let plan =
         Plan { items: options.items, bytes: options.bytes as usize, connections: 1024, batch: 64, echo: options.echo };
     if options.echo {
+        shut_in()?;
         client::run(&attached, Echo::default())?;
         return Ok(());
     }
     let shared = Arc::new(items(&plan)?);
     let stats = shared.stats();
+    shut_in()?;
     client::run(&attached, kv::Server::new(shared, plan.options(), stats))?;
     Ok(())
 }

@@ -152,8 +152,8 @@ impl Events {
 }
 
 /// Whether others have brought it about. What the application itself brings about, as often as it likes, earns it nothing: alarms and
-/// timers, and what becomes of connections that it asks for.
+/// timers, what becomes of connections that it asks for or aborts, and that something it sent has gone, which a socket's engine says at once.
 #[inline]
 fn earns(kind: EventKind) -> bool {
-    !matches!(kind, EventKind::Timer | EventKind::Connected | EventKind::Alarm)
+    matches!(kind, EventKind::Knock | EventKind::Recv | EventKind::Eof | EventKind::Datagram)
 }

@@ -48,6 +48,12 @@ impl World {
         self.engine.cycle(&mut self.pair.remote);
     }
 
+    /// A cycle in which an engine that is busy looks at what was taken.
+    fn cycle_later(&mut self) {
+        self.engine.now += LOOK_EVERY.as_nanos() as u64;
+        self.cycle();
+    }
+
     /// So many milliseconds, in steps in which an engine looks.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(10) {
@@ -241,7 +247,7 @@ fn who_takes_no_events_has_its_connections_wait_and_then_ended() {
     assert!(world.engine.peers[0].open && world.engine.peers[1].open);
     // it comes back in time
     world.batch();
-    world.cycle();
+    world.cycle_later();
     assert_eq!(world.engine.peers.iter().filter(|peer| peer.open).count(), 2);
     world.engine.recv(&mut world.pair.remote, 0, b"hello");
     world.cycle();
@@ -260,6 +266,36 @@ fn who_takes_no_events_has_its_connections_wait_and_then_ended() {
     assert_eq!((world.service.deaths, world.pair.stats.connections()), (2, 0));
     world.engine.knock(&mut world.pair.remote, 1);
     assert!(world.engine.peers[1].open);
+}
+
+#[test]
+fn a_busy_thread_looks_at_what_was_taken_now_and_then_and_at_once_before_it_sleeps() {
+    let mut world = World::new(10);
+    world.service.refuses = 0;
+    world.engine.knock(&mut world.pair.remote, 0);
+    world.cycle_later();
+    let owes = |world: &World| world.pair.remote.events.owes();
+    world.batch();
+    world.cycle();
+    assert!(owes(&world) && !world.pair.remote.is_to_look());
+    world.cycle_later();
+    assert!(!owes(&world));
+    world.engine.recv(&mut world.pair.remote, 0, b"hello");
+    world.cycle_later();
+    world.batch();
+    world.cycle();
+    assert!(owes(&world));
+    // its answer is taken first
+    world.cycle();
+    let now = world.engine.now();
+    assert!(world.pair.remote.may_rest(now) && !owes(&world));
+    // more than there is room for: whoever needs it looks
+    for n in 0..3 * u64::from(layout::EVENT_SLOTS) {
+        world.engine.ask(&mut world.pair.remote, b"?");
+        world.cycle();
+        world.batch();
+        assert_eq!(world.pair.stats.drops(DropReason::NoRoom), 0, "{n}");
+    }
 }
 
 #[test]
@@ -348,7 +384,7 @@ fn every_wrong_call_has_its_reason_and_changes_nothing() {
     // rings
     for (at, reason) in [(control::CALL_HEAD_AT, Reject::CallHead), (control::EVENT_TAIL_AT, Reject::EventTail)] {
         world.pair.channel.transmit.word(at).fetch_add(5000, Ordering::Relaxed);
-        world.cycle();
+        world.cycle_later();
         assert!(world.pair.stats.rejects(reason) > 0);
     }
     let of_others = [Reject::Permit, Reject::Asking, Reject::Listener, Reject::Alarms];
