@@ -36,7 +36,7 @@ use table::{Knock, Phase, Table};
 const LOOK_FOR: Duration = Duration::from_micros(20);
 /// How often a busy thread looks at what an application on another processor has taken: the line is that one's, and one that writes there
 /// without end makes each look cost some 100 ns. Who needs the room, or is about to sleep, looks at once.
-const LOOK_EVERY: Duration = Duration::from_micros(10);
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// Two looks at an application that are longer apart count as so long: a thread that did not run cannot say what the application did.
 const LOOKS_APART_MOST: Duration = Duration::from_millis(100);
 /// How long it waits for the application on the same processor, each time of a few in a cycle.
@@ -439,7 +439,8 @@ impl Service for Remote {
             self.take_calls(calls);
         }
         self.push_deferred(calls);
-        if looks || !self.events.owes() {
+        // one that was unresponsive may have been seen to take something by whoever needed the room
+        if looks || self.unresponsive && !self.events.owes() {
             self.watch(calls);
         }
         self.show();

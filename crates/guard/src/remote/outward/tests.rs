@@ -594,6 +594,8 @@ fn judged_of(world: &mut World, calls: &[Call], payload: &[u8]) -> u64 {
         let told = world.pair.channel.receive.word(layout::header::EVENT_HEAD_AT).load(Ordering::Relaxed);
         transmit.word(control::EVENT_TAIL_AT).store(told, Ordering::Release);
         world.cycle();
+        // like a socket, which takes what it is given in the same turn
+        (0..world.engine.peers.len()).for_each(|n| world.engine.read(&mut world.pair.remote, n, usize::MAX));
     }
     world.pair.stats.calls.get() - before
 }
@@ -615,6 +617,18 @@ fn what_an_application_brings_about_itself_earns_it_no_calls() {
     let connects: Vec<Call> = (0..256).map(connect).collect();
     let judged = judged_of(&mut world, &connects, &ends);
     assert!((600..750).contains(&judged) && world.pair.stats.events.get() >= judged - 64, "{judged} connects");
+
+    let mut world = World::new(8);
+    world.engine = Engine::new(8);
+    (0..8).for_each(|n| world.engine.knock(&mut world.pair.remote, n));
+    let handles: Vec<Handle> = (0..8).map(|n| world.pair.remote.table.handle(n)).collect();
+    for handle in &handles {
+        world.write(Call::plain(CallKind::Accept, 9, *handle), &[]);
+    }
+    let send = |handle: &Handle| Call { length: 1, ..Call::plain(CallKind::Send, 9, *handle) };
+    let sends: Vec<Call> = handles.iter().map(send).collect();
+    let (told, judged) = (world.pair.stats.events.get(), judged_of(&mut world, &sends, b"x"));
+    assert!((10_000..11_200).contains(&judged) && world.pair.stats.events.get() > told + 1_000, "{judged} sends");
 
     // what others bring about does: a datagram each, and its answer with something besides
     let mut world = World::new(10);
