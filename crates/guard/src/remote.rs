@@ -266,6 +266,9 @@ impl Remote {
     /// Lets the application see what was told; its time to take it begins when it had nothing.
     #[inline]
     fn publish(&mut self) {
+        if !self.events.has_untold() {
+            return;
+        }
         if !self.events.owes() {
             self.since = self.now;
         }
@@ -326,7 +329,7 @@ impl Remote {
     /// Gives the processor to an application that shares it, until that one has taken its events; for a bounded time, and seldom where that
     /// did not do. Whether it was given.
     fn hand_over(&mut self) -> bool {
-        if self.channel.place != Place::Same || !self.events.owes() || self.unresponsive {
+        if !self.events.owes() || self.unresponsive {
             return false;
         }
         self.events.ring(&self.channel, &self.stats);
@@ -435,10 +438,12 @@ impl Service for Remote {
         if looks {
             self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
         }
-        if self.claim_holds() {
+        if self.allowance.calls() > 0 && self.claim_holds() {
             self.take_calls(calls);
         }
-        self.push_deferred(calls);
+        if !self.deferred.is_empty() {
+            self.push_deferred(calls);
+        }
         // one that was unresponsive may have been seen to take something by whoever needed the room
         if looks || self.unresponsive && !self.events.owes() {
             self.watch(calls);
@@ -448,7 +453,7 @@ impl Service for Remote {
 
     fn flush<C: Streams>(&mut self, _now: Instant, calls: &mut C) {
         self.publish();
-        if self.hand_over() && self.claim_holds() {
+        if self.channel.place == Place::Same && self.hand_over() && self.claim_holds() {
             self.take_calls(calls);
         }
     }

@@ -193,6 +193,16 @@ impl Stats {
         self.held_bytes.get() + self.pending_bytes.get()
     }
 
+    /// Calls that were judged.
+    pub fn calls(&self) -> u64 {
+        self.calls.get()
+    }
+
+    /// Bytes of payload that were copied out of the application's memory.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.get()
+    }
+
     /// Times that the application did not take its events in time.
     pub fn unresponsive(&self) -> u64 {
         self.unresponsive.get()

@@ -192,7 +192,28 @@ impl<S: Service> Service for Beside<S> {
 struct Compared {
     alone: Vec<RoundFigures>,
     beside: Vec<RoundFigures>,
+    foe: Done,
+}
+
+/// What the hostile application has had done, in its slices.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    judged: u64,
     refused: u64,
+    copied_bytes: u64,
+}
+
+impl Done {
+    fn of(stats: &Stats) -> Done {
+        let refused = REJECTS.iter().map(|(reason, _)| stats.rejects(*reason)).sum();
+        Done { judged: stats.calls(), refused, copied_bytes: stats.sent_bytes() }
+    }
+
+    fn add(&mut self, before: Done, after: Done) {
+        self.judged += after.judged - before.judged;
+        self.refused += after.refused - before.refused;
+        self.copied_bytes += after.copied_bytes - before.copied_bytes;
+    }
 }
 
 /// The slices' means: all of the time, so throughput; what else the machine does in it, too.
@@ -215,25 +236,21 @@ fn compare<S: Service>(options: &ProtectionOptions, plan: Plan, honest: S, slice
     foe.stop()?;
     let mut clients = Clients::new(plan, beside)?;
     clients.run_for(slice / 4)?;
-    let mut compared = Compared { alone: Vec::new(), beside: Vec::new(), refused: 0 };
+    let mut compared = Compared { alone: Vec::new(), beside: Vec::new(), foe: Done::default() };
     for _ in 0..options.rounds() {
         compared.alone.push(clients.run_for(slice)?);
         is_there.set(true);
         foe.go_on()?;
-        let before = refused(&stats);
         // its connections are there again, and it has seen that
         clients.run_for(slice / 4)?;
+        let before = Done::of(&stats);
         compared.beside.push(clients.run_for(slice)?);
-        compared.refused += refused(&stats) - before;
+        compared.foe.add(before, Done::of(&stats));
         foe.stop()?;
         is_there.set(false);
     }
-    ensure!(compared.refused > 0, "the hostile application did nothing that was refused");
+    ensure!(compared.foe.refused > 0, "the hostile application did nothing that was refused");
     Ok(compared)
-}
-
-fn refused(stats: &Stats) -> u64 {
-    REJECTS.iter().map(|(reason, _)| stats.rejects(*reason)).sum()
 }
 
 /// Runs it, for about so long.
@@ -256,7 +273,7 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
                 place => bail!("no place is called {place}"),
             };
             let what = format!("echo of {} bytes, {CONNECTIONS} connections, batch {batch}: {place}", options.bytes());
-            let Compared { alone, beside, refused } = &compared;
+            let Compared { alone, beside, foe } = &compared;
             let ratio =
                 |of: fn(&[RoundFigures]) -> Vec<f64>| paired_ratio(&of(beside), &of(alone)).context("no round was run");
             let time = |rounds| Summary::of(&medians(rounds)).context("no round was run");
@@ -270,7 +287,14 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
                     .asked(Some(ASKED)),
             ];
             rows.iter().for_each(|row| println!("{}", row.line()));
-            println!("  {refused} calls of the hostile application were refused");
+            let seconds = slice.as_secs_f64() * f64::from(options.rounds());
+            let rate = |count: u64| count as f64 / seconds;
+            println!(
+                "  the hostile application had {:.0} calls a second judged, {:.0} of them refused, and {:.1} MB copied",
+                rate(foe.judged),
+                rate(foe.refused),
+                rate(foe.copied_bytes) / 1e6
+            );
             figures.extend(rows);
         }
     }

@@ -112,6 +112,12 @@ impl Events {
         std::mem::take(&mut self.moved)
     }
 
+    /// Whether something was put in that the application was not rung for.
+    #[inline]
+    pub(super) fn has_untold(&self) -> bool {
+        self.head != self.rung_to
+    }
+
     /// Lets the application see what was put in, and wakes it if it sleeps; how many events it was that earn calls.
     #[inline]
     pub(super) fn publish(&mut self, channel: &Channel, stats: &Stats) -> u32 {
