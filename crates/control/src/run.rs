@@ -337,22 +337,34 @@ impl App {
             tracing::warn!("application {}: {why}; it is started again in {} ms", self.name, rest.as_millis());
             let until = Instant::now() + rest;
             rest = (rest * 2).min(RESTART_MOST);
-            let is_clean = |channel: &Arc<Channel>| channel.state() == State::Down;
-            while Instant::now() < until || !self.channels.iter().all(is_clean) {
-                if stop.load(Ordering::Acquire) {
-                    return;
-                }
-                std::thread::sleep(LOOK.min(rest));
+            if let Err(why) = self.rest(until, stop) {
+                tracing::error!("application {}: {why}; it is not started again", self.name);
+                return;
             }
         }
     }
 
-    /// One life of the application: how it ended, or an error when its keeper has.
+    /// Waits until then, and longer for an end that takes its time.
+    fn rest(&mut self, until: Instant, stop: &AtomicBool) -> Result<(), String> {
+        let is_clean = |channel: &Arc<Channel>| channel.state() == State::Down;
+        while Instant::now() < until || !self.channels.iter().all(is_clean) || self.keeper.runs()? {
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// One life of the application: how it ended, or why it has not begun; an error when its keeper has ended.
     fn run_once(&mut self, stop: &AtomicBool, ready: &mpsc::SyncSender<Result<(), String>>) -> Result<String, String> {
         if !self.channels.iter().all(|channel| channel.open()) {
             return Err("its memory is in use".into());
         }
-        let pid = self.keeper.start()?;
+        let pid = match self.keeper.start()? {
+            Ok(pid) => pid,
+            Err(why) => return Ok(why),
+        };
         let until = Instant::now() + STARTS_WITHIN;
         let mut attached = false;
         while !stop.load(Ordering::Acquire) {
@@ -363,13 +375,11 @@ impl App {
                 let _ = ready.try_send(Ok(()));
             }
             if !attached && Instant::now() >= until {
-                self.keeper.kill()?;
-                self.keeper.wait()?;
+                self.keeper.end()?;
                 return Ok(format!("process {pid} did not take its memory in {} s", STARTS_WITHIN.as_secs()));
             }
             if self.channels.iter().any(|channel| channel.is_condemned()) {
-                self.keeper.kill()?;
-                self.keeper.wait()?;
+                self.keeper.end()?;
                 return Ok(format!("process {pid} was ended with the service that it belonged to"));
             }
             let patience = if attached { LOOK } else { Duration::from_millis(1) };
