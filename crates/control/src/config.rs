@@ -463,6 +463,8 @@ fn settle(
         false => Backend::Xdp,
     });
     contradictions(places, dataplane, backend, &mut errors);
+    let placed = [kv.as_ref().map(|kv| kv.place), echo.as_ref().map(|echo| echo.place)];
+    app::count(places, apps.len(), placed.into_iter().flatten(), &mut errors);
     if let Some(dns) = &dns {
         dns::tiers(places, dataplane, backend, dns, &mut errors);
     }

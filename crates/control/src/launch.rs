@@ -256,10 +256,10 @@ fn spread(word: Spread) -> sockets::Spread {
 }
 
 impl Opened {
-    /// How many threads will serve, over all engines.
-    pub(crate) fn engine_threads(&self) -> usize {
+    /// The processor of each thread that will serve, in the order in which all engines' threads are numbered; None where it has none.
+    pub(crate) fn engine_cpus(&self, settings: &Settings) -> Vec<Option<usize>> {
         let of_sockets = self.sockets.as_ref().map_or(0, |_| self.socket_threads);
-        of_sockets + self.xdp_threads()
+        numbered(settings.cpus.as_deref().unwrap_or_default(), of_sockets, self.xdp_threads())
     }
 
     /// Of those the ones of AF_XDP.
@@ -332,6 +332,13 @@ impl Opened {
         running.engines = Mutex::new(engines);
         Ok(running)
     }
+}
+
+/// The processors of kernel sockets' threads and then AF_XDP's; the former have none beside the latter.
+fn numbered(cpus: &[usize], of_sockets: usize, of_xdp: usize) -> Vec<Option<usize>> {
+    let of = |thread: usize| cpus.get(thread.checked_rem(cpus.len())?).copied();
+    let of_sockets = (0..of_sockets).map(|thread| of(thread).filter(|_| of_xdp == 0));
+    of_sockets.chain((0..of_xdp).map(of)).collect()
 }
 
 fn count(n: usize, what: &str) -> String {
@@ -499,5 +506,14 @@ mod tests {
 
     pub(super) fn settings(text: &str) -> Settings {
         crate::config::from_text("s.toml", text).unwrap()
+    }
+    #[test]
+    fn threads_are_numbered_over_both_engines_and_have_the_processors_of_their_own() {
+        let [two, three] = [2, 3].map(Some);
+        assert_eq!(numbered(&[2, 3], 1, 2), [None, two, three]);
+        assert_eq!(numbered(&[2, 3], 0, 2), [two, three]);
+        assert_eq!(numbered(&[2, 3], 2, 0), [two, three]);
+        assert_eq!(numbered(&[2], 1, 3), [None, two, two, two]);
+        assert_eq!(numbered(&[], 1, 2), [None; 3]);
     }
 }

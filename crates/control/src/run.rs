@@ -208,34 +208,32 @@ pub(crate) struct Apps {
 }
 
 impl Apps {
-    /// Makes the memory for engines of so many threads, and starts the keepers. Needs the privileges that they keep.
+    /// Makes the memory for engines whose threads run on these processors, where they have one, and starts the keepers. Needs the
+    /// privileges that they keep.
     ///
     /// # Errors
     /// No memory, no such user, no process.
-    pub(crate) fn open(settings: &Settings, division: Division, threads: usize) -> Result<Apps, Error> {
+    pub(crate) fn open(settings: &Settings, division: Division, threads: &[Option<usize>]) -> Result<Apps, Error> {
         let (mut seats, mut apps) = (Vec::new(), Vec::new());
         let all = wanted(settings, division);
         let nices = nices(&all);
         for (wanted, nice) in all.into_iter().zip(nices) {
             let failed =
                 |error: std::io::Error| Error::environment(format!("application {}: {}", wanted.name, reason(&error)));
-            let connections = wanted.connections.div_ceil(threads.max(1)).max(1) as u32;
-            let place = |thread: usize| {
-                let cpu = settings.cpus.as_ref().and_then(|cpus| cpus.get(thread % cpus.len()));
-                match wanted.place {
-                    Placement::Cpu(cpu) => (Place::Other { spin: SPIN }, Some(cpu)),
-                    _ => (Place::Same, cpu.map(|cpu| *cpu as u32)),
-                }
+            let connections = wanted.connections.div_ceil(threads.len().max(1)).max(1) as u32;
+            let place = |cpu: &Option<usize>| match wanted.place {
+                Placement::Cpu(cpu) => (Place::Other { spin: SPIN }, Some(cpu)),
+                _ => (Place::Same, cpu.map(|cpu| cpu as u32)),
             };
-            let places: Vec<_> = (0..threads).map(place).collect();
+            let places: Vec<_> = threads.iter().map(place).collect();
             let channel = |(thread, (place, cpu)): (usize, &(Place, Option<u32>))| {
                 let grant = Grant::new(connections, wanted.listeners.clone()).permitting(wanted.permits.clone());
                 Channel::new(thread as u16, *place, *cpu, grant)
             };
             let channels = places.iter().enumerate().map(channel).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-            // one of its threads that runs anywhere has all processors
-            let cpus: Option<BTreeSet<_>> = places.iter().map(|(_, cpu)| cpu.map(|cpu| cpu as usize)).collect();
-            let cpus = cpus.filter(|cpus| !cpus.is_empty()).map(|cpus| Cpus(cpus.into_iter().collect()));
+            // one of its threads whose engine's may run anywhere runs on those that the others have
+            let cpus: BTreeSet<_> = places.iter().filter_map(|(_, cpu)| cpu.map(|cpu| cpu as usize)).collect();
+            let cpus = Some(Cpus(cpus.into_iter().collect())).filter(|cpus| !cpus.0.is_empty());
             let (life, theirs) = UnixStream::pair().map_err(failed)?;
             let granted = Granted::of(theirs.as_fd(), &channels);
             let descriptors = channels.iter().flat_map(|channel| channel.descriptors()).chain([theirs.as_fd()]);
@@ -337,22 +335,34 @@ impl App {
             tracing::warn!("application {}: {why}; it is started again in {} ms", self.name, rest.as_millis());
             let until = Instant::now() + rest;
             rest = (rest * 2).min(RESTART_MOST);
-            let is_clean = |channel: &Arc<Channel>| channel.state() == State::Down;
-            while Instant::now() < until || !self.channels.iter().all(is_clean) {
-                if stop.load(Ordering::Acquire) {
-                    return;
-                }
-                std::thread::sleep(LOOK.min(rest));
+            if let Err(why) = self.rest(until, stop) {
+                tracing::error!("application {}: {why}; it is not started again", self.name);
+                return;
             }
         }
     }
 
-    /// One life of the application: how it ended, or an error when its keeper has.
+    /// Waits until then, and longer for an end that takes its time.
+    fn rest(&mut self, until: Instant, stop: &AtomicBool) -> Result<(), String> {
+        let is_clean = |channel: &Arc<Channel>| channel.state() == State::Down;
+        while Instant::now() < until || !self.channels.iter().all(is_clean) || self.keeper.runs()? {
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// One life of the application: how it ended, or why it has not begun; an error when its keeper has ended.
     fn run_once(&mut self, stop: &AtomicBool, ready: &mpsc::SyncSender<Result<(), String>>) -> Result<String, String> {
         if !self.channels.iter().all(|channel| channel.open()) {
             return Err("its memory is in use".into());
         }
-        let pid = self.keeper.start()?;
+        let pid = match self.keeper.start()? {
+            Ok(pid) => pid,
+            Err(why) => return Ok(why),
+        };
         let until = Instant::now() + STARTS_WITHIN;
         let mut attached = false;
         while !stop.load(Ordering::Acquire) {
@@ -363,13 +373,11 @@ impl App {
                 let _ = ready.try_send(Ok(()));
             }
             if !attached && Instant::now() >= until {
-                self.keeper.kill()?;
-                self.keeper.wait()?;
+                self.keeper.end()?;
                 return Ok(format!("process {pid} did not take its memory in {} s", STARTS_WITHIN.as_secs()));
             }
             if self.channels.iter().any(|channel| channel.is_condemned()) {
-                self.keeper.kill()?;
-                self.keeper.wait()?;
+                self.keeper.end()?;
                 return Ok(format!("process {pid} was ended with the service that it belonged to"));
             }
             let patience = if attached { LOOK } else { Duration::from_millis(1) };

@@ -285,7 +285,7 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     if let Some(line) = line {
         line.leave(opened.kernel_sockets())?;
     }
-    let apps = Apps::open(settings, opened.division(), opened.engine_threads())?;
+    let apps = Apps::open(settings, opened.division(), &opened.engine_cpus(settings))?;
     privileges::drop_all(identity.as_ref())?;
     if !apps.is_empty() {
         privileges::close_to_others();

@@ -14,7 +14,7 @@ use crate::wall::Wall;
 use crate::words::Placement;
 use base::counter::Report;
 use base::publish::Publisher;
-pub(crate) use composed::{Composed, Division, Kind};
+pub(crate) use composed::{APPS_MOST, Composed, Division, Kind};
 use dns::Tables;
 use dns::cookie::{self, Secrets};
 use dns::hot::Exchange;

@@ -403,6 +403,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             if stack.can_depart(departure.group, service) {
                 let parcel = stack.depart(now, departure.group, service);
                 crossing.send(now, departure, parcel);
+            } else {
+                crossing.on_stay(now);
             }
         }
         self.poll_soon();

@@ -142,6 +142,26 @@ fn one_that_is_killed_loses_its_connections_and_nothing_else() {
 }
 
 #[test]
+fn one_that_cannot_be_started_now_is_started_later() {
+    let place = Place::new();
+    let server = Server::start_service(&place, &["kv", "--cpus", "0"], &["--place", "same"], |_| {});
+    let pid = processes(&server)[0];
+    let keeper = rustix::process::Pid::from_raw(field(&status(pid), "PPid:").parse().unwrap());
+    let descriptors = |most| {
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(1024) };
+        rustix::process::prlimit(keeper, rustix::process::Resource::Nofile, limit).unwrap();
+    };
+    // as if somebody else had filled a table
+    descriptors(3);
+    kill(pid);
+    server.wait_for_log("it cannot be started: Too many open files; it is started again in 200 ms");
+    descriptors(1024);
+    until(|| processes(&server).len() == 2, || format!("it is not started again: {:#?}", server.log()));
+    let mut stream = connect(server.address);
+    assert_eq!(ask(&mut stream, b"set a 0 0 3\r\nabc\r\n", 8).unwrap(), b"STORED\r\n");
+}
+
+#[test]
 fn what_cannot_run_is_said() {
     let ends = |args: &[&str]| {
         let output = run(args);

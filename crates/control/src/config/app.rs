@@ -1,6 +1,7 @@
 //! Applications in processes of their own: `[[app]]`, `simoom run`, and services that are placed there.
 
-use super::places::{Places, twice};
+use super::places::{Places, twice, word};
+use crate::service::APPS_MOST;
 use crate::words::{Listen, Peers, Placed, Placement, Switch, Within};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -116,6 +117,22 @@ fn too_many(connect: &[Peers], at: &str, errors: &mut Vec<String>) {
     let (has, most) = (connect.len(), guard::layout::PERMITS);
     if has > most {
         errors.push(format!("{at}: {has} peers, and there is room for {most}; give larger prefixes or `*` for ports"));
+    }
+}
+
+/// Refuses more processes of their own, services of ours among them, than there are numbers for.
+pub(super) fn count(
+    places: &Places<'_>,
+    programs: usize,
+    services: impl Iterator<Item = Placement>,
+    errors: &mut Vec<String>,
+) {
+    let all = programs + services.filter(|place| *place != Placement::Inline).count();
+    if all > APPS_MOST {
+        let at = word(places, "run", "[[app]]");
+        errors.push(format!(
+            "{at}: {all} applications, and there is room for {APPS_MOST}; start another server for the rest"
+        ));
     }
 }
 

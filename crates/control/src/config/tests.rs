@@ -411,6 +411,18 @@ fn a_share_is_of_a_processor_that_is_named() {
 }
 
 #[test]
+fn there_are_no_more_applications_than_numbers_for_them() {
+    let app = |n| format!("[[app]]\nname = \"a{n}\"\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:{}\"]\n", n + 1);
+    let apps = |count: u32| (0..count).map(app).collect::<String>();
+    assert_eq!(settings(&apps(256)).apps.len(), 256);
+    let line = "s.toml: [[app]]: 257 applications, and there is room for 256; start another server for the rest";
+    assert_eq!(refused(&apps(257)), line);
+    // one of ours that has a process of its own counts too
+    assert_eq!(refused(&format!("[kv]\nplace = \"same\"\n{}", apps(256))), line);
+    settings(&format!("[kv]\n{}", apps(256)));
+}
+
+#[test]
 fn whom_an_application_may_connect_to_is_nobody_unless_it_is_said() {
     let app = "[[app]]\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:7\"]\n";
     assert_eq!(settings(app).apps[0].connect, []);

@@ -136,9 +136,16 @@ fn start(command: &EnterCommand) -> io::Result<(Child, OwnedFd)> {
     let stderr = rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3)?;
     let mut launcher = Command::new("/proc/self/exe");
     launcher.arg("enter-app").args(command.arguments()).stdin(Stdio::null()).stdout(Stdio::from(stderr));
-    let child = launcher.spawn()?;
-    let pid = rustix::process::Pid::from_child(&child);
-    Ok((child, pidfd_open(pid, PidfdFlags::empty())?))
+    let mut child = launcher.spawn()?;
+    match pidfd_open(rustix::process::Pid::from_child(&child), PidfdFlags::empty()) {
+        Ok(pidfd) => Ok((child, pidfd)),
+        Err(error) => {
+            // without a descriptor nobody would hear of its end
+            child.kill()?;
+            child.wait()?;
+            Err(error.into())
+        }
+    }
 }
 
 fn give_up_all_but_kept() -> io::Result<()> {
@@ -223,8 +230,19 @@ pub(super) struct Keeper {
     /// None once it is dropped
     socket: Option<BufReader<UnixStream>>,
     line: String,
+    program: Program,
 }
 
+/// What has become of the program, as far as the keeper has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Ended,
+    /// the keeper was told to start it and has not answered
+    Asked,
+    Runs,
+}
+
+/// Every error of these is that the keeper is not there any more: nobody else can start the program.
 impl Keeper {
     /// Starts a keeper that passes these descriptors on.
     pub(super) fn spawn<'a>(
@@ -263,7 +281,7 @@ impl Keeper {
         inherit(FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
         // the child has its copies
         drop(command);
-        Ok(Keeper { child: child?, socket: Some(BufReader::new(ours)), line: String::new() })
+        Ok(Keeper { child: child?, socket: Some(BufReader::new(ours)), line: String::new(), program: Program::Ended })
     }
 
     fn tell(&mut self, line: &str) -> Result<(), String> {
@@ -271,30 +289,40 @@ impl Keeper {
         writeln!(socket.get_mut(), "{line}").map_err(|error| format!("its keeper: {}", reason(&error)))
     }
 
-    /// Starts the program; the number of its process.
-    pub(super) fn start(&mut self) -> Result<u32, String> {
-        self.tell("start")?;
-        let line = self.line_within(PATIENCE)?.ok_or("its keeper does not answer")?;
-        match line.split_once(' ') {
-            Some(("started", pid)) => pid.parse().map_err(|_| format!("its keeper says: {line}")),
-            _ => Err(line),
+    /// Starts the program: the number of its process, or why it could not be started now. It may be later.
+    pub(super) fn start(&mut self) -> Result<Result<u32, String>, String> {
+        // one that answered too late is heard at the next attempt
+        if self.program == Program::Ended {
+            self.tell("start")?;
+            self.program = Program::Asked;
         }
+        let Some(line) = self.line_within(PATIENCE)? else { return Ok(Err("its keeper does not answer".into())) };
+        let started = line.strip_prefix("started ").and_then(|pid| pid.parse().ok());
+        self.program = if started.is_some() { Program::Runs } else { Program::Ended };
+        Ok(started.ok_or_else(|| format!("it cannot be started: {}", line.strip_prefix("failed ").unwrap_or(&line))))
     }
 
-    /// Kills the program; that it has ended is heard.
-    pub(super) fn kill(&mut self) -> Result<(), String> {
-        self.tell("kill")
+    /// Kills the program and waits a while for its end.
+    pub(super) fn end(&mut self) -> Result<(), String> {
+        self.tell("kill")?;
+        self.hear(PATIENCE).map(drop)
     }
 
     /// How the program has ended, if it has within this time.
     pub(super) fn hear(&mut self, patience: Duration) -> Result<Option<String>, String> {
         let line = self.line_within(patience)?;
-        Ok(line.map(|line| line.strip_prefix("ended ").unwrap_or(&line).to_owned()))
+        Ok(line.map(|line| {
+            self.program = Program::Ended;
+            line.strip_prefix("ended ").unwrap_or(&line).to_owned()
+        }))
     }
 
-    /// How the program has ended.
-    pub(super) fn wait(&mut self) -> Result<String, String> {
-        self.hear(PATIENCE)?.ok_or_else(|| "its process does not end".to_owned())
+    /// Whether the program is not known to have ended.
+    pub(super) fn runs(&mut self) -> Result<bool, String> {
+        if self.program == Program::Runs {
+            self.hear(Duration::ZERO)?;
+        }
+        Ok(self.program == Program::Runs)
     }
 
     fn line_within(&mut self, patience: Duration) -> Result<Option<String>, String> {

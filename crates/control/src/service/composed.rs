@@ -15,7 +15,10 @@ const KV: u64 = 1 << 62;
 /// What those of applications in processes of their own have, with the application's number at [`APP_AT`].
 const APP: u64 = 1 << 61;
 const APP_AT: u32 = 48;
-const APP_NUMBER: u64 = 0xff << APP_AT;
+const APP_NUMBER: u64 = (APPS_MOST as u64 - 1) << APP_AT;
+/// Applications in processes of their own at most: as many as their numbers in a cookie can tell.
+pub(crate) const APPS_MOST: usize = 256;
+const _: () = assert!(APPS_MOST.is_power_of_two() && APP_NUMBER & (WEB | KV | APP) == 0);
 
 /// A service, for what differs between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

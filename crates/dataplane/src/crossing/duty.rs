@@ -6,7 +6,8 @@
 //! One that is not needed gives all its groups away, with their connections, to those that are. Where the NIC's table follows, it waits
 //! until that brings nothing to its queue any more. What arrives there all the same the first thread takes: it *stands in*, by the lease of
 //! [`port::Inlet`]. Then nothing wakes the thread that is off duty but notes of other threads and an empty fill ring, and its
-//! processor is free.
+//! processor is free. A group with connections that cannot leave ([`app::Service::can_move`]) stays meanwhile and is served, and the queue
+//! with it; whether they have ended is looked at now and then.
 //!
 //! A queue changes its server so that no frame overtakes another: who has it stops taking, and asks all others, who answer behind the frames
 //! that it forwarded to them (a *fence*). With the last answer every frame of the queue is where it belongs, and the next one begins.
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 /// How long a fence is waited for.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How often a group that could not leave is looked at again.
+const STAYS: Duration = Duration::from_millis(100);
 /// After so many frames of a queue its own thread is to fill it up.
 const FILL_EVERY: usize = 1024;
 /// Who stands in.
@@ -90,6 +93,8 @@ pub(super) struct Duty {
     again: bool,
     /// when there will be
     later: Option<Instant>,
+    /// a group could not leave, and is not asked to before
+    stays_until: Option<Instant>,
 }
 
 impl Duty {
@@ -176,6 +181,7 @@ impl Crossing {
         if on == self.duty.off {
             self.duty.off = !on;
             self.duty.returns = on;
+            self.duty.stays_until = None;
             // what was to go elsewhere is thought over
             self.departures.clear();
             if !on {
@@ -210,7 +216,10 @@ impl Crossing {
 
     fn go(&mut self, now: Instant, waiting: usize) {
         if self.departures.is_empty() && self.mine.contains(&true) {
-            self.deal_out();
+            match self.duty.stays_until.filter(|until| now < *until) {
+                None => self.deal_out(),
+                until => self.duty.later = until,
+            }
         }
         if self.duty.queue != Queue::Kept || !self.can_be_stood_for() || !self.has_nothing() {
             return;
@@ -228,6 +237,11 @@ impl Crossing {
         } else {
             self.duty.again = true;
         }
+    }
+
+    /// A group that was to leave has something that cannot.
+    pub(crate) fn on_stay(&mut self, now: Instant) {
+        self.duty.stays_until = Some(now + STAYS);
     }
 
     /// Whether no group is here, on its way here, or still to be forwarded from here.

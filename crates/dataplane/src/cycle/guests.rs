@@ -83,6 +83,8 @@ impl Service for Nothing {
 struct Echo {
     groups: Arc<Groups>,
     next: BTreeMap<u16, BTreeMap<u16, u32>>,
+    /// a group that cannot leave
+    stays: Option<u16>,
 }
 
 impl Floor for Echo {
@@ -99,6 +101,10 @@ impl Floor for Echo {
 
     fn poll<S: Service>(&mut self, _: Instant, _: &mut dyn Supply, _: &mut Burst, _: &mut S) -> Option<Instant> {
         None
+    }
+
+    fn can_depart<S: Service>(&self, group: u16, _: &S) -> bool {
+        self.stays != Some(group)
     }
 
     fn depart<S: Service>(&mut self, _: Instant, group: u16, _: &mut S) -> Parcel {
@@ -136,7 +142,8 @@ impl World {
         let crossings = crossings(&owners, None, None, 0, &bells, &helpers);
         let floor = |me: usize| {
             let ours = (0..GROUPS as u16).filter(|group| usize::from(owners.owner(*group)) == me);
-            Echo { groups: owners.groups().clone(), next: ours.map(|group| (group, BTreeMap::new())).collect() }
+            let next = ours.map(|group| (group, BTreeMap::new())).collect();
+            Echo { groups: owners.groups().clone(), next, stays: None }
         };
         let ports = house(servers, pools, 0).into_iter().enumerate().zip(crossings);
         let loops =
@@ -249,6 +256,31 @@ proptest! {
         world.settle();
         world.check();
     }
+}
+
+#[test]
+fn a_thread_that_is_not_needed_sleeps_beside_a_group_that_cannot_leave() {
+    let mut world = World::new(1, 1);
+    let group = (0..GROUPS as u16).find(|group| world.owners.owner(*group) == 1).unwrap();
+    world.loops[1].stack().stays = Some(group);
+    world.owners.set_on_duty(1);
+    world.settle();
+    assert_eq!((world.owners.count(1), world.owners.owner(group)), (1, 1));
+    for _ in 0..5 {
+        let next = world.cycle(1).next.expect("it is looked at again");
+        assert!(next > world.now && world.loops[1].may_rest(world.now), "it does not sleep");
+        world.now = next;
+        // once more, and no further
+        (0..3).for_each(|_| drop(world.cycle(1)));
+    }
+    // what comes for it is answered
+    (1..50).for_each(|flow| world.send(flow));
+    world.settle();
+    world.loops[1].stack().stays = None;
+    world.now += std::time::Duration::from_secs(1);
+    world.settle();
+    assert_eq!(world.owners.count(1), 0);
+    world.check();
 }
 
 /// A world of one queue and one guest, whose group is wanted by the other while an answer of it waits to leave; the group.

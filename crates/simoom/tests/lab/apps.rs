@@ -1,7 +1,7 @@
 //! Services in processes of their own, over AF_XDP: the packets' way is our own stack's, and the process has never seen a device.
 
-use crate::common::{Server, simoom};
-use lab::Lab;
+use crate::common::{PATIENCE, Server, simoom};
+use lab::{Lab, Options};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -48,6 +48,30 @@ fn services_in_processes_of_their_own_answer_over_af_xdp() {
         );
         assert!(server.stats().sum("app_events_total", &[]) >= 200, "{place}");
     }
+}
+
+#[test]
+fn threads_of_an_application_are_on_the_processors_of_those_that_they_serve() {
+    lab::require();
+    let lab = Lab::with(&Options { queues: 2, ..Options::default() }).unwrap();
+    let mut command = simoom(lab.server());
+    command.args(["echo", "--interface", "vs", "--listen", "198.18.0.1:7", "--cpus", "0,1", "--place", "same"]);
+    let server = Server::spawn(command);
+    let log = server.process.log();
+    let pid = log.split(": process ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let allowed = |task: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{task}/status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+    };
+    let tasks = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let mut tasks: Vec<u32> = tasks.map(|it| it.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+        tasks.sort_unstable();
+        tasks.iter().map(|task| allowed(&task.to_string())).collect::<Vec<_>>()
+    };
+    // beside kernel sockets, whose thread runs anywhere: that one's first, in the process that has both; then each queue's
+    let expected = ["0-1", "0", "1"];
+    assert!(lab::wait_until(|| tasks() == expected, PATIENCE), "{:?}", tasks());
 }
 
 /// An example of crate `embed`, where an application's user can reach it.
