@@ -50,11 +50,12 @@ impl std::error::Error for Error {}
 
 /// The reason of an I/O error without Rust's `(os error N)`.
 pub(crate) fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
+    without_number(&error.to_string()).to_owned()
+}
+
+/// An I/O error's words that others have written down, the same.
+pub(crate) fn without_number(text: &str) -> &str {
+    text.split_once(" (os error").map_or(text, |(words, _)| words)
 }
 
 /// How a process has ended.
