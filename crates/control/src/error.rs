@@ -7,9 +7,11 @@ use std::process::ExitStatus;
 /// A failure of a command. Each line stands alone, names a place and the mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// the caller's input: command line, configuration, zone files, an address in use. Nothing was started.
+    /// the caller's input: command line, configuration, zone files. Nothing was started, and nothing else than another input mends it: the
+    /// unit for systemd does not start again then.
     Input(Vec<String>),
-    /// the machine or another program: AF_XDP cannot be had, no server answers
+    /// the machine or another program, which may be otherwise later: AF_XDP cannot be had, an address is in use or not there yet, no server
+    /// answers
     Environment(Vec<String>),
 }
 
@@ -50,11 +52,12 @@ impl std::error::Error for Error {}
 
 /// The reason of an I/O error without Rust's `(os error N)`.
 pub(crate) fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
+    without_number(&error.to_string()).to_owned()
+}
+
+/// An I/O error's words that others have written down, the same.
+pub(crate) fn without_number(text: &str) -> &str {
+    text.split_once(" (os error").map_or(text, |(words, _)| words)
 }
 
 /// How a process has ended.

@@ -21,7 +21,7 @@ use base::Clock;
 use base::ring::Consumer;
 use bpf::steering::Answers;
 use dataplane::tap::{Copy, tap};
-use listeners::{Listening, division, listeners};
+use listeners::{Listening, division, listeners, taken_connections};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sockets::{BindError, Engine};
 use std::net::SocketAddr;
@@ -90,23 +90,24 @@ pub(crate) fn open(settings: &Settings, inherited: Vec<OwnedFd>) -> Result<Opene
         if !settings.interfaces.is_empty() {
             tracing::info!("--backend sockets: --interface has no effect, the listeners say where");
         }
-        if settings.threads == Threads::Elastic {
-            tracing::info!("--threads elastic has no effect on kernel sockets, where all threads serve");
-        }
-        if settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy) {
-            tracing::info!("--transmit copy has no effect on kernel sockets, which copy every datagram");
-        }
-        if settings.web.as_ref().is_some_and(|web| web.transmit == WebTransmit::Offload) {
-            tracing::info!("--transmit offload has no effect on kernel sockets, where the kernel does so by itself");
-        }
+        say_what_has_no_effect(settings);
         return Ok(alone(open_sockets(settings, &listeners, true, threads, inherited)?, false));
     }
     refuse_the_kernels(settings)?;
-    // first the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare.
-    let sockets = open_sockets(settings, &listeners, false, 1, inherited)?;
     let answers = tiers::answers(settings, &listeners)?;
-    let why = match xdp::open(settings, &listeners, answers.as_ref()) {
+    let beside = |inherited| open_sockets(settings, &listeners, false, 1, inherited);
+    let attached = || xdp::open(settings, &listeners, answers.as_ref());
+    // First the sockets: a port in use is found before anything is attached. Beside AF_XDP they get what is rare. But those that were left by
+    // an earlier server may be of either kind, and what waits there is lost with those that are not used: then it has to be known first
+    // which are wanted, and the ports are ours already.
+    let (sockets, xdp, inherited) = if inherited.is_empty() {
+        (Some(beside(Vec::new())?), attached(), Vec::new())
+    } else {
+        (None, attached(), inherited)
+    };
+    let why = match xdp {
         Ok(xdp) => {
+            let sockets = sockets.map_or_else(|| beside(inherited), Ok)?;
             return Ok(Opened { listeners, division, sockets, socket_threads: 1, xdp: Some(xdp), fell_back: false });
         }
         Err(Error::Environment(why)) if settings.backend == Backend::Auto => why.join(" "),
@@ -115,7 +116,21 @@ pub(crate) fn open(settings: &Settings, inherited: Vec<OwnedFd>) -> Result<Opene
     refuse_what_sockets_lack(settings, &why)?;
     drop(sockets);
     tracing::warn!("kernel sockets serve instead of AF_XDP: {why}");
-    Ok(alone(open_sockets(settings, &listeners, true, threads, Vec::new())?, true))
+    say_what_has_no_effect(settings);
+    Ok(alone(open_sockets(settings, &listeners, true, threads, inherited)?, true))
+}
+
+/// What was asked for that is for our own stack alone.
+fn say_what_has_no_effect(settings: &Settings) {
+    if settings.threads == Threads::Elastic {
+        tracing::info!("--threads elastic has no effect on kernel sockets, where all threads serve");
+    }
+    if settings.dns.as_ref().is_some_and(|dns| dns.transmit == Transmit::Copy) {
+        tracing::info!("--transmit copy has no effect on kernel sockets, which copy every datagram");
+    }
+    if settings.web.as_ref().is_some_and(|web| web.transmit == WebTransmit::Offload) {
+        tracing::info!("--transmit offload has no effect on kernel sockets, where the kernel does so by itself");
+    }
 }
 
 /// Every connection is a descriptor, and the usual limit is 1024: takes what the hard limit allows, and says when it is short.
@@ -227,15 +242,16 @@ fn open_sockets(
         },
         busy_poll_us: if alone { settings.busy_poll_us } else { 0 },
         // what the program will take would find no connection that the kernel has held
-        refuse_until_started: !alone,
+        refuse_until_started: if alone { Vec::new() } else { taken_connections(settings, listeners) },
         ..default
     };
     let bound = Engine::bind_with(config, inherited).map(Some).map_err(|error| match error {
-        BindError::System { .. } => Error::environment(error.to_string()),
+        BindError::Config(_) | BindError::Twice { .. } => Error::input(error.to_string()),
         BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
-            Error::input(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
+            Error::environment(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
         }
-        _ => Error::input(error.to_string()),
+        // a port may come free, and an address may come: nothing of that is in the settings alone
+        _ => Error::environment(error.to_string()),
     });
     if let Ok(Some(engine)) = &bound
         && !engine.polls_in_epoll()

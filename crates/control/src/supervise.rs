@@ -187,6 +187,11 @@ pub(crate) fn run() -> Result<(), Error> {
         let begun = Instant::now();
         match supervisor.serve(restarts) {
             Ok(End { pid, status, served }) => {
+                if supervisor.stopping && !served && ended_by_signal(status) {
+                    // it was too early to take the signal as one that has come to serve does
+                    tracing::info!("stopped");
+                    return Ok(());
+                }
                 if supervisor.stopping || status.success() || (restarts == 0 && !served) {
                     return finish(pid, status, restarts == 0 && !served);
                 }
@@ -364,6 +369,11 @@ fn pass_signals(happens: Sender<Happening>) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// By one of those that are passed on to it.
+fn ended_by_signal(status: ExitStatus) -> bool {
+    status.signal().is_some_and(|signal| [SIGINT, SIGTERM].contains(&signal))
 }
 
 /// Ends as a server has; `at_start`: it never served, and has said why.

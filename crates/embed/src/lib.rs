@@ -242,6 +242,7 @@ impl Builder {
             return Ok(None);
         }
         let default = sockets::Streams::default();
+        let refuse_until_started = if alone { Vec::new() } else { endpoints.iter().map(|it| it.address).collect() };
         let engine = sockets::Engine::bind(Config {
             endpoints,
             threads: if alone { self.threads } else { 1 },
@@ -256,7 +257,7 @@ impl Builder {
             },
             slow_after: self.slow_after,
             may_lack_endpoints: true,
-            refuse_until_started: !alone,
+            refuse_until_started,
             ..Config::default()
         })?;
         engine.start(move |thread| make(thread)).map(Some).map_err(system("starting threads on kernel sockets"))

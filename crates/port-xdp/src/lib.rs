@@ -29,4 +29,4 @@ pub use handle::{Followed, Handle};
 pub use open::{BusyPolling, Got, LargeSends, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;
 pub use slot::Slot;
-pub use stats::Stats;
+pub use stats::{Stats, Trouble};

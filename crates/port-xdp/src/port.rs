@@ -14,8 +14,8 @@ use crate::ledger::Ledger;
 use crate::packet::Packet;
 use crate::ring::Descriptor;
 use crate::slot::Slot;
-use crate::socket::{self, Binding, Memory, Refused, Sender, Sizes, Socket, Step, Unbound, is_transient};
-use crate::stats::Stats;
+use crate::socket::{Binding, Memory, Ready, Refused, Sender, Sizes, Socket, Step, Unbound, is_down, is_transient};
+use crate::stats::{Stats, Trouble};
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
 use port::{Facts, Inlet, Large, Outgoing, Port};
 use std::io;
@@ -65,9 +65,9 @@ pub struct XdpPort {
     quiet_since: Option<Instant>,
     recipe: Recipe,
     /// opened while that was permitted, for rebuilds after privileges are dropped
-    spares: Vec<OwnedFd>,
+    spares: Vec<Unbound>,
     /// the one that could not be bound yet
-    unbound: Option<Unbound>,
+    ready: Option<Ready>,
     /// for super-segments, where they are wanted
     packet: Option<Packet>,
     stats: Arc<Stats>,
@@ -90,13 +90,14 @@ impl XdpPort {
             outstanding: 0,
             quiet_flushes: 0,
             quiet_since: None,
+            spares: std::iter::repeat_with(|| Unbound::open(recipe.sizes)).map_while(Result::ok).take(SPARES).collect(),
             recipe,
-            spares: std::iter::repeat_with(socket::open).map_while(Result::ok).take(SPARES).collect(),
-            unbound: None,
+            ready: None,
             packet: None,
             stats,
         };
         port.refill(1);
+        port.count_spares();
         port
     }
 
@@ -137,14 +138,35 @@ impl XdpPort {
     /// for [`OpenConfig::completion_timeout`](crate::OpenConfig::completion_timeout).
     ///
     /// # Errors
-    /// The kernel's. The port then neither receives nor sends; the next `flush` tries again after a while.
+    /// The kernel's, which [`Stats::trouble`] then tells. The port goes on with the socket that it has where there is no other, and neither
+    /// receives nor sends where that has gone already; the next `flush` tries again after a while.
     pub fn rebuild(&mut self) -> io::Result<()> {
+        self.quiet_flushes = 0;
+        self.quiet_since = Some(Instant::now());
+        let renewed = self.renew();
+        let serves = self.sender.is_some();
+        self.stats.set_trouble(renewed.as_ref().err().map(|refused| Trouble { serves, why: refused.to_string() }));
+        if self.spares.len() < SPARES {
+            self.spares.extend(Unbound::open(self.recipe.sizes));
+        }
+        self.count_spares();
+        let fd = renewed.map_err(|refused| refused.why)?;
+        self.quiet_since = None;
+        self.recipe.slot.fill(fd.as_fd())
+    }
+
+    /// Puts another socket in the place of ours, which is kept until there is one.
+    fn renew(&mut self) -> Result<Arc<OwnedFd>, Refused> {
+        let ready = match self.ready() {
+            // the old socket's memory counts against the limit on locked memory, too
+            Err(Refused { step: Step::Register, why }) if why.raw_os_error() == Some(libc::ENOBUFS) => None,
+            ready => Some(ready?),
+        };
         self.stats.rebuilds.add(1);
         self.stats.unwatch();
         self.close();
-        self.quiet_flushes = 0;
-        self.quiet_since = Some(Instant::now());
-        let socket = self.bind_again().map_err(|refused| refused.why)?;
+        let ready = ready.map_or_else(|| self.ready(), Ok)?;
+        let socket = self.bind_again(ready)?;
         let asked = self.recipe.busy_poll;
         let busy_polling = asked.is_some_and(|(us, budget)| socket.prefer_busy_poll(us, budget).is_ok());
         self.stats.watch(socket.fd());
@@ -153,12 +175,11 @@ impl XdpPort {
         self.sender = Some(sender);
         self.intake.lock().open(receiver, busy_polling);
         self.refill(1);
-        let registered = self.recipe.slot.fill(fd.as_fd());
-        self.quiet_since = None;
-        if self.spares.len() < SPARES {
-            self.spares.extend(socket::open());
-        }
-        registered
+        Ok(fd)
+    }
+
+    fn count_spares(&self) {
+        self.stats.spares.set((self.spares.len() + usize::from(self.ready.is_some())) as u64);
     }
 
     /// Rings and descriptor go, and with them the kernel's use of our memory; every frame comes home.
@@ -190,36 +211,35 @@ impl XdpPort {
         }
     }
 
+    /// A socket with memory and rings. One that was refused them is there for the next time.
+    fn ready(&mut self) -> Result<Ready, Refused> {
+        if let Some(ready) = self.ready.take() {
+            return Ok(ready);
+        }
+        let spare = self.spares.pop().map_or_else(|| Unbound::open(self.recipe.sizes), Ok);
+        let spare = spare.map_err(|why| Refused { step: Step::Open, why })?;
+        // its own registration of the same memory: sharing would need the first socket, which may be the broken one
+        spare.prepare(Memory::Register(&self.arena)).map_err(|(spare, refused)| {
+            self.spares.push(spare);
+            refused
+        })
+    }
+
     /// A new socket on the old queue. The kernel frees a queue a moment after its socket is closed, so it is asked again
     /// for a while, always with the same socket: another could not be opened without privileges.
-    fn bind_again(&mut self) -> Result<Socket, Refused> {
-        // its own registration of the same memory: sharing would need the first socket, which may be the broken one
-        let memory = Memory::Register(&self.arena);
+    fn bind_again(&mut self, ready: Ready) -> Result<Socket, Refused> {
         let to = self.recipe.binding;
-        let unbound = match self.unbound.take() {
-            Some(unbound) => unbound,
-            None => {
-                let spare = self.spares.pop().map_or_else(socket::open, Ok);
-                let fd = spare.map_err(|why| Refused { step: Step::Open, why })?;
-                // refused while the old socket's memory still counts against the limit on locked memory
-                if let Err(refused) = socket::register(fd.as_fd(), &self.arena) {
-                    self.spares.push(fd);
-                    return Err(refused);
-                }
-                Unbound::new(fd, self.recipe.sizes)?
-            }
-        };
         let mut tries = 0;
         loop {
-            match unbound.bind(memory, to) {
-                Ok(()) => return unbound.bound(to),
+            match ready.bind(Memory::Register(&self.arena), to) {
+                Ok(()) => return Ok(ready.bound(to)),
                 Err(refused) if tries < 50 && refused.why.raw_os_error() == Some(libc::EBUSY) => {
                     tries += 1;
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(refused) => {
-                    // a link that is down, say: the next rebuild goes on here
-                    self.unbound = Some(unbound);
+                    // an interface that is gone, say: the next rebuild goes on here
+                    self.ready = Some(ready);
                     return Err(refused);
                 }
             }
@@ -291,7 +311,13 @@ impl XdpPort {
         self.quiet_flushes = 0;
         let now = Instant::now();
         let since = *self.quiet_since.get_or_insert(now);
-        if now.duration_since(since) >= self.recipe.completion_timeout && self.rebuild().is_err() {
+        if now.duration_since(since) < self.recipe.completion_timeout {
+            return;
+        }
+        // nothing leaves an interface that is down: each try would cost a socket for as long as it lasts
+        if self.sender.as_mut().is_some_and(|sender| sender.send().is_err_and(|why| is_down(&why))) {
+            self.quiet_since = Some(now);
+        } else if self.rebuild().is_err() {
             self.stats.kick_errors.add(1);
         }
     }

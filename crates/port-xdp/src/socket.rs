@@ -61,6 +61,18 @@ pub(crate) struct Refused {
     pub(crate) why: io::Error,
 }
 
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let doing = match self.step {
+            Step::Open => "none is left of those opened in advance, and opening another",
+            Step::Register => "registering memory",
+            Step::Rings => "making rings",
+            Step::Bind => "binding it",
+        };
+        write!(f, "{doing}: {}", self.why)
+    }
+}
+
 fn at(step: Step) -> impl Fn(io::Error) -> Refused {
     move |why| Refused { step, why }
 }
@@ -98,7 +110,7 @@ pub(crate) struct Sender {
 /// for the rings and the device to say.
 const UNDER_WAY_BYTES: libc::c_int = 8 << 20;
 
-/// A socket that is not yet bound, which needs CAP_NET_RAW; binding it later does not.
+/// A descriptor that is not yet bound, which needs CAP_NET_RAW; binding it later does not.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -112,80 +124,117 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket with memory and rings, to be bound. A refused bind leaves it as it was, so it is asked again, and needs no
-/// permission to open another.
+/// A socket that is to be bound. None other may be had once privileges have gone, so whatever the kernel refuses, it goes on from there
+/// when it is asked again.
 #[derive(Debug)]
 pub(crate) struct Unbound {
+    fd: OwnedFd,
+    sizes: Sizes,
+    /// its memory is registered
+    has_memory: bool,
+    /// rings that were made in the kernel
+    made: usize,
+}
+
+/// One with memory and rings. A refused bind leaves it as it was.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    // as in a receiver
     rx: Ring<Descriptor, Drains>,
     tx: Ring<Descriptor, Fills>,
     fill: Ring<Address, Fills>,
     completion: Ring<Address, Drains>,
-    fd: OwnedFd,
-    sizes: Sizes,
+    of: Unbound,
 }
 
 impl Unbound {
-    /// Gives `fd`, whose memory was registered if it is to have its own, rings.
-    pub(crate) fn new(fd: OwnedFd, sizes: Sizes) -> Result<Unbound, Refused> {
+    /// Opens one, as [`open`] does.
+    pub(crate) fn open(sizes: Sizes) -> io::Result<Unbound> {
+        Ok(Unbound::new(open()?, sizes))
+    }
+
+    pub(crate) fn new(fd: OwnedFd, sizes: Sizes) -> Unbound {
+        Unbound { fd, sizes, has_memory: false, made: 0 }
+    }
+
+    /// Gives it memory, if it is to have its own, and rings; or itself back, with what was refused.
+    pub(crate) fn prepare(mut self, memory: Memory<'_>) -> Result<Ready, (Unbound, Refused)> {
+        match self.rings(memory) {
+            Ok((rx, tx, fill, completion)) => Ok(Ready { rx, tx, fill, completion, of: self }),
+            Err(refused) => Err((self, refused)),
+        }
+    }
+
+    fn rings(&mut self, memory: Memory<'_>) -> Result<Rings, Refused> {
+        let (fd, sizes) = (self.fd.as_fd(), self.sizes);
+        if let Memory::Register(arena) = memory
+            && !self.has_memory
+        {
+            register(fd, arena)?;
+            self.has_memory = true;
+        }
         let rings = [
             (libc::XDP_UMEM_FILL_RING, sizes.fill),
             (libc::XDP_UMEM_COMPLETION_RING, sizes.completion),
             (libc::XDP_RX_RING, sizes.rx),
             (libc::XDP_TX_RING, sizes.tx),
         ];
-        for (option, size) in rings {
-            set(fd.as_fd(), libc::SOL_XDP, option, &size).map_err(at(Step::Rings))?;
+        // the kernel makes each once
+        for (option, size) in rings.into_iter().skip(self.made) {
+            set(fd, libc::SOL_XDP, option, &size).map_err(at(Step::Rings))?;
+            self.made += 1;
         }
-        let offsets: AllOffsets = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS).map_err(at(Step::Rings))?;
+        let offsets: AllOffsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS).map_err(at(Step::Rings))?;
         let pages = [
             libc::XDP_PGOFF_RX_RING as u64,
             libc::XDP_PGOFF_TX_RING as u64,
             libc::XDP_UMEM_PGOFF_FILL_RING,
             libc::XDP_UMEM_PGOFF_COMPLETION_RING,
         ];
-        let rx = Ring::consuming(fd.as_fd(), pages[0], offsets.rx, sizes.rx).map_err(at(Step::Rings))?;
-        let tx = Ring::producing(fd.as_fd(), pages[1], offsets.tx, sizes.tx).map_err(at(Step::Rings))?;
-        let fill = Ring::producing(fd.as_fd(), pages[2], offsets.fill, sizes.fill).map_err(at(Step::Rings))?;
-        let completion =
-            Ring::consuming(fd.as_fd(), pages[3], offsets.completion, sizes.completion).map_err(at(Step::Rings))?;
-        Ok(Unbound { rx, tx, fill, completion, fd, sizes })
+        let rx = Ring::consuming(fd, pages[0], offsets.rx, sizes.rx).map_err(at(Step::Rings))?;
+        let tx = Ring::producing(fd, pages[1], offsets.tx, sizes.tx).map_err(at(Step::Rings))?;
+        let fill = Ring::producing(fd, pages[2], offsets.fill, sizes.fill).map_err(at(Step::Rings))?;
+        let completion = Ring::consuming(fd, pages[3], offsets.completion, sizes.completion);
+        Ok((rx, tx, fill, completion.map_err(at(Step::Rings))?))
     }
+}
 
+type Rings = (Ring<Descriptor, Drains>, Ring<Descriptor, Fills>, Ring<Address, Fills>, Ring<Address, Drains>);
+
+impl Ready {
     /// Asks the kernel for the queue.
     pub(crate) fn bind(&self, memory: Memory<'_>, to: Binding) -> Result<(), Refused> {
-        bind(self.fd.as_fd(), memory, to).map_err(at(Step::Bind))
+        bind(self.of.fd.as_fd(), memory, to).map_err(at(Step::Bind))
     }
 
-    /// The socket, after [`Unbound::bind`] was granted.
-    pub(crate) fn bound(self, to: Binding) -> Result<Socket, Refused> {
-        let Unbound { rx, tx, fill, completion, fd, sizes } = self;
-        let got: u32 = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS).map_err(at(Step::Bind))?;
-        let zerocopy = got & libc::XDP_OPTIONS_ZEROCOPY != 0;
+    /// The socket, after [`Ready::bind`] was granted.
+    pub(crate) fn bound(self, to: Binding) -> Socket {
+        let Ready { rx, tx, fill, completion, of: Unbound { fd, sizes, .. } } = self;
+        // it was granted as it was asked for
+        let got: io::Result<u32> = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS);
+        let zerocopy = got.map_or(to.zerocopy, |got| got & libc::XDP_OPTIONS_ZEROCOPY != 0);
         let tx_budget = set(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &sizes.tx).is_ok();
         let fd = Arc::new(fd);
         let receiver = Receiver { ring: rx, fill, fd: fd.clone() };
-        let mut sender = Sender { ring: tx, completion, fd, zerocopy };
-        if to.zerocopy {
-            // some drivers accept the bind and refuse the first call
-            match sender.send() {
-                Ok(()) => {}
-                Err(e) if is_transient(&e) => {}
-                Err(why) => return Err(Refused { step: Step::Bind, why }),
-            }
-        }
-        Ok(Socket { receiver, sender, tx_budget })
+        Socket { receiver, sender: Sender { ring: tx, completion, fd, zerocopy }, tx_budget }
     }
 }
 
 impl Socket {
     /// Gives `fd` memory and rings and binds it. The fill ring is empty and must be filled before packets are expected.
     pub(crate) fn bind(fd: OwnedFd, memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
-        if let Memory::Register(arena) = memory {
-            register(fd.as_fd(), arena)?;
+        let ready = Unbound::new(fd, sizes).prepare(memory).map_err(|(_, refused)| refused)?;
+        ready.bind(memory, to)?;
+        let mut socket = ready.bound(to);
+        if to.zerocopy {
+            // some drivers accept the bind and refuse the first call
+            match socket.sender.send() {
+                Ok(()) => {}
+                Err(e) if is_transient(&e) => {}
+                Err(why) => return Err(Refused { step: Step::Bind, why }),
+            }
         }
-        let unbound = Unbound::new(fd, sizes)?;
-        unbound.bind(memory, to)?;
-        unbound.bound(to)
+        Ok(socket)
     }
 
     pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
@@ -252,6 +301,11 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR))
 }
 
+/// The interface was taken down, which no other socket would change.
+pub(crate) fn is_down(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENETDOWN)
+}
+
 /// `struct xdp_umem_reg`, as kernels up to 6.7 have it; newer ones accept the shorter form.
 #[repr(C)]
 struct UmemReg {
@@ -263,7 +317,7 @@ struct UmemReg {
 }
 
 /// Registers the arena's memory with the socket; refused, it can be asked again.
-pub(crate) fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<(), Refused> {
+fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<(), Refused> {
     let region = UmemReg {
         address: arena.as_ptr() as u64,
         bytes: arena.bytes() as u64,

@@ -31,11 +31,23 @@ pub struct Stats {
     pub large_refused: Counter,
     /// times the socket was made anew
     pub rebuilds: Counter,
+    /// sockets that were opened in advance and are left
+    pub spares: Counter,
     /// frames that went with sockets: those that had come, and those that the device had not taken
     pub lost_received: Counter,
     /// as above
     pub lost_unsent: Counter,
     kernel: Mutex<Kernel>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// Why a queue's socket could not be made anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// the old one goes on; otherwise the queue has none
+    pub serves: bool,
+    /// what the kernel refused, in words
+    pub why: String,
 }
 
 /// The kernel's counts die with a socket, so those of sockets gone are kept.
@@ -76,10 +88,26 @@ impl Stats {
             large_bytes: Counter::new(),
             large_refused: Counter::new(),
             rebuilds: Counter::new(),
+            spares: Counter::new(),
             lost_received: Counter::new(),
             lost_unsent: Counter::new(),
             kernel: Mutex::default(),
+            trouble: Mutex::default(),
         }
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Why the socket could not be made anew when that was tried last; None where it could.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Option<Trouble>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     pub(crate) fn watch(&self, socket: &Arc<OwnedFd>) {
@@ -116,6 +144,14 @@ impl Report for Stats {
         ];
         for (name, help, value) in plain {
             show(Figure { name, help, gauge: false, labels: &[interface, queue], value });
+        }
+        let unserved = self.trouble().is_some_and(|trouble| !trouble.serves);
+        let gauges = [
+            ("xdp_spare_sockets", "sockets opened in advance that are left for resets", self.spares.get()),
+            ("xdp_queue_without_socket", "1 while the queue has no socket, which the kernel refuses", unserved.into()),
+        ];
+        for (name, help, value) in gauges {
+            show(Figure { name, help, gauge: true, labels: &[interface, queue], value });
         }
         for (direction, counter) in [("in", &self.lost_received), ("out", &self.lost_unsent)] {
             let labels = &[interface, queue, ("direction", direction)];

@@ -469,30 +469,110 @@ fn frames_that_find_the_receive_ring_full_are_counted() {
 }
 
 #[test]
-fn a_port_whose_frames_do_not_come_back_is_made_anew_when_that_is_possible() {
-    let lab = Lab::new("stuck", 1);
-    let timeout = std::time::Duration::from_millis(100);
+fn an_interface_that_is_down_costs_no_socket_however_long_it_lasts() {
+    let lab = Lab::new("down", 1);
+    let timeout = std::time::Duration::from_millis(20);
     let mut opened = open(&port_xdp::OpenConfig { completion_timeout: timeout, ..config(&[dns()]) }).unwrap();
     let port = &mut opened.ports[0];
     let free = port.free_frames();
-    // nothing leaves an interface that is down
+    // nothing leaves it
     ip(&format!("-n {} link set vs down", lab.server));
     send(port, &ethernet([0xff; 6], None, 0x88b5, &[0; 50]));
-    assert_eq!(port.outstanding(), 1);
-    eventually("the port stayed as it was", || {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < 15 * timeout {
         port.flush();
-        port.stats().rebuilds.get() > 0
-    });
-    assert_eq!(port.outstanding(), 0);
+        std::thread::sleep(timeout / 50);
+    }
+    assert_eq!((port.outstanding(), port.stats().rebuilds.get(), port.stats().trouble()), (1, 0, None));
     ip(&format!("-n {} link set vs up", lab.server));
-    eventually("the port has no socket", || {
-        port.flush();
-        port.descriptor().is_some()
-    });
+    eventually("the frame did not come back", || port.flush() == Outgoing::Nothing);
     assert_eq!(port.free_frames(), free);
     let client = lab.client(|| ask(20));
     echo(port, |answered| answered == 20);
     assert_eq!(client.join().unwrap(), 20);
+}
+
+/// Does `work` with no capability but this one.
+fn without_privileges<T>(but: rustix::thread::CapabilitySet, work: impl FnOnce() -> T) -> T {
+    // this thread's only
+    let kept = rustix::thread::capabilities(None).unwrap();
+    let sets = rustix::thread::CapabilitySets { effective: kept.effective & but, ..kept };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    let done = work();
+    rustix::thread::set_capabilities(None, kept).unwrap();
+    done
+}
+
+fn gauge(port: &port_xdp::XdpPort, name: &str) -> u64 {
+    let mut found = None;
+    base::counter::Report::report(&**port.stats(), &mut |figure| {
+        if figure.name == name {
+            found = Some(figure.value);
+        }
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_port_keeps_its_socket_when_there_is_no_other_and_says_so() {
+    let lab = Lab::new("last", 1);
+    let mut opened = open(&config(&[dns()])).unwrap();
+    let port = &mut opened.ports[0];
+    let free = port.free_frames();
+    let spares = gauge(port, "xdp_spare_sockets");
+    assert!(spares > 0);
+    let refused = without_privileges(rustix::thread::CapabilitySet::IPC_LOCK, || {
+        (0..spares).for_each(|_| common::rebuild(port).unwrap());
+        common::rebuild(port).unwrap_err()
+    });
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    let why = "none is left of those opened in advance, and opening another: Operation not permitted (os error 1)";
+    assert_eq!(port.stats().trouble(), Some(port_xdp::Trouble { serves: true, why: why.into() }));
+    assert_eq!((gauge(port, "xdp_spare_sockets"), gauge(port, "xdp_queue_without_socket")), (0, 0));
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
+    // where others can be opened it has one more each time
+    common::rebuild(port).unwrap();
+    assert_eq!((port.stats().trouble(), gauge(port, "xdp_spare_sockets")), (None, 1));
+    assert_eq!(port.free_frames(), free);
+}
+
+#[test]
+fn what_the_kernel_refuses_costs_no_socket() {
+    if is_child() {
+        let mut opened = open(&config(&[dns()])).unwrap();
+        let port = &mut opened.ports[0];
+        let spares = gauge(port, "xdp_spare_sockets");
+        without_privileges(rustix::thread::CapabilitySet::IPC_LOCK, || {
+            // no room for rings: the one that there is goes on
+            let (limited, before) =
+                (rustix::process::Resource::As, rustix::process::getrlimit(rustix::process::Resource::As));
+            let pages: u64 =
+                std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+            let limit = rustix::process::Rlimit { current: Some(pages * 4096 + 16_384), ..before };
+            rustix::process::setrlimit(limited, limit).unwrap();
+            let refused = (0..2 * spares).all(|_| port.rebuild().is_err());
+            rustix::process::setrlimit(limited, before).unwrap();
+            assert!(refused && port.descriptor().is_some());
+            assert!(port.stats().trouble().unwrap().why.starts_with("making rings: Cannot allocate memory"));
+            assert_eq!(gauge(port, "xdp_spare_sockets"), spares);
+            common::rebuild(port).unwrap();
+            // no interface to bind to
+            sh("ip", &["link", "del", "vs"]);
+            assert!((0..2 * spares).all(|_| port.rebuild().is_err()));
+            let trouble = port.stats().trouble().unwrap();
+            assert!(!trouble.serves && trouble.why.starts_with("binding it: No such device"), "{trouble:?}");
+            assert_eq!(gauge(port, "xdp_spare_sockets"), spares - 1);
+            assert_eq!(gauge(port, "xdp_queue_without_socket"), 1);
+        });
+        println!("CHILD IS DONE");
+        return;
+    }
+    let _lab = Lab::new("refused", 1);
+    let out = again("what_the_kernel_refuses_costs_no_socket", &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(said.contains("CHILD IS DONE"), "{said}{}", String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{PATIENCE, Place, Server, ask, ask_tcp, question, read_answer, run, text, thread_status, until};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::ErrorKind;
 use std::net::{TcpStream, UdpSocket};
@@ -64,9 +65,13 @@ fn ask_patiently(server: &Server) -> (u8, Option<[u8; 4]>) {
 
 #[test]
 fn after_a_crash_another_serves_and_nobody_is_refused_meanwhile() {
-    for spread in ["affinity", "per-core", "shared"] {
+    // also where AF_XDP is wanted first, each time, and cannot be had
+    let fallback = ["--backend", "auto", "--interface", "no-such-if"];
+    for (spread, backend) in
+        [("affinity", &[][..]), ("per-core", &[]), ("shared", &[]), ("affinity", &fallback), ("shared", &fallback)]
+    {
         let place = Place::new();
-        let more = ["--accept", spread, "--receive", spread];
+        let more = [&["--accept", spread, "--receive", spread][..], backend].concat();
         let mut server = Server::start(&place, &[&SUPERVISE[..], &more].concat());
         let (done, address) = (AtomicBool::new(false), server.address);
         std::thread::scope(|scope| {
@@ -104,6 +109,34 @@ fn after_a_crash_another_serves_and_nobody_is_refused_meanwhile() {
         assert_eq!(server.end().code(), Some(0), "{:#?}", server.log());
         gone(last);
         assert_eq!(TcpStream::connect(server.address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+}
+
+#[test]
+fn a_signal_to_end_while_the_first_server_starts_ends_both_as_asked() {
+    let place = Place::new();
+    // it waits for who writes the zone
+    let zone = place.path("slow.zone");
+    assert!(std::process::Command::new("mkfifo").arg(&zone).status().unwrap().success());
+    let at = format!("127.0.0.1:{}", common::free_port());
+    let args = ["dns", &zone, "--listen", &at, "--control", &place.path("control")];
+    for signalled in [Signal::TERM, Signal::INT] {
+        let mut command = common::simoom();
+        command.args([&args[..], &SUPERVISE].concat()).stderr(std::process::Stdio::piped());
+        let supervisor = command.spawn().unwrap();
+        let pid = supervisor.id();
+        // there is a reader, which now waits for what is written
+        let mut zone_file = None;
+        let opened = || {
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            zone_file = rustix::fs::open(&zone, flags, Mode::empty()).ok();
+            zone_file.is_some()
+        };
+        until(opened, || "no server reads its zone".into());
+        signal(pid, signalled);
+        let ended = supervisor.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+        assert!(text(&ended.stderr).contains("stopped"), "{}", text(&ended.stderr));
     }
 }
 

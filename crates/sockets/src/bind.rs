@@ -94,7 +94,7 @@ pub(crate) fn group(config: &Config, endpoint: &Endpoint, inherited: &mut Inheri
         for socket in &sockets {
             // only a listener is sure to have the port for itself
             socket.listen(backlog(config, endpoint)).map_err(|error| explain(endpoint, "listen", error))?;
-            if config.refuse_until_started && endpoint.address.port() != 0 {
+            if config.refuse_until_started.contains(&endpoint.address) && endpoint.address.port() != 0 {
                 // it stays bound, unless the kernel chose the port, and can listen again
                 socket.shutdown(Shutdown::Read).map_err(|error| explain(endpoint, "shutdown", error))?;
             }

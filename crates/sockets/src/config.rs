@@ -160,9 +160,9 @@ pub struct Config {
     pub may_lack_endpoints: bool,
     /// bounds of the stream half
     pub streams: Streams,
-    /// whether connections to ports that were given are refused between binding and starting, rather than held: for who will take
-    /// most of the traffic away meanwhile, and with it what held connections go on to send
-    pub refuse_until_started: bool,
+    /// endpoints of streams, with ports that were given, whose connections are refused between binding and starting, rather than held: for
+    /// who will take most of their traffic away meanwhile, and with it what held connections go on to send
+    pub refuse_until_started: Vec<SocketAddr>,
 }
 
 impl Default for Config {
@@ -184,7 +184,7 @@ impl Default for Config {
             slow_after: app::Cycles::SLOW_AFTER,
             may_lack_endpoints: false,
             streams: Streams::default(),
-            refuse_until_started: false,
+            refuse_until_started: Vec::new(),
         }
     }
 }

@@ -210,7 +210,7 @@ impl Engine {
     /// # Errors
     /// The kernel's, when a thread cannot be started or pinned; those that were are stopped.
     pub fn start<S: Service>(mut self, make: impl Fn(usize) -> S + Send + Sync + 'static) -> io::Result<Running> {
-        if self.config.refuse_until_started {
+        if !self.config.refuse_until_started.is_empty() {
             for accepting in self.threads.iter().flat_map(|thread| &thread.tcp) {
                 SockRef::from(&*accepting.socket).listen(accepting.backlog)?;
             }

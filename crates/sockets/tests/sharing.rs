@@ -449,7 +449,7 @@ fn a_drain_serves_what_came_before_and_refuses_what_comes_after() {
 fn connections_can_be_refused_until_the_start_with_every_policy() {
     for spread in SPREADS {
         let free = std::net::TcpListener::bind(("127.0.0.78", 0)).unwrap().local_addr().unwrap();
-        let mut config = Config { refuse_until_started: true, ..of(Transport::Tcp, spread) };
+        let mut config = Config { refuse_until_started: vec![free], ..of(Transport::Tcp, spread) };
         config.endpoints[0].address = free;
         let engine = Engine::bind(config).unwrap();
         assert!(TcpStream::connect(free).is_err(), "{spread:?}");

@@ -78,7 +78,8 @@ fn connections_can_be_refused_until_the_start_while_the_port_is_held() {
     for threads in [1, 2] {
         // a port that is free, by an address that no other test has
         let free = std::net::TcpListener::bind(("127.0.0.77", 0)).unwrap().local_addr().unwrap().to_string();
-        let config = Config { refuse_until_started: true, threads, ..config(&free, Transport::Tcp) };
+        let refuse_until_started = vec![free.parse().unwrap()];
+        let config = Config { refuse_until_started, threads, ..config(&free, Transport::Tcp) };
         let engine = Engine::bind(config).unwrap();
         let address = engine.addresses()[0];
         assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -89,6 +90,30 @@ fn connections_can_be_refused_until_the_start_while_the_port_is_held() {
         }
         running.stop();
     }
+}
+
+#[test]
+fn those_of_other_endpoints_wait_meanwhile_also_at_sockets_that_were_inherited() {
+    let [refused, held] = ["127.0.0.79", "127.0.0.80"].map(|at| std::net::TcpListener::bind((at, 0)).unwrap());
+    let [refused, held] = [refused, held].map(|listener| listener.local_addr().unwrap());
+    let config = || {
+        let mut config = config(&refused.to_string(), Transport::Tcp);
+        config.endpoints.push(sockets::Endpoint { address: held, ..config.endpoints[0] });
+        Config { refuse_until_started: vec![refused], ..config }
+    };
+    let first = Engine::bind(config()).unwrap();
+    let mut waits = vec![connect(held)];
+    let left: Vec<_> = first.sockets().map(|socket| socket.try_clone_to_owned().unwrap()).collect();
+    drop(first);
+    waits.push(connect(held));
+    let second = Engine::bind_with(config(), left).unwrap();
+    waits.push(connect(held));
+    assert_eq!(TcpStream::connect(refused).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let (make, _events) = echo();
+    let running = second.start(make).unwrap();
+    waits.push(connect(refused));
+    waits.iter_mut().for_each(|stream| exchange(stream, b"at last"));
+    running.stop();
 }
 
 #[test]

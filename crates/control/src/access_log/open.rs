@@ -1,44 +1,55 @@
 //! Opening the log's file with privileges, for a server that gives them up.
 //!
 //! The folder belongs to the user that the server becomes, or the log could not be rotated. So whoever else runs as that user may put a
-//! link where the file was, and root must not append what clients send to where it leads. Links on the way are followed where they are
-//! root's, one by one, and what that comes to is opened without any.
+//! link where the file was, at any moment, and root must not append what clients send to where it leads. So the way is gone by
+//! descriptors (`links`), and what is opened in the end is judged by its own: it is the user's file, or root's where root alone puts names.
 
-use crate::links::{self, Link};
+use crate::links::{self, Entry};
 use crate::privileges::Identity;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// Addresses of visitors are nobody else's business.
 const MODE: u32 = 0o640;
 
+/// Names of devices and of what is open already: folders of root's, with links that are no paths.
+const DEVICES: [&str; 3] = ["/dev", "/dev/fd", "/dev/pts"];
+
 /// The file, appended to, and whether it was made here; with `identity` by root for that user.
 pub(super) fn open(path: &Path, identity: Option<&Identity>) -> io::Result<(File, bool)> {
-    // devices are root's, and standard output is a link that is no path
-    let Some(identity) = identity.filter(|_| !path.starts_with("/dev")) else {
-        return open_as_we_are(path);
-    };
-    let (path, (uid, _)) = (resolve(&std::path::absolute(path)?)?, identity.ids());
-    let opened = |flags: OFlags| -> io::Result<File> {
-        let flags = flags | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(MODE) } else { Mode::empty() };
-        Ok(openat2(CWD, &path, flags, mode, ResolveFlags::NO_SYMLINKS)?.into())
-    };
-    match opened(OFlags::CREATE | OFlags::EXCL) {
-        Ok(file) => return Ok((file, true)),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
+    let is_device = path.parent().is_some_and(|folder| DEVICES.iter().any(|devices| folder == Path::new(devices)));
+    match identity.filter(|_| !is_device) {
+        Some(identity) => open_for(identity, &links::by_roots(path)?),
+        None => open_as_we_are(path),
     }
-    let file = opened(OFlags::empty())?;
-    let is = file.metadata()?;
-    if is.is_file() && is.nlink() > 1 && is.uid() != uid {
-        let why = "it is another name of a file that belongs to somebody else";
+}
+
+/// The file of this name for that user. What is there already and is somebody else's may have been given the name by the user.
+fn open_for(identity: &Identity, Entry { folder, name }: &Entry) -> io::Result<(File, bool)> {
+    let opened = |more: OFlags, mode: u32| {
+        let flags = more | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        openat(folder, name, flags, Mode::from_raw_mode(mode))
+    };
+    match opened(OFlags::CREATE | OFlags::EXCL, MODE) {
+        Ok(file) => return Ok((file.into(), true)),
+        Err(error) if error == rustix::io::Errno::EXIST => {}
+        Err(error) => return Err(error.into()),
+    }
+    let file = opened(OFlags::empty(), 0)?;
+    let (uid, _) = identity.ids();
+    if fstat(&file)?.st_uid != uid && !is_roots_alone(&fstat(folder)?) {
+        let why = "it belongs to somebody else, in a folder where not only root gives names";
         return Err(io::Error::new(ErrorKind::PermissionDenied, why));
     }
-    Ok((file, false))
+    Ok((file.into(), false))
+}
+
+/// Whether nobody but root gives names in this folder.
+fn is_roots_alone(folder: &Stat) -> bool {
+    folder.st_uid == 0 && folder.st_mode & 0o022 == 0
 }
 
 /// The same without privileges that others lack.
@@ -52,25 +63,13 @@ pub(super) fn open_as_we_are(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// Where a path leads by links of root's; those of others are refused.
-fn resolve(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_owned();
-    for _ in 0..links::MOST {
-        let Some(Link { at, leads }) = links::first(&path)? else { return Ok(path) };
-        if std::fs::symlink_metadata(&at)?.uid() != 0 {
-            let why = format!("{} is a link that is not root's; give where it leads to", at.display());
-            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-        }
-        path = leads;
-    }
-    Err(rustix::io::Errno::LOOP.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::privileges::look_up;
-    use std::os::unix::fs::{chown, lchown, symlink};
+    use std::os::unix::fs::{MetadataExt, chown, lchown, symlink};
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     const NOBODY: u32 = 65534;
 
@@ -116,14 +115,59 @@ mod tests {
         let (file, created) = open(&logs.join("current"), Some(&nobody)).unwrap();
         assert!(created && file.metadata().unwrap().mode() & 0o777 & !MODE == 0);
         assert!(theirs.join("now").is_file());
+        // as it is given to them then
+        chown(theirs.join("now"), Some(NOBODY), Some(NOBODY)).unwrap();
         assert!(!open(&logs.join("current"), Some(&nobody)).unwrap().1);
         // their own file with two names is theirs to give
-        chown(theirs.join("now"), Some(NOBODY), Some(NOBODY)).unwrap();
         std::fs::hard_link(theirs.join("now"), theirs.join("also")).unwrap();
         assert!(!open(&theirs.join("also"), Some(&nobody)).unwrap().1);
         // round and round
         symlink("round", folder.path().join("round")).unwrap();
         assert!(open(&folder.path().join("round"), Some(&nobody)).is_err());
         assert!(!open(Path::new("/dev/null"), Some(&nobody)).unwrap().1);
+    }
+
+    #[test]
+    fn roots_file_is_written_where_root_alone_gave_it_its_name() {
+        let (folder, theirs, ours, nobody) = place();
+        assert!(!open(&ours, Some(&nobody)).unwrap().1);
+        // one that has no other name any more: the user has taken that away meanwhile
+        std::fs::rename(&ours, theirs.join("log")).unwrap();
+        let error = open(&theirs.join("log"), Some(&nobody)).unwrap_err().to_string();
+        assert_eq!(error, "it belongs to somebody else, in a folder where not only root gives names");
+        // nor one that others share with root
+        std::fs::write(&ours, "").unwrap();
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+        assert!(open(&ours, Some(&nobody)).is_err());
+    }
+
+    /// The way goes by a name that is root's link and the user's in turn, as fast as one can exchange the two.
+    #[test]
+    fn links_that_are_exchanged_meanwhile_lead_root_nowhere_else() {
+        let (folder, theirs, _, nobody) = place();
+        let (log, other, secret) = (theirs.join("log"), theirs.join("other"), folder.path().join("new"));
+        symlink("now", &log).unwrap();
+        symlink(&secret, &other).unwrap();
+        lchown(&other, Some(NOBODY), Some(NOBODY)).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (here, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+                while !done.load(Ordering::Relaxed) {
+                    rustix::fs::renameat_with(here, &log, here, &other, flags).unwrap();
+                }
+            });
+            let (mut by_root, mut refused) = (0, 0);
+            for _ in 0..20_000 {
+                match open(&log, Some(&nobody)) {
+                    Ok(_) => by_root += 1,
+                    Err(_) => refused += 1,
+                }
+                let _ = std::fs::remove_file(theirs.join("now"));
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(by_root > 0 && refused > 0, "{by_root} by root's link, {refused} refused");
+        });
+        assert!(!secret.exists(), "root has made the user a file");
     }
 }

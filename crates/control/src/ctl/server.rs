@@ -6,11 +6,13 @@
 use super::{REQUEST_BYTES, Request};
 use crate::capture;
 use crate::error::{Error, reason};
+use crate::links::{self, Entry};
 use crate::serve::World;
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chownat, fstat};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -39,21 +41,28 @@ impl Socket {
     pub fn bind(path: &Path, default: bool, owner: Option<(u32, u32)>) -> Result<Socket, Error> {
         let shown = path.display();
         let wrong = |what: &str, error: &io::Error| {
-            Error::input(format!("control socket {shown}: {what}: {}; give another with --control PATH", reason(error)))
+            let line = format!("control socket {shown}: {what}: {}; give another with --control PATH", reason(error));
+            // a folder that is not there is nothing that passes
+            if error.kind() == io::ErrorKind::NotFound { Error::input(line) } else { Error::environment(line) }
         };
-        let own = |path: &Path| owner.map_or(Ok(()), |owner| give(path, owner));
         if let Some(folder) = path.parent().filter(|folder| default && !folder.exists()) {
             fs::create_dir(folder).map_err(|error| wrong("its folder cannot be made", &error))?;
-            own(folder).map_err(|error| wrong("its folder cannot be given to the user", &error))?;
+            let given = owner.map_or(Ok(()), |owner| give_folder(folder, owner));
+            given.map_err(|error| wrong("its folder cannot be given to the user", &error))?;
         }
-        clear(path)?;
+        // the folder is that of before whatever the user, whose it may be, makes of its name
+        let folder = owner.map(|_| links::folder_by_roots(path)).transpose();
+        let folder = folder.map_err(|error| wrong("cannot be made", &error))?;
+        clear(path, folder.as_ref())?;
         // no moment at which others could connect
         let before = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         rustix::process::umask(before);
         let listener = bound.map_err(|error| wrong("cannot be made", &error))?;
         let socket = Socket { listener, path: path.to_owned() };
-        own(path).map_err(|error| wrong("cannot be given to the user", &error))?;
+        if let Some((owner, entry)) = owner.zip(folder) {
+            give(&entry, &socket.listener, owner).map_err(|error| wrong("cannot be given to the user", &error))?;
+        }
         Ok(socket)
     }
 
@@ -80,15 +89,41 @@ impl Drop for Socket {
     }
 }
 
-/// Makes `path` another user's. A link is not followed: from an earlier run the folder may belong to that user, who could put
-/// one in the socket's place and have any file of the system given to him.
-fn give(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    Ok(rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
+/// Makes a folder that was just made another user's.
+fn give_folder(folder: &Path, owner: (u32, u32)) -> io::Result<()> {
+    let made = links::by_roots(folder)?.open_as_it_is()?;
+    let is = fstat(&made)?;
+    let is_ours =
+        FileType::from_raw_mode(is.st_mode) == FileType::Directory && is.st_uid == rustix::process::geteuid().as_raw();
+    if is_ours { own(&made, owner) } else { Err(io::Error::other("another stands in its place")) }
 }
 
-/// Makes room at `path`: removes the socket of a dead server, refuses anything else.
-fn clear(path: &Path) -> Result<(), Error> {
+/// Makes the socket that `listener` listens at another user's. From an earlier run the folder may belong to that user, who could put
+/// something else in its place and have any file of the system given to him: so what is given is what was seen to lead to the listener.
+fn give(entry: &Entry, listener: &UnixListener, owner: (u32, u32)) -> io::Result<()> {
+    let (found, another) = (entry.open_as_it_is()?, || io::Error::other("another stands in its place"));
+    if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::Socket {
+        return Err(another());
+    }
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd())).map_err(|_| another())?;
+    // whose it is was written down when it began to listen
+    let is_ours = rustix::net::sockopt::socket_peercred(&stream)?.pid == rustix::process::getpid();
+    if !is_ours {
+        return Err(another());
+    }
+    own(&found, owner)?;
+    // the one that has just connected
+    listener.accept()?;
+    Ok(())
+}
+
+fn own(of: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    Ok(chownat(of, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
+}
+
+/// Makes room at `path`: removes the socket of a dead server, from `folder` where that is known, and refuses anything else.
+fn clear(path: &Path, folder: Option<&Entry>) -> Result<(), Error> {
     let shown = path.display();
     match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
@@ -105,19 +140,20 @@ fn clear(path: &Path) -> Result<(), Error> {
                 Ok(peer) => format!("process {}", peer.pid.as_raw_nonzero()),
                 Err(_) => "another process".into(),
             };
-            Err(Error::input(format!(
+            Err(Error::environment(format!(
                 "control socket {shown}: a running server ({who}) answers there; stop it or give another with --control PATH"
             )))
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!("control socket {shown}: replacing what a dead server left");
-            fs::remove_file(path).map_err(|error| {
-                Error::input(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
+            folder.map_or_else(|| fs::remove_file(path), |entry| Ok(entry.remove()?)).map_err(|error| {
+                Error::environment(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
             })
         }
-        Err(error) => {
-            Err(Error::input(format!("control socket {shown}: {}; give another with --control PATH", reason(&error))))
-        }
+        Err(error) => Err(Error::environment(format!(
+            "control socket {shown}: {}; give another with --control PATH",
+            reason(&error)
+        ))),
     }
 }
 
@@ -194,6 +230,7 @@ fn converse(stream: UnixStream, world: &World) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{MetadataExt, lchown, symlink};
 
     #[test]
     fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
@@ -218,13 +255,37 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_sockets_place_gives_nothing_away() {
+    fn what_stands_in_the_sockets_place_is_not_given_away() {
+        assert!(rustix::process::geteuid().is_root(), "this needs root, as the laboratory does");
         let folder = tempfile::tempdir().unwrap();
-        let link = folder.path().join("control");
-        // what it points to is not there, so following it fails
-        std::os::unix::fs::symlink(folder.path().join("none"), &link).unwrap();
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        give(&link, (uid, gid)).unwrap();
+        let (path, whose) = (folder.path().join("control"), |path: &Path| fs::symlink_metadata(path).unwrap().uid());
+        let socket = Socket::bind(&path, false, Some((65534, 65534))).unwrap();
+        assert_eq!(whose(&path), 65534);
+        // who has connected to see that is gone
+        socket.listener.set_nonblocking(true).unwrap();
+        assert_eq!(socket.listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // a file of root's under the same name, a link to one, and the socket of another server
+        let entry = links::folder_by_roots(&path).unwrap();
+        let secret = folder.path().join("secret");
+        fs::write(&secret, "").unwrap();
+        let another = || give(&entry, &socket.listener, (65534, 65534)).unwrap_err().to_string();
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&secret, &path).unwrap();
+        assert_eq!(another(), "another stands in its place");
+        fs::remove_file(&path).unwrap();
+        symlink(&secret, &path).unwrap();
+        assert_eq!(another(), "another stands in its place");
+        fs::remove_file(&path).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        assert_eq!(another(), "another stands in its place");
+        assert_eq!((whose(&secret), whose(&path)), (0, 0));
+        // nor is anything done where a link of the user's leads
+        let way = folder.path().join("way");
+        symlink(folder.path(), &way).unwrap();
+        lchown(&way, Some(65534), Some(65534)).unwrap();
+        let error = Socket::bind(&way.join("control"), false, Some((65534, 65534))).unwrap_err().to_string();
+        assert!(error.contains("is a link that is not root's"), "{error}");
+        assert!(path.exists(), "what a dead server left was removed by way of a user's link");
     }
 
     #[test]

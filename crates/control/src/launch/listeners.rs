@@ -42,6 +42,12 @@ pub(super) fn division(settings: &Settings) -> Division {
     Division { web_from, kv_from, echo_from, app_from }
 }
 
+/// Where the steering program takes connections away from the kernel.
+pub(super) fn taken_connections(settings: &Settings, listeners: &[Listening]) -> Vec<SocketAddr> {
+    let takes = |at: &&Listening| at.taken(settings).any(|taken| taken.protocol == TCP);
+    listeners.iter().filter(takes).map(|at| at.address).collect()
+}
+
 impl Listening {
     /// Whether `own` is an address that it listens on.
     fn is_at(&self, own: IpAddr) -> bool {
@@ -133,6 +139,8 @@ mod tests {
         assert_eq!(division(&settings), Division { web_from: 1, kv_from: 2, echo_from: 2, app_from: 3 });
         let taken: Vec<_> = taken(&settings);
         assert_eq!(taken, [(53, UDP), (80, TCP), (7, UDP)]);
+        let connections: Vec<_> = taken_connections(&settings, &listeners).iter().map(SocketAddr::port).collect();
+        assert_eq!(connections, [80], "those of DNS stay with the kernel");
     }
 
     fn taken(settings: &Settings) -> Vec<(u16, u8)> {

@@ -1,13 +1,14 @@
 //! Looks after the dataplane's threads: one that hangs loses its queue to the kernel until it comes round again.
 //!
 //! The kernel's own sockets then answer at shared addresses; the thread's connections are lost, and nobody else's are. One that is
-//! only kept from its processor does not hang: what it has is still in good hands, and its load is the balancer's to move.
+//! only kept from its processor does not hang: what it has is still in good hands, and its load is the balancer's to move. A thread that
+//! cannot have its socket made anew tells nobody; that is said here, too.
 
-use crate::error::reason;
+use crate::error::{reason, without_number};
 use base::Counter;
 use base::counter::{Figure, Report};
 use dataplane::{Finding, Pulse, Watched};
-use port_xdp::Slot;
+use port_xdp::{Slot, Stats, Trouble};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -36,6 +37,42 @@ impl Report for Stalls {
     }
 }
 
+/// A thread's queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    slot: Arc<Slot>,
+    stats: Arc<Stats>,
+    /// as far as it was said
+    trouble: Option<Trouble>,
+}
+
+impl Queue {
+    pub(crate) fn new(slot: Arc<Slot>, stats: Arc<Stats>) -> Queue {
+        Queue { slot, stats, trouble: None }
+    }
+
+    /// Says what has changed about its socket.
+    fn look(&mut self) {
+        let now = self.stats.trouble();
+        if now == self.trouble {
+            return;
+        }
+        let (name, queue) = (self.stats.interface(), self.slot.queue());
+        match &now {
+            Some(Trouble { serves: true, why }) => tracing::error!(
+                "{name}: frames of queue {queue} do not come back, and its AF_XDP socket cannot be made anew: {}; it goes on with the one that it has, and another is tried for: restart simoom if this lasts",
+                without_number(why)
+            ),
+            Some(Trouble { serves: false, why }) => tracing::error!(
+                "{name}: queue {queue} has no AF_XDP socket, and what comes there is the kernel's: {}; it is tried again and again: restart simoom if this lasts",
+                without_number(why)
+            ),
+            None => tracing::info!("{name}: queue {queue} has an AF_XDP socket again that was made anew"),
+        }
+        self.trouble = now;
+    }
+}
+
 /// The thread that looks. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -45,9 +82,9 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches the threads whose pulses `pulses` tells, and whose queues' places are `slots`, in the same order; some have no queue.
+    /// Watches the threads whose pulses `pulses` tells, and whose queues are `queues`, in the same order; some have none.
     pub(crate) fn start(
-        slots: Vec<Option<Arc<Slot>>>,
+        mut queues: Vec<Option<Queue>>,
         pulses: impl Fn() -> Vec<Pulse> + Send + 'static,
     ) -> io::Result<Watchdog> {
         let stalls = Arc::new(Stalls::default());
@@ -55,14 +92,16 @@ impl Watchdog {
         let counted = stalls.clone();
         let join = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
             let start = Instant::now();
-            let mut watched = vec![Watched::default(); slots.len()];
+            let mut watched = vec![Watched::default(); queues.len()];
             while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let now = start.elapsed();
-                for (thread, ((watched, slot), pulse)) in watched.iter_mut().zip(&slots).zip(pulses()).enumerate() {
+                queues.iter_mut().flatten().for_each(Queue::look);
+                for (thread, ((watched, queue), pulse)) in watched.iter_mut().zip(&queues).zip(pulses()).enumerate() {
+                    let slot = queue.as_ref().map(|queue| &*queue.slot);
                     match watched.look(now, pulse, PATIENCE) {
                         Finding::Same => {}
-                        Finding::Hangs => hangs(thread, slot.as_deref(), &counted),
-                        Finding::Recovered => recovered(thread, slot.as_deref(), &counted),
+                        Finding::Hangs => hangs(thread, slot, &counted),
+                        Finding::Recovered => recovered(thread, slot, &counted),
                     }
                 }
             }
@@ -99,7 +138,9 @@ fn hangs(thread: usize, slot: Option<&Slot>, stalls: &Stalls) {
 fn recovered(thread: usize, slot: Option<&Slot>, stalls: &Stalls) {
     stalls.hanging.set(stalls.hanging.get().saturating_sub(1));
     match slot {
-        Some(slot) => tracing::warn!("dataplane thread {thread} comes round again and has queue {} back", slot.queue()),
+        Some(slot) => {
+            tracing::warn!("dataplane thread {thread} comes round again and takes queue {} back", slot.queue())
+        }
         None => tracing::warn!("dataplane thread {thread} comes round again"),
     }
 }

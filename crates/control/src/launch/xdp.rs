@@ -3,7 +3,7 @@
 use super::listeners::Listening;
 use super::sharing::{Shared, Writer, sharing};
 use super::tiers::Wanted;
-use super::watchdog::Watchdog;
+use super::watchdog::{Queue, Watchdog};
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
@@ -224,7 +224,8 @@ impl Opened {
             }
             stack
         };
-        let slots = self.ports.iter().map(|port| port.queue().map(|port| port.slot().clone())).collect();
+        let queue = |port: &XdpPort| Queue::new(port.slot().clone(), port.stats().clone());
+        let queues = self.ports.iter().map(|port| port.queue().map(queue)).collect();
         // within microseconds of the dataplane's own zero
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
@@ -239,7 +240,7 @@ impl Opened {
         dataplane.averages().for_each(|averages| registry.add(averages.clone()));
         dataplane.crews().for_each(|crew| registry.add(crew.clone()));
         let watched = dataplane.clone();
-        let watchdog = Watchdog::start(slots, move || watched.pulses().collect())?;
+        let watchdog = Watchdog::start(queues, move || watched.pulses().collect())?;
         registry.add(watchdog.stalls().clone());
         // several interfaces have no own addresses
         let mut claims = (!settings.own.is_empty()).then_some(claims);

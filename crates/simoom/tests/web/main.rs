@@ -303,6 +303,17 @@ fn the_access_log_has_a_line_for_each_request() {
     server.signal(Signal::TERM);
     assert_eq!(server.end().code(), Some(0));
     assert_eq!(lines().lines().count(), 1, "what was in the ring at the end is written");
+    // and one that cannot be opened anew fails the reload
+    std::fs::create_dir(place.path("logs")).unwrap();
+    let server = serve(&place, &["--access-log", &place.path("logs/access.log")]);
+    std::fs::rename(place.path("logs"), place.path("old")).unwrap();
+    let reload = server.ctl(&["reload"]);
+    let said = text(&reload.stderr);
+    assert_eq!(reload.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot be opened anew: No such file or directory; the old file is written on"), "{said}");
+    get(&mut connect(server.address), "/");
+    until(|| std::fs::read_to_string(place.path("old/access.log")).unwrap().contains("GET / "), || "no line".into());
+    drop(server);
     let combined = place.path("combined.log");
     let server = serve(&place, &["--access-log", &combined]);
     get(&mut connect(server.address), "/");
@@ -416,8 +427,8 @@ fn what_is_wrong_is_said_and_nothing_is_started() {
         "TCP {at}: in use by another program; stop it (ss -lpn 'sport = :{}') or choose another port",
         at.port()
     );
-    check("DIR/site", &at.to_string(), &[], 2, &in_use);
-    let log = "access log DIR/none/log: cannot be written: No such file or directory; give another";
+    check("DIR/site", &at.to_string(), &[], 1, &in_use);
+    let log = "access log DIR/none/log: its folder is not there; make it with `install -d DIR/none`";
     check("DIR/site", &free, &["--access-log", "DIR/none/log"], 2, log);
     place.write("s.toml", "[web]\nroot = \"site\"\ncolour = 1\n");
     let output = run(&["serve", "--config", &place.path("s.toml")]);
