@@ -94,6 +94,23 @@ pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     Ok(kib * 1024)
 }
 
+/// Processors online, whichever of them this process may run on.
+pub(crate) fn online() -> Result<usize> {
+    let text =
+        fs::read_to_string("/sys/devices/system/cpu/online").context("cannot read which processors are online")?;
+    listed(&text).with_context(|| format!("no list of processors: {}", text.trim()))
+}
+
+/// How many numbers a list such as `0-3,6` has.
+fn listed(text: &str) -> Option<usize> {
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        Some(last.checked_sub(first)? + 1)
+    };
+    text.trim().split(',').map(count).sum()
+}
+
 /// Keeps the calling thread, and those it starts later, on one processor.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     if cpu >= CpuSet::MAX_CPU {
@@ -118,6 +135,19 @@ mod tests {
         assert_eq!(Ticks::parse("cpu 1 2\n", None), None);
         let (early, late) = (Ticks { busy: 100, all: 200 }, Ticks { busy: 150, all: 400 });
         assert_eq!(late.busy_s_since(early), 0.5);
+    }
+
+    #[test]
+    fn processors_are_counted_wherever_one_is_pinned() {
+        for (text, count) in [("0\n", 1), ("0-1\n", 2), ("0-3,6,8-9", 7)] {
+            assert_eq!(listed(text), Some(count), "{text}");
+        }
+        for wrong in ["", "x", "3-1", "0,,1"] {
+            assert_eq!(listed(wrong), None, "{wrong}");
+        }
+        let before = online().unwrap();
+        let pinned = std::thread::spawn(|| pin(0).and_then(|()| online()));
+        assert_eq!(pinned.join().unwrap().unwrap(), before);
     }
 
     #[test]

@@ -38,11 +38,14 @@ impl Summary {
     }
 }
 
-/// The median over rounds of `subject` divided by `peer` of the same round. Rounds in which the peer measured nothing are left
-/// out; None when no round is left.
+/// The median over rounds of `subject` divided by `peer` of the same round. None when the peer measured nothing in one of them, or the two
+/// have not the same number: a ratio of the other rounds would be one of chosen rounds, and those of a peer that fails now and then are its
+/// best.
 pub(crate) fn paired_ratio(subject: &[f64], peer: &[f64]) -> Option<Summary> {
-    let ratios: Vec<f64> =
-        subject.iter().zip(peer).filter(|(_, peer)| **peer > 0.0).map(|(subject, peer)| subject / peer).collect();
+    if subject.len() != peer.len() || !peer.iter().all(|peer| *peer > 0.0) {
+        return None;
+    }
+    let ratios: Vec<f64> = subject.iter().zip(peer).map(|(subject, peer)| subject / peer).collect();
     Summary::of(&ratios)
 }
 
@@ -60,12 +63,15 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_pairs_rounds_and_leaves_out_silent_peers() {
+    fn a_ratio_pairs_rounds_and_is_of_all_or_none() {
         // unpaired, the medians' ratio would be 10/10; paired it is what each round says
         let ratio = paired_ratio(&[10.0, 30.0, 5.0], &[5.0, 10.0, 10.0]).unwrap();
         assert_eq!((ratio.median, ratio.least, ratio.greatest, ratio.rounds), (2.0, 0.5, 3.0, 3));
-        assert_eq!(paired_ratio(&[1.0, 6.0], &[0.0, 2.0]).unwrap().median, 3.0);
-        assert_eq!(paired_ratio(&[1.0], &[0.0]), None);
+        assert_eq!(paired_ratio(&[0.0, 6.0], &[1.0, 2.0]).unwrap().least, 0.0);
+        for (subject, peer) in [(&[1.0, 6.0][..], &[0.0, 2.0][..]), (&[1.0], &[0.0]), (&[1.0, 2.0], &[1.0]), (&[], &[])]
+        {
+            assert_eq!(paired_ratio(subject, peer), None, "{subject:?} {peer:?}");
+        }
     }
 
     proptest! {

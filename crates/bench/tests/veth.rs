@@ -19,10 +19,19 @@ fn reflector(lab: &Lab, listen: &str, more: &[&str]) -> Process {
 }
 
 fn load(lab: &Lab, server: &str, options: &[&str]) -> Value {
-    let mut args = vec![BENCH, "dns", "--interface", "vc", "--server", server, "--names", "100", "--json"];
-    args.extend(options);
-    let text = lab.client().run(&args).unwrap();
-    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+    let (results, error, status) = load_of_any(lab, server, options);
+    assert_eq!(status, Some(0), "{error}");
+    results
+}
+
+/// What a load tells, what it says on standard error, and how it ends.
+fn load_of_any(lab: &Lab, server: &str, options: &[&str]) -> (Value, String, Option<i32>) {
+    let mut load = lab.client().command(BENCH);
+    load.args(["dns", "--interface", "vc", "--server", server, "--names", "100", "--json"]).args(options);
+    let done = load.output().unwrap();
+    let [text, error] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    let line = text.lines().last().unwrap_or_else(|| panic!("no figures: {error}"));
+    (serde_json::from_str(line).unwrap(), error, done.status.code())
 }
 
 #[test]
@@ -79,10 +88,14 @@ fn the_checks_of_answers_find_that_a_reflector_is_no_server() {
     let lab = Lab::new().unwrap();
     let _reflector = reflector(&lab, "198.18.0.1:53", &[]);
     let options = ["--rate", "500", "--seconds", "0.2", "--check-every", "1"];
-    let results = load(&lab, "198.18.0.1:53", &options);
+    let (results, error, status) = load_of_any(&lab, "198.18.0.1:53", &options);
     let run = &results["runs"][0];
-    assert!(run["checked"].as_u64().unwrap() > 0, "{results}");
+    let checked = run["checked"].as_u64().unwrap();
+    assert!(checked > 0, "{results}");
     assert_eq!(run["faults"]["message"], run["checked"], "{results}");
+    // who reads the figures without a look at them learns it by the status
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains(&format!("{checked} of {checked} checked answers were wrong")), "{error}");
 }
 
 #[test]

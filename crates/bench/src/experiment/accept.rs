@@ -246,8 +246,8 @@ fn measure(bed: &Bed, options: &Options, line: &Line) -> Result<Figures> {
         if !outcome.failures.is_empty() {
             eprintln!("what failed: {:?}", outcome.failures);
         }
-        figures.requests_per_s += outcome.answered_rate();
-        figures.failed += outcome.failed(|_| true) + outcome.statuses.values().sum::<u64>();
+        figures.requests_per_s += outcome.good_rate();
+        figures.failed += outcome.bad();
     }
     let (own, stolen, groups_taken) = shares(bed, &lab)?;
     figures.stolen = stolen as f64 * 1000.0 / (own + stolen).max(1) as f64;

@@ -88,6 +88,8 @@ struct Row {
     at_loads: Vec<AtLoad>,
     /// nanoseconds a GET
     get_ns: Vec<f64>,
+    /// how often the loads were measured anew, since of one nothing came back
+    anew: usize,
 }
 
 impl Row {
@@ -152,13 +154,14 @@ fn echo(options: &Options, simoom: &Path, folder: &Path, batch: u16, row: &mut R
     let span = (options.seconds * LONGER).to_string();
     let mut runs = Vec::new();
     // where nothing came back, the generator's own receive thread had no processor: that says nothing of the server
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
+        row.anew += usize::from(attempt > 0);
         runs = ask(&lab, &loads, &["--wait", "poll", "--seconds", &span])?.runs;
         ensure!(runs.len() == loads.len(), "{} loads were measured", runs.len());
         if runs.iter().all(|run| run.answered > 0) {
             break;
         }
-        eprintln!("batch {batch}: of a load nothing came back; all of them are measured anew");
+        eprintln!("batch {batch}: of a load nothing came back");
     }
     for (run, at) in runs.iter().zip(&mut row.at_loads) {
         ensure!(
@@ -242,7 +245,7 @@ fn report(options: &Options, rows: &[Row]) -> Report {
     Report {
         name: options.name.clone(),
         title: "Frames of a cycle: throughput, and latency below it".into(),
-        method: method(options),
+        method: method(options, rows.iter().map(|row| row.anew).sum()),
         table,
         charts: vec![throughput(options, rows), latency(options, rows)],
         machine: Machine::here(Peers::None),
@@ -281,12 +284,13 @@ fn latency(options: &Options, rows: &[Row]) -> Chart {
     }
 }
 
-fn method(options: &Options) -> String {
+fn method(options: &Options, anew: usize) -> String {
     format!(
         "*batch* is the most frames that a cycle of the dataplane takes (`--batch`); it never waits for more than are there. `echo, AF_XDP`: \
          `simoom echo` over AF_XDP in a network namespace, on processor 0, and `simoom-bench dns --any-answer` in another, on \
          processor 1, joined by a veth pair, each with its receive thread on its own processor. *most* is the most answers at any rate of a grid that grows \
-         by 15%, {} s each; the other loads are parts of that, {:.1} s each, by a generator that sleeps between datagrams. Every \
+         by 15%, {} s each; the other loads are parts of that, {:.1} s each, by a generator that sleeps between datagrams. Where of one of \
+         them nothing came back, all loads of that batch and round are measured anew, {} times at most: that was so {anew} times. Every \
          datagram is numbered, so each answer is matched and timed; percentiles are medians over windows of 100 ms. `GET, pipe`: stack \
          and key-value service over the in-memory pipe, {} items, 512 connections with one GET each, every value compared; only the server's \
          cycles are timed. There is no clock and no kernel in it, so it has no latencies. {} rounds in turn: medians, the least and the \
@@ -296,6 +300,7 @@ fn method(options: &Options) -> String {
          on the USR mix; above 16 little, and no latency is lost, since no batch is waited for.)",
         options.seconds,
         options.seconds * LONGER,
+        ATTEMPTS - 1,
         options.items,
         options.rounds
     )
@@ -333,6 +338,7 @@ mod tests {
             echo_peak: vec![100.0 * factor, 200.0 * factor],
             at_loads: vec![at(50.0 * factor), at(90.0 * factor)],
             get_ns: vec![500.0 / factor, 250.0 / factor],
+            anew: 2,
         };
         let report = report(&options, &[row(1.0), row(2.0)]);
         let csv = report.table.csv();
@@ -343,6 +349,7 @@ mod tests {
         assert_eq!(lines[2], "1,\"echo, AF_XDP\",0.5,50,50,50,,15.0,100.0,0.500");
         assert_eq!(lines[4], "64,\"echo, AF_XDP\",most,300,200,400,2.00,,,");
         assert_eq!(lines[7], "64,\"echo, AF_XDP\",0.9,180,180,180,,15.0,100.0,0.500");
+        assert!(report.method.contains(" 4 times at most: that was so 4 times."), "{}", report.method);
         assert_eq!(report.charts[0].series.len(), 2);
         assert_eq!(report.charts[1].series.len(), 2);
     }

@@ -4,7 +4,7 @@
 use super::subject::{Data, Subject};
 use crate::commands::dns::Results;
 use crate::grid::{self, Capacity};
-use crate::load::Outcome;
+use crate::load::{Good, Outcome};
 use crate::procs::Ticks;
 use crate::queries::Synthetic;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -45,6 +45,7 @@ pub(crate) struct Served<'a> {
     process: Process,
     lab: Lab,
     reflects: bool,
+    name: String,
 }
 
 /// Processor time over an interval.
@@ -96,7 +97,7 @@ impl Bed {
         ready.with_context(|| format!("{} does not come up", subject.name()))?;
         // attaching a program made the receive threads anew
         lab.pin();
-        Ok(Served { bed: self, process, lab, reflects })
+        Ok(Served { bed: self, process, lab, reflects, name: subject.name() })
     }
 }
 
@@ -123,9 +124,14 @@ fn answers(origin: &str) -> bool {
         let mut answer = [0; 1500];
         let len = socket.recv(&mut answer).ok()?;
         // QR, RCODE 0, one answer
-        (len > 12 && answer[2] & 0x80 != 0 && answer[3] & 15 == 0 && answer[7] == 1).then_some(())
+        is_good(&answer[..len]).then_some(())
     };
     ask().is_some()
+}
+
+/// Whether this is an answer (QR), without error (RCODE 0) and of one record (RFC 1035 section 4.1.1).
+pub(crate) fn is_good(message: &[u8]) -> bool {
+    message.len() > 12 && message[2] & 0x80 != 0 && message[3] & 15 == 0 && message[6..8] == [0, 1]
 }
 
 /// A question in wire format, id 1.
@@ -152,8 +158,13 @@ impl Served<'_> {
         match self.process.ended() {
             // `ip netns exec` and `taskset` become the command that they start
             None => Ok(self.process.id()),
-            Some(status) => bail!("the server ended ({status}): {}", self.process.log().trim()),
+            Some(status) => bail!("{} ended ({status}): {}", self.name, self.process.log().trim()),
         }
+    }
+
+    /// Which of its answers are good.
+    pub(crate) fn good(&self) -> Good {
+        if self.reflects { Good::Any } else { Good::NoError }
     }
 
     /// The command of our generator in the client's host.
@@ -174,21 +185,32 @@ impl Served<'_> {
         Ok(command)
     }
 
-    /// Answers a second over the grid of rates.
-    pub(crate) fn capacity(&self, rates: &[f64], seconds: f64) -> Result<Capacity> {
-        if self.bed.generator == Generator::Own {
-            let rates = rates.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
-            let options = ["--rate", &rates, "--stop-past-peak", "--seconds", &seconds.to_string()];
-            let mut load = Process::spawn(self.own_load(&options)?)?;
-            return Ok(finished(&mut load)?.capacity);
-        }
-        let (mut capacity, mut answered) = (Capacity::default(), Vec::new());
+    /// Good answers a second over the grid of rates. An error when one was wrong, or when the server ended: what it could do before has no
+    /// meaning then.
+    pub(crate) fn capacity(&mut self, rates: &[f64], seconds: f64) -> Result<Capacity> {
+        let capacity = match self.bed.generator {
+            Generator::Own => self.own_capacity(rates, seconds)?,
+            Generator::Kxdpgun => self.kxdpgun_capacity(rates, seconds)?,
+        };
+        self.server_pid()?;
+        Ok(capacity)
+    }
+
+    fn own_capacity(&self, rates: &[f64], seconds: f64) -> Result<Capacity> {
+        let rates = rates.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+        let options = ["--rate", &rates, "--stop-past-peak", "--seconds", &seconds.to_string()];
+        let mut load = Process::spawn(self.own_load(&options)?)?;
+        Ok(self.finished(&mut load)?.capacity)
+    }
+
+    fn kxdpgun_capacity(&self, rates: &[f64], seconds: f64) -> Result<Capacity> {
+        let (mut capacity, mut all) = (Capacity::default(), Vec::new());
         for rate in rates {
             let run = self.kxdpgun(*rate, seconds)?;
             let good = if self.reflects { run.answered } else { run.good };
-            capacity.add(run.sent, run.answered, if run.sent > 0.0 { good / run.sent } else { 0.0 });
-            answered.push(run.answered);
-            if grid::exhausted(&answered) {
+            capacity.add(run.sent, good);
+            all.push(good);
+            if grid::exhausted(&all) {
                 break;
             }
         }
@@ -205,8 +227,15 @@ impl Served<'_> {
         KxdpgunRun::parse(&text, seconds.max(1.0)).with_context(|| format!("what kxdpgun printed: {text}"))
     }
 
-    /// One rate by our generator, with the processor time that passed while it ran at that rate.
-    pub(crate) fn at_rate(&self, rate: f64, seconds: f64) -> Result<(Outcome, Busy)> {
+    /// Waits for our generator and takes its results. Wrong answers are an error.
+    fn finished(&self, load: &mut Process) -> Result<Results> {
+        let results = reported(load)?;
+        results.ensure_right().with_context(|| format!("what {} answered", self.name))?;
+        Ok(results)
+    }
+
+    /// One rate by our generator, with the processor time that passed while it ran at that rate. An error as with [`Served::capacity`].
+    pub(crate) fn at_rate(&mut self, rate: f64, seconds: f64) -> Result<(Outcome, Busy)> {
         let (rate, span) = (rate.to_string(), (seconds + 3.0).to_string());
         let load = self.own_load(&["--rate", &rate, "--seconds", &span, "--progress", "--wait", "poll"])?;
         let mut load = Process::spawn(load)?;
@@ -220,21 +249,25 @@ impl Served<'_> {
             machine_s: after.1.busy_s_since(before.1),
             span_s: before.2.elapsed().as_secs_f64(),
         };
-        let results = finished(&mut load)?;
+        let results = self.finished(&mut load)?;
+        self.server_pid()?;
         let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
+        // else its latency would be that of none, 0
+        ensure!(outcome.good_share(self.good()) > 0.0, "{} gave no good answer at {rate} questions/s", self.name);
         Ok((outcome, busy))
     }
 }
 
-/// Waits for our generator and takes its results.
-pub(crate) fn finished(load: &mut Process) -> Result<Results> {
+/// Waits for our generator and takes what it tells, which may be wrong answers: whoever calls this judges them.
+pub(crate) fn reported(load: &mut Process) -> Result<Results> {
     let status = load.wait(Duration::from_secs(3600))?;
     let log = load.log();
-    if !status.success() {
-        bail!("the generator failed ({status}): {}", log.trim());
-    }
-    let line = log.lines().rfind(|line| line.starts_with('{')).with_context(|| format!("no results in: {log}"))?;
-    serde_json::from_str(line).context("the generator's results")
+    let line = log.lines().rfind(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("the generator failed ({status}): {}", log.trim()))?;
+    let results: Results = serde_json::from_str(line).context("the generator's results")?;
+    // wrong answers are the one failure that it tells figures with
+    ensure!(status.success() || results.ensure_right().is_err(), "the generator failed ({status}): {}", log.trim());
+    Ok(results)
 }
 
 struct KxdpgunRun {
@@ -273,5 +306,19 @@ mod tests {
     #[test]
     fn a_question_is_in_wire_format() {
         assert_eq!(question("a.bc.", 1)[12..], *b"\x01a\x02bc\x00\x00\x01\x00\x01");
+    }
+
+    #[test]
+    fn an_answer_is_good_without_error_and_with_its_record() {
+        let mut answer = question("a.bc.", 1);
+        assert!(!is_good(&answer), "a question");
+        (answer[2], answer[7]) = (0x84, 1);
+        assert!(is_good(&answer));
+        assert!(!is_good(&answer[..12]), "a head alone");
+        for (at, octet) in [(3, 2), (3, 5), (7, 0)] {
+            let mut other = answer.clone();
+            other[at] = octet;
+            assert!(!is_good(&other), "{at} {octet}");
+        }
     }
 }

@@ -5,18 +5,18 @@ use super::subject::Subject;
 use super::{Common, Grid, plain_zone, tell_written};
 use crate::commands::{rate, seconds};
 use crate::grid::Capacity;
-use crate::load::Latency;
+use crate::load::{Good, Latency, Outcome};
 use crate::report::{Cell, Machine, Peers, Report, Table};
-use crate::stats::{self, Summary};
+use crate::stats;
 use anyhow::Result;
 
 /// Options of `simoom-bench compare`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each round measures every server once, one after the other, each in a laboratory of its own (two network namespaces, one veth
-pair; server on processor 0, generator on processor 1): the highest lossless rate and the most answers over a grid of rates;
+pair; server on processor 0, generator on processor 1): the highest lossless rate and the most good answers over a grid of rates;
 processor 0's busy time (softirqs included) an answer at --cpu-rate; and, with --latency-rate, latency there. The first
-server is the subject; the others are what it is divided by. Needs root.
+server is the subject; the others are what it is divided by. A wrong answer, or a server that ends, ends it all. Needs root.
 
   simoom-bench compare --servers simoom,reflector,knot-xdp,nsd --rounds 5
   simoom-bench compare --servers simoom-sockets,knot,nsd --names 10000
@@ -55,15 +55,31 @@ pub(crate) struct Options {
     command: Vec<String>,
 }
 
-/// One server's figures, a round each.
-#[derive(Debug, Default)]
-struct Figures {
-    capacity: Vec<Capacity>,
-    /// nanoseconds of processor 0 and of the machine an answer
-    cost: Vec<(f64, f64)>,
-    latency: Vec<Latency>,
+/// One server's figures of a round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    capacity: Option<Capacity>,
+    cost: Option<Cost>,
+    latency: Option<AtRate>,
+}
+
+/// Processor time at a fixed rate.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// nanoseconds of processor 0 an answer
+    server_ns: f64,
+    /// of the whole machine
+    machine_ns: f64,
+    lost_percent: f64,
+}
+
+/// Latency at a fixed rate, of the questions that were answered.
+#[derive(Clone, Copy, Debug)]
+struct AtRate {
+    latency: Latency,
     /// medians over short windows of p50 and p99, in microseconds
-    windows: Vec<(f64, f64)>,
+    window_us: Option<(f64, f64)>,
+    lost_percent: f64,
 }
 
 /// Runs it.
@@ -76,11 +92,12 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let simoom = if ours { options.common.simoom()? } else { "simoom".into() };
     let rates = options.grid.rates()?;
     let bed = Bed::new(plain_zone(options.names), &simoom, options.grid.generator)?;
-    let mut figures: Vec<Figures> = subjects.iter().map(|_| Figures::default()).collect();
+    let mut figures: Vec<Vec<Round>> = subjects.iter().map(|_| Vec::new()).collect();
     for round in 1..=options.grid.rounds {
         for (subject, figures) in subjects.iter().zip(&mut figures) {
-            let line = measure(&bed, subject, options, &rates, figures)?;
+            let (found, line) = measure(&bed, subject, options, &rates)?;
             eprintln!("{round} {:<16} {line}", subject.name());
+            figures.push(found);
         }
     }
     let report = Report {
@@ -96,50 +113,64 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64], figures: &mut Figures) -> Result<String> {
-    let served = bed.serve(subject)?;
-    let mut line = String::new();
+fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64]) -> Result<(Round, String)> {
+    let mut served = bed.serve(subject)?;
+    let (mut round, mut line) = (Round::default(), String::new());
     if !options.no_throughput {
         let capacity = served.capacity(rates, options.grid.seconds)?;
-        line +=
-            &format!("lossless {:>7.0}  peak {:>7.0}  sent {:>7.0}", capacity.lossless, capacity.peak, capacity.sent);
-        figures.capacity.push(capacity);
+        let Capacity { peak, sent, .. } = capacity;
+        line += &format!("lossless {:>8}  peak {peak:>7.0}  sent {sent:>7.0}", capacity.lossless_text());
+        round.capacity = Some(capacity);
     }
     if let Some(rate) = options.cpu_rate {
-        let (outcome, busy) = served.at_rate(rate, options.rate_seconds)?;
-        let Busy { server_s, machine_s, span_s } = busy;
-        let answers = outcome.answered_rate() * span_s;
-        let cost = (server_s * 1e9 / answers, machine_s * 1e9 / answers);
-        line += &format!(
-            "  processor 0 {:.0} ns, machine {:.0} ns an answer at {:.0}/s",
-            cost.0,
-            cost.1,
-            outcome.answered_rate()
-        );
-        figures.cost.push(cost);
+        let (outcome, Busy { server_s, machine_s, span_s }) = served.at_rate(rate, options.rate_seconds)?;
+        let good_rate = outcome.good_rate(served.good());
+        let ns = |busy_s: f64| busy_s * 1e9 / (good_rate * span_s);
+        let cost = Cost {
+            server_ns: ns(server_s),
+            machine_ns: ns(machine_s),
+            lost_percent: lost_percent(&outcome, served.good()),
+        };
+        let Cost { server_ns, machine_ns, lost_percent } = cost;
+        line += &format!("  processor 0 {server_ns:.0} ns, machine {machine_ns:.0} ns an answer at {good_rate:.0}/s");
+        line += &format!(", lost {lost_percent:.3} %{}", not_sent(&outcome));
+        round.cost = Some(cost);
     }
     if let Some(rate) = options.latency_rate {
         let (outcome, _) = served.at_rate(rate, options.rate_seconds)?;
         let Latency { p50_us, p99_us, .. } = outcome.latency;
-        line += &format!("  p50 {p50_us:.1} us, p99 {p99_us:.1} us, lost {}", outcome.lost);
+        let lost_percent = lost_percent(&outcome, served.good());
+        line += &format!("  p50 {p50_us:.1} us, p99 {p99_us:.1} us, lost {lost_percent:.3} %{}", not_sent(&outcome));
         if let Some((p50_us, p99_us)) = outcome.window_us {
             line += &format!(", by window p50 {p50_us:.1} us, p99 {p99_us:.1} us");
         }
-        figures.latency.push(outcome.latency);
-        figures.windows.extend(outcome.window_us);
+        round.latency = Some(AtRate { latency: outcome.latency, window_us: outcome.window_us, lost_percent });
     }
-    Ok(line)
+    Ok((round, line))
+}
+
+/// Questions without a good answer, of a hundred.
+fn lost_percent(outcome: &Outcome, good: Good) -> f64 {
+    (1.0 - outcome.good_share(good)) * 100.0
+}
+
+/// Said where the generator fell behind, which makes the rate another one.
+fn not_sent(outcome: &Outcome) -> String {
+    if outcome.unsent > 0 { format!(" ({} due and not sent)", outcome.unsent) } else { String::new() }
 }
 
 fn method(options: &Options) -> String {
     let mut text = format!(
         "One processor each for the server and the generator, one veth pair with one queue, {} rounds in turn; medians, the least \
-         and the greatest round behind them. *Ratio* is the median over rounds of the first server's figure divided by the row's.",
+         and the greatest round behind them. *Ratio* is the median over rounds of the first server's figure divided by the row's, of all \
+         rounds or none; *rounds* is in how many the figure was found. One answer in 16 to `simoom-bench dns` is checked to the last byte, \
+         but for a reflector's; a wrong one, or a server that ends, ends the measurement.",
         options.grid.rounds
     );
     if !options.no_throughput {
         text += &format!(
-            " Rates from {:.0} to {:.0} questions/s by 15%, {} s each, by {}.",
+            " Rates from {:.0} to {:.0} questions/s by 15%, {} s each, by {}: *lossless* is the highest of which 99.9% had a good answer \
+             (`<`: not even the lowest), *peak* the most good answers at any.",
             options.grid.from,
             options.grid.to,
             options.grid.seconds,
@@ -147,65 +178,174 @@ fn method(options: &Options) -> String {
         );
     }
     if let Some(rate) = options.cpu_rate {
-        text += &format!(" Processor time an answer at {rate:.0} questions/s, from /proc/stat, softirqs included.");
+        text += &format!(
+            " Processor time a good answer at {rate:.0} questions/s, from /proc/stat, softirqs included; *lost beside that* had no good answer."
+        );
     }
     if let Some(rate) = options.latency_rate {
         text += &format!(
-            " Latency at {rate:.0} questions/s, {} s a round; *by window* is the median of the percentile over windows of 100 ms.",
+            " Latency at {rate:.0} questions/s, {} s a round, of those that were answered; *lost at that latency* are those without a good \
+             answer; *by window* is the median of the percentile over windows of 100 ms.",
             options.rate_seconds
         );
     }
     text
 }
 
-/// One figure of a row: its name, its decimals, and where it comes from.
-type Figure = (&'static str, usize, fn(&Figures) -> Vec<f64>);
+/// What a round says of a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Found {
+    Is(f64),
+    /// less than what was measured at all
+    Below(f64),
+}
 
-const FIGURES: [Figure; 8] = [
-    ("lossless, answers/s", 0, |figures| figures.capacity.iter().map(|capacity| capacity.lossless).collect()),
-    ("peak, answers/s", 0, |figures| figures.capacity.iter().map(|capacity| capacity.peak).collect()),
-    ("processor 0, ns an answer", 0, |figures| figures.cost.iter().map(|cost| cost.0).collect()),
-    ("machine, ns an answer", 0, |figures| figures.cost.iter().map(|cost| cost.1).collect()),
-    ("p50, us", 1, |figures| figures.latency.iter().map(|latency| latency.p50_us).collect()),
-    ("p99, us", 1, |figures| figures.latency.iter().map(|latency| latency.p99_us).collect()),
-    ("p50 by window, us", 1, |figures| figures.windows.iter().map(|window| window.0).collect()),
-    ("p99 by window, us", 1, |figures| figures.windows.iter().map(|window| window.1).collect()),
+impl Found {
+    fn is(self) -> Option<f64> {
+        match self {
+            Found::Is(value) => Some(value),
+            Found::Below(_) => None,
+        }
+    }
+
+    fn cell(self, decimals: usize) -> Cell {
+        match self {
+            Found::Is(value) => Cell::Number(value, decimals),
+            Found::Below(value) => Cell::Below(value, decimals),
+        }
+    }
+}
+
+/// One figure of a row.
+struct Figure {
+    name: &'static str,
+    decimals: usize,
+    /// whether a ratio means something
+    compares: bool,
+    of: fn(&Round) -> Option<Found>,
+}
+
+impl Figure {
+    const fn new(name: &'static str, decimals: usize, of: fn(&Round) -> Option<Found>) -> Figure {
+        Figure { name, decimals, compares: true, of }
+    }
+
+    const fn alone(self) -> Figure {
+        Figure { compares: false, ..self }
+    }
+}
+
+fn lossless(round: &Round) -> Option<Found> {
+    let capacity = round.capacity?;
+    Some(capacity.lossless.map_or(Found::Below(capacity.from), Found::Is))
+}
+
+const FIGURES: [Figure; 10] = [
+    Figure::new("lossless, answers/s", 0, lossless),
+    Figure::new("peak, answers/s", 0, |round| Some(Found::Is(round.capacity?.peak))),
+    Figure::new("processor 0, ns an answer", 0, |round| Some(Found::Is(round.cost?.server_ns))),
+    Figure::new("machine, ns an answer", 0, |round| Some(Found::Is(round.cost?.machine_ns))),
+    Figure::new("lost beside that, %", 3, |round| Some(Found::Is(round.cost?.lost_percent))).alone(),
+    Figure::new("p50, us", 1, |round| Some(Found::Is(round.latency?.latency.p50_us))),
+    Figure::new("p99, us", 1, |round| Some(Found::Is(round.latency?.latency.p99_us))),
+    Figure::new("p50 by window, us", 1, |round| Some(Found::Is(round.latency?.window_us?.0))),
+    Figure::new("p99 by window, us", 1, |round| Some(Found::Is(round.latency?.window_us?.1))),
+    Figure::new("lost at that latency, %", 3, |round| Some(Found::Is(round.latency?.lost_percent))).alone(),
 ];
 
-fn table(subjects: &[Subject], figures: &[Figures]) -> Table {
-    let mut table = Table::new(&["figure", "server", "median", "least", "greatest", "ratio"]);
-    for (name, decimals, of) in FIGURES {
-        let subject_rounds = of(&figures[0]);
-        for (subject, figures) in subjects.iter().zip(figures) {
-            let rounds = of(figures);
-            let Some(Summary { median, least, greatest, .. }) = Summary::of(&rounds) else { continue };
-            let ratio = stats::paired_ratio(&subject_rounds, &rounds).map(|ratio| ratio.median);
+fn table(subjects: &[Subject], figures: &[Vec<Round>]) -> Table {
+    let mut table = Table::new(&["figure", "server", "median", "least", "greatest", "rounds", "ratio"]);
+    for Figure { name, decimals, compares, of } in FIGURES {
+        let subject_rounds = whole(&figures[0], of);
+        for (subject, rounds) in subjects.iter().zip(figures) {
+            let mut found: Vec<Found> = rounds.iter().filter_map(of).collect();
+            let Some((least, middle, greatest)) = summary(&mut found) else { continue };
+            let pairs = subject_rounds.as_deref().zip(whole(rounds, of)).filter(|_| compares);
+            let ratio = pairs.and_then(|(ours, theirs)| stats::paired_ratio(ours, &theirs));
             table.row(vec![
                 Cell::text(name),
                 Cell::text(subject.name()),
-                Cell::Number(median, decimals),
-                Cell::Number(least, decimals),
-                Cell::Number(greatest, decimals),
-                Cell::number(ratio, 2),
+                middle.cell(decimals),
+                least.cell(decimals),
+                greatest.cell(decimals),
+                Cell::Count(found.iter().filter(|found| found.is().is_some()).count() as u64),
+                Cell::number(ratio.map(|ratio| ratio.median), 2),
             ]);
         }
     }
     table
 }
 
+/// A figure of every round; None when a round has none.
+fn whole(rounds: &[Round], of: fn(&Round) -> Option<Found>) -> Option<Vec<f64>> {
+    rounds.iter().map(|round| of(round).and_then(Found::is)).collect()
+}
+
+/// The least, the middle and the greatest. What is below all that was measured is less than any that was found; the middle of two of which
+/// one is so is it as well.
+fn summary(found: &mut [Found]) -> Option<(Found, Found, Found)> {
+    let rank = |found: &Found| found.is().unwrap_or(f64::NEG_INFINITY);
+    found.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
+    let half = found.len() / 2;
+    let middle = match (found.get(half.wrapping_sub(1)), *found.get(half)?) {
+        (Some(Found::Is(a)), Found::Is(b)) if found.len().is_multiple_of(2) => Found::Is((a + b) / 2.0),
+        (Some(below @ Found::Below(_)), _) if found.len().is_multiple_of(2) => *below,
+        (_, middle) => middle,
+    };
+    Some((*found.first()?, middle, *found.last()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn round(lossless: Option<f64>, peak: f64) -> Round {
+        Round { capacity: Some(Capacity { lossless, peak, from: 40.0, sent: 1e6 }), ..Round::default() }
+    }
+
     #[test]
     fn ratios_are_paired_by_round_and_missing_figures_have_no_row() {
-        let capacity = |lossless, peak| Capacity { lossless, peak, sent: 1e6 };
-        let subject = Figures { capacity: vec![capacity(300.0, 400.0), capacity(150.0, 200.0)], ..Figures::default() };
-        let peer = Figures { capacity: vec![capacity(100.0, 200.0), capacity(50.0, 100.0)], ..Figures::default() };
+        let subject = vec![round(Some(300.0), 400.0), round(Some(150.0), 200.0)];
+        let peer = vec![round(Some(100.0), 200.0), round(Some(50.0), 100.0)];
         let csv = table(&[Subject::KnotXdp, Subject::Nsd], &[subject, peer]).csv();
-        let expected = "figure,server,median,least,greatest,ratio\n\
-                        \"lossless, answers/s\",knot-xdp,225,150,300,1.00\n\"lossless, answers/s\",nsd,75,50,100,3.00\n\
-                        \"peak, answers/s\",knot-xdp,300,200,400,1.00\n\"peak, answers/s\",nsd,150,100,200,2.00\n";
+        let expected = "figure,server,median,least,greatest,rounds,ratio\n\
+                        \"lossless, answers/s\",knot-xdp,225,150,300,2,1.00\n\"lossless, answers/s\",nsd,75,50,100,2,3.00\n\
+                        \"peak, answers/s\",knot-xdp,300,200,400,2,1.00\n\"peak, answers/s\",nsd,150,100,200,2,2.00\n";
         assert_eq!(csv, expected);
+    }
+
+    #[test]
+    fn what_is_below_the_grid_is_told_so_and_has_no_ratio() {
+        let subject = vec![round(None, 90.0), round(None, 90.0), round(Some(60.0), 90.0)];
+        let peer = vec![round(Some(50.0), 100.0), round(None, 100.0), round(Some(50.0), 100.0)];
+        let even = vec![round(Some(50.0), 0.0), round(None, 100.0), round(None, 100.0), round(Some(60.0), 100.0)];
+        let csv = table(&[Subject::Reflector, Subject::Nsd, Subject::Knot], &[subject, peer, even]).csv();
+        let lines: Vec<&str> = csv.lines().skip(1).collect();
+        assert_eq!(lines[0], "\"lossless, answers/s\",reflector,<40,<40,60,1,");
+        assert_eq!(lines[1], "\"lossless, answers/s\",nsd,50,<40,50,2,");
+        assert_eq!(lines[2], "\"lossless, answers/s\",knot,<40,<40,60,2,");
+        assert_eq!(lines[4], "\"peak, answers/s\",nsd,100,100,100,3,0.90");
+    }
+
+    #[test]
+    fn what_was_lost_stands_beside_what_was_measured_of_the_rest() {
+        let at = |p50_us, lost_percent, window_us| Round {
+            latency: Some(AtRate { latency: Latency { p50_us, ..Latency::default() }, window_us, lost_percent }),
+            ..Round::default()
+        };
+        let subject = vec![at(10.0, 20.0, None), at(12.0, 30.0, Some((9.0, 11.0)))];
+        let peer = vec![at(20.0, 0.0, Some((18.0, 22.0))), at(24.0, 0.0, Some((18.0, 22.0)))];
+        let csv = table(&[Subject::KnotXdp, Subject::Nsd], &[subject, peer]).csv();
+        let row = |start: &str| {
+            csv.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start} in {csv}"))
+        };
+        assert_eq!(row("\"p50, us\",nsd"), "\"p50, us\",nsd,22.0,20.0,24.0,2,0.50");
+        assert_eq!(
+            row("\"lost at that latency, %\",knot-xdp"),
+            "\"lost at that latency, %\",knot-xdp,25.000,20.000,30.000,2,"
+        );
+        // a round without it makes no pairs
+        assert_eq!(row("\"p50 by window, us\",knot-xdp"), "\"p50 by window, us\",knot-xdp,9.0,9.0,9.0,1,");
+        assert_eq!(row("\"p50 by window, us\",nsd"), "\"p50 by window, us\",nsd,18.0,18.0,18.0,2,");
     }
 }

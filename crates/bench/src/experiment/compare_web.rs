@@ -2,7 +2,7 @@
 //! a rate that both servers hold; medians of paired ratios.
 
 use super::bed::Busy;
-use super::web::{self, Bed, Generator, Load, Run, SEGMENT_BYTES, Server, Up, size, size_word};
+use super::web::{self, Bed, Generator, LONGER_S, Load, Run, SEGMENT_BYTES, Server, Up, size, size_word};
 use super::{Common, tell_written};
 use crate::commands::seconds;
 use crate::report::{Cell, Machine, Peers, Report, Table};
@@ -326,8 +326,9 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
     }
     if !options.no_cost {
         text += &format!(
-            " Processor time a request is what /proc/stat counts as busy on processor 0, softirqs included, over {} s at half of \
-             nginx's requests/s of the round (`simoom-bench http --rate`; for wrk h2load, which has no connection for each request).",
+            " Processor time a request is what /proc/stat counts as busy on processor 0, softirqs included, over {} s of a load that is {LONGER_S} s longer (of \
+             h2load whole seconds), at half of nginx's requests/s of the round, divided by the requests/s of all of that load (`simoom-bench \
+             http --rate`; for wrk h2load, which has no connection for each request).",
             options.rate_seconds
         );
         let unheld: usize = figures.iter().flatten().map(|figures| figures.unheld).sum();

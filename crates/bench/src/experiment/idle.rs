@@ -1,6 +1,6 @@
 //! `simoom-bench idle`: what a server costs when nobody asks, and how much later than usual it answers who asks then.
 
-use super::bed::{Bed, SERVER, Served, question};
+use super::bed::{Bed, SERVER, Served, is_good, question};
 use super::subject::Subject;
 use super::{Common, plain_zone, tell_written};
 use crate::commands::seconds;
@@ -64,6 +64,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for subject in &options.servers {
         let mut served = bed.serve(subject)?;
         let found = measure(&mut served, options)?;
+        served.server_pid()?;
         let first = stats::Summary::of(&found.first_us).context("no measurement")?;
         table.row(vec![
             Cell::text(subject.name()),
@@ -137,8 +138,11 @@ fn ask(socket: &UdpSocket, number: usize) -> Result<f64> {
     socket.send(&wire).context("cannot ask")?;
     loop {
         let len = socket.recv(&mut answer).context("a question was not answered within 2 s")?;
+        let took_us = start.elapsed().as_secs_f64() * 1e6;
         if len >= 12 && answer[..2] == wire[..2] {
-            return Ok(start.elapsed().as_secs_f64() * 1e6);
+            // how fast it refuses is not asked
+            ensure!(is_good(&answer[..len]), "a question was answered with RCODE {} or no record", answer[3] & 15);
+            return Ok(took_us);
         }
     }
 }

@@ -172,6 +172,7 @@ fn measure(options: &Options, simoom: &Path, folder: &Path, step: &Step) -> Resu
     let status = client.wait(START + Duration::from_secs_f64(options.seconds))?;
     let log = client.log();
     ensure!(status.success(), "ping failed ({status}): {}", log.trim());
+    ensure!(server.ended().is_none(), "the server ended: {}", server.log().trim());
     let line = log.lines().rfind(|line| line.starts_with('{')).with_context(|| format!("no figures in: {log}"))?;
     let figures: Figures = serde_json::from_str(line).context("ping's figures")?;
     ensure!(figures.wrong == 0, "{} answers had wrong octets", figures.wrong);

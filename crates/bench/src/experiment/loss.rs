@@ -93,8 +93,19 @@ pub(super) struct Path<'a> {
     pub(super) span: Duration,
 }
 
-/// Goodput of one server over one path, in bits a second, and how many frames the path had no room for.
-pub(super) fn measure(bed: &web::Bed, server: &Server, path: &Path<'_>) -> Result<(f64, u64)> {
+/// What one server did over one path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    /// octets of bodies, those of connections that were cut short among them, in bits a second
+    pub(super) goodput: f64,
+    /// frames that the path had no room for
+    pub(super) overflow: u64,
+    /// connections that ended before the load did, or did not come about, and were asked for again
+    pub(super) reconnects: u64,
+}
+
+/// Measures one server over one path.
+pub(super) fn measure(bed: &web::Bed, server: &Server, path: &Path<'_>) -> Result<Measured> {
     let lab = Lab::with_middle(&lab::Options::default())?;
     let mut process = bed.start(server, &lab)?;
     let at: SocketAddr = ADDRESS.parse()?;
@@ -111,11 +122,9 @@ pub(super) fn measure(bed: &web::Bed, server: &Server, path: &Path<'_>) -> Resul
     if let Some(status) = process.ended() {
         anyhow::bail!("{} ended ({status}): {}", server.name, process.log().trim());
     }
-    if goodput.reconnects > 0 {
-        eprintln!("{}: {} connections ended and were made again", server.name, goodput.reconnects);
-    }
     wire.stop();
-    Ok((goodput.bits_per_s(), overflow(&wire.log())?))
+    let overflow = overflow(&wire.log())?;
+    Ok(Measured { goodput: goodput.bits_per_s(), overflow, reconnects: goodput.reconnects })
 }
 
 /// Joins the hosts of `lab` with these faults.
@@ -151,6 +160,8 @@ struct Point {
     goodputs: Vec<Vec<f64>>,
     /// frames that found no room, by server
     overflows: Vec<u64>,
+    /// connections that were made again, by server
+    reconnects: Vec<u64>,
 }
 
 impl Point {
@@ -184,10 +195,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
             };
             let of = format!("loss {:>5} delay {:>5} ms  {:>3} x", point.loss, point.delay_ms, point.connections);
             for (at, server) in servers.iter().enumerate() {
-                let (goodput, overflow) = measure(&bed, server, &path)?;
-                eprintln!("{round} {of} {:<20} {:>9.2} Mbit/s", server.name, goodput / 1e6);
+                let Measured { goodput, overflow, reconnects } = measure(&bed, server, &path)?;
+                eprintln!("{round} {of} {:<20} {:>9.2} Mbit/s  {reconnects} made again", server.name, goodput / 1e6);
                 point.goodputs[at].push(goodput);
                 point.overflows[at] += overflow;
+                point.reconnects[at] += reconnects;
             }
         }
     }
@@ -216,6 +228,7 @@ fn points(options: &Options, servers: usize) -> Vec<Point> {
         long,
         goodputs: vec![Vec::new(); servers],
         overflows: vec![0; servers],
+        reconnects: vec![0; servers],
     };
     let of = |loss: &String| {
         options.delays.iter().map(|delay_ms| point(loss, *delay_ms, options.connections, false)).collect::<Vec<_>>()
@@ -240,9 +253,10 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
         "least ratio",
         "greatest ratio",
         "no room, frames",
+        "made again",
     ]);
     for point in points {
-        for ((server, goodputs), overflow) in servers.iter().zip(&point.goodputs).zip(&point.overflows) {
+        for (at, (server, goodputs)) in servers.iter().zip(&point.goodputs).enumerate() {
             let Some(Summary { median, least, greatest, .. }) = Summary::of(goodputs) else { continue };
             let ratio = stats::paired_ratio(goodputs, &point.goodputs[0]);
             table.row(vec![
@@ -256,7 +270,8 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
                 Cell::number(ratio.map(|ratio| ratio.median), 2),
                 Cell::number(ratio.map(|ratio| ratio.least), 2),
                 Cell::number(ratio.map(|ratio| ratio.greatest), 2),
-                Cell::Count(*overflow),
+                Cell::Count(point.overflows[at]),
+                Cell::Count(point.reconnects[at]),
             ]);
         }
     }
@@ -277,8 +292,9 @@ fn report(options: &Options, servers: &[Server], points: &[Point]) -> Report {
          control of the kernel that nginx runs on; what another one reaches over a path that loses at random says how it takes loss, \
          not how well it repairs it. Servers have processor 0, clients and the path processor 1; where neither loss nor delay holds the \
          clients back, those two are the limit. {} rounds in turn, each with a seed of its own for the losses: medians, and medians of \
-         the ratios within a round.{long} The last column has the frames that the path had no room for (all rounds), beside those that \
-         it lost on purpose.",
+         the ratios within a round.{long} *No room* are the frames that the path had no room for (all rounds), beside those that it \
+         lost on purpose; *made again* the connections that ended or failed and were made again (all rounds): what came of a body that was cut \
+         short counts.",
         options.connections, options.kib, options.seconds, options.rounds
     );
     let chart = Chart {
@@ -317,12 +333,13 @@ mod tests {
         let servers = servers(&options);
         let mut points = points(&options, 2);
         for point in &mut points {
-            (point.goodputs, point.overflows) = (vec![vec![1e6, 4e6, 2e6], vec![2e6, 4e6, 6e6]], vec![0, 7]);
+            point.goodputs = vec![vec![1e6, 4e6, 2e6], vec![2e6, 4e6, 6e6]];
+            (point.overflows, point.reconnects) = (vec![0, 7], vec![0, 9]);
         }
         let report = report(&options, &servers, &points);
         let csv = report.table.csv();
         assert_eq!(csv.lines().count(), 1 + 10, "{csv}");
-        assert!(csv.contains("1:8,20.0,80,ours,4.00,2.00,6.00,2.00,1.00,3.00,7"), "{csv}");
+        assert!(csv.contains("1:8,20.0,80,ours,4.00,2.00,6.00,2.00,1.00,3.00,7,9"), "{csv}");
         assert!(csv.contains("\n0,100.0,1,ours,4.00"), "{csv}");
         assert_eq!(report.charts[0].series.len(), 2);
         assert!(report.charts[0].svg().unwrap().contains("ratio to nginx (reno)"));

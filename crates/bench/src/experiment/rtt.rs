@@ -1,7 +1,7 @@
 //! `simoom-bench experiment rtt`: what one connection gets through a long path without loss, from servers of different TCPs to a client
 //! of the kernel's.
 
-use super::loss::{self, File, Path};
+use super::loss::{self, File, Measured, Path};
 use super::web::{self, Server};
 use super::{Common, tell_written};
 use crate::commands::seconds;
@@ -52,11 +52,12 @@ fn milliseconds(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "milliseconds from 0 to 10000".into())
 }
 
-/// One path's figures by server: goodputs in bits a second, a round each, and frames that found no room.
+/// One path's figures by server: goodputs in bits a second, a round each, frames that found no room, and connections made again.
 #[derive(Clone, Debug, Default)]
 struct Figures {
     goodputs: Vec<f64>,
     overflow: u64,
+    reconnects: u64,
 }
 
 /// Runs it.
@@ -78,10 +79,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
             let span = Duration::from_secs_f64(options.seconds);
             let path = Path { faults, file: &file, connections: options.connections.into(), span };
             for (server, figures) in servers.iter().zip(figures) {
-                let (goodput, overflow) = loss::measure(&bed, server, &path)?;
+                let Measured { goodput, overflow, reconnects } = loss::measure(&bed, server, &path)?;
                 eprintln!("{round} rtt {rtt_ms:>5} ms  {:<20} {:>9.2} Mbit/s", server.name, goodput / 1e6);
                 figures.goodputs.push(goodput);
                 figures.overflow += overflow;
+                figures.reconnects += reconnects;
             }
         }
     }
@@ -102,6 +104,7 @@ fn report(options: &Options, servers: &[Server], figures: &[Vec<Figures>]) -> Re
         "least ratio",
         "greatest ratio",
         "no room, frames",
+        "made again",
     ]);
     for (rtt_ms, figures) in options.points.iter().zip(figures) {
         for (server, row) in servers.iter().zip(figures) {
@@ -117,6 +120,7 @@ fn report(options: &Options, servers: &[Server], figures: &[Vec<Figures>]) -> Re
                 Cell::number(ratio.map(|ratio| ratio.least), 2),
                 Cell::number(ratio.map(|ratio| ratio.greatest), 2),
                 Cell::Count(row.overflow),
+                Cell::Count(row.reconnects),
             ]);
         }
     }
@@ -130,7 +134,8 @@ fn report(options: &Options, servers: &[Server], figures: &[Vec<Figures>]) -> Re
         "Goodput of {} of the kernel's TCP that fetch a file of {} KiB again and again for {} s, from the first SYN on; the bytes of bodies that came in \
          that time count, every one compared, so slow start is in it. The path is `simoom-bench wire` between two veth pairs, with half of \
          the delay each way, no loss and {rate}. Servers have processor 0, the client and the path processor 1. {} rounds in turn: \
-         medians, and medians of the ratios within a round. The last column has the frames that the path had no room for. (The paper's \
+         medians, and medians of the ratios within a round. *No room* are the frames that the path had no room for, *made again* the \
+         connections that ended or failed and were made again (all rounds): what came of a body that was cut short counts. (The paper's \
          figure 2 shows round-trip times in traces of a busy server; what is compared here is what a connection gets out of a path of a \
          given length.)",
         connections, options.kib, options.seconds, options.rounds
@@ -167,12 +172,12 @@ mod tests {
     fn a_report_has_every_round_trip_time_and_paired_ratios() {
         let options = <Cli as clap::Parser>::parse_from(["rtt", "--points", "0,40"]).options;
         let servers = [Server::nginx(), Server::simoom("simoom", "")];
-        let row = |goodputs: [f64; 2]| Figures { goodputs: goodputs.to_vec(), overflow: 3 };
+        let row = |goodputs: [f64; 2]| Figures { goodputs: goodputs.to_vec(), overflow: 3, reconnects: 4 };
         let figures = vec![vec![row([1e6, 4e6]), row([2e6, 2e6])]; 2];
         let report = report(&options, &servers, &figures);
         let csv = report.table.csv();
         assert_eq!(csv.lines().count(), 5, "{csv}");
-        assert_eq!(csv.lines().nth(4), Some("40.0,simoom,2.00,2.00,2.00,1.25,0.50,2.00,3"));
+        assert_eq!(csv.lines().nth(4), Some("40.0,simoom,2.00,2.00,2.00,1.25,0.50,2.00,3,4"));
         assert_eq!(report.charts[0].series.len(), 2);
         assert!(report.title.contains("one connection"), "{}", report.title);
     }

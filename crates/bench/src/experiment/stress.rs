@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 #[command(after_help = "\
 Each load is made by `simoom-bench http` from own addresses: keep-alive, and with a connection for each request. `flood`: in each
 round a load without and one with the flood beside it; `overload`: closed loop for the peak, then open loop at twice that. An answer
-that takes longer than 3 s counts as none. Writes NAME.csv and NAME.md. Needs root, and nginx.")]
+that takes longer than 3 s, or has another status than 2xx, counts as none. A flood of which less than 90% got out has no ratio. Writes NAME.csv and NAME.md. Needs root, and nginx.")]
 pub(crate) struct Options {
-    /// SYNs a second of the flood
-    #[arg(long, value_name = "R", default_value = "300k", value_parser = rate)]
+    /// SYNs a second of the flood; beside a server that takes most of the machine the generator gets out no more than some 100,000
+    #[arg(long, value_name = "R", default_value = "100k", value_parser = rate)]
     syns: f64,
     /// Bytes of the file
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -95,6 +95,8 @@ const OWN: &str = "198.18.0.16-198.18.0.31";
 const START: Duration = Duration::from_secs(60);
 /// An answer that takes longer is none.
 const PATIENCE_S: &str = "3";
+/// A flood of which less was sent than this share is another one: what is left under it is not compared.
+const FLOOD_LEAST: f64 = 0.9;
 /// Connections of an open loop, a closed one's times this.
 const OPEN_FACTOR: u32 = 32;
 
@@ -140,15 +142,20 @@ struct Run {
     busy: [f64; 2],
     /// the server's, before and after
     resident: [u64; 2],
-    /// SYN cookies sent, and those that came back
-    cookies: [u64; 2],
+    /// SYN cookies sent a second, and those that came back, within the load
+    cookies_per_s: [f64; 2],
 }
 
 impl Run {
-    /// Answers in time of all that were asked for and those that could not be.
-    fn in_time(&self) -> f64 {
-        let asked = self.outcome.answered + self.outcome.failed(|_| true) + self.outcome.unfinished;
-        self.outcome.answered as f64 / asked.max(1) as f64
+    /// The share of what was due of the flood that was sent; the rest its generator did not get out. None without a flood.
+    fn flood_share(&self) -> Option<f64> {
+        let (sent, missed) = self.outcome.flood?;
+        Some(sent as f64 / (sent + missed).max(1) as f64)
+    }
+
+    /// Whether the flood, if there was one, was the one that was asked for.
+    fn is_as_asked(&self) -> bool {
+        self.flood_share().is_none_or(|share| share >= FLOOD_LEAST)
     }
 }
 
@@ -222,16 +229,19 @@ impl Served {
             command.args(["--flood", &options.syns.to_string()]);
         }
         command.arg(format!("http://{}/file", ADDRESS.trim_end_matches(":80")));
-        let before = (self.resident()?, self.cookies(bed)?);
+        let resident = self.resident()?;
         let mut load = Process::spawn(command)?;
         // its first line of progress comes after a second of the load; the last is before its end
         load.wait_for("requests/s", START)?;
         self.lab.pin();
         let ticks = || Ok::<_, anyhow::Error>([Ticks::now(Some(0))?, Ticks::now(Some(1))?]);
+        let (cookies_begun, cookies) = (Instant::now(), self.cookies(bed)?);
         let (begun, first) = (Instant::now(), ticks()?);
         let watch = Duration::from_secs_f64((options.seconds - 2.0).max(0.5));
         std::thread::sleep(watch);
         let (span_s, last) = (begun.elapsed().as_secs_f64(), ticks()?);
+        // asking takes about as long each time, so the span is that from question to question
+        let (cookies_s, cookies_last) = (cookies_begun.elapsed().as_secs_f64(), self.cookies(bed)?);
         let status = load.wait(START)?;
         let log = load.log();
         ensure!(status.success(), "the generator failed ({status}): {}", log.trim());
@@ -240,12 +250,11 @@ impl Served {
         if let Some(status) = self.process.ended() {
             bail!("{} ended ({status}): {}", self.server.name(), self.process.log().trim());
         }
-        let after = self.cookies(bed)?;
         Ok(Run {
             outcome,
             busy: [0, 1].map(|n| last[n].busy_s_since(first[n]) / span_s),
-            resident: [before.0, self.resident()?],
-            cookies: [0, 1].map(|n| after[n].saturating_sub(before.1[n])),
+            resident: [resident, self.resident()?],
+            cookies_per_s: [0, 1].map(|n| cookies_last[n].saturating_sub(cookies[n]) as f64 / cookies_s),
         })
     }
 
@@ -310,17 +319,20 @@ pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
         for subject in &mut subjects {
             let mut served = bed.serve(subject.server)?;
             let plain = served.load(&bed, options, subject.how, None, false)?;
-            let peak = plain.outcome.answered_rate();
+            let peak = plain.outcome.good_rate();
+            ensure!(peak > 0.0, "{} gave no good answer", subject.server.name());
             let hard = match kind {
                 Kind::Flood => served.load(&bed, options, subject.how, None, true)?,
                 Kind::Overload => served.load(&bed, options, subject.how, Some(2.0 * peak), false)?,
             };
             eprintln!(
-                "{round} {:<7} {:<17} {peak:>9.0} -> {:>9.0} requests/s, {:.2}% in time",
+                "{round} {:<7} {:<17} {peak:>9.0} -> {:>9.0} requests/s, {:.2}% in time{}",
                 subject.server.name(),
                 subject.how.name(),
-                hard.outcome.answered_rate(),
-                hard.in_time() * 100.0
+                hard.outcome.good_rate(),
+                hard.outcome.good_share() * 100.0,
+                hard.flood_share()
+                    .map_or_else(String::new, |share| format!(", {:.0}% of the flood sent", share * 100.0))
             );
             subject.plain.push(plain);
             subject.hard.push(hard);
@@ -346,6 +358,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
         "least",
         "greatest",
         "in time, %",
+        "failed",
         "p50, ms",
         "p99, ms",
         "processor 0 busy, %",
@@ -357,10 +370,11 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
         "resident after, MiB",
     ]);
     for Subject { server, how, plain, hard } in subjects {
-        let rates = |runs: &[Run]| runs.iter().map(|run| run.outcome.answered_rate()).collect::<Vec<_>>();
+        let rates = |runs: &[Run]| runs.iter().map(|run| run.outcome.good_rate()).collect::<Vec<_>>();
         let of = |figure: &dyn Fn(&Run) -> f64| stats::median(&hard.iter().map(figure).collect::<Vec<_>>());
-        let ratio = stats::paired_ratio(&rates(hard), &rates(plain));
-        let second = |run: &Run| run.outcome.span_ns.max(1) as f64 / 1e9;
+        let is_as_asked = hard.iter().all(Run::is_as_asked);
+        let ratio = stats::paired_ratio(&rates(hard), &rates(plain)).filter(|_| is_as_asked);
+        let failed = plain.iter().chain(hard).map(|run| run.outcome.bad()).sum();
         table.row(vec![
             Cell::text(how.name()),
             Cell::text(server.name()),
@@ -369,14 +383,15 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
             Cell::number(ratio.map(|ratio| ratio.median), 2),
             Cell::number(ratio.map(|ratio| ratio.least), 2),
             Cell::number(ratio.map(|ratio| ratio.greatest), 2),
-            Cell::number(of(&|run| run.in_time() * 100.0), 2),
+            Cell::number(of(&|run| run.outcome.good_share() * 100.0), 2),
+            Cell::Count(failed),
             Cell::number(of(&|run| run.outcome.latency.p50_us / 1e3), 2),
             Cell::number(of(&|run| run.outcome.latency.p99_us / 1e3), 2),
             Cell::number(of(&|run| run.busy[0] * 100.0), 0),
             Cell::number(of(&|run| run.busy[1] * 100.0), 0),
-            Cell::number(of(&|run| run.outcome.flood.map_or(0.0, |(sent, _)| sent as f64) / second(run)), 0),
-            Cell::number(of(&|run| run.cookies[0] as f64 / second(run)), 0),
-            Cell::number(of(&|run| run.cookies[1] as f64 / second(run)), 0),
+            Cell::number(of(&|run| run.flood_share().map_or(0.0, |share| share * options.syns)), 0),
+            Cell::number(of(&|run| run.cookies_per_s[0]), 0),
+            Cell::number(of(&|run| run.cookies_per_s[1]), 0),
             Cell::number(of(&|run| run.resident[0] as f64 / f64::from(1 << 20)), 1),
             Cell::number(of(&|run| run.resident[1] as f64 / f64::from(1 << 20)), 1),
         ]);
@@ -386,9 +401,12 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
             "flood",
             "Goodput under a flood of SYNs",
             format!(
-                "{} connections in a closed loop, without a flood and then beside {} spoofed SYNs a second from random addresses of \
-                 10.0.0.0/8, sent by the generator through the same AF_XDP socket",
-                options.connections, options.syns
+                "{} connections in a closed loop, without a flood and then beside one of spoofed SYNs from random addresses of 10.0.0.0/8, \
+                 sent by the generator through the same AF_XDP socket: {} a second are asked for, and what the generator got out stands in the \
+                 table. Floods of less than {:.0}% of that are another load, and have no ratio",
+                options.connections,
+                options.syns,
+                FLOOD_LEAST * 100.0
             ),
         ),
         Kind::Overload => (
@@ -404,12 +422,13 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
     };
     let method = format!(
         "A file of {} bytes, asked for by `simoom-bench http` from own addresses: {what}. {} s each, {} rounds in turn, a fresh \
-         laboratory for each server and round; medians, and medians of the ratios within a round. *In time*: answers of all requests, \
-         failed and unfinished ones counted, an answer (handshake included) within {PATIENCE_S} s; p50 and p99 are of those that \
-         came. The server and its receive thread have processor 0, the generator, the flood and their receive thread processor 1, \
+         laboratory for each server and round; medians, and medians of the ratios within a round. Requests/s and *in time* are of good answers: \
+         status 2xx, the file's length and, of one in 16, its content. *In time*: of all requests, failed and unfinished ones counted, within \
+         {PATIENCE_S} s (handshake included). *Failed*: requests of all loads and rounds without a good answer. p50 and p99 are of all answers \
+         that came. The server and its receive thread have processor 0, the generator, the flood and their receive thread processor 1, \
          where answers to the flood are dropped by the kernel as well: what that costs the generator is in the ratio. nginx has one \
          worker and the kernel's SYN cookies (tcp_syncookies=1); its resident memory is without the kernel's. Cookies are as our \
-         stack and the kernel count them.",
+         stack and the kernel count them within the load.",
         options.bytes, options.seconds, options.rounds
     );
     let name = options.name.clone().unwrap_or_else(|| name.into());
@@ -419,6 +438,41 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn a_run(good: u64, refused: u64, flood: Option<(u64, u64)>) -> Run {
+        let mut outcome = Outcome::new(None);
+        (outcome.span_ns, outcome.answered, outcome.answered_in_span) = (1_000_000_000, good + refused, good + refused);
+        (outcome.good_in_span, outcome.flood) = (good, flood);
+        outcome.statuses.insert(503, refused);
+        Run { outcome, busy: [0.5, 1.0], resident: [1 << 20, 1 << 20], cookies_per_s: [9.0, 8.0] }
+    }
+
+    #[test]
+    fn refusals_are_no_goodput_and_unlike_floods_have_no_ratio() {
+        let options = <Cli as clap::Parser>::parse_from(["flood", "--syns", "1000"]).options;
+        let subject = |server, hard: [Run; 2]| {
+            let plain = vec![a_run(1000, 0, None), a_run(1000, 0, None)];
+            Subject { server, how: Use::Keep, plain, hard: hard.into() }
+        };
+        let subjects = [
+            subject(Server::Nginx, [a_run(600, 0, Some((1000, 0))), a_run(800, 0, Some((890, 110)))]),
+            subject(Server::Simoom, [a_run(500, 1500, Some((990, 10))), a_run(500, 1500, Some((990, 10)))]),
+        ];
+        let csv = report(Kind::Flood, &options, &subjects).table.csv();
+        let lines: Vec<&str> = csv.lines().skip(1).collect();
+        assert_eq!(lines[0], "keep-alive,nginx,1000,700,,,,100.00,0,0.00,0.00,50,100,945,9,8,1.0,1.0");
+        assert_eq!(lines[1], "keep-alive,simoom,1000,500,0.50,0.50,0.50,25.00,3000,0.00,0.00,50,100,990,9,8,1.0,1.0");
+        // without a flood there is none to fall short
+        let overload = [subject(Server::Simoom, [a_run(900, 0, None), a_run(900, 0, None)])];
+        let csv = report(Kind::Overload, &options, &overload).table.csv();
+        assert!(csv.contains("simoom,1000,900,0.90,0.90,0.90,100.00,0,"), "{csv}");
+    }
 
     #[test]
     fn counters_are_found_by_name() {

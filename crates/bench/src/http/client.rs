@@ -382,9 +382,8 @@ impl Client {
         let outcome = &mut self.outcome;
         outcome.answered += 1;
         outcome.body_bytes += answer.body_bytes;
-        if !self.schedule.is_over(now) {
-            outcome.answered_in_span += 1;
-        }
+        let in_span = u64::from(!self.schedule.is_over(now));
+        outcome.answered_in_span += in_span;
         outcome.record_latency((now - slot.due).as_nanos() as u64);
         let body = &mut self.mix.pages[slot.page as usize].body;
         if !is_success(answer) {
@@ -394,13 +393,14 @@ impl Client {
             }
             return;
         }
+        let mut wrong = None;
         match body {
             Body::Known(expected) => {
                 outcome.checked += u64::from(slot.checks);
                 if expected.len() as u64 != answer.body_bytes {
-                    outcome.fail(Failure::WrongLength);
+                    wrong = Some(Failure::WrongLength);
                 } else if slot.wrong {
-                    outcome.fail(Failure::WrongBody);
+                    wrong = Some(Failure::WrongBody);
                 }
             }
             Body::Synthetic(expected) => {
@@ -411,11 +411,15 @@ impl Client {
                         outcome.versions += 1;
                     }
                     Ok(_) => {}
-                    Err(failure) => outcome.fail(failure),
+                    Err(failure) => wrong = Some(failure),
                 }
             }
             Body::Learning(learned) => *body = Body::Known(std::mem::take(learned)),
             Body::Unknown => {}
+        }
+        match wrong {
+            Some(failure) => outcome.fail(failure),
+            None => outcome.good_in_span += in_span,
         }
     }
 }

@@ -150,7 +150,8 @@ impl<P: Port> Load<P> {
     /// Has requests become due from now on for so long, and counts from here.
     fn begin(&mut self, plan: &Plan, now: Instant, span: Duration) {
         let client = self.work.service();
-        client.outcome = Outcome::new(plan.rate);
+        let before = std::mem::replace(&mut client.outcome, Outcome::new(plan.rate));
+        client.outcome.inherit(before);
         client.outcome.connections = client.connected();
         client.schedule = Schedule::new(now, span, plan.rate);
     }

@@ -67,6 +67,11 @@ impl Failure {
                 | Failure::WrongTag
         )
     }
+
+    /// Whether something came that is no right answer.
+    fn is_wrong_answer(self) -> bool {
+        self.is_wrong_body() || matches!(self, Failure::Malformed(_))
+    }
 }
 
 impl fmt::Display for Failure {
@@ -108,6 +113,8 @@ pub(crate) struct Outcome {
     pub(crate) answered: u64,
     /// of which so many came within the span
     pub(crate) answered_in_span: u64,
+    /// and of those so many with a status of 2xx and the length and content that were expected, as far as they were compared
+    pub(crate) good_in_span: u64,
     /// connections that stood, those that were there at the start among them
     pub(crate) connections: u64,
     /// bytes received, heads and all
@@ -137,7 +144,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(rate: Option<f64>) -> Outcome {
+    pub(crate) fn new(rate: Option<f64>) -> Outcome {
         Outcome {
             rate,
             span_ns: 0,
@@ -145,6 +152,7 @@ impl Outcome {
             missed: 0,
             answered: 0,
             answered_in_span: 0,
+            good_in_span: 0,
             connections: 0,
             bytes: 0,
             bytes_in_span: 0,
@@ -173,6 +181,16 @@ impl Outcome {
         }
     }
 
+    /// Takes over the wrong answers of the warm-up: what is wrong is told, whenever it came.
+    pub(super) fn inherit(&mut self, before: Outcome) {
+        for (failure, count) in before.failures.into_iter().filter(|(failure, _)| failure.is_wrong_answer()) {
+            match self.failures.iter_mut().find(|(known, _)| *known == failure) {
+                Some((_, known)) => *known += count,
+                None => self.failures.push((failure, count)),
+            }
+        }
+    }
+
     pub(super) fn finish(&mut self) {
         self.failures.sort_unstable();
         self.latency = Latency::of(&self.histogram);
@@ -183,9 +201,31 @@ impl Outcome {
         self.failures.iter().filter(|(failure, _)| is_it(*failure)).map(|(_, count)| count).sum()
     }
 
-    /// Answers a second.
-    pub(crate) fn answered_rate(&self) -> f64 {
+    /// Answers a second, whatever they said.
+    fn answered_rate(&self) -> f64 {
         self.answered_in_span as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    /// Good answers a second: what a server that refuses, or answers wrongly, does not gain by.
+    pub(crate) fn good_rate(&self) -> f64 {
+        self.good_in_span as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    /// Answers with another status than 2xx.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.statuses.values().sum()
+    }
+
+    /// Requests without a good answer, of those that were sent or should have had a connection.
+    pub(crate) fn bad(&self) -> u64 {
+        self.failed(|_| true) + self.refusals() + self.unfinished
+    }
+
+    /// The share of good answers among all that was asked for, each request counted once: what was not sent is not in it.
+    pub(crate) fn good_share(&self) -> f64 {
+        let asked = self.answered + self.failed(|failure| !failure.is_wrong_body()) + self.unfinished;
+        let good = self.answered.saturating_sub(self.refusals() + self.failed(Failure::is_wrong_body));
+        good as f64 / asked.max(1) as f64
     }
 }
 
@@ -219,5 +259,37 @@ impl fmt::Display for Outcome {
         )?;
         writeln!(f, "Requests/sec: {:.2}", self.answered_rate())?;
         write!(f, "Transfer/sec: {:.2} MB", self.bytes_in_span as f64 / seconds / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_and_wrong_bodies_are_answers_and_not_good_ones() {
+        let mut outcome = Outcome::new(None);
+        (outcome.span_ns, outcome.answered, outcome.answered_in_span, outcome.good_in_span) =
+            (500_000_000, 100, 90, 60);
+        outcome.statuses.insert(503, 30);
+        (0..5).for_each(|_| outcome.fail(Failure::WrongBody));
+        (0..15).for_each(|_| outcome.fail(Failure::Timeout));
+        outcome.unfinished = 10;
+        assert_eq!((outcome.answered_rate(), outcome.good_rate()), (180.0, 120.0));
+        assert_eq!(outcome.bad(), 30 + 5 + 15 + 10);
+        // 65 of 100 that were answered, 15 that failed and 10 that were waited for
+        assert_eq!(outcome.good_share(), 65.0 / 125.0);
+    }
+
+    #[test]
+    fn what_was_wrong_in_the_warm_up_is_told_with_the_load() {
+        let (mut before, mut outcome) = (Outcome::new(None), Outcome::new(None));
+        for failure in [Failure::WrongBody, Failure::WrongBody, Failure::Malformed(Malformed::Extra), Failure::Timeout]
+        {
+            before.fail(failure);
+        }
+        outcome.fail(Failure::WrongBody);
+        outcome.inherit(before);
+        assert_eq!((outcome.failed(Failure::is_wrong_body), outcome.failed(|_| true)), (3, 4));
     }
 }

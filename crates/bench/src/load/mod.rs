@@ -12,7 +12,7 @@ mod tests;
 mod times;
 
 pub(crate) use outcome::{Good, Outcome};
-pub(crate) use packet::{Ends, Fault, Template};
+pub(crate) use packet::{Checksum, Ends, Fault, Template};
 pub(crate) use times::{Latency, Times, histogram};
 
 use crate::queries::{Queries, VERSIONS};
@@ -266,7 +266,8 @@ impl<'a, P: Port> Load<'a, P> {
         outcome.checked += 1;
         match self.template.check(frame, &self.queries.get(query as usize)) {
             Ok(checked) => {
-                outcome.partial_checksums += u64::from(checked.partial_checksum);
+                outcome.partial_checksums += u64::from(checked.checksum == Checksum::Partial);
+                outcome.no_checksums += u64::from(checked.checksum == Checksum::Absent);
                 if let Some(version) = checked.version {
                     self.on_version(version, outcome);
                 }

@@ -1,6 +1,7 @@
 //! What a load came to.
 
 use super::{Fault, Latency, Times};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,6 +31,8 @@ pub(crate) struct Outcome {
     pub(crate) checked: u64,
     /// checked answers whose UDP checksum was left to an offload
     pub(crate) partial_checksums: u64,
+    /// checked answers without a UDP checksum, which IPv4 allows
+    pub(crate) no_checksums: u64,
     /// what the checks found
     pub(crate) faults: BTreeMap<Fault, u64>,
     /// how often the checked answers went on to a newer version of the zone
@@ -54,7 +57,7 @@ pub(crate) enum Good {
 }
 
 impl Outcome {
-    pub(super) fn new(rate: Option<f64>) -> Outcome {
+    pub(crate) fn new(rate: Option<f64>) -> Outcome {
         Outcome {
             rate,
             span_ns: 0,
@@ -67,6 +70,7 @@ impl Outcome {
             rcodes: [0; 16],
             checked: 0,
             partial_checksums: 0,
+            no_checksums: 0,
             faults: BTreeMap::new(),
             versions: 0,
             latency: Latency::default(),
@@ -91,18 +95,33 @@ impl Outcome {
     }
 
     /// Answers a second.
-    pub(crate) fn answered_rate(&self) -> f64 {
+    fn answered_rate(&self) -> f64 {
         self.answered as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    fn good(&self, good: Good) -> u64 {
+        match good {
+            Good::NoError => self.rcodes[0],
+            Good::OrAbsent => self.rcodes[0] + self.rcodes[3],
+            Good::Any => self.answered,
+        }
+    }
+
+    /// Good answers a second.
+    pub(crate) fn good_rate(&self, good: Good) -> f64 {
+        self.good(good) as f64 * 1e9 / self.span_ns.max(1) as f64
     }
 
     /// The share of the questions sent that had a good answer.
     pub(crate) fn good_share(&self, good: Good) -> f64 {
-        let good = match good {
-            Good::NoError => self.rcodes[0],
-            Good::OrAbsent => self.rcodes[0] + self.rcodes[3],
-            Good::Any => self.answered,
-        };
-        if self.sent == 0 { 0.0 } else { good as f64 / self.sent as f64 }
+        if self.sent == 0 { 0.0 } else { self.good(good) as f64 / self.sent as f64 }
+    }
+
+    /// An error when a checked answer was wrong.
+    pub(crate) fn ensure_right(&self) -> Result<()> {
+        let wrong: u64 = self.faults.values().sum();
+        ensure!(wrong == 0, "{wrong} of {} checked answers were wrong: {:?}", self.checked, self.faults);
+        Ok(())
     }
 }
 

@@ -132,7 +132,7 @@ impl Template {
         let (_, payload) = self.answer(frame).ok_or(Fault::Headers)?;
         let checksum = self.check_headers(frame)?;
         let version = check_message(payload, query)?;
-        Ok(Checked { partial_checksum: checksum == Checksum::Partial, version })
+        Ok(Checked { checksum, version })
     }
 
     fn check_headers(&self, frame: &[u8]) -> Result<Checksum, Fault> {
@@ -156,7 +156,9 @@ impl Template {
         let addresses_at = if self.ends.server.is_ipv4() { 26 } else { 22 };
         let pseudo = sum16(&frame[addresses_at..at]) + 17 + udp_bytes as u32;
         let found = u16::from_be_bytes([frame[at + 6], frame[at + 7]]);
-        if found != 0 && folded(pseudo + sum16(&frame[at..at + udp_bytes])) == 0 {
+        if found == 0 && self.ends.server.is_ipv4() {
+            Ok(Checksum::Absent)
+        } else if found != 0 && folded(pseudo + sum16(&frame[at..at + udp_bytes])) == 0 {
             Ok(Checksum::Whole)
         } else if found == !folded(pseudo) {
             // a kernel sender on a virtual link leaves the sum of the pseudo-header for a NIC that is not there
@@ -167,17 +169,22 @@ impl Template {
     }
 }
 
+/// An answer's UDP checksum, where it is not wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Checksum {
+pub(crate) enum Checksum {
+    /// that of its octets
     Whole,
+    /// left to an offload
     Partial,
+    /// none, as IPv4 allows (RFC 768)
+    Absent,
 }
 
 /// What a checked answer told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// its UDP checksum was left to an offload
-    pub(crate) partial_checksum: bool,
+    /// its UDP checksum
+    pub(crate) checksum: Checksum,
     /// the zone's version, for questions about a versioned zone
     pub(crate) version: Option<u8>,
 }
@@ -190,7 +197,7 @@ pub(crate) enum Fault {
     Headers,
     /// the IPv4 header's
     IpChecksum,
-    /// missing or wrong
+    /// wrong, or missing over IPv6 (RFC 8200 section 8.1)
     UdpChecksum,
     /// not a DNS message, or not an authoritative whole answer
     Message,

@@ -211,6 +211,17 @@ fn a_partial_checksum_is_accepted_and_counted() {
 }
 
 #[test]
+fn an_absent_checksum_is_accepted_over_ipv4_and_counted() {
+    let outcome = run(Content::Plain, Some(20_000.0), |question| {
+        let mut frame = answer_with(question, &[expected_address(question)]);
+        frame[40..42].fill(0);
+        Some(frame)
+    });
+    assert!(outcome.faults.is_empty() && outcome.checked > 0, "{outcome}");
+    assert_eq!(outcome.no_checksums, outcome.checked);
+}
+
+#[test]
 fn losses_and_answers_that_come_twice_are_counted() {
     let mut turn = 0;
     let outcome = run(Content::Plain, Some(20_000.0), |question| {

@@ -119,6 +119,12 @@ impl Client {
         self.conns.iter().filter(|conn| !conn.stands && !conn.failed).count()
     }
 
+    /// Counts from here on with `outcome`. What went wrong since the last one was taken is told with it.
+    pub(super) fn count_anew(&mut self, outcome: Outcome) {
+        let before = std::mem::replace(&mut self.outcome, outcome);
+        self.outcome.inherit(before);
+    }
+
     /// Begins to ask, or ends.
     pub(super) fn ask(&mut self, asks: Asks) {
         self.asks = asks;

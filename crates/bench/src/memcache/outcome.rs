@@ -25,13 +25,15 @@ pub(crate) struct Outcome {
     pub(crate) hits: u64,
     /// GETs that found none
     pub(crate) misses: u64,
+    /// a share of the GETs that may find none where a rate holds
+    pub(crate) misses_most: f64,
     /// SETs that were done
     pub(crate) stored: u64,
     /// SETs that the server could not do
     pub(crate) refused: u64,
-    /// answers that were not what was stored
+    /// answers that were not what was stored, those of the warm-up among them
     pub(crate) wrong: u64,
-    /// connections that failed, by reason
+    /// connections that failed since the run before, by reason
     pub(crate) failures: BTreeMap<String, u64>,
     /// requests without an answer when the load ended, shortly after its span
     pub(crate) unfinished: u64,
@@ -53,7 +55,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(rate: Option<f64>) -> Outcome {
+    pub(crate) fn new(rate: Option<f64>) -> Outcome {
         Outcome {
             rate,
             span_ns: 0,
@@ -63,6 +65,7 @@ impl Outcome {
             answered_in_span: 0,
             hits: 0,
             misses: 0,
+            misses_most: 1.0,
             stored: 0,
             refused: 0,
             wrong: 0,
@@ -101,6 +104,16 @@ impl Outcome {
         *self.failures.entry(why.into()).or_default() += 1;
     }
 
+    /// Takes over what went wrong before this load: in the warm-up, or while nothing was asked. It belongs to no span, and is told with
+    /// this one, lest it be told nowhere.
+    pub(super) fn inherit(&mut self, before: Outcome) {
+        self.wrong += before.wrong;
+        self.refused += before.refused;
+        for (why, count) in before.failures {
+            *self.failures.entry(why).or_default() += count;
+        }
+    }
+
     pub(super) fn finish(&mut self) {
         (self.latency, self.unloaded) = (self.times.latency(), self.probed.latency());
         self.window_us = if self.probes > 0 { &mut self.probed } else { &mut self.times }.by_window_us();
@@ -126,10 +139,16 @@ impl Outcome {
         self.wrong + self.refused + self.unfinished + self.failures.values().sum::<u64>()
     }
 
-    /// Whether the rate that was wanted was held, with the 99th percentile below a bound.
+    /// The share of the GETs that found nothing.
+    pub(crate) fn misses_share(&self) -> f64 {
+        self.misses as f64 / (self.hits + self.misses).max(1) as f64
+    }
+
+    /// Whether the rate that was wanted was held, with the 99th percentile below a bound, by a server that still had what was stored.
     pub(crate) fn holds(&self, p99_us: f64) -> bool {
         let wanted = self.rate.unwrap_or_default() * self.span_ns as f64 / 1e9;
-        self.answered_in_span as f64 >= HELD_SHARE * wanted && self.p99_us() <= p99_us && self.failed() == 0
+        let is_answered = self.answered_in_span as f64 >= HELD_SHARE * wanted && self.failed() == 0;
+        is_answered && self.p99_us() <= p99_us && self.misses_share() <= self.misses_most
     }
 }
 

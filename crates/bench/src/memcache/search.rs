@@ -9,7 +9,7 @@ const HALVES: usize = 4;
 /// The search is given up below this part of where it began.
 const LEAST: f64 = 1.0 / 32.0;
 /// So often what did not hold is tried once more.
-const DOUBTS: usize = 3;
+pub(crate) const DOUBTS: usize = 3;
 
 /// A search.
 #[derive(Debug)]

@@ -71,7 +71,7 @@ const MANNER: Manner = Manner { connections: 5, depth: 3, probes: 2 };
 
 fn plan(rate: Option<f64>, ms: u64) -> Plan {
     let span = Duration::from_millis(ms);
-    Plan { rate, probe_rate: 500.0, span, warm_up: Duration::ZERO, wait: Wait::Spin }
+    Plan { rate, probe_rate: 500.0, span, warm_up: Duration::ZERO, misses_most: 0.001, wait: Wait::Spin }
 }
 
 #[test]
@@ -110,11 +110,15 @@ fn a_search_ends_at_a_rate_that_is_held() {
 #[test]
 fn values_that_are_gone_are_misses_and_other_values_are_wrong() {
     let mut bed = bed(Mix::Etc, MANNER, 64 << 20);
-    let outcome = bed.with(|load, mut tick| {
+    let mut outcome = bed.with(|load, mut tick| {
         load.connect(Wait::Spin, &mut tick).unwrap();
         load.run(&plan(Some(5_000.0), 100), &AtomicBool::new(false), &mut tick)
     });
     assert!(outcome.misses > 100 && outcome.failed() == 0, "{outcome}");
+    // a server that lost all is fast, and holds nothing
+    assert!(!outcome.holds(1e9) && outcome.answered_in_span > 0, "{outcome}");
+    outcome.misses_most = 1.0;
+    assert!(outcome.holds(1e9));
     // the same keys with other values
     let records = bed.load.work.service().records.clone();
     bed.load.work.service().records = records.other();
@@ -124,4 +128,19 @@ fn values_that_are_gone_are_misses_and_other_values_are_wrong() {
     let outcome = bed.run(&plan(Some(5_000.0), 100));
     // whoever is told something wrong is not asked again
     assert!((1..=7).contains(&outcome.wrong) && outcome.failed() > outcome.wrong, "{outcome}");
+}
+
+#[test]
+fn what_is_wrong_in_the_warm_up_is_told() {
+    let mut bed = bed(Mix::Etc, MANNER, 64 << 20);
+    bed.start();
+    let records = bed.load.work.service().records.other();
+    bed.load.work.service().records = records;
+    let warm_up = Duration::from_millis(100);
+    let outcome = bed.run(&Plan { warm_up, ..plan(Some(5_000.0), 100) });
+    // no connection is left for the load itself
+    assert_eq!((outcome.sent, outcome.answered), (0, 0), "{outcome}");
+    assert!((1..=7).contains(&outcome.wrong) && !outcome.holds(1e9), "{outcome}");
+    assert_eq!(outcome.failures.values().sum::<u64>(), 7, "{outcome}");
+    assert!(outcome.to_string().contains(&format!("{} wrong", outcome.wrong)), "{outcome}");
 }

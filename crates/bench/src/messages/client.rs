@@ -362,10 +362,12 @@ impl<P: Port> Load<P> {
 
     /// Asks as planned, and tells what came of it. `stop` ends it early.
     pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, tick: &mut impl FnMut() -> Instant) -> Outcome {
-        if !plan.warm_up.is_zero() {
-            self.ask(plan, plan.warm_up, stop, tick);
+        let warm_up = (!plan.warm_up.is_zero()).then(|| self.ask(plan, plan.warm_up, stop, tick));
+        let mut outcome = self.ask(plan, plan.span, stop, tick);
+        if let Some(before) = warm_up {
+            outcome.inherit(before);
         }
-        self.ask(plan, plan.span, stop, tick)
+        outcome
     }
 
     /// Asks for so long and waits for the last answers.

@@ -62,6 +62,14 @@ impl Outcome {
         *self.failures.entry(why.into()).or_default() += 1;
     }
 
+    /// Takes over what went wrong in the warm-up, which is told nowhere else.
+    pub(super) fn inherit(&mut self, before: Outcome) {
+        self.wrong += before.wrong;
+        for (why, count) in before.failures {
+            *self.failures.entry(why).or_default() += count;
+        }
+    }
+
     pub(super) fn finish(&mut self, span_ns: u64) {
         (self.span_ns, self.latency) = (span_ns, Latency::of(&self.histogram));
     }

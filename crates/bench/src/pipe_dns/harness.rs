@@ -2,7 +2,7 @@
 //! over what is there are timed, the client takes the answers out and checks them. Only the middle step is on the clock.
 
 use super::{Keying, Setup, Transmit};
-use crate::load::{Ends, Template};
+use crate::load::{Checksum, Ends, Template};
 use crate::pipe::serve_waiting;
 use crate::queries::{Content, Queries, Synthetic};
 use crate::stats;
@@ -151,7 +151,11 @@ impl Harness {
                     let checked = self.template.check(frame.bytes(), &query);
                     let checked =
                         checked.map_err(|fault| anyhow!("the answer to question {}: {fault:?}", self.answered))?;
-                    ensure!(!checked.partial_checksum, "question {} has an unfinished checksum", self.answered);
+                    ensure!(
+                        checked.checksum == Checksum::Whole,
+                        "question {} has an unfinished checksum",
+                        self.answered
+                    );
                 }
                 self.answered += 1;
                 self.client.give(frame);

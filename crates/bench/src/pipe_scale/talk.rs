@@ -1,7 +1,7 @@
 //! What is said: questions to a DNS server, and requests to a web server over connections that stay. One frame of a flow is on its
 //! way at a time, so whoever holds it may write what is known of the flow; the rings that it came over order that.
 
-use crate::load::{Ends, Template};
+use crate::load::{Checksum, Ends, Template};
 use crate::pipe::{self, ACK, Fields, Maker, PSH, RST, Repeated, SYN, WINDOW_SCALE};
 use crate::pipe_http::head;
 use crate::queries::{Content, Queries, Synthetic};
@@ -145,7 +145,7 @@ impl Talk for Dns {
             let checked = self.template.check(frame.bytes(), &query);
             let checked =
                 checked.map_err(|fault| anyhow!("the answer to question {number} of port {port}: {fault:?}"))?;
-            ensure!(!checked.partial_checksum, "question {number} of port {port} has an unfinished checksum");
+            ensure!(checked.checksum == Checksum::Whole, "question {number} of port {port} has an unfinished checksum");
         }
         self.answered[flow].store(number.wrapping_add(1), Relaxed);
         Ok(Came::Answer(flow))

@@ -49,7 +49,8 @@ impl Machine {
         fact("commit", commit());
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         fact("processor", processor(&cpuinfo));
-        fact("processors online", std::thread::available_parallelism().ok().map(|count| count.to_string()));
+        // not what this process may run on: experiments pin it
+        fact("processors online", crate::procs::online().ok().map(|count| count.to_string()));
         let guest =
             cpuinfo.lines().any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "hypervisor"));
         fact("virtual machine", Some(if guest { "yes" } else { "no" }.into()));
@@ -182,5 +183,14 @@ mod tests {
         let kernel = machine.facts.iter().find(|(name, _)| name == "kernel").unwrap();
         assert!(kernel.1.contains('.'), "{kernel:?}");
         assert!(machine.markdown().contains("| kernel |"));
+    }
+
+    #[test]
+    fn a_pinned_program_tells_of_all_processors() {
+        let online =
+            |machine: Machine| machine.facts.into_iter().find(|(name, _)| name == "processors online").unwrap();
+        let free = online(Machine::here(Peers::None));
+        let pinned = std::thread::spawn(|| crate::procs::pin(0).map(|()| Machine::here(Peers::None))).join().unwrap();
+        assert_eq!(online(pinned.unwrap()), free);
     }
 }

@@ -9,6 +9,8 @@ pub(crate) enum Cell {
     Count(u64),
     /// a number and the decimals it is shown with
     Number(f64, usize),
+    /// less than this number, with its decimals: nothing was measured below it
+    Below(f64, usize),
     /// nothing was measured
     Missing,
 }
@@ -29,6 +31,7 @@ impl Cell {
             Cell::Text(text) => text.clone(),
             Cell::Count(count) => count.to_string(),
             Cell::Number(value, decimals) => format!("{value:.decimals$}"),
+            Cell::Below(value, decimals) => format!("<{value:.decimals$}"),
             Cell::Missing => String::new(),
         }
     }
@@ -38,6 +41,7 @@ impl Cell {
         match self {
             Cell::Count(count) => grouped(&count.to_string()),
             Cell::Number(value, decimals) => grouped(&format!("{value:.decimals$}")),
+            Cell::Below(value, decimals) => format!("< {}", grouped(&format!("{value:.decimals$}"))),
             Cell::Text(text) => text.replace('|', "\\|"),
             Cell::Missing => "–".into(),
         }
@@ -122,7 +126,8 @@ mod tests {
         let mut table = Table::new(&["a, b", "n"]);
         table.row(vec![Cell::text("say \"x\""), Cell::Number(1234.56, 1)]);
         table.row(vec![Cell::text("plain"), Cell::Missing]);
-        assert_eq!(table.csv(), "\"a, b\",n\n\"say \"\"x\"\"\",1234.6\nplain,\n");
+        table.row(vec![Cell::text("low"), Cell::Below(1000.0, 0)]);
+        assert_eq!(table.csv(), "\"a, b\",n\n\"say \"\"x\"\"\",1234.6\nplain,\nlow,<1000\n");
     }
 
     #[test]
@@ -130,8 +135,9 @@ mod tests {
         let mut table = Table::new(&["server", "answers/s", "ratio"]);
         table.row(vec![Cell::text("a|b"), Cell::Count(1_234_567), Cell::number(Some(-1234.5), 2)]);
         table.row(vec![Cell::text("c"), Cell::Count(12), Cell::number(Some(f64::NAN), 2)]);
-        let expected =
-            "| server | answers/s | ratio |\n|---|---:|---:|\n| a\\|b | 1,234,567 | -1,234.50 |\n| c | 12 | – |\n";
+        table.row(vec![Cell::text("d"), Cell::Below(200_000.0, 0), Cell::Missing]);
+        let expected = "| server | answers/s | ratio |\n|---|---:|---:|\n| a\\|b | 1,234,567 | -1,234.50 |\n| c | 12 | – |\n\
+                        | d | < 200,000 | – |\n";
         assert_eq!(table.markdown(), expected);
     }
 

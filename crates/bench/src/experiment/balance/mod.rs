@@ -231,11 +231,8 @@ impl Bed {
             p50_us: outcome.latency.p50_us,
             p90_us: outcome.latency.p90_us,
             p99_us: outcome.latency.p99_us,
-            answered_per_s: outcome.answered_rate(),
-            failed: outcome.failed(|_| true)
-                + outcome.statuses.values().sum::<u64>()
-                + outcome.missed
-                + outcome.unfinished,
+            answered_per_s: outcome.good_rate(),
+            failed: outcome.bad() + outcome.missed,
             compile_s,
             busy: [0, 1].map(|n| last[n].busy_s_since(first[n]) * percent),
             shares,
@@ -289,7 +286,8 @@ fn shares_of(all: &serde_json::Value) -> Shares {
         stolen: sum("sockets_thread_accepted_total", Some(("queue", "another's"))),
         groups: sum("sockets_thread_groups_taken_total", None)
             + sum("dataplane_moved_groups_total", Some(("direction", "in"))),
-        connections: sum("sockets_thread_connections_taken_total", None),
+        connections: sum("sockets_thread_connections_taken_total", None)
+            + sum("tcp_moved_total", Some(("direction", "in"))),
     }
 }
 

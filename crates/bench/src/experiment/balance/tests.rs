@@ -66,7 +66,8 @@ fn moves_are_added_over_threads_and_engines() {
         sample("sockets_thread_accepted_total", "queue", "another's", 1), sample("sockets_thread_accepted_total", "queue", "its own", 50),
         sample("sockets_thread_groups_taken_total", "x", "", 2), sample("sockets_thread_groups_taken_total", "x", "", 3),
         sample("sockets_thread_connections_taken_total", "x", "", 4),
+        sample("tcp_moved_total", "direction", "in", 8), sample("tcp_moved_total", "direction", "out", 80),
         sample("dataplane_moved_groups_total", "direction", "in", 7), sample("dataplane_moved_groups_total", "direction", "out", 70),
     ]});
-    assert_eq!(shares_of(&all), Shares { stolen: 1, groups: 12, connections: 4 });
+    assert_eq!(shares_of(&all), Shares { stolen: 1, groups: 12, connections: 12 });
 }

@@ -3,7 +3,7 @@
 
 use super::{Control, Reloads, Renewed, metrics, reload_until_done, since};
 use crate::commands::{rate, seconds};
-use crate::experiment::bed::{Bed, Generator, Served, finished};
+use crate::experiment::bed::{Bed, Generator, Served, reported};
 use crate::experiment::subject::Subject;
 use crate::experiment::{Common, tell_written};
 use crate::grid;
@@ -85,7 +85,7 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let mut load = Process::spawn(load)?;
     let mut zones = Zones { served: &mut served, file: bed.data().zone(), zone };
     let reloads = reload_until_done(&mut zones, &mut load, &control, Duration::from_secs_f64(options.every))?;
-    let results = finished(&mut load)?;
+    let results = reported(&mut load)?;
     let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
     let drops = Drops::now(&served, &control)?.since(&before);
     let verdict = Verdict::of(&outcome, &drops, &reloads);
@@ -235,6 +235,9 @@ impl Verdict {
         }
         for (fault, count) in &outcome.faults {
             complaints.push(format!("{count} of {} checked answers: {fault:?}", outcome.checked));
+        }
+        if outcome.no_checksums > 0 {
+            complaints.push(format!("{} of {} checked answers: no checksum", outcome.no_checksums, outcome.checked));
         }
         if reloads.done > 1 && outcome.versions == 0 {
             complaints.push("no answer came from a reloaded zone".into());

@@ -1,7 +1,7 @@
 //! Figures over one axis of whole web servers: throughput, processor time, and where asked system calls, of several lines measured in
 //! turn; the engine of fig4, fig5 and fig6.
 
-use super::{Bed, Generator, Load, Server, calls, sleep};
+use super::{Bed, Generator, LONGER_S, Load, Server, calls, sleep};
 use crate::commands::seconds;
 use crate::experiment::{Common, tell_written};
 use crate::procs;
@@ -274,10 +274,10 @@ fn method(plan: &Plan, options: &Manner, lines: &[Measured]) -> String {
     };
     let manner = if options.keep_alive { "further requests on a connection" } else { "a connection for each request" };
     let mut text = format!(
-        "{} The load is {load}, with {manner}; {} s each, {} rounds in turn: medians, and medians of ratios within a round. The server \
-         has processor 0, the load processor 1, between them one veth pair, a laboratory of its own for each measurement; with \
+        "{} The load is {load}, with {manner}; {} s each and {LONGER_S} s more (of wrk whole seconds), {} rounds in turn: medians, and medians of ratios within a round. \
+         Requests/s are of all of a load, processor time of the {} s within it. The server has processor 0, the load processor 1, between them one veth pair, a laboratory of its own for each measurement; with \
          *offloads* off neither end segments or sums in the device. Processor 0 is busy by /proc/stat, softirqs included.",
-        plan.what, options.seconds, options.rounds
+        plan.what, options.seconds, options.rounds, options.seconds
     );
     if plan.calls {
         text += " System calls are counted by perf (raw_syscalls:sys_enter of the server's processes) in a load of their own. Resident \

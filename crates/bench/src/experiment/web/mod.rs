@@ -7,7 +7,7 @@ pub(super) mod fig6;
 mod figure;
 mod load;
 
-pub(super) use load::{Generator, Load, Run, json, sleep};
+pub(super) use load::{Generator, LONGER_S, Load, Run, json, sleep};
 
 use super::Common;
 use anyhow::{Context as _, Result, bail, ensure};
