@@ -4,7 +4,7 @@ use super::keep::EnterCommand;
 use crate::error::{Error, reason};
 use crate::{privileges, sandbox};
 use guard::{GRANT_VARIABLE, Granted, jail};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getuid, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, getuid, setrlimit};
 use rustix::thread::{CpuSet, UnshareFlags};
 use std::fs::File;
 use std::io::{self, Write};
@@ -68,7 +68,9 @@ pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
     Err(Error::environment(format!("{}: {}; see the program after --", command.program[0], reason(&error))))
 }
 
+/// So much, or what there is where that is less already: to have more takes a privilege.
 fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
+    let most = getrlimit(resource).maximum.map_or(most, |has| has.min(most));
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
 }
 

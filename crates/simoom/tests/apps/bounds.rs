@@ -82,6 +82,27 @@ fn one_that_takes_threads_and_memory_without_end_takes_them_from_nobody() {
     assert_eq!(ask(&mut stream, b"and now?", 8).unwrap(), b"and now?");
 }
 
+#[test]
+fn bounds_that_whoever_starts_the_server_has_set_hold_where_they_are_narrower() {
+    let place = Place::new();
+    let prepare = |command: &mut Command| {
+        let mut all = Command::new("prlimit");
+        all.args(["--nofile=512:512", "--nproc=40:40"]).arg(command.get_program()).args(command.get_args());
+        all.env("SIMOOM_LOG", "info").stdin(std::process::Stdio::null());
+        *command = all;
+    };
+    let server = Server::start_service(&place, &["kv", "--cpus", "0"], &["--place", "same"], prepare);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", processes(&server)[0])).unwrap();
+    let of = |what: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+        line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!([of("Max open files"), of("Max processes")], [["512"; 2], ["40"; 2]]);
+    // items and the table of keys, connections, the rest, and what its thread needs
+    let space = 2 * (64u64 << 20) + 16_384 * (256 << 10) + (4 << 30) + (128 << 20);
+    assert_eq!(of("Max address space"), [space.to_string(), space.to_string()]);
+}
+
 /// Writes like the server, and then without end.
 const WRITER: &str = r#"
 #include <stddef.h>
