@@ -11,7 +11,7 @@ mod kv;
 mod places;
 mod web;
 
-pub use app::{App, AppEntry, AppOptions};
+pub use app::{App, AppEntry, AppOptions, Bounds};
 pub use dns::{Dns, DnsOptions, RrlOptions, ZoneEntry, ZoneSpec, zone_specs};
 pub use echo::{Echo, EchoOptions};
 pub use kv::{Kv, KvOptions};

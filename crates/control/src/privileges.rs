@@ -24,16 +24,47 @@ impl Identity {
     }
 }
 
+/// Who asked for a user, for messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked<'a> {
+    /// `--user` and `--group`
+    Options,
+    /// the user of this application: there is no group to be named
+    Application(&'a str),
+}
+
+impl Asked<'_> {
+    fn user(self) -> String {
+        match self {
+            Asked::Options => "--user".into(),
+            Asked::Application(name) => format!("application {name}: user"),
+        }
+    }
+}
+
 /// Looks up the user and the group, each a name or a number.
 ///
 /// # Errors
 /// No such user or group, or not the permission to become them.
 pub(crate) fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<Identity>, Error> {
+    look_up_for(Asked::Options, user, group)
+}
+
+/// The same for whoever asked.
+///
+/// # Errors
+/// As [`look_up`].
+pub(crate) fn look_up_for(
+    asked: Asked<'_>,
+    user: Option<&str>,
+    group: Option<&str>,
+) -> Result<Option<Identity>, Error> {
     if user.is_none() && group.is_none() {
         return Ok(None);
     }
     let mut identity = Identity { uid: Uid::current(), gid: Gid::current(), name: None };
     if let Some(name) = user {
+        let option = asked.user();
         let found = match name.parse() {
             Ok(number) => User::from_uid(Uid::from_raw(number)),
             Err(_) => User::from_name(name),
@@ -44,12 +75,16 @@ pub(crate) fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<
                 identity.gid = found.gid;
                 identity.name = CString::new(found.name).ok();
             }
-            // without an entry there is no group to become, and to stay in root's is not what --user means
+            // without an entry there is no group to become, and to stay in root's is not what a user is named for
             (_, Ok(_)) if group.is_none() => {
-                return Err(Error::input(format!("--user {name}: it has no entry in passwd; give --group, too")));
+                let mend = match asked {
+                    Asked::Options => "give --group, too",
+                    Asked::Application(_) => "give one that has",
+                };
+                return Err(Error::input(format!("{option} {name}: it has no entry in passwd; {mend}")));
             }
             (_, Ok(number)) => identity.uid = Uid::from_raw(number),
-            _ => return Err(Error::input(format!("--user {name}: no such user; see `getent passwd`"))),
+            _ => return Err(Error::input(format!("{option} {name}: no such user; see `getent passwd`"))),
         }
     }
     if let Some(name) = group {
@@ -61,7 +96,11 @@ pub(crate) fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<
     }
     let able = effective().is_ok_and(|have| have.contains(CapabilitySet::SETUID | CapabilitySet::SETGID));
     if !able && (identity.uid != Uid::current() || identity.gid != Gid::current()) {
-        let what = if user.is_some() { "--user" } else { "--group" };
+        let what = match (asked, user) {
+            (Asked::Options, None) => "--group".to_owned(),
+            (Asked::Options, Some(_)) => "--user".to_owned(),
+            (Asked::Application(_), user) => format!("{} {}", asked.user(), user.unwrap_or_default()),
+        };
         return Err(Error::input(format!("{what}: needs CAP_SETUID and CAP_SETGID; start as root or leave it out")));
     }
     Ok(Some(identity))
@@ -139,6 +178,9 @@ mod tests {
         assert_eq!(error.to_string(), "--user no-such-user-here: no such user; see `getent passwd`");
         let error = look_up(None, Some("no-such-group-here")).unwrap_err();
         assert_eq!(error.to_string(), "--group no-such-group-here: no such group; see `getent group`");
+        // nobody gave an option for an application's
+        let error = look_up_for(Asked::Application("a"), Some("no-such-user-here"), None).unwrap_err();
+        assert_eq!(error.to_string(), "application a: user no-such-user-here: no such user; see `getent passwd`");
         assert!(look_up(None, None).unwrap().is_none());
         // a user without an entry would keep the group that started the server
         let error = look_up(Some("3999999999"), None).unwrap_err();

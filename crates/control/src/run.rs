@@ -4,26 +4,31 @@
 //! application has to be started again. So each is kept by a process (`simoom keep-app`) that the server starts before it drops its
 //! privileges. It starts the program, waits for its end, says so over a socket, and starts it again when it is told; when the socket
 //! closes, however the server has ended, the program is killed. Between the keeper and the program stands `simoom enter-app`, which
-//! becomes the application's user, in a network namespace without a device, without capabilities and a way to gain any, under a
-//! filter of system calls, and then executes the program in its own place.
+//! becomes the application's user, in a network namespace without a device, without capabilities and a way to gain any, with bounds for its
+//! memory and its threads, under a filter of system calls, and then executes the program in its own place. What the program writes
+//! to its standard output the keeper passes on.
 //!
 //! In the server a thread for each application ([`supervise`]) follows what the keeper says: the engine's threads reset the connections
 //! of one that has ended, and when all have, it is started again, after a while that grows while it ends soon.
 
+mod enter;
 mod keep;
+mod keeper;
+mod output;
 mod services;
 
-pub(crate) use keep::{EnterCommand, enter, keep};
+pub(crate) use enter::enter;
+pub(crate) use keep::{EnterCommand, keep};
 pub(crate) use services::{EchoApp, KvApp, echo, kv};
 
-use crate::config::Settings;
+use crate::config::{Bounds, Settings};
 use crate::error::{Error, reason};
 use crate::service::Division;
-use crate::words::{Cpus, Peers, Placement};
+use crate::words::{Cpus, Peers, Placement, Threads};
 use base::counter::Report;
 use guard::stats::Stats;
 use guard::{Channel, Grant, Granted, Options, Permit, Place, Remote, State, Status};
-use keep::Keeper;
+use keeper::{Keeper, Started};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -35,6 +40,9 @@ use std::time::{Duration, Instant};
 
 /// The receive window of an application's connections.
 pub(crate) const WINDOW_BYTES: usize = 64 << 10;
+/// What a thread that serves an engine's may map beside what the application may: its stack, what its allocator sets aside for it, and what
+/// it shares with the engine's.
+const THREAD_BYTES: u64 = 128 << 20;
 /// How long an application on a processor of its own looks for events before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// How long an application may take to find its memory.
@@ -101,6 +109,8 @@ struct App {
     channels: Vec<Arc<Channel>>,
     /// the server's end of what tells the application that the server is there
     _life: UnixStream,
+    /// what could not be had for it, as was said
+    lacks: String,
 }
 
 /// What an application is started as.
@@ -116,6 +126,7 @@ struct Wanted {
     permits: Vec<Permit>,
     shows: Shows,
     share: u32,
+    bounds: Bounds,
 }
 
 /// Whose counters an application shows.
@@ -145,7 +156,7 @@ fn permit(peers: &Peers) -> Permit {
 /// The services and programs that have processes of their own.
 fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
     let mut all = Vec::new();
-    let own = |name: &str, shows, program: Vec<String>, listeners, place, connections| Wanted {
+    let own = |name: &str, shows, program: Vec<String>, listeners, place, connections, bounds| Wanted {
         name: name.to_owned(),
         program: [vec!["/proc/self/exe".to_owned()], program].concat(),
         listeners,
@@ -156,14 +167,17 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
         permits: Vec::new(),
         shows,
         share: 1,
+        bounds,
     };
     if let Some(kv) = settings.kv.as_ref().filter(|kv| kv.place != Placement::Inline) {
         let listeners = division.kv_from..division.echo_from;
-        all.push(own("kv", Shows::Kv, services::kv_arguments(kv), listeners, kv.place, kv.connections));
+        let arguments = services::kv_arguments(kv);
+        all.push(own("kv", Shows::Kv, arguments, listeners, kv.place, kv.connections, services::kv_bounds(kv)));
     }
     if let Some(echo) = settings.echo.as_ref().filter(|echo| echo.place != Placement::Inline) {
         let listeners = division.echo_from..division.app_from;
-        all.push(own("echo", Shows::Echo, services::echo_arguments(echo), listeners, echo.place, 1));
+        let arguments = services::echo_arguments(echo);
+        all.push(own("echo", Shows::Echo, arguments, listeners, echo.place, 1, Bounds::default()));
     }
     let mut from = division.app_from;
     for app in &settings.apps {
@@ -180,6 +194,7 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
             permits: app.connect.iter().map(permit).collect(),
             shows: Shows::Nothing,
             share: app.share,
+            bounds: app.bounds,
         });
     }
     all
@@ -216,6 +231,11 @@ impl Apps {
     pub(crate) fn open(settings: &Settings, division: Division, threads: &[Option<usize>]) -> Result<Apps, Error> {
         let (mut seats, mut apps) = (Vec::new(), Vec::new());
         let all = wanted(settings, division);
+        if settings.threads == Threads::Elastic && !all.is_empty() {
+            tracing::info!(
+                "--threads elastic: with an application no connection changes its thread, so one that is not needed serves those that it has until they end"
+            );
+        }
         let nices = nices(&all);
         for (wanted, nice) in all.into_iter().zip(nices) {
             let failed =
@@ -238,7 +258,19 @@ impl Apps {
             let granted = Granted::of(theirs.as_fd(), &channels);
             let descriptors = channels.iter().flat_map(|channel| channel.descriptors()).chain([theirs.as_fd()]);
             let user = wanted.user.as_deref().or(settings.user.as_deref());
-            let keeper = Keeper::spawn(user, nice, cpus, &granted, &wanted.program, descriptors)
+            // here, where it can be said, and not only where it is done
+            enter::identity(user, &wanted.name)?;
+            let entered = EnterCommand {
+                name: wanted.name.clone(),
+                user: user.map(str::to_owned),
+                nice: nice.to_string(),
+                cpus,
+                memory_bytes: wanted.bounds.memory_bytes.saturating_add(THREAD_BYTES * threads.len() as u64),
+                threads: u64::from(wanted.bounds.threads) + threads.len() as u64,
+                grant: granted.encode(),
+                program: wanted.program.clone(),
+            };
+            let keeper = Keeper::spawn(&entered, descriptors)
                 .map_err(|why| Error::environment(format!("application {}: {why}", wanted.name)))?;
             let with_stats = |channel: &Arc<Channel>| (channel.clone(), Arc::new(Stats::new(&wanted.name)));
             let channels_of_seat = channels.iter().map(with_stats).collect();
@@ -247,7 +279,14 @@ impl Apps {
             };
             let status = channels.iter().enumerate().map(status).collect();
             seats.push(Seat { listeners: wanted.listeners, channels: channels_of_seat, status });
-            apps.push(App { name: wanted.name, restart: wanted.restart, keeper, channels, _life: life });
+            apps.push(App {
+                name: wanted.name,
+                restart: wanted.restart,
+                keeper,
+                channels,
+                _life: life,
+                lacks: String::new(),
+            });
         }
         Ok(Apps { seats: Seats(Arc::new((seats, AtomicUsize::new(0)))), apps })
     }
@@ -359,10 +398,19 @@ impl App {
         if !self.channels.iter().all(|channel| channel.open()) {
             return Err("its memory is in use".into());
         }
-        let pid = match self.keeper.start()? {
-            Ok(pid) => pid,
+        let Started { pid, lacks } = match self.keeper.start()? {
+            Ok(started) => started,
             Err(why) => return Ok(why),
         };
+        if self.lacks != lacks {
+            if !lacks.is_empty() {
+                tracing::warn!(
+                    "application {}: process {pid} has no {lacks}; start the server as root, and where user namespaces are allowed",
+                    self.name
+                );
+            }
+            self.lacks = lacks;
+        }
         let until = Instant::now() + STARTS_WITHIN;
         let mut attached = false;
         while !stop.load(Ordering::Acquire) {

@@ -2,7 +2,7 @@
 
 use super::places::{Places, twice, word};
 use crate::service::APPS_MOST;
-use crate::words::{Listen, Peers, Placed, Placement, Switch, Within};
+use crate::words::{Listen, Peers, Placed, Placement, Size, Switch, Within};
 use serde::Deserialize;
 use std::net::SocketAddr;
 
@@ -22,6 +22,12 @@ pub struct AppOptions {
     /// repeated; default: none
     #[arg(long, value_name = "ADDR/PREFIX:PORT")]
     pub connect: Vec<Peers>,
+    /// Most memory that the program may map, its code and stacks included, at least 16M; 128M more for each thread that serves; default: 4G
+    #[arg(long, value_name = "SIZE")]
+    pub app_memory: Option<Placed<Size>>,
+    /// Most threads that the program may have beside one for each thread that serves; default: 64
+    #[arg(long, value_name = "N")]
+    pub app_threads: Option<Within<0, THREADS_MOST>>,
 }
 
 /// `[[app]]`.
@@ -47,6 +53,10 @@ pub struct AppEntry {
     pub connect: Vec<Peers>,
     /// its part of a processor that it has in common with other applications
     pub share: Option<Placed<Within<1, SHARE_MOST>>>,
+    /// most memory that it may map, beside 128M for each thread that serves
+    pub memory: Option<Placed<Size>>,
+    /// most threads that it may have, beside one for each thread that serves
+    pub threads: Option<Within<0, THREADS_MOST>>,
 }
 
 /// An application.
@@ -70,8 +80,48 @@ pub struct App {
     pub connect: Vec<Peers>,
     /// where applications have a processor in common, one with twice the share of another has twice the time, while both want it
     pub share: u32,
+    /// what it may take of the machine
+    pub bounds: Bounds,
 }
 
+/// What an application may take of the machine, beside what it needs for each of the engines' threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// of address space: code, heap, stacks, what is reserved and never touched
+    pub memory_bytes: u64,
+    /// threads
+    pub threads: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        // of addresses, not of memory: allocators and other languages' runtimes reserve amply. When memory runs out before, an
+        // application is what the kernel ends first.
+        Bounds { memory_bytes: 4 << 30, threads: 64 }
+    }
+}
+
+impl Bounds {
+    fn settle(
+        at: &str,
+        memory: Option<&Placed<Size>>,
+        threads: Option<Within<0, THREADS_MOST>>,
+        errors: &mut Vec<String>,
+    ) -> Bounds {
+        if memory.is_some_and(|memory| memory.value.0 < MEMORY_LEAST_BYTES) {
+            errors.push(format!("{at}: too little to load a program in; give at least 16M"));
+        }
+        let default = Bounds::default();
+        Bounds {
+            memory_bytes: memory.map_or(default.memory_bytes, |memory| memory.value.0),
+            threads: threads.map_or(default.threads, |threads| threads.0),
+        }
+    }
+}
+
+/// Less no program fits into with its libraries.
+const MEMORY_LEAST_BYTES: u64 = 16 << 20;
+const THREADS_MOST: u32 = 32_768;
 const CONNECTIONS: usize = 16_384;
 /// What the scheduler's weights span, about: 1.25^19.
 const SHARE_MOST: u32 = 64;
@@ -109,6 +159,7 @@ pub(super) fn of_command_line(
         connections: options.connections.map_or(CONNECTIONS, |n| n.0 as usize),
         connect: options.connect.clone(),
         share: 1,
+        bounds: Bounds::settle("--app-memory", options.app_memory.as_ref(), options.app_threads, errors),
     }
 }
 
@@ -164,7 +215,9 @@ pub(super) fn of_file(places: &Places<'_>, entries: &[AppEntry], errors: &mut Ve
                 "{at}: share divides a processor of several applications, and `{name}` is on its engine thread's; add place = \"cpu=N\""
             ));
         }
+        let of_memory = entry.memory.as_ref().map(|memory| places.at(memory, "memory")).unwrap_or_default();
         apps.push(App {
+            bounds: Bounds::settle(&of_memory, entry.memory.as_ref(), entry.threads, errors),
             name,
             program: entry.program.clone(),
             listen: entry.listen.iter().map(|placed| placed.value.0).collect(),

@@ -411,6 +411,26 @@ fn a_share_is_of_a_processor_that_is_named() {
 }
 
 #[test]
+fn what_an_application_takes_of_the_machine_is_bounded() {
+    let app = "[[app]]\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:7\"]\n";
+    assert_eq!(settings(app).apps[0].bounds, Bounds { memory_bytes: 4 << 30, threads: 64 });
+    let bounds = settings(&format!("{app}memory = \"96M\"\nthreads = 0\n")).apps[0].bounds;
+    assert_eq!(bounds, Bounds { memory_bytes: 96 << 20, threads: 0 });
+    for (text, line) in [
+        ("memory = \"15M\"\n", "s.toml:4:10: too little to load a program in; give at least 16M"),
+        ("threads = 32769\n", "s.toml:4:11: `32769` is not a whole number from 0 to 32768"),
+    ] {
+        assert_eq!(refused(&format!("{app}{text}")), line);
+    }
+    let unknown = refused(&format!("{app}colour = 1\n"));
+    assert!(unknown.ends_with("`connect`, `share`, `memory`, `threads`"), "{unknown}");
+    let options = AppOptions { app_memory: Some("1M".parse().unwrap()), ..Default::default() };
+    let dataplane = DataplaneOptions { listen: vec!["127.0.0.1:7".parse().unwrap()], ..Default::default() };
+    let error = from_run_command_line(&["a".into()], &dataplane, &options, &ControlOptions::default()).unwrap_err();
+    assert_eq!(error.lines(), ["--app-memory: too little to load a program in; give at least 16M"]);
+}
+
+#[test]
 fn there_are_no_more_applications_than_numbers_for_them() {
     let app = |n| format!("[[app]]\nname = \"a{n}\"\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:{}\"]\n", n + 1);
     let apps = |count: u32| (0..count).map(app).collect::<String>();

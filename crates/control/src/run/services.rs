@@ -1,6 +1,6 @@
 //! Our own services as applications: the same code that runs inline.
 
-use crate::config::{Echo, Kv};
+use crate::config::{Bounds, Echo, Kv};
 use crate::error::{Error, reason};
 use crate::secrets::random;
 use app::Service;
@@ -9,6 +9,9 @@ use guard::client::Attached;
 use guard::{client, jail};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a connection of the store may have in hand, in its address space.
+const CONNECTION_BYTES: u64 = 256 << 10;
 
 /// `simoom kv-app`: what the store needs to know, settled by the server.
 #[derive(Debug, clap::Args)]
@@ -63,6 +66,13 @@ pub(super) fn kv_kinds(kv: &Kv, thread: usize) -> Vec<Arc<dyn Report>> {
 /// The same of echo.
 pub(super) fn echo_kinds() -> Vec<Arc<dyn Report>> {
     vec![Arc::<echo::Stats>::default()]
+}
+
+/// What the store may map: items, the table of keys and what a connection has in hand, amply.
+pub(super) fn kv_bounds(kv: &Kv) -> Bounds {
+    let bounds = Bounds::default();
+    let own = kv.memory_bytes.saturating_mul(2).saturating_add(CONNECTION_BYTES.saturating_mul(kv.connections as u64));
+    Bounds { memory_bytes: bounds.memory_bytes.saturating_add(own), ..bounds }
 }
 
 /// The arguments of [`kv`].

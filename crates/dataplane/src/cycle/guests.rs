@@ -271,7 +271,9 @@ fn a_thread_that_is_not_needed_sleeps_beside_a_group_that_cannot_leave() {
         assert!(next > world.now && world.loops[1].may_rest(world.now), "it does not sleep");
         world.now = next;
         // once more, and no further
-        (0..3).for_each(|_| drop(world.cycle(1)));
+        for _ in 0..3 {
+            world.cycle(1);
+        }
     }
     // what comes for it is answered
     (1..50).for_each(|flow| world.send(flow));

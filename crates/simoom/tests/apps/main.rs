@@ -1,6 +1,8 @@
 //! Applications in processes of their own: what such a process may do, what becomes of its connections when it is killed, and a program in
 //! C.
 
+mod bounds;
+#[path = "../common/mod.rs"]
 mod common;
 
 use common::{PATIENCE, Place, Server, run, text, until};
@@ -67,8 +69,11 @@ fn an_application_has_no_privilege_and_no_network() {
         }
         assert_eq!((field(&status, "NoNewPrivs:"), field(&status, "Seccomp:")), ("1".into(), "2".into()));
         assert_eq!(field(&status, "Uid:"), "65534\t65534\t65534\t65534");
-        let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
-        assert_ne!(network(&pid.to_string()), network("self"));
+        let namespace = |pid: &str, of: &str| std::fs::read_link(format!("/proc/{pid}/ns/{of}")).unwrap();
+        for of in ["net", "user", "ipc"] {
+            assert_ne!(namespace(&pid.to_string(), of), namespace("self", of));
+        }
+        assert!(!server.log().iter().any(|line| line.contains(" has no ")), "{:#?}", server.log());
         // the server's end of life and what it shares, and nothing of the server's
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
         for descriptor in open.map(|entry| entry.unwrap().path()) {
