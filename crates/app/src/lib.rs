@@ -43,7 +43,7 @@
 //! | [`connected`](Service::connected) | what `connect` asked for is there, or will not be; once for each | send, or mind the [`DeadReason`] |
 //! | [`recv`](Service::recv) | bytes have come | `recv_done` when they are dealt with, now or later |
 //! | [`eof`](Service::eof) | the peer has finished sending | go on writing, then `shutdown` or `close`; the default closes |
-//! | [`sent`](Service::sent) | the peer (on kernel sockets: the kernel) has taken so many more bytes | send what found no room before |
+//! | [`sent`](Service::sent) | the peer (on kernel sockets: the kernel) has taken so many more bytes, or none and others' have made room | send what found no room before |
 //! | [`timer`](Service::timer), [`alarm`](Service::alarm) | a time has come: a connection's, the service's own | |
 //! | [`woken`](Service::woken) | once a cycle, behind its datagrams; a cycle that a [`Waker`] began has it, too | take what other threads left |
 //! | [`dead`](Service::dead) | the connection is gone | forget it; what follows for others belongs into `flush` |
@@ -250,7 +250,8 @@ pub trait Service {
         let _ = calls.close(connection);
     }
 
-    /// `bytes` more were taken by the peer (on kernel sockets: by the kernel); `room` bytes may be queued now.
+    /// `bytes` more were taken by the peer (on kernel sockets: by the kernel); `room` bytes may be queued now. Whoever was refused room
+    /// because connections together had used up what the engine has is told with `bytes` zero when there is some again.
     fn sent<C: Streams>(
         &mut self,
         now: Instant,
