@@ -43,7 +43,7 @@
 //! | [`connected`](Service::connected) | what `connect` asked for is there, or will not be; once for each | send, or mind the [`DeadReason`] |
 //! | [`recv`](Service::recv) | bytes have come | `recv_done` when they are dealt with, now or later |
 //! | [`eof`](Service::eof) | the peer has finished sending | go on writing, then `shutdown` or `close`; the default closes |
-//! | [`sent`](Service::sent) | the peer (on kernel sockets: the kernel) has taken so many more bytes | send what found no room before |
+//! | [`sent`](Service::sent) | the peer (on kernel sockets: the kernel) has taken so many more bytes, or none and others' have made room | send what found no room before |
 //! | [`timer`](Service::timer), [`alarm`](Service::alarm) | a time has come: a connection's, the service's own | |
 //! | [`woken`](Service::woken) | once a cycle, behind its datagrams; a cycle that a [`Waker`] began has it, too | take what other threads left |
 //! | [`dead`](Service::dead) | the connection is gone | forget it; what follows for others belongs into `flush` |
@@ -104,7 +104,8 @@
 //!
 //! [`SENDV_RANGES`] ranges a call, [`ALARMS`] alarms a thread, 64 datagrams a burst; connections, windows and quotas are the engine's
 //! configuration. A datagram from `send_to` is at most what the link carries (our own stack) or the engine's buffer (kernel sockets);
-//! our stack keeps 64 of a cycle, kernel sockets 1024. Listeners are configuration as well: to bind takes privileges that a server at
+//! our stack keeps 64 of a cycle and a listener, fewer while others fill the room, and of those that wait for one neighbour the last three;
+//! kernel sockets keep 1024. Listeners are configuration as well: to bind takes privileges that a server at
 //! work does not have, and every thread has to agree, so there is no call for it. Connections that a service asks for leave from own
 //! addresses on our own stack.
 //!
@@ -250,7 +251,8 @@ pub trait Service {
         let _ = calls.close(connection);
     }
 
-    /// `bytes` more were taken by the peer (on kernel sockets: by the kernel); `room` bytes may be queued now.
+    /// `bytes` more were taken by the peer (on kernel sockets: by the kernel); `room` bytes may be queued now. Whoever was refused room
+    /// because connections together had used up what the engine has is told with `bytes` zero when there is some again.
     fn sent<C: Streams>(
         &mut self,
         now: Instant,

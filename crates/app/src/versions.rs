@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 /// Marks places of chunks.
 const CHUNK: u16 = 1 << 15;
-/// Holds of chunks that one thread has at most: 2 GiB of whole ones.
-const CHUNKS_MOST: usize = CHUNK as usize;
+const CHUNKS_MOST: usize = Versions::CHUNKS_MOST;
 
 /// The place of a version or a chunk in its thread's lists, valid while something holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +43,9 @@ impl Default for Versions {
 }
 
 impl Versions {
+    /// Holds of chunks that one thread has at most: 2 GiB of whole ones.
+    pub const CHUNKS_MOST: usize = CHUNK as usize;
+
     /// Holds nothing.
     pub fn new() -> Versions {
         Versions::default()
@@ -63,6 +65,12 @@ impl Versions {
             version.holds += 1;
         }
         Some(Held(self.last as u16))
+    }
+
+    /// Chunks that can be held beside those that are.
+    #[inline]
+    pub fn chunks_left(&self) -> usize {
+        CHUNKS_MOST - self.chunks.len() + self.free_chunks.len()
     }
 
     fn hold_chunk(&mut self, content: &Arc<Content>) -> Option<Held> {

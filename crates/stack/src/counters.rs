@@ -216,7 +216,7 @@ pub struct Counters {
     pub claims_sent: Counter,
     /// datagrams sent that the service gave by itself
     pub unasked: Counter,
-    /// of those, lost since nobody knew the way
+    /// of those, lost since nobody knew the way, or not before later ones came
     pub unasked_lost: Counter,
     /// ARP requests and neighbour solicitations sent for neighbours
     pub neighbours_asked: Counter,

@@ -298,3 +298,30 @@ fn stacks_of_one_interface_hear_for_each_other() {
     let sent = second.pass(10);
     assert_eq!(syn(&sent[0]), (THEIRS, B4.into(), 80));
 }
+
+#[test]
+fn a_silent_neighbour_keeps_nobody_waiting_but_who_sends_to_it() {
+    let mut bench = Bench::new(config());
+    // somebody has asked at the other listener, and will be answered later
+    let (peer, local): (SocketAddr, SocketAddr) = ((B4, 4000).into(), (A4, 53).into());
+    let question = ip(peer.ip(), local.ip(), Protocol::UDP, &[], &datagram(peer, local, b"later"));
+    bench.cycle(Some(&link(OURS, THEIRS, None, EtherType::IPV4, &question)));
+    let counters = bench.stack.counters();
+    let mut said = [0; 2];
+    for n in 0..300u64 {
+        let to = format!("192.0.2.{}:9", 100 + n % 100);
+        said[usize::from(bench.send("0.0.0.0:7", &to, b"anybody?").0.is_err())] += 1;
+    }
+    assert!(said[0] >= 30 && said[1] >= 30, "{said:?}");
+    let answer = Ask::Send(Listener(0), Addresses { local, peer }, b"now".to_vec());
+    let (said, sent) = bench.ask(answer);
+    assert_eq!(said, Ok(()));
+    assert_eq!(sent.iter().map(|frame| sent_datagram(frame).4).collect::<Vec<_>>(), [b"now"]);
+    assert_eq!((counters.unasked.get(), counters.unasked_lost.get()), (1, 0));
+    // its listener finds room for neighbours of its own, too
+    let ends = Addresses { local, peer: (Ipv4Addr::new(192, 0, 2, 3), 9).into() };
+    let (said, sent) = bench.ask(Ask::Send(Listener(0), ends, b"unasked".to_vec()));
+    assert_eq!((said, sent.iter().map(|frame| asked4(frame)).next_back()), (Ok(()), Some(Ipv4Addr::new(192, 0, 2, 3))));
+    let sent = bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 3), THEIRS)));
+    assert_eq!(sent.iter().map(|frame| sent_datagram(frame).4).collect::<Vec<_>>(), [b"unasked"]);
+}

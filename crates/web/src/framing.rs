@@ -16,8 +16,8 @@ const CHUNK_OVERHEAD_MAX_BYTES: u32 = 16 << 10;
 enum Phase {
     /// a PROXY header comes first
     Proxy,
-    /// before or inside a head
-    Head,
+    /// before a head, or inside one of which so many octets came and did not end it
+    Head(u16),
     /// inside content with so many octets left
     Fixed(u64),
     /// inside chunked content
@@ -82,12 +82,12 @@ pub(crate) struct Framer(Phase);
 impl Framer {
     /// A connection's start; `proxied` when a PROXY header must come first.
     pub(crate) fn new(proxied: bool) -> Framer {
-        Framer(if proxied { Phase::Proxy } else { Phase::Head })
+        Framer(if proxied { Phase::Proxy } else { Phase::Head(0) })
     }
 
     /// Whether the next byte begins or continues a head.
     pub(crate) fn in_head(&self) -> bool {
-        matches!(self.0, Phase::Head | Phase::Proxy)
+        matches!(self.0, Phase::Head(_) | Phase::Proxy)
     }
 
     /// Takes no more.
@@ -107,11 +107,14 @@ impl Framer {
             return (0, Step::More);
         }
         match &mut self.0 {
-            Phase::Head => self.head(input, slots, content_max_bytes),
+            Phase::Head(seen) => {
+                let seen = *seen;
+                self.head(input, seen, slots, content_max_bytes)
+            }
             Phase::Proxy => match proxy::read(input) {
                 proxy::Outcome::Partial => (0, Step::More),
                 proxy::Outcome::Whole(bytes, from) => {
-                    self.0 = Phase::Head;
+                    self.0 = Phase::Head(0);
                     (bytes, Step::Proxied(from))
                 }
                 proxy::Outcome::Wrong => self.over(Step::Broken(DropReason::ProxyHeader)),
@@ -120,14 +123,14 @@ impl Framer {
                 let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.0 = Phase::Head;
+                    self.0 = Phase::Head(0);
                 }
                 (taken, Step::Skipped)
             }
             Phase::Chunked(chunked) => match chunked.skip(input) {
                 Ok((taken, done)) => {
                     if done {
-                        self.0 = Phase::Head;
+                        self.0 = Phase::Head(0);
                     }
                     (taken, Step::Skipped)
                 }
@@ -145,6 +148,7 @@ impl Framer {
     fn head<'h, 'b>(
         &mut self,
         input: &'b [u8],
+        seen: u16,
         slots: &'h mut Slots<'b>,
         content_max_bytes: u64,
     ) -> (usize, Step<'h, 'b>) {
@@ -154,8 +158,16 @@ impl Framer {
             [b'\r'] => return (0, Step::More),
             _ => {}
         }
-        let head = match head::read(input, slots) {
-            Outcome::Partial => return (0, Step::More),
+        let outcome = match seen {
+            0 => head::read(input, slots),
+            seen => head::read_on(input, seen.into(), slots),
+        };
+        let head = match outcome {
+            Outcome::Partial => {
+                // a partial head is never longer than the limit
+                self.0 = Phase::Head(u16::try_from(input.len()).unwrap_or(0));
+                return (0, Step::More);
+            }
             Outcome::Refused(refusal) => return self.over(Step::Refused(refusal)),
             Outcome::Whole(head) => head,
         };
@@ -163,7 +175,7 @@ impl Framer {
             Length::Fixed(bytes) if bytes > content_max_bytes => {
                 return self.over(Step::Refused(Refusal::ContentTooLarge));
             }
-            Length::Fixed(0) => Phase::Head,
+            Length::Fixed(0) => Phase::Head(0),
             Length::Fixed(bytes) => Phase::Fixed(bytes),
             Length::Chunked => Phase::Chunked(Chunked {
                 at: Place::Size,

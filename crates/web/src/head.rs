@@ -230,13 +230,24 @@ pub(crate) fn read<'h, 'b>(input: &'b [u8], slots: &'h mut Slots<'b>) -> Outcome
         (Some(bytes), Some(fault)) => Outcome::Refused(refusal_of(&input[..bytes], fault)),
         // the end is there, yet the parser wants more: its idea of the end is not ours
         (Some(_), None) => Outcome::Refused(Refusal::Malformed),
-        (None, _) => partial(input),
+        (None, _) => partial(input, 0),
     }
 }
 
-/// An unfinished head: refused when it can only become worse.
-fn partial<'h, 'b>(input: &'b [u8]) -> Outcome<'h, 'b> {
-    if input.len() >= LINE_MAX_BYTES && memchr(b'\n', &input[..LINE_MAX_BYTES]).is_none() {
+/// [`read`] for a head of which the first `seen` octets came to [`Outcome::Partial`]. Those are not looked at again before the head has
+/// ended: however many pieces it comes in, it is parsed in its first one and in its last one.
+pub(crate) fn read_on<'h, 'b>(input: &'b [u8], seen: usize, slots: &'h mut Slots<'b>) -> Outcome<'h, 'b> {
+    let from = seen.saturating_sub(END_MAX_BYTES - 1).min(input.len());
+    match end_of_head(&input[from..]) {
+        Some(_) => read(input, slots),
+        None => partial(input, seen),
+    }
+}
+
+/// An unfinished head, of which `seen` octets were judged before: refused when it can only become worse.
+fn partial<'h, 'b>(input: &'b [u8], seen: usize) -> Outcome<'h, 'b> {
+    let crosses = seen < LINE_MAX_BYTES && input.len() >= LINE_MAX_BYTES;
+    if crosses && memchr(b'\n', &input[..LINE_MAX_BYTES]).is_none() {
         return Outcome::Refused(Refusal::TargetTooLong);
     }
     if input.len() > HEAD_MAX_BYTES {
@@ -249,6 +260,9 @@ fn partial<'h, 'b>(input: &'b [u8]) -> Outcome<'h, 'b> {
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
+
+/// The end of a line and an empty one, of which the first may be a lone LF.
+const END_MAX_BYTES: usize = 3;
 
 /// Where the first empty line ends, as the parser sees lines.
 fn end_of_head(input: &[u8]) -> Option<usize> {

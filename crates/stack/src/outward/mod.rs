@@ -5,10 +5,12 @@
 //! the peer came from ([`paths`]). At addresses that the kernel has too only the latter is known, since ARP is the kernel's there.
 //!
 //! The stack has one of these whether it has TCP or not. Datagrams are copied when they are given, since their events have no frame,
-//! and framed in the poll that follows.
+//! and framed in the poll that follows. What they have room for is divided between listeners, and so between applications ([`waiting`]),
+//! as is who may be asked for ([`neighbours`]).
 
 mod neighbours;
 mod paths;
+mod waiting;
 
 use crate::agreement::{Agreement, Shared};
 use crate::counters::{Counters, Readiness};
@@ -20,15 +22,13 @@ use app::{Addresses, Alarms, CallError, Connection, Listener, Range, Service, St
 use base::Instant;
 use neighbours::{Look, Neighbours};
 use paths::Paths;
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use waiting::{Fate, Waiting};
 use wire::ethernet::{EtherType, Link, Mac};
 use wire::{Protocol, Sum, ipv4, ipv6, udp};
 
-/// Datagrams that wait to be framed at most.
-const DATAGRAMS: usize = 64;
 /// Alarms told in one poll at most.
 const ALARMS_A_POLL: usize = 256;
 /// While another stack may hear what we asked for, it is looked for so often.
@@ -72,14 +72,6 @@ impl End {
     }
 }
 
-/// A datagram that was given to us.
-#[derive(Debug)]
-struct Waiting {
-    ends: Addresses,
-    way: Way,
-    bytes: Vec<u8>,
-}
-
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Outward {
@@ -89,9 +81,7 @@ pub(crate) struct Outward {
     gateways: Vec<IpAddr>,
     neighbours: Neighbours,
     paths: Paths,
-    waiting: VecDeque<Waiting>,
-    /// buffers of datagrams that have gone
-    spare: Vec<Vec<u8>>,
+    waiting: Waiting,
     agreement: Arc<Agreement>,
     /// other stacks may hear what this one asked for
     shares: bool,
@@ -108,8 +98,7 @@ impl Outward {
             gateways: Vec::new(),
             neighbours: Neighbours::new(),
             paths: Paths::new(),
-            waiting: VecDeque::with_capacity(DATAGRAMS),
-            spare: Vec::with_capacity(DATAGRAMS),
+            waiting: Waiting::new(),
             agreement: Arc::new(Agreement::new([])),
             shares: false,
             mtu,
@@ -124,6 +113,8 @@ impl Outward {
         };
         self.ends = config.own.iter().filter_map(end).collect();
         self.listeners.clone_from(&config.listeners);
+        let most = self.listeners.iter().map(|at| usize::from(at.listener.0) + 1).max();
+        self.waiting.set_listeners(most.unwrap_or(0));
         self.gateways = config.gateways.iter().map(|addr| addr.to_canonical()).collect();
         self.agreement = agreement.clone();
         self.shares = config.agreement.is_some();
@@ -144,12 +135,13 @@ impl Outward {
         found.map(|end| end.shared.addr).ok_or(CallError::NoSuchAddress)
     }
 
-    /// The way from an own address to a peer; None when there is none. Asks for the neighbour if that is called for.
-    pub(crate) fn way(&mut self, now: Instant, from: IpAddr, peer: IpAddr) -> Option<Way> {
+    /// The way from an own address to a peer; None when there is none. Asks for the neighbour if that is called for, on behalf of `by`:
+    /// a listener's datagrams, or connections.
+    pub(crate) fn way(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Option<Listener>) -> Option<Way> {
         let on_link = self.ends.iter().any(|end| end.has_on_link(peer));
         let gateway = || self.gateways.iter().copied().find(|addr| addr.is_ipv4() == peer.is_ipv4());
         let via = if on_link { peer } else { gateway()? };
-        match self.neighbours.want(now, via, from) {
+        match self.neighbours.want(now, via, from, by) {
             Look::Known(mac) => Some(Way::Known(Hop::new(mac, None))),
             Look::Asked => Some(Way::Asked(via)),
             Look::Unknown => None,
@@ -211,17 +203,15 @@ impl Outward {
             None if !wanted.is_unspecified() && !self.has(wanted) => return Err(CallError::Unreachable),
             None => {
                 let local = self.source(Some(wanted), peer)?;
-                (local, self.way(now, local, peer).ok_or(CallError::Unreachable)?)
+                (local, self.way(now, local, peer, Some(listener)).ok_or(CallError::Unreachable)?)
             }
         };
-        if self.waiting.len() == DATAGRAMS {
-            return Err(CallError::NoResources);
-        }
-        let mut copy = self.spare.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(bytes);
         let ends = Addresses { local: SocketAddr::new(local, ends.local.port()), peer: ends.peer };
-        self.waiting.push_back(Waiting { ends, way, bytes: copy });
+        let lost = match way {
+            Way::Known(hop) => self.waiting.push(listener, ends, hop, bytes).map(|()| 0),
+            Way::Asked(via) => self.waiting.push_asked(listener, ends, via, bytes),
+        };
+        self.counters.unasked_lost.add(lost.map_err(|_| CallError::NoResources)?);
         Ok(())
     }
 
@@ -273,29 +263,19 @@ impl Outward {
     /// Sends datagrams whose way is known, and drops those that nobody knows the way for; false when there is no frame.
     fn send_waiting(&mut self, now: Instant, outlet: &mut Outlet<'_>) -> bool {
         self.listen(now);
-        for _ in 0..self.waiting.len() {
-            let Some(mut one) = self.waiting.pop_front() else { break };
-            if let Way::Asked(via) = one.way {
-                match self.way_via(via) {
-                    Some(way) => one.way = way,
-                    None => {
-                        self.counters.unasked_lost.add(1);
-                        self.spare.push(one.bytes);
-                        continue;
-                    }
-                }
+        let neighbours = &self.neighbours;
+        let lost = self.waiting.settle(&mut |via| match neighbours.look(via) {
+            Look::Known(mac) => Fate::Found(Hop::new(mac, None)),
+            Look::Asked => Fate::Waits,
+            Look::Unknown => Fate::Lost,
+        });
+        self.counters.unasked_lost.add(lost);
+        while let Some(one) = self.waiting.next() {
+            if !frame(outlet, one.way, one.ends, &one.bytes) {
+                return false;
             }
-            match one.way {
-                Way::Asked(_) => self.waiting.push_back(one),
-                Way::Known(hop) if frame(outlet, hop, one.ends, &one.bytes) => {
-                    self.counters.unasked.add(1);
-                    self.spare.push(one.bytes);
-                }
-                Way::Known(_) => {
-                    self.waiting.push_front(one);
-                    return false;
-                }
-            }
+            self.counters.unasked.add(1);
+            self.waiting.sent();
         }
         true
     }

@@ -3,14 +3,21 @@
 //!
 //! Only who was asked for is remembered, so nobody fills the table from outside. An entry older than [`FRESH`] is used as it is, and
 //! asked for again meanwhile; one that does not answer is forgotten.
+//!
+//! Those that are known have places of their own, so none is forgotten for one that may not even be there. Of the places of those that are
+//! asked for nobody, neither a listener's datagrams nor connections, has more than are free: beyond that the first one that he
+//! asked for is given up for the last.
 
+use app::Listener;
 use base::Instant;
 use std::net::IpAddr;
 use std::time::Duration;
 use wire::ethernet::Mac;
 
-/// Entries at most.
-const MOST: usize = 256;
+/// Neighbours that are known at most.
+const KNOWN: usize = 256;
+/// Neighbours that are not known yet and are asked for at most.
+const ASKED: usize = 256;
 /// Questions before a neighbour is given up (RFC 4861 MAX_MULTICAST_SOLICIT), and the time between them (RETRANS_TIMER).
 const TRIES: u8 = 3;
 const RETRANSMIT: Duration = Duration::from_secs(1);
@@ -44,6 +51,8 @@ struct Neighbour {
     heard_at: Instant,
     used_at: Instant,
     question: Option<Question>,
+    /// for whose datagrams it was asked for first, None for connections
+    by: Option<Listener>,
 }
 
 /// The table, sorted by address.
@@ -54,7 +63,7 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     pub(crate) fn new() -> Neighbours {
-        Neighbours { entries: Vec::with_capacity(MOST) }
+        Neighbours { entries: Vec::with_capacity(KNOWN + ASKED) }
     }
 
     fn find(&self, addr: IpAddr) -> Result<usize, usize> {
@@ -70,8 +79,8 @@ impl Neighbours {
         }
     }
 
-    /// The same, and asks from our address `from` where that is called for.
-    pub(crate) fn want(&mut self, now: Instant, addr: IpAddr, from: IpAddr) -> Look {
+    /// The same, and asks from our address `from` where that is called for, on behalf of `by`.
+    pub(crate) fn want(&mut self, now: Instant, addr: IpAddr, from: IpAddr, by: Option<Listener>) -> Look {
         let question = Some(Question { from, tries: 0, next_at: now });
         let at = match self.find(addr) {
             Ok(at) => {
@@ -84,22 +93,41 @@ impl Neighbours {
             }
             Err(at) => at,
         };
-        let at = if self.entries.len() < MOST {
+        let is_asked = |entry: &Neighbour| entry.mac.is_none();
+        let is_his = |entry: &Neighbour| is_asked(entry) && entry.by == by;
+        let at = if self.count(is_his) < ASKED - self.count(is_asked) {
             at
         } else {
-            // who was used the longest ago, and is not waited for, makes room
-            let idle = self.entries.iter().enumerate().filter(|(_, entry)| entry.question.is_none());
-            let Some((oldest, _)) = idle.min_by_key(|(_, entry)| entry.used_at) else { return Look::Unknown };
-            self.entries.remove(oldest);
-            at - usize::from(oldest < at)
+            let Some(first) = self.first(is_his, |entry| entry.heard_at) else { return Look::Unknown };
+            self.entries.remove(first);
+            at - usize::from(first < at)
         };
-        self.entries.insert(at, Neighbour { addr, mac: None, heard_at: now, used_at: now, question });
+        self.entries.insert(at, Neighbour { addr, mac: None, heard_at: now, used_at: now, question, by });
         Look::Asked
+    }
+
+    fn count(&self, is: impl Fn(&Neighbour) -> bool) -> usize {
+        self.entries.iter().filter(|entry| is(entry)).count()
+    }
+
+    /// Where the first of some stands, by a time.
+    fn first(&self, is: impl Fn(&Neighbour) -> bool, at: impl Fn(&Neighbour) -> Instant) -> Option<usize> {
+        let found = self.entries.iter().enumerate().filter(|(_, entry)| is(entry));
+        found.min_by_key(|(_, entry)| at(entry)).map(|(place, _)| place)
     }
 
     /// A neighbour has said which hardware address it has; whether that was wanted.
     pub(crate) fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        let Ok(at) = self.find(addr) else { return false };
+        let Ok(mut at) = self.find(addr) else { return false };
+        let is_known = |entry: &Neighbour| entry.mac.is_some();
+        // who was used the longest ago makes room for a new one
+        if !is_known(&self.entries[at])
+            && self.count(is_known) == KNOWN
+            && let Some(oldest) = self.first(is_known, |entry| entry.used_at)
+        {
+            self.entries.remove(oldest);
+            at -= usize::from(oldest < at);
+        }
         let entry = &mut self.entries[at];
         (entry.mac, entry.heard_at, entry.question) = (Some(mac), now, None);
         true
@@ -148,6 +176,7 @@ mod tests {
     }
 
     const MAC: Mac = [2, 0, 0, 0, 0, 9];
+    const LISTENER: Option<Listener> = Some(Listener(3));
 
     /// Who is asked for.
     fn asked(neighbours: &mut Neighbours, now: Instant) -> (Vec<IpAddr>, bool) {
@@ -163,21 +192,22 @@ mod tests {
     #[test]
     fn a_neighbour_is_asked_for_until_it_answers_and_again_when_that_is_long_ago() {
         let mut table = Neighbours::new();
-        assert_eq!(table.want(at(0), addr(7), addr(1)), Look::Asked);
+        assert_eq!(table.want(at(0), addr(7), addr(1), None), Look::Asked);
         assert_eq!(asked(&mut table, at(0)), (vec![addr(7)], false));
         assert_eq!(asked(&mut table, at(999)), (vec![], false));
         assert_eq!(asked(&mut table, at(1000)), (vec![addr(7)], false));
         assert!(!table.hear(at(1001), addr(8), MAC), "nobody wanted to know");
         assert!(table.hear(at(1001), addr(7), MAC));
-        assert_eq!((table.want(at(2000), addr(7), addr(1)), table.due_at()), (Look::Known(MAC), None));
-        assert_eq!(table.want(at(31_001), addr(7), addr(1)), Look::Known(MAC), "used while it is asked for again");
+        assert_eq!((table.want(at(2000), addr(7), addr(1), None), table.due_at()), (Look::Known(MAC), None));
+        let again = table.want(at(31_001), addr(7), addr(1), LISTENER);
+        assert_eq!(again, Look::Known(MAC), "used while it is asked for again");
         assert_eq!(asked(&mut table, at(31_001)).0, [addr(7)]);
     }
 
     #[test]
     fn who_does_not_answer_is_given_up() {
         let mut table = Neighbours::new();
-        table.want(at(0), addr(7), addr(1));
+        table.want(at(0), addr(7), addr(1), None);
         for n in 0..3 {
             assert_eq!(asked(&mut table, at(n * 1000)), (vec![addr(7)], false));
             assert_eq!(table.look(addr(7)), Look::Asked);
@@ -186,20 +216,54 @@ mod tests {
         assert_eq!((table.look(addr(7)), table.asks()), (Look::Unknown, false));
     }
 
-    #[test]
-    fn who_was_not_used_for_longest_makes_room_and_nobody_who_is_waited_for() {
+    fn many(n: usize) -> IpAddr {
+        IpAddr::from([10, 0, (n / 256) as u8, n as u8])
+    }
+
+    /// The table after this many were asked for, and after they have answered if they do.
+    fn table_of(neighbours: usize, by: Option<Listener>, answer: bool) -> Neighbours {
         let mut table = Neighbours::new();
-        let many = |n: usize| IpAddr::from([10, 0, (n / 256) as u8, n as u8]);
-        for n in 0..MOST {
-            assert_eq!(table.want(at(n as u64), many(n), addr(1)), Look::Asked);
+        for n in 0..neighbours {
+            assert_eq!(table.want(at(n as u64), many(n), addr(1), by), Look::Asked);
+            assert!(!answer || table.hear(at(n as u64), many(n), MAC));
         }
-        assert_eq!(table.want(at(1000), addr(7), addr(1)), Look::Unknown);
-        for n in [9, 5, 200] {
-            assert!(table.hear(at(1001), many(n), MAC));
+        table
+    }
+
+    #[test]
+    fn who_was_not_used_for_longest_makes_room_for_who_has_answered() {
+        let mut table = table_of(KNOWN, None, true);
+        table.want(at(1000), many(0), addr(1), None);
+        assert_eq!(table.want(at(1001), addr(7), addr(1), None), Look::Asked);
+        assert!(table.hear(at(1002), addr(7), MAC));
+        let found = [many(0), many(1), many(2), addr(7)].map(|addr| table.look(addr));
+        assert_eq!(found, [Look::Known(MAC), Look::Unknown, Look::Known(MAC), Look::Known(MAC)]);
+        assert_eq!(table.entries.len(), KNOWN);
+        assert!(table.entries.is_sorted_by_key(|entry| entry.addr));
+    }
+
+    #[test]
+    fn nobody_who_is_known_is_forgotten_for_who_is_asked_for() {
+        let mut table = table_of(KNOWN, None, true);
+        for n in KNOWN..KNOWN + 2 * ASKED {
+            assert_eq!(table.want(at(n as u64), many(n), addr(1), LISTENER), Look::Asked);
         }
-        table.want(at(1002), many(5), addr(1));
-        assert_eq!(table.want(at(1003), addr(7), addr(1)), Look::Asked);
-        assert_eq!([5, 9, 200].map(|n| table.look(many(n))), [Look::Known(MAC), Look::Unknown, Look::Known(MAC)]);
+        assert!((0..KNOWN).all(|n| table.look(many(n)) == Look::Known(MAC)));
+        assert_eq!(table.entries.len(), KNOWN + ASKED / 2);
+        assert!(table.entries.is_sorted_by_key(|entry| entry.addr));
+    }
+
+    #[test]
+    fn whoever_asks_for_many_loses_the_first_of_its_own() {
+        let mut table = table_of(ASKED, LISTENER, false);
+        let is_asked = |table: &Neighbours, n: usize| table.look(many(n)) == Look::Asked;
+        assert!(!is_asked(&table, ASKED / 2 - 1) && is_asked(&table, ASKED / 2));
+        for n in 1000..1000 + ASKED {
+            assert_eq!(table.want(at(n as u64), many(n), addr(1), None), Look::Asked);
+        }
+        assert!((ASKED / 2..ASKED).all(|n| is_asked(&table, n)), "another's are not taken");
+        assert_eq!((1000..1000 + ASKED).filter(|n| is_asked(&table, *n)).count(), ASKED / 4);
+        assert!(is_asked(&table, 1000 + ASKED - 1));
         assert!(table.entries.is_sorted_by_key(|entry| entry.addr));
     }
 }

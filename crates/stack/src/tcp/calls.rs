@@ -93,16 +93,20 @@ impl Streams for Calls<'_> {
         if !self.engine.ready_to_send(self.now, index) {
             return Err(CallError::NoConnection);
         }
-        let mut taken = 0;
+        let (mut taken, mut short) = (0, None);
         if let Some(sender) = self.engine.sender(self.now, index) {
             for range in ranges.iter().take(SENDV_RANGES) {
                 let bytes = sender.queue.push(&mut sender.a.list, sender.c.snd.end, range);
                 sender.c.snd.end += bytes;
                 taken += bytes;
                 if bytes < range.bytes() {
+                    short = Some(range);
                     break;
                 }
             }
+        }
+        if let Some(range) = short {
+            self.engine.on_short(index, range);
         }
         self.engine.wake(index);
         Ok(taken)

@@ -66,6 +66,14 @@ impl Flags {
     pub(crate) const SCALED: u32 = 1 << 19;
     /// nobody has the place: the next connection may
     pub(crate) const VACANT: u32 = 1 << 20;
+    /// it was refused room while nothing of it was queued: it is to be told when there is some
+    pub(crate) const STARVED: u32 = 1 << 21;
+    /// its place stands among those that need a range
+    pub(crate) const LACKS_RANGE: u32 = 1 << 22;
+    /// a hold of a chunk
+    pub(crate) const LACKS_CHUNK: u32 = 1 << 23;
+    /// a block of owned bytes
+    pub(crate) const LACKS_BLOCK: u32 = 1 << 24;
 
     #[inline]
     pub(crate) const fn has(self, any: u32) -> bool {
@@ -80,6 +88,12 @@ impl Flags {
     #[inline]
     pub(crate) fn clear(&mut self, flags: u32) {
         self.0 &= !flags;
+    }
+
+    /// Makes `which` of them what they are in `other`.
+    #[inline]
+    pub(crate) fn take_over(&mut self, which: u32, other: Flags) {
+        self.0 = (self.0 & !which) | (other.0 & which);
     }
 
     #[inline]
@@ -185,8 +199,8 @@ pub(crate) struct Connection {
 
 const _: () = assert!(std::mem::offset_of!(Connection, cookie) <= 128, "the hot part is two cache lines");
 /// What a connection without anything to send takes: its block, its timer, its place in the queue of those with something to
-/// do, and its place in the table, which is never fuller than half.
-const IDLE_BYTES: usize = size_of::<Connection>() + 32 + 4 + 2 * 8;
+/// do and in the three of those that wait for room, and its place in the table, which is never fuller than half.
+const IDLE_BYTES: usize = size_of::<Connection>() + 32 + 4 + 3 * 4 + 2 * 8;
 const _: () = assert!(IDLE_BYTES <= 384, "an idle connection takes at most 384 bytes");
 
 impl Connection {

@@ -85,6 +85,8 @@ counted! {
         TimedOut = "timed out",
         /// something it needed ran out
         NoResources = "no resources",
+        /// a service offered more than pools that all connections share had room for
+        QueueShort = "queue pool short",
         /// a segment was sent again
         Retransmitted = "segment retransmitted",
         /// the retransmission timer expired

@@ -20,6 +20,7 @@ use super::open::Held;
 use super::reassembly::Blocks;
 use super::send::Queue;
 use super::sip::Key;
+use super::starved::Starved;
 use super::state::State;
 use super::table::{Hash, Table};
 use super::tick::Tick;
@@ -105,6 +106,8 @@ pub(crate) struct Engine {
     pub(super) wheel: Wheel<u32>,
     /// connections with something to do, each once
     pub(super) ready: VecDeque<u32>,
+    /// those whose service waits for room in the queue
+    pub(super) starved: Starved,
     pub(super) numbers: Numbers,
     pub(super) cookies: Cookies,
     pub(super) challenges: ChallengeLimit,
@@ -161,6 +164,7 @@ impl Engine {
             sources: Sources::new(connections + half_open, per_source, secret),
             wheel: Wheel::new((connections + half_open) as usize),
             ready: VecDeque::with_capacity(connections as usize),
+            starved: Starved::new(connections as usize),
             numbers: Numbers::new(secret),
             cookies: Cookies::new(secret),
             challenges: ChallengeLimit::new(limits.challenges_per_second, secret),
@@ -261,14 +265,20 @@ impl Engine {
     }
 
     /// Puts a connection block into the place that [`Engine::place`] told.
-    pub(super) fn put(&mut self, index: u32, connection: Connection) {
+    pub(super) fn put(&mut self, index: u32, mut connection: Connection) {
         if self.free.last() == Some(&index) {
             self.free.pop();
         }
         self.enter(Named::Connection(index), &connection.tuple);
         match self.connections.get_mut(index as usize) {
-            Some(place) => *place = connection,
-            None => self.connections.push(connection),
+            Some(place) => {
+                connection.flags.take_over(Flags::LACKS, place.flags);
+                *place = connection;
+            }
+            None => {
+                connection.flags.clear(Flags::LACKS);
+                self.connections.push(connection);
+            }
         }
         self.counters.connections.set((self.connections.len() - self.free.len()) as u64);
     }

@@ -5,7 +5,7 @@
 //! to, `segment` judges it, `ack` and `recovery` take its acknowledgement, `receive` its data; `poll` runs timers and
 //! sends, `output` builds segments. Handshakes are in `listen` and `open`. A connection is a block of 320 bytes
 //! (`connection`); what it needs to send is borrowed (`active`); what it queued and what is in flight stand in pools
-//! (`send`, `inflight`), data that came out of order too (`reassembly`).
+//! (`send`, `inflight`), data that came out of order too (`reassembly`). Whom a pool had no room for waits in `starved`.
 //!
 //! Where several threads have a stack each, `members` knows who is in which flow group, and `moves` hands a group from one stack
 //! to another.
@@ -58,6 +58,7 @@ mod recovery;
 mod run;
 mod segment;
 mod send;
+mod starved;
 mod state;
 mod tick;
 mod usage;

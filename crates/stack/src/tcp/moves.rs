@@ -204,7 +204,8 @@ impl Engine {
         let mut connection = c.clone();
         let ready = c.flags.has(Flags::READY);
         connection.flags.clear(Flags::READY);
-        (c.state, c.flags, c.dead) = (State::Closed, Flags::default(), None);
+        (c.state, c.dead) = (State::Closed, None);
+        c.flags.take_over(!Flags::LACKS, Flags::default());
         let hash = self.table.hash(&connection.tuple);
         self.table.remove(hash, Named::Connection(index).value());
         self.sources.close(Source::of(connection.tuple.remote().ip()));
@@ -288,6 +289,9 @@ impl Engine {
             return false;
         };
         let fits = self.unpack(index, sending, beyond);
+        if connection.flags.has(Flags::STARVED) {
+            self.starve_again(index, connection.flags);
+        }
         let c = &mut self.connections[index as usize];
         if let Some(at) = timer_at {
             c.timer_at = Tick::after(at);

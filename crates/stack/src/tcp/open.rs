@@ -65,7 +65,7 @@ impl Engine {
     pub(super) fn find_way(&mut self, now: Instant, index: u32) {
         let c = &mut self.connections[index as usize];
         let (local, peer, handle) = (c.tuple.local().ip(), c.tuple.remote().ip(), c.handle(index));
-        match self.outward.way(now, local, peer) {
+        match self.outward.way(now, local, peer, None) {
             Some(Way::Known(hop)) => c.hop = hop,
             Some(Way::Asked(via)) => {
                 c.flags.clear(Flags::SYN_NOW);

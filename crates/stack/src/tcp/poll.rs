@@ -36,9 +36,10 @@ impl Engine {
             self.abort_expired();
         }
         more |= self.ring_alarms(now, service);
+        self.feed(now, service);
         more |= self.turns(now, out, service);
         more |= self.flush(now, out, service, more);
-        if more || !self.ready.is_empty() {
+        if more || !self.ready.is_empty() || self.feeds() {
             return Some(now);
         }
         self.wheel.next().map(|at| at.max(now))
@@ -131,7 +132,8 @@ impl Engine {
         if c.state == State::FinWait2 && c.flags.has(Flags::ABANDONED) {
             return self.kill(index, DeadReason::Closed);
         }
-        let used = c.snd.una > FIRST && c.snd.una == c.last();
+        // who was refused room has not said everything
+        let used = c.snd.una > FIRST && c.snd.una == c.last() && !c.flags.has(Flags::STARVED);
         if used && c.state.may_send() && c.rcv.delivered == 0 && c.flags.has(Flags::ACCEPTED) {
             let handle = c.handle(index);
             // the handle is of this moment
@@ -139,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Tells the service what the peer has taken.
+    /// Tells the service what the peer has taken; of what others have taken [`Engine::feed`] tells.
     fn tell_sent<S: Service>(&mut self, now: Instant, index: u32, service: &mut S) {
         let c = &mut self.connections[index as usize];
         let bytes = std::mem::take(&mut c.sent_bytes) as usize;

@@ -3,7 +3,13 @@
 //! There is no send buffer. A range of an object is (version, object, offset), and any segment of it, sent for the first time
 //! or again, is made from the object itself. Bytes that the service does not keep are copied once into blocks of a pool, within
 //! the connection's quota. Versions are held as long as anything of them is queued.
+//!
+//! All connections share the pools. A part of each is kept for the first ranges of those that have next to nothing queued, so that
+//! readers who take nothing cannot have all of it; whoever is refused by a pool that is empty is told when there is room ([`starved`]).
+//!
+//! [`starved`]: super::starved
 
+use super::starved::Need;
 use app::{Content, ObjectId, Range, Versions};
 use arrayvec::ArrayVec;
 use std::sync::Arc;
@@ -12,6 +18,10 @@ use wire::Sum;
 const NONE: u32 = u32::MAX;
 /// Bytes of a block of owned bytes.
 pub const BLOCK_BYTES: usize = 2048;
+/// One part in so many of each pool is kept for lists of fewer than [`FIRST_RANGES`] ranges.
+const KEPT: usize = 8;
+/// A head and a file, or two blocks of owned bytes.
+const FIRST_RANGES: u16 = 2;
 /// Owned bytes that are asked for ahead at most: beyond that the processor sees the pattern itself.
 const FORESEEN_BYTES: usize = 256;
 
@@ -82,6 +92,28 @@ impl Default for List {
     }
 }
 
+impl List {
+    /// Nothing is queued.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// How many more may come out of a pool of which so many are free and so many kept.
+    fn part(&self, free: usize, kept: usize) -> usize {
+        let first = FIRST_RANGES.saturating_sub(self.entries);
+        free.saturating_sub(kept).max(free.min(first.into()))
+    }
+}
+
+/// What of each pool is kept for those who begin.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    entries: usize,
+    blocks: usize,
+    /// holds of chunks
+    chunks: usize,
+}
+
 /// The pools of ranges and of blocks, and the versions that are held.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -91,6 +123,7 @@ pub(crate) struct Queue {
     memory: Box<[u8]>,
     free_blocks: Vec<u32>,
     pub(crate) versions: Versions,
+    kept: Kept,
     /// of a connection, at most
     entries_max: u16,
     blocks_max: u16,
@@ -112,6 +145,7 @@ impl Queue {
             memory: base::huge::zeroed(blocks * BLOCK_BYTES).into(),
             free_blocks: (0..blocks as u32).rev().collect(),
             versions: Versions::new(),
+            kept: Kept { entries: entries / KEPT, blocks: blocks / KEPT, chunks: Versions::CHUNKS_MOST / KEPT },
             entries_max,
             blocks_max,
         }
@@ -146,7 +180,10 @@ impl Queue {
     pub(crate) fn push(&mut self, list: &mut List, end: u64, range: &Range<'_>) -> u64 {
         match *range {
             Range::Object { content, object, start, bytes } => {
-                if bytes == 0 || list.entries >= self.entries_max || self.free == NONE {
+                if bytes == 0 || list.entries >= self.entries_max || self.entries_for(list) == 0 {
+                    return 0;
+                }
+                if content.is_chunk() && list.part(self.versions.chunks_left(), self.kept.chunks) == 0 {
                     return 0;
                 }
                 let Some(held) = self.versions.hold(content) else { return 0 };
@@ -167,7 +204,7 @@ impl Queue {
                 }
                 _ => {
                     let allowed = list.entries < self.entries_max && list.blocks < self.blocks_max;
-                    if !allowed || self.free == NONE {
+                    if !allowed || self.entries_for(list) == 0 || self.blocks_for(list) == 0 {
                         break;
                     }
                     let Some(block) = self.free_blocks.pop() else { break };
@@ -200,10 +237,34 @@ impl Queue {
         list.entries += 1;
     }
 
+    /// What the pools have for a list, its quota left out.
+    fn entries_for(&self, list: &List) -> usize {
+        list.part(self.free_entries, self.kept.entries)
+    }
+
+    fn blocks_for(&self, list: &List) -> usize {
+        list.part(self.free_blocks.len(), self.kept.blocks)
+    }
+
+    /// Whether a list in which nothing is queued would find what is needed.
+    pub(super) fn has_some(&self, need: Need) -> bool {
+        let rest = match need {
+            Need::Range => true,
+            Need::Chunk => self.versions.chunks_left() > 0,
+            Need::Block => !self.free_blocks.is_empty(),
+        };
+        rest && self.free_entries > 0
+    }
+
+    /// Whether it is a list's own quota that leaves no room.
+    pub(super) fn is_at_quota(&self, list: &List, need: Need) -> bool {
+        list.entries >= self.entries_max || (need == Need::Block && list.blocks >= self.blocks_max)
+    }
+
     /// Owned bytes that would be taken now.
     pub(crate) fn room(&self, list: &List) -> usize {
-        let entries = usize::from(self.entries_max - list.entries).min(self.free_entries);
-        let blocks = usize::from(self.blocks_max - list.blocks).min(self.free_blocks.len()).min(entries);
+        let entries = usize::from(self.entries_max - list.entries).min(self.entries_for(list));
+        let blocks = usize::from(self.blocks_max - list.blocks).min(self.blocks_for(list)).min(entries);
         let tail = match self.entries.get(list.tail as usize) {
             Some(Entry { source: Source::Block(_), bytes, .. }) => BLOCK_BYTES - *bytes as usize,
             _ => 0,
@@ -266,8 +327,10 @@ impl Queue {
         packed
     }
 
-    /// Makes `list`, which is empty, the one that was taken out of other pools; false when there is no room for all of it.
+    /// Makes `list`, which is empty, the one that was taken out of other pools; false when there is no room for all of it. What was
+    /// taken there may have all of these pools.
     pub(crate) fn put_in(&mut self, list: &mut List, packed: &[Packed]) -> bool {
+        let kept = std::mem::take(&mut self.kept);
         let all = packed.iter().all(|Packed { position, bytes }| match bytes {
             Bytes::Object { content, object, start, bytes } => {
                 let range = Range::Object { content, object: *object, start: *start, bytes: *bytes };
@@ -275,6 +338,7 @@ impl Queue {
             }
             Bytes::Owned(bytes) => self.put_block(list, *position, bytes),
         });
+        self.kept = kept;
         if !all {
             self.clear(list);
         }
@@ -402,6 +466,45 @@ mod tests {
     use super::*;
     use app::ContentBuilder;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_part_of_each_pool_is_for_who_has_next_to_nothing_queued() {
+        let content = {
+            let mut builder = ContentBuilder::new();
+            builder.add(b"object");
+            builder.finish()
+        };
+        let object = Range::Object { content: &content, object: ObjectId(0), start: 0, bytes: 6 };
+        let block = [7; BLOCK_BYTES];
+        // 64 ranges and 32 blocks, of which eight and four are kept
+        for (range, all, kept) in [(object, 64, 8), (Range::Owned(&block), 32, 4)] {
+            let mut queue = Queue::new(64, 32, 1000, 1000);
+            let (need, mut greedy) = (Need::of(&range), List::default());
+            let mut end = 0;
+            while queue.push(&mut greedy, end, &range) > 0 {
+                end += range.bytes();
+            }
+            assert_eq!(usize::from(greedy.entries), all - kept);
+            assert_eq!((queue.room(&greedy), queue.is_at_quota(&greedy, need)), (0, false));
+            let mut others = [List::default(); 5];
+            for (n, list) in others.iter_mut().enumerate() {
+                let pushed = (0..3).take_while(|n| queue.push(list, n * range.bytes(), &range) > 0).count();
+                assert_eq!(pushed, (kept - 2 * n).min(2), "{n}");
+                assert_eq!(queue.has_some(need), kept > 2 * (n + 1), "{n}");
+                if kept == 2 * (n + 1) {
+                    break;
+                }
+            }
+            // whatever was taken elsewhere may have all of it
+            let packed = queue.take_out(&mut greedy);
+            others.iter_mut().for_each(|list| queue.clear(list));
+            assert!(queue.put_in(&mut greedy, &packed));
+            let more = queue.room(&greedy) / BLOCK_BYTES;
+            assert_eq!(more, 0, "and no more than that");
+            queue.clear(&mut greedy);
+            queue.versions.sweep();
+        }
+    }
 
     proptest! {
         #[test]

@@ -2,6 +2,7 @@
 
 use super::connection::Flags;
 use super::engine::{Engine, Named};
+use super::starved::Need;
 use super::state::State;
 use super::tuple::Tuple;
 
@@ -60,12 +61,30 @@ impl Engine {
         }
     }
 
+    /// Checks that each place stands among those that lack something once, and is known to, or not at all.
+    fn check_starved(&self) {
+        for need in Need::ALL {
+            let mut listed = vec![false; self.connections.len()];
+            for index in self.starved.of(need) {
+                assert!(!std::mem::replace(&mut listed[*index as usize], true), "place {index} lacks {need:?} twice");
+            }
+            for (index, (c, listed)) in self.connections.iter().zip(listed).enumerate() {
+                assert_eq!(
+                    c.flags.lacks(need),
+                    listed,
+                    "place {index} lacks {need:?} and is not known to, or the reverse"
+                );
+            }
+        }
+    }
+
     /// What is in use. Walks through everything, so it is for tests and for who asks by hand.
     ///
     /// # Panics
     /// When sums or lists contradict each other: our own fault.
     pub(crate) fn usage(&self) -> Usage {
         self.check_places();
+        self.check_starved();
         let (ranges, owned_blocks) = self.queue.used();
         let mut open = 0;
         for (index, c) in self.connections.iter().enumerate() {

@@ -162,6 +162,26 @@ fn every_field_is_found_by_its_name() {
     }
 }
 
+/// Nearly as long as a request line may be.
+static LONG: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| "l".repeat(LINE_MAX_BYTES - 20));
+
+#[test]
+fn what_was_partial_is_parsed_again_when_the_head_has_ended_and_not_before() {
+    // nothing that begins so is a head, if anybody looks
+    let refused = b"\0\0\0\0\0\0\n\r";
+    for piece in [&b"A"[..], b"A: b\r\nC: d\r\n", b"\rx"] {
+        let input = [&refused[..], piece].concat();
+        assert!(matches!(read_on(&input, refused.len(), &mut slots()), Outcome::Partial), "{piece:?}");
+    }
+    for piece in [&b"\n"[..], b"A\n\n", b"A\r\n\r\nGET"] {
+        let input = [&refused[..], piece].concat();
+        let mut slots = slots();
+        let outcome = read_on(&input, refused.len(), &mut slots);
+        assert!(matches!(outcome, Outcome::Refused(Refusal::Malformed)), "{piece:?}");
+    }
+    assert!(matches!(read(refused, &mut slots()), Outcome::Refused(Refusal::Malformed)));
+}
+
 proptest! {
     /// Cut anywhere, a head waits or is refused as the whole one is; it is never taken early.
     #[test]
@@ -182,6 +202,34 @@ proptest! {
             (Outcome::Refused(early), Outcome::Refused(late)) => prop_assert_eq!(early, late),
             (Outcome::Whole(early), Outcome::Whole(late)) => prop_assert_eq!(early.bytes, late.bytes),
             (early, late) => prop_assert!(false, "{:?} at {}, {:?} in the end", early, at, late),
+        }
+    }
+
+    /// The slow, obvious twin parses everything again for each piece.
+    #[test]
+    fn what_came_before_needs_no_second_look(
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "GET / HTTP/1.1", "GET /", "Host: h", "A: b", "A:\n", "\r\n", "\r\n", "\r\n", "\n", "\r", "\0", "x", LONG.as_str(),
+        ]), 1..14)
+    ) {
+        let (mut text, mut seen) = (String::new(), 0);
+        for piece in pieces {
+            text.push_str(piece);
+            let (mut all, mut rest) = (slots(), slots());
+            let twin = read(text.as_bytes(), &mut all);
+            let outcome = if seen == 0 { read(text.as_bytes(), &mut rest) } else { read_on(text.as_bytes(), seen, &mut rest) };
+            match (outcome, twin) {
+                (Outcome::Partial, Outcome::Partial) => seen = text.len(),
+                (Outcome::Refused(refusal), Outcome::Refused(expected)) => {
+                    prop_assert_eq!(refusal, expected);
+                    break;
+                }
+                (Outcome::Whole(head), Outcome::Whole(expected)) => {
+                    prop_assert_eq!((head.bytes, head.target), (expected.bytes, expected.target));
+                    break;
+                }
+                (outcome, twin) => prop_assert!(false, "{:?}, where all of it comes to {:?}", outcome, twin),
+            }
         }
     }
 
