@@ -186,7 +186,10 @@ impl Opened {
             let Shared { sharing, writer, said } =
                 sharing(settings, &interface.name, ports, queues, stack.tcp.is_some(), keeper)?;
             said.iter().for_each(|said| tracing::info!("{said}"));
-            writer.iter().for_each(|writer| registry.add(writer.steering().clone()));
+            if let Some(writer) = &writer {
+                let counters = writer.steering().clone();
+                registry.add(Arc::new(OfInterface { interface: interface.name.clone(), counters }));
+            }
             shared.extend(sharing);
             writers.extend(writer);
         }
