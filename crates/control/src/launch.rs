@@ -6,6 +6,7 @@
 
 mod limits;
 mod listeners;
+mod routers;
 mod sharing;
 mod slow;
 pub(crate) mod tiers;
