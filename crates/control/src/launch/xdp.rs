@@ -62,11 +62,6 @@ struct Interface {
 /// # Errors
 /// One line that names the mend; nothing stays attached then.
 pub(crate) fn open(settings: &Settings, listeners: &[Listening], answers: Option<&Wanted>) -> Result<Opened, Error> {
-    if settings.interfaces.len() > 1 && !settings.own.is_empty() {
-        return Err(Error::input(
-            "--own: with several interfaces it is not clear whose it is; start one server for each",
-        ));
-    }
     let (routers, said) = super::routers::look_up(settings);
     said.iter().for_each(|said| tracing::info!("AF_XDP: {said}"));
     let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new(), routers };
