@@ -55,7 +55,7 @@ simulate:
 FUZZ_SECONDS ?= 60
 fuzz:
 	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
-	for target in frames http_request question segment stream zone_file; do \
+	for target in frames http_request kv question segment stream zone_file; do \
 	  mkdir -p target/fuzz-corpus/$$target; \
 	  $(CARGO) +nightly fuzz run --features libfuzzer $$target target/fuzz-corpus/$$target fuzz/corpus/$$target \
 	    -- -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=2048 || exit 1; \

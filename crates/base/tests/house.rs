@@ -169,3 +169,41 @@ fn nothing_that_users_run_reads_the_folder_beside_the_repository() {
         }
     }
 }
+
+#[test]
+fn results_that_documents_name_are_there() {
+    let folder = root().join("docs/results");
+    let is_there = |name: &str| folder.join(name).is_file();
+    // the first column of the table of results; a row without a name is of what is kept nowhere
+    let text = std::fs::read_to_string(folder.join("README.md")).expect("docs/results/README.md");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
+    assert!(rows.len() > 20, "the table of results was not found");
+    for name in rows.iter().flat_map(|row| quoted(row.split('|').nth(1).unwrap_or(""))) {
+        assert!(is_there(&format!("{name}.md")), "docs/results/README.md names {name}, and there is no such result");
+    }
+    for document in
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "THREAT_MODEL.md", "CHANGELOG.md", "docs/results/README.md"]
+    {
+        let text = std::fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
+        for after in text.split("docs/results/").skip(1) {
+            let end = after.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).unwrap_or(after.len());
+            let name = after[..end].trim_end_matches('.');
+            assert!(name.is_empty() || is_there(name), "{document} names docs/results/{name}, which is not there");
+        }
+    }
+}
+
+#[test]
+fn every_fuzz_target_is_run() {
+    let text =
+        |file: &str| std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let targets = text("fuzz/Cargo.toml");
+    let targets: Vec<&str> =
+        targets.lines().filter_map(|line| line.strip_prefix("path = \"targets/")?.strip_suffix(".rs\"")).collect();
+    assert!(targets.len() > 3, "{targets:?}");
+    let makefile = text("Makefile");
+    let run = makefile.lines().find(|line| line.contains("for target in")).expect("the loop of make fuzz");
+    for target in targets {
+        assert!(run.split([' ', ';']).any(|word| word == target), "make fuzz leaves {target} out");
+    }
+}

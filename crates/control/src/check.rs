@@ -1,4 +1,5 @@
-//! `simoom check`: reads what a server would read and says what it would refuse and need. Opens no socket.
+//! `simoom check`: reads what a server would read and says what of it would be refused, and what it needs. Opens no socket, so whether
+//! addresses, interfaces and privileges can be had, and applications' programs started, only a start tells.
 
 use crate::config::{Web, ZoneSpec};
 use crate::error::Error;
@@ -9,7 +10,7 @@ use zone::Zone;
 /// Reads zones and content, and gives a line about each and one about them all.
 ///
 /// # Errors
-/// Everything that a server would refuse.
+/// What a server would refuse of them.
 pub(crate) fn run(specs: &[ZoneSpec], web: Option<&Web>) -> Result<String, Error> {
     let zones = if specs.is_empty() { Ok(String::new()) } else { zones(specs) };
     let content = web.map_or(Ok(String::new()), content);

@@ -405,6 +405,15 @@ fn contradictions(places: &Places<'_>, dataplane: &DataplaneOptions, backend: Ba
         let at = places.at(own, "--own");
         errors.push(format!("{at}: {} needs AF_XDP; add --interface IF or give the address to the kernel", own.value));
     }
+    if dataplane.interface.len() > 1
+        && let Some(own) = dataplane.own.first()
+    {
+        let at = places.at(own, "--own");
+        errors.push(format!(
+            "{at}: with several interfaces it is not clear whose {} is; start one server for each",
+            own.value
+        ));
+    }
     for prefix in &dataplane.allow {
         if dataplane.deny.contains(prefix) {
             errors.push(format!("{}: {prefix} is allowed too; remove one", word(places, "--deny", "dataplane.deny")));

@@ -4,8 +4,10 @@
 //! listeners and the TCP of the web's and the key-value store's; what it leaves to the kernel (fragments, IP options, DNS over TCP, what comes in
 //! elsewhere) finds the sockets there.
 
+mod check;
 mod limits;
 mod listeners;
+mod routers;
 mod sharing;
 mod slow;
 pub(crate) mod tiers;
@@ -16,7 +18,9 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
-use crate::words::{Backend, Balance, Cpus, Idle, Spread, Threads, Tier, Transmit, WebTransmit};
+use crate::words::{Backend, Balance, Idle, Spread, Threads, Tier, Transmit, WebTransmit};
+pub(crate) use check::check;
+
 use base::Clock;
 use base::ring::Consumer;
 use bpf::steering::Answers;
@@ -27,25 +31,6 @@ use sockets::{BindError, Engine};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Refuses what can be seen to be wrong before anything is read or opened.
-///
-/// # Errors
-/// A processor that does not exist.
-pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
-    let (Some(cpus), Some(online)) = (&settings.cpus, online()) else { return Ok(()) };
-    match cpus.iter().find(|cpu| !online.0.contains(cpu)) {
-        None => Ok(()),
-        Some(cpu) => {
-            let place = settings.file.as_ref().map_or("--cpus".to_owned(), |file| format!("{file}: dataplane.cpus"));
-            Err(Error::input(format!("{place}: there is no processor {cpu}; see /sys/devices/system/cpu/online")))
-        }
-    }
-}
-
-fn online() -> Option<Cpus> {
-    std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?.trim().parse().ok()
-}
 
 /// Descriptors beside those of connections: listeners, polls, files, the control socket's and the metrics' clients.
 const OTHER_DESCRIPTORS: usize = 512;

@@ -229,11 +229,6 @@ fn items(kv: &Kv, threads: usize) -> Result<Arc<kv::Shared>, Error> {
     let number = || secrets::random().map(u64::from_ne_bytes);
     let secret = number().and_then(|first| Ok([first, number()?])).map_err(no_entropy)?;
     let Kv { memory_bytes, item_bytes, shared_nothing, .. } = *kv;
-    if shared_nothing && memory_bytes / (threads as u64) < 2 * item_bytes {
-        return Err(Error::input(format!(
-            "--shared-nothing: {threads} threads have less than two of the largest items each; give more --memory or a smaller --item-size"
-        )));
-    }
     let limits = kv::Limits { memory_bytes, item_bytes, threads, secret, shared_nothing };
     Ok(Arc::new(kv::Shared::new(limits)))
 }

@@ -3,9 +3,12 @@
 mod common;
 #[path = "common/exposition.rs"]
 mod exposition;
+#[path = "common/queries.rs"]
+mod queries;
 
 use common::{PATIENCE, Place, Server, ask, ask_tcp, free_port, text};
 use exposition::{check_documented, check_exposed, documented, parse};
+use queries::{alerts, check_values, dashboard, groupings, of_panel, selectors};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -84,6 +87,7 @@ fn what_is_exposed_is_well_formed_and_documented() {
     let families = parse(&page).unwrap_or_else(|error| panic!("{error}\n{page}"));
     check_documented(&families);
     check_exposed(&families, |section| !section.contains("AF_XDP"));
+    assert!(check_values(&families) > 5, "what alerts and dashboard name of services and kernel sockets");
     if let Some(complaints) = promtool(&["check", "metrics"], &page) {
         assert_eq!(complaints, "", "promtool complains");
     }
@@ -122,68 +126,42 @@ fn the_reader_of_metrics_is_strict() {
     }
 }
 
-fn contrib(name: &str) -> String {
-    let path = format!("{}/../../contrib/{name}", env!("CARGO_MANIFEST_DIR"));
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// The names of our metrics in an expression, each with the labels of the braces that follow it.
-fn metrics_of(expression: &str) -> Vec<(String, Vec<String>)> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let mut found = Vec::new();
-    let mut rest = expression;
-    while let Some(at) = rest.find("simoom_") {
-        let end = rest[at..].find(|c| !is_name(c)).map_or(rest.len(), |end| at + end);
-        let name = rest[at..end].to_owned();
-        rest = &rest[end..];
-        let matchers = rest.strip_prefix('{').and_then(|inner| inner.split_once('}')).map_or("", |(inner, _)| inner);
-        // what stands outside of quotes are the names, with what compares them
-        let labels =
-            matchers.split('"').step_by(2).map(|label| label.trim_matches([',', ' ', '=', '!', '~']).to_owned());
-        let labels = labels.filter(|label| !label.is_empty());
-        found.push((name, labels.collect()));
-    }
-    found
-}
-
-/// The labels of `by (...)` in an expression.
-fn groupings(expression: &str) -> Vec<String> {
-    let parts = expression.split("by (").skip(1).filter_map(|part| part.split(')').next());
-    parts.flat_map(|part| part.split(',')).map(|label| label.trim().to_owned()).collect()
-}
-
 /// What Prometheus adds to each scrape.
 const SCRAPE: [&str; 2] = ["instance", "job"];
 
 fn check_expression(expression: &str) {
     let documented = documented();
-    let metrics = metrics_of(expression);
-    for (name, labels) in &metrics {
-        let row = documented.get(name).unwrap_or_else(|| panic!("{name} does not exist: {expression}"));
-        for label in labels {
-            assert!(
-                row.labels.contains(label) || SCRAPE.contains(&label.as_str()),
-                "{name} has no {label}: {expression}"
-            );
+    // each side of an `or` has labels of its own
+    for part in expression.split(" or ") {
+        let metrics = selectors(part);
+        for selector in &metrics {
+            let name = &selector.metric;
+            let row = documented.get(name).unwrap_or_else(|| panic!("{name} does not exist: {part}"));
+            for (label, ..) in &selector.matchers {
+                let is_known = row.labels.contains(label) || SCRAPE.contains(&label.as_str());
+                assert!(is_known, "{name} has no {label}: {part}");
+            }
         }
-    }
-    for label in groupings(expression) {
-        let has = metrics.iter().all(|(name, _)| documented[name].labels.contains(&label));
-        assert!(has || SCRAPE.contains(&label.as_str()), "not all have {label}: {expression}");
+        for label in groupings(part) {
+            let has = metrics.iter().all(|it| documented[&it.metric].labels.contains(&label));
+            assert!(has || SCRAPE.contains(&label.as_str()), "not all have {label}: {part}");
+        }
     }
 }
 
 #[test]
 fn expressions_are_taken_apart() {
-    let found = metrics_of("sum by (a) (rate(simoom_x_total{b=\"c\", d!~\"e,f\"}[5m])) / simoom_y > 1");
-    assert_eq!(found[0], ("simoom_x_total".to_owned(), vec!["b".to_owned(), "d".to_owned()]));
-    assert_eq!(found[1], ("simoom_y".to_owned(), vec![]));
+    let found = selectors("sum by (a) (rate(simoom_x_total{b=\"c\", d!~\"e|f\"}[5m])) / simoom_y > 1");
+    let owned = |(label, how, value): (&str, &str, &str)| (label.to_owned(), how.to_owned(), value.to_owned());
+    assert_eq!(found[0].metric, "simoom_x_total");
+    assert_eq!(found[0].matchers, [("b", "=", "c"), ("d", "!~", "e|f")].map(owned));
+    assert_eq!((found[1].metric.as_str(), found[1].matchers.len()), ("simoom_y", 0));
     assert_eq!(groupings("sum by (a, b) (x) / max by (c) (y)"), ["a", "b", "c"]);
 }
 
 #[test]
 fn the_dashboard_shows_metrics_that_exist() {
-    let dashboard: Value = serde_json::from_str(&contrib("grafana-dashboard.json")).unwrap();
+    let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();
     let (mut expressions, mut ids, mut taken) = (0, BTreeSet::new(), BTreeSet::new());
     for panel in panels {
@@ -196,14 +174,13 @@ fn the_dashboard_shows_metrics_that_exist() {
         if panel["type"] == "row" {
             continue;
         }
-        let targets = panel["targets"].as_array().unwrap();
-        assert!(!targets.is_empty() && panel["datasource"]["uid"] == "${datasource}", "{panel}");
-        for target in targets {
-            let expression = target["expr"].as_str().unwrap();
+        let of_panel = of_panel(panel);
+        assert!(!of_panel.is_empty() && panel["datasource"]["uid"] == "${datasource}", "{panel}");
+        for expression in &of_panel {
             assert!(expression.contains("$instance"), "of every server at once: {expression}");
-            check_expression(&expression.replace("$__rate_interval", "5m"));
-            expressions += 1;
+            check_expression(expression);
         }
+        expressions += of_panel.len();
     }
     assert!(expressions > 20, "{expressions}");
     let variables = dashboard["templating"]["list"].as_array().unwrap();
@@ -214,24 +191,16 @@ fn the_dashboard_shows_metrics_that_exist() {
 
 #[test]
 fn the_alerts_watch_metrics_that_exist() {
-    let rules = contrib("prometheus-alerts.yml");
-    let mut alerts = BTreeSet::new();
-    // one rule after another: a list item `alert:` begins each
-    for rule in rules.split("- alert:").skip(1) {
-        let name = rule.lines().next().unwrap().trim();
-        assert!(name.starts_with("Simoom") && alerts.insert(name.to_owned()), "{name}");
-        let expression: String = (rule.lines().skip_while(|line| !line.trim_start().starts_with("expr:")))
-            .enumerate()
-            .take_while(|(n, line)| *n == 0 || line.starts_with("          "))
-            .map(|(_, line)| line.trim().trim_start_matches("expr:").trim_start_matches(" |").to_owned() + " ")
-            .collect();
-        assert!(metrics_of(&expression).len() + usize::from(expression.contains("up{")) > 0, "{name}: {expression}");
+    let mut names = BTreeSet::new();
+    for (name, expression, rule) in alerts() {
+        assert!(name.starts_with("Simoom") && names.insert(name.clone()), "{name}");
+        assert!(selectors(&expression).len() + usize::from(expression.contains("up{")) > 0, "{name}: {expression}");
         check_expression(&expression);
         for key in ["labels:", "severity:", "annotations:", "summary:", "description:"] {
             assert!(rule.contains(key), "{name} has no {key}");
         }
     }
-    assert!(alerts.len() > 10, "{alerts:?}");
+    assert!(names.len() > 10, "{names:?}");
     let path = format!("{}/../../contrib/prometheus-alerts.yml", env!("CARGO_MANIFEST_DIR"));
     if let Some(complaints) = promtool(&["check", "rules", &path], "") {
         assert_eq!(complaints, "", "promtool complains");

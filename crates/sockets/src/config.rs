@@ -1,6 +1,6 @@
 //! What an engine is told, and what is said when it cannot be done.
 
-use app::Listener;
+use app::{Listener, PerSource};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -90,8 +90,10 @@ impl Default for Balance {
 pub struct Streams {
     /// connections at one time
     pub connections: usize,
-    /// connections at one time from one IPv4 address or IPv6 /56
+    /// connections at one time from one IPv4 address or IPv6 /56 with one service, where `services` has no bound for that
     pub per_source: usize,
+    /// services with bounds of their own on a source's connections
+    pub services: PerSource,
     /// bytes delivered and not yet given back by `recv_done`, a connection
     pub window_bytes: usize,
     /// owned bytes queued and not yet taken by the kernel, a connection
@@ -114,6 +116,7 @@ impl Default for Streams {
         Streams {
             connections: 10_000,
             per_source: 256,
+            services: PerSource::default(),
             window_bytes: 64 << 10,
             queue_bytes: 128 << 10,
             budget_bytes: 64 << 20,
@@ -290,6 +293,7 @@ impl Config {
             streams.queue_ranges,
             streams.budget_bytes,
         ];
+        limits.extend(streams.services.bounds());
         limits.extend(self.endpoints.iter().filter_map(|endpoint| endpoint.window_bytes));
         if limits.contains(&0) {
             return wrong("a stream limit of 0 would refuse everything; 1 is the least".into());

@@ -273,7 +273,7 @@ impl<'a> Loop<'a> {
         };
         let token = Token(*first_connection + table.next_index() as usize);
         let Ok(local) = stream.local_addr() else { return Taken::Failed };
-        if !table.admits(peer.ip()) || thread.poll.registry().register(&mut stream, token, WATCHED).is_err() {
+        if !table.admits(listener, peer.ip()) || thread.poll.registry().register(&mut stream, token, WATCHED).is_err() {
             reset_on_close(&stream);
             return Taken::One;
         }

@@ -76,6 +76,8 @@ struct Conn {
     stream: TcpStream,
     cookie: u64,
     addresses: Addresses,
+    /// whose listener it came to, by [`app::PerSource`]; 0: it was asked for, or the service has no bound
+    service: u8,
     phase: Phase,
     queue: Outbox,
     fin: Fin,
@@ -109,6 +111,7 @@ impl Conn {
             stream,
             cookie: 0,
             addresses,
+            service: 0,
             phase: Phase::Knocked,
             queue: Outbox::default(),
             fin: Fin::No,
@@ -125,6 +128,11 @@ impl Conn {
             deadline: None,
             heaped: None,
         }
+    }
+
+    /// Whom it is counted for.
+    fn source(&self) -> (u8, IpAddr) {
+        (self.service, prefix(self.addresses.peer.ip()))
     }
 
     /// Whether everything has gone out and our end of the stream is due.
@@ -165,7 +173,8 @@ struct Slot {
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    sources: HashMap<IpAddr, usize>,
+    /// connections by service and source
+    sources: HashMap<(u8, IpAddr), usize>,
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     ready: VecDeque<u32>,
     dead: VecDeque<Last>,
@@ -228,13 +237,15 @@ impl Table {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether another connection from `source` is within the limits; counted when not.
-    pub(crate) fn admits(&self, source: IpAddr) -> bool {
+    /// Whether another connection to `listener` from `source` is within the limits; counted when not.
+    pub(crate) fn admits(&self, listener: Listener, source: IpAddr) -> bool {
         if self.is_full() {
             self.counters.refused_full.add(1);
             return false;
         }
-        if self.sources.get(&prefix(source)).is_some_and(|&n| n >= self.limits.per_source) {
+        let service = self.limits.services.service(listener);
+        let most = self.limits.services.most(service).unwrap_or(self.limits.per_source);
+        if self.sources.get(&(service, prefix(source))).is_some_and(|&n| n >= most) {
             self.counters.refused_source.add(1);
             return false;
         }
@@ -260,7 +271,8 @@ impl Table {
         window_bytes: usize,
         service: &mut S,
     ) {
-        let handle = self.insert(Conn::new(stream, addresses, window_bytes));
+        let service_of = self.limits.services.service(listener);
+        let handle = self.insert(Conn { service: service_of, ..Conn::new(stream, addresses, window_bytes) });
         service.knock(self.now, self, listener, handle, addresses);
         let _ = self.reject(handle);
     }
@@ -268,7 +280,7 @@ impl Table {
     /// Puts a connection at [`Table::next_index`].
     fn insert(&mut self, mut conn: Conn) -> Connection {
         conn.queue = self.spare.pop().unwrap_or_default();
-        let source = prefix(conn.addresses.peer.ip());
+        let source = conn.source();
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, conn: None });
             self.slots.len() as u32 - 1
@@ -282,8 +294,7 @@ impl Table {
     }
 
     /// One connection less of where it came from.
-    fn forget_source(&mut self, source: IpAddr) {
-        let source = prefix(source);
+    fn forget_source(&mut self, source: (u8, IpAddr)) {
         if let Some(n) = self.sources.get_mut(&source) {
             *n -= 1;
             if *n == 0 {
@@ -512,7 +523,7 @@ impl Table {
         if reset {
             reset_on_close(&conn.stream);
         }
-        self.forget_source(conn.addresses.peer.ip());
+        self.forget_source(conn.source());
         match conn.phase {
             Phase::Knocked => self.counters.rejected.add(1),
             Phase::Asking | Phase::Failed(_) => {

@@ -2,9 +2,9 @@
 
 mod common;
 
-use app::DeadReason;
+use app::{DeadReason, Listener, PerSource};
 use common::{PATIENCE, Seen, config, echo, start, total, until};
-use sockets::{Config, Engine, Streams, Transport};
+use sockets::{Config, Endpoint, Engine, Streams, Transport};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::Receiver;
@@ -309,6 +309,32 @@ fn a_source_has_its_own_limit() {
     let mut other: TcpStream = socket.into();
     other.set_read_timeout(Some(PATIENCE)).unwrap();
     exchange(&mut other, b"in");
+}
+
+#[test]
+fn each_service_counts_its_own_connections_of_a_source() {
+    let (make, _events) = echo();
+    let mut config = streams(|s| s.per_source = 1);
+    let first = config.endpoints[0].listener;
+    let second = Listener(first.0 + 1);
+    config.endpoints.push(Endpoint { listener: second, ..config.endpoints[0] });
+    config.streams.services = PerSource::new(vec![(first, 2), (second, 3)]);
+    let engine = Engine::bind(config).unwrap();
+    let addresses = engine.addresses().to_vec();
+    let running = engine.start(make).unwrap();
+    let mut kept = Vec::new();
+    for (address, most) in addresses.into_iter().zip([2, 3]) {
+        for _ in 0..most {
+            let mut stream = connect(address);
+            exchange(&mut stream, b"in");
+            kept.push(stream);
+        }
+        assert_eq!(ended(&mut connect(address)), Err(ErrorKind::ConnectionReset));
+    }
+    assert_eq!(total(&running, |c| c.refused_source.get()), 2);
+    // one that goes makes room for its own service alone
+    drop(kept.remove(0));
+    until("an end", || total(&running, |c| c.connections.get()) == 4);
 }
 
 #[test]

@@ -293,7 +293,7 @@ impl Report for Counters {
             let labels = [("kind", kind.label())];
             count("frames_handled_total", "frames handled, by kind", counter, &labels);
         }
-        let help = "datagrams whose checksum a kernel on this machine had left to a device";
+        let help = "datagrams and segments whose checksum a kernel on this machine had left to a device";
         count("udp_partial_checksums_total", help, &self.partial_checksums, &[]);
         let help = "datagrams over IPv4 without a checksum";
         count("udp_absent_checksums_total", help, &self.absent_checksums, &[]);

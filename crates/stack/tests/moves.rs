@@ -567,6 +567,7 @@ fn versions_are_held_where_the_connection_is() {
     content.expire();
     let resets = hand.pass(Duration::from_millis(10));
     assert_eq!((resets[0].flags.contains(Flags::RST), hand.end().dead), (true, Some(DeadReason::Aborted)));
+    assert_eq!((hand.event(Event::DrainExpired), hand.event(Event::Aborted)), (1, 1));
 }
 
 #[test]

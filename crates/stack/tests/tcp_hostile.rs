@@ -2,10 +2,12 @@
 
 mod hand;
 
-use app::DeadReason;
+use app::{DeadReason, Listener, PerSource};
 use hand::{Hand, Out, waiting};
 use sim::{Script, pattern};
+use stack::TcpListener;
 use stack::tcp::{Event, Ignored, Usage};
+use std::net::SocketAddr;
 use std::time::Duration;
 use wire::tcp::{Flags, Header, SackBlock, Timestamps};
 
@@ -280,4 +282,26 @@ fn connections_of_a_source_are_bounded_and_counted() {
         }
     }
     assert_eq!((hand.event(Event::Accepted), hand.ignored(Ignored::SourceLimit)), (3, 7));
+}
+
+#[test]
+fn what_a_source_has_with_one_service_does_not_count_with_another() {
+    let mut hand = Hand::new(waiting(), |tcp| {
+        let first = tcp.listeners[0];
+        let local = SocketAddr::new(first.local.ip(), first.local.port() + 1);
+        tcp.listeners.push(TcpListener { listener: Listener(first.listener.0 + 1), local, ..first });
+        tcp.per_source = PerSource::new(vec![(first.listener, 3), (Listener(first.listener.0 + 1), 5)]);
+    });
+    for to in [hand.to, hand.to + 1] {
+        hand.to = to;
+        for port in 1..=10 {
+            hand.from = port;
+            let answers = hand.send(hand.head(Flags::SYN), b"");
+            if let Some(syn_ack) = answers.first() {
+                let ack = syn_ack.seq + 1;
+                hand.send(Header { seq: hand.seq + 1, ack, ..hand.head(Flags::ACK) }, b"");
+            }
+        }
+    }
+    assert_eq!((hand.event(Event::Accepted), hand.ignored(Ignored::SourceLimit)), (3 + 5, 7 + 5));
 }

@@ -97,7 +97,7 @@ fn zone_files_are_relative_to_the_configuration() {
 fn every_word_of_the_file_is_read() {
     let text = r#"
 [dataplane]
-interface = ["e0", "e1"]
+interface = ["e0"]
 listen = ["192.0.2.1:53", "[2001:db8::1]:53"]
 own = ["192.0.2.7/24"]
 backend = "xdp"
@@ -181,6 +181,10 @@ fn errors_name_their_place_and_the_mend() {
             "s.toml:1:2: unknown key `wbe`; known here: `dataplane`, `dns`, `web`, `kv`, `echo`, `app`, `control`",
         ),
         ("[[dns.zone]]\norigin = \"a\"\n", "s.toml:1:1: `file` is missing; add it"),
+        (
+            "[dataplane]\ninterface = [\"e0\", \"e1\"]\nown = [\"192.0.2.7/24\"]\n[[dns.zone]]\nfile = \"z\"\n",
+            "s.toml:3:8: with several interfaces it is not clear whose 192.0.2.7/24 is; start one server for each",
+        ),
         ("[dataplane]\nbatch = 0\n", "s.toml:2:9: `0` is not a whole number from 1 to 64"),
         ("[dataplane]\nidle = \"lazy\"\n", "s.toml:2:8: `lazy` is none of spin, adaptive, block"),
         (
@@ -466,4 +470,48 @@ fn the_example_is_read() {
     assert!(example.contains("#: "));
     assert!(settings.web.is_some());
     from_text("all.toml", &all).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The keys that are known below these headers of tables, by what is said of one that is not; None where there is no table.
+fn known(headers: &str) -> Option<Vec<String>> {
+    let error = from_text("s.toml", &format!("{headers}\nzzz = 1\n")).err()?.to_string();
+    let known = error.split_once("unknown key `zzz`; known here: ")?.1;
+    Some(known.split('`').skip(1).step_by(2).map(str::to_owned).collect())
+}
+
+/// Every table and its keys, `headers` being those of the tables around, each kind of header tried.
+fn tables(headers: &str, path: &str, found: &mut Vec<(String, String)>) {
+    for key in known(headers).unwrap_or_else(|| panic!("no table: {headers}")) {
+        let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let table = [format!("{headers}\n[{inner}]"), format!("{headers}\n[[{inner}]]")];
+        match table.into_iter().find(|headers| known(headers).is_some()) {
+            Some(headers) => tables(&headers, &inner, found),
+            None => found.push((path.to_owned(), key)),
+        }
+    }
+}
+
+#[test]
+fn the_example_has_every_key() {
+    let mut found = Vec::new();
+    tables("", "", &mut found);
+    assert!(found.len() > 80 && found.contains(&("web.host.cache".into(), "value".into())), "{found:?}");
+    // in which table a line stands, and what it says, commented out or not
+    let mut at = String::new();
+    let lines = include_str!("../../../../contrib/simoom.toml").lines().map(|line| {
+        let line = line.strip_prefix("#: ").unwrap_or(line);
+        if line.starts_with('[') {
+            at = line.trim_matches(['[', ']']).to_owned();
+        }
+        (at.clone(), line)
+    });
+    let lines: Vec<_> = lines.collect();
+    let is_there = |(table, key): &&(String, String)| {
+        // what excludes others stands in the words above its table
+        let of_table = |at: &str| at == table || (table, key.as_str()) == (&"web".to_owned(), "root");
+        let says = |line: &str| line.starts_with(&format!("{key} = ")) || line.contains(&format!(" {key} = "));
+        lines.iter().any(|(at, line)| of_table(at) && says(line))
+    };
+    let missing: Vec<_> = found.iter().filter(|it| !is_there(it)).collect();
+    assert!(missing.is_empty(), "contrib/simoom.toml lacks {missing:?}");
 }

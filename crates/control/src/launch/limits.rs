@@ -1,8 +1,10 @@
 //! How many connections there may be, and what they may hold, for each engine. Kernel sockets and our own stack have bounds of
 //! their own, each the whole of what the settings say.
 
-use super::listeners::Listening;
+use super::listeners::{Listening, division};
 use crate::config::Settings;
+use crate::service::Division;
+use app::{Listener, PerSource};
 use sockets::Streams;
 use stack::tcp::BLOCK_BYTES;
 use stack::{TcpConfig, TcpLimits};
@@ -24,11 +26,17 @@ fn budget_bytes(settings: &Settings) -> usize {
     settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web + of_kv + of_apps
 }
 
-/// Connections of one source, if a service says how many.
-fn per_source(settings: &Settings) -> Option<usize> {
-    let of_apps = settings.apps.iter().map(|app| app.connections);
-    let of_kv = settings.kv.iter().map(|kv| kv.per_source);
-    settings.web.iter().map(|web| web.per_source).chain(of_kv).chain(of_apps).max()
+/// Connections of DNS over TCP from one source: not a setting.
+const DNS_PER_SOURCE: usize = 256;
+
+/// Connections of one source, by service. Those of applications are bounded by application alone, as are those that they ask for.
+fn per_source(settings: &Settings) -> PerSource {
+    let Division { web_from, kv_from, app_from, .. } = division(settings);
+    let of_dns = settings.dns.iter().map(|_| (Listener(0), DNS_PER_SOURCE));
+    let of_web = settings.web.iter().map(|web| (Listener(web_from), web.per_source));
+    let of_kv = settings.kv.iter().map(|kv| (Listener(kv_from), kv.per_source));
+    let apps = (!settings.apps.is_empty()).then(|| (Listener(app_from), connections(settings)));
+    PerSource::new(of_dns.chain(of_web).chain(of_kv).chain(apps).collect())
 }
 
 /// Of one thread on kernel sockets.
@@ -37,7 +45,9 @@ pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
     Streams {
         // 0 would be refused; without a listener for streams there is none
         connections: connections(settings).div_ceil(threads).max(1),
-        per_source: per_source(settings).unwrap_or(default.per_source),
+        // of connections that applications ask for
+        per_source: connections(settings).max(1),
+        services: per_source(settings),
         budget_bytes: budget_bytes(settings).div_ceil(threads).max(1),
         ..default
     }
@@ -57,7 +67,6 @@ pub(super) fn on_stack(
     let default = TcpLimits::default();
     let least = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).min(most);
     let connections = connections(settings).div_ceil(threads);
-    let per_source = per_source(settings).map_or(default.connections_per_source, |most| least(most, u32::MAX));
     let limits = TcpLimits {
         connections: least(connections, u32::MAX),
         // a connection that is not there cannot use what there is for each
@@ -65,10 +74,10 @@ pub(super) fn on_stack(
         records: least(connections.saturating_mul(64), default.records),
         ranges: least(connections.saturating_mul(16), default.ranges),
         owned_blocks: least(budget_bytes(settings).div_ceil(threads) / BLOCK_BYTES, u32::MAX).max(1),
-        connections_per_source: per_source,
+        connections_per_source: least(self::connections(settings), u32::MAX),
         ..default
     };
-    Some(TcpConfig { listeners, limits, secret, ..TcpConfig::default() })
+    Some(TcpConfig { listeners, limits, per_source: per_source(settings), secret, ..TcpConfig::default() })
 }
 
 #[cfg(test)]
@@ -76,17 +85,39 @@ mod tests {
     use super::*;
     use crate::launch::listeners::listeners;
     use crate::launch::tests::{DNS, WEB, settings};
+    use crate::service::Kind;
 
     #[test]
     fn bounds_of_connections_are_those_of_both_services_together() {
         let of = |text: &str| {
             let streams = on_sockets(&settings(text), 2);
-            (streams.connections, streams.per_source, streams.budget_bytes >> 20)
+            (streams.connections, streams.budget_bytes >> 20)
         };
-        let default = Streams::default().per_source;
-        assert_eq!(of(DNS), (5, default, 4));
-        assert_eq!(of(WEB), (50, 50, 32));
-        assert_eq!(of(&format!("{DNS}{WEB}")), (55, 50, 36));
+        assert_eq!(of(DNS), (5, 4));
+        assert_eq!(of(WEB), (50, 32));
+        assert_eq!(of(&format!("{DNS}{WEB}")), (55, 36));
+    }
+
+    #[test]
+    fn each_service_has_its_own_bound_of_a_source_in_both_engines() {
+        let kv = "[kv]\nlisten = [\"127.0.0.1:11211\"]\nper-source = 7\n";
+        let app = "[[app]]\nname = \"a\"\nprogram = [\"/bin/true\"]\nlisten = [\"127.0.0.1:7\"]\nconnections = 3\n";
+        let settings = settings(&format!("{DNS}{WEB}{kv}{app}"));
+        let all = listeners(&settings);
+        let streams = on_sockets(&settings, 2);
+        let tcp = on_stack(&settings, &all, 2, [1, 2]).unwrap();
+        assert_eq!(streams.services, tcp.per_source);
+        for Listening { listener, kind, .. } in all {
+            let expected = match kind {
+                Kind::Dns => 256,
+                Kind::Web => 50,
+                Kind::Kv => 7,
+                Kind::App => connections(&settings),
+                Kind::Echo => unreachable!("none was asked for"),
+            };
+            let bounds = &streams.services;
+            assert_eq!(bounds.most(bounds.service(listener)), Some(expected), "{kind:?}");
+        }
     }
 
     #[test]
@@ -97,7 +128,7 @@ mod tests {
         };
         assert_eq!(of(DNS), None);
         let both = of(&format!("{DNS}{WEB}")).unwrap();
-        assert_eq!((both.limits.connections, both.limits.connections_per_source, both.secret), (55, 50, [1, 2]));
+        assert_eq!((both.limits.connections, both.secret), (55, [1, 2]));
         assert_eq!(both.limits.owned_blocks as usize * BLOCK_BYTES, 36 << 20);
         assert!(both.listeners.iter().all(|at| at.window_bytes as usize == ::web::WINDOW_BYTES));
     }

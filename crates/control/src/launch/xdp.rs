@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stack::tcp::View;
 use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, TcpConfig};
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::channel;
@@ -39,6 +40,8 @@ pub(crate) struct Opened {
     ports: Vec<Housed<XdpPort>>,
     handles: Vec<Interface>,
     described: Vec<String>,
+    /// by which applications' connections leave the link
+    routers: Vec<IpAddr>,
 }
 
 /// An interface with the program attached.
@@ -59,12 +62,9 @@ struct Interface {
 /// # Errors
 /// One line that names the mend; nothing stays attached then.
 pub(crate) fn open(settings: &Settings, listeners: &[Listening], answers: Option<&Wanted>) -> Result<Opened, Error> {
-    if settings.interfaces.len() > 1 && !settings.own.is_empty() {
-        return Err(Error::input(
-            "--own: with several interfaces it is not clear whose it is; start one server for each",
-        ));
-    }
-    let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new() };
+    let (routers, said) = super::routers::look_up(settings);
+    said.iter().for_each(|said| tracing::info!("AF_XDP: {said}"));
+    let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new(), routers };
     for interface in &settings.interfaces {
         let mut wanted = config(settings, interface, listeners);
         if let Some(Wanted { answers, when }) = answers {
@@ -179,6 +179,7 @@ impl Opened {
             let counters = interface.handle.counts();
             registry.add(Arc::new(OfInterface { interface: interface.name.clone(), counters }));
         }
+        let stack = stack::Config { gateways: std::mem::take(&mut self.routers), ..stack };
         let (mut shared, mut writers) = (Vec::new(), Vec::new());
         for interface in &mut self.handles {
             let keeper = interface.keeper.take();
@@ -186,7 +187,10 @@ impl Opened {
             let Shared { sharing, writer, said } =
                 sharing(settings, &interface.name, ports, queues, stack.tcp.is_some(), keeper)?;
             said.iter().for_each(|said| tracing::info!("{said}"));
-            writer.iter().for_each(|writer| registry.add(writer.steering().clone()));
+            if let Some(writer) = &writer {
+                let counters = writer.steering().clone();
+                registry.add(Arc::new(OfInterface { interface: interface.name.clone(), counters }));
+            }
             shared.extend(sharing);
             writers.extend(writer);
         }

@@ -2,8 +2,8 @@
 
 use crate::common::{PATIENCE, Server, simoom};
 use lab::{Lab, Options};
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -91,14 +91,9 @@ fn example(name: &str, folder: &Path) -> PathBuf {
     program
 }
 
-/// A proxy that has never seen a device, for a server that our own stack finds by ARP.
-#[test]
-fn an_application_connects_over_af_xdp_where_it_may() {
-    lab::require();
-    let lab = Lab::new().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let program = example("proxy", folder.path());
-    let listener = lab.client().inside(|| TcpListener::bind("198.18.0.2:0").unwrap());
+/// A server at the client's side that sends back what it has heard, from behind; where it listens.
+fn reverses(lab: &Lab, at: &str) -> SocketAddr {
+    let listener = lab.client().inside(|| TcpListener::bind(at).unwrap());
     let to = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -113,6 +108,49 @@ fn an_application_connects_over_af_xdp_where_it_may() {
             });
         }
     });
+    to
+}
+
+/// A server beyond the link is reached by the router of the kernel's default route, and without one by nothing.
+#[test]
+fn an_application_connects_beyond_the_link_by_the_kernels_router() {
+    lab::require();
+    let lab = Lab::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = example("proxy", folder.path());
+    lab.client().run(&["ip", "addr", "add", "203.0.113.9/32", "dev", "lo"]).unwrap();
+    let to = reverses(&lab, "203.0.113.9:0");
+    for has_route in [false, true] {
+        if has_route {
+            lab.server().run(&["ip", "route", "add", "default", "via", "198.18.0.2", "dev", "vs"]).unwrap();
+        }
+        let mut command = simoom(lab.server());
+        command.args(["run", "--interface", "vs", "--own", "198.18.0.77/24", "--listen", "198.18.0.77:8080"]);
+        command.args(["--connect", "203.0.113.0/24:*"]);
+        let server = Server::spawn_program(command, &[program.to_str().unwrap(), "--to", &to.to_string()]);
+        server.wait_until("no address", |stats| stats.sum("own_address_state", &[("address", "198.18.0.77")]) == 1);
+        let heard = lab.client().inside(|| {
+            let Ok(mut stream) = TcpStream::connect("198.18.0.77:8080") else { return Vec::new() };
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let mut heard = Vec::new();
+            // who is cut off hears nothing, and soon
+            let _ = stream.write_all(b"abc").and_then(|()| stream.shutdown(Shutdown::Write));
+            let ended = stream.read_to_end(&mut heard).map_err(|error| error.kind());
+            assert_ne!(ended, Err(ErrorKind::WouldBlock), "neither served nor cut off");
+            heard
+        });
+        assert_eq!(heard, if has_route { &b"cba"[..] } else { b"" }, "with a route: {has_route}");
+    }
+}
+
+/// A proxy that has never seen a device, for a server that our own stack finds by ARP.
+#[test]
+fn an_application_connects_over_af_xdp_where_it_may() {
+    lab::require();
+    let lab = Lab::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = example("proxy", folder.path());
+    let to = reverses(&lab, "198.18.0.2:0");
     for (place, permit, may) in [
         ("same", format!("198.18.0.0/24:{}", to.port()), true),
         ("cpu=1", "198.18.0.2:*".to_owned(), true),

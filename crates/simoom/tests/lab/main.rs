@@ -27,6 +27,8 @@ mod missing;
 mod nic_table;
 mod own;
 mod peers;
+#[path = "../common/queries.rs"]
+mod queries;
 mod sandbox;
 mod spread;
 mod steering;

@@ -3,6 +3,7 @@
 use crate::common::{Server, ZONE, dig_until, zone};
 use crate::exposition::{check_documented, check_exposed, parse};
 use crate::nic_table::{a_nic, key};
+use crate::queries::check_values;
 
 #[test]
 fn what_is_exposed_over_af_xdp_is_well_formed_and_documented() {
@@ -29,4 +30,5 @@ fn what_is_exposed_over_af_xdp_is_well_formed_and_documented() {
     // threads without a queue would keep the NIC's table from being followed, and own addresses are not the driver's
     let not_here = ["without a queue", "driver"];
     check_exposed(&families, |section| section.contains("AF_XDP") && !not_here.iter().any(|it| section.contains(it)));
+    assert!(check_values(&families) > 20, "what alerts and dashboard name of our own stack");
 }

@@ -21,6 +21,7 @@ struct Moved {
     stream: TcpStream,
     luggage: Luggage,
     addresses: Addresses,
+    service: u8,
     window_bytes: usize,
     delivered: usize,
     used: bool,
@@ -64,15 +65,16 @@ impl Table {
         let handle = Connection { index: index as u32, generation: slot.generation };
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(handle.index);
-        self.forget_source(conn.addresses.peer.ip());
+        self.forget_source(conn.source());
         keep(&mut self.spare, std::mem::take(&mut conn.queue));
         self.counters.connections.set(self.len() as u64);
         let luggage = service.depart(self.now, handle, conn.cookie);
         // refused only when it is not registered, and then nothing of it is told here either
         let _ = registry.deregister(&mut conn.stream);
-        let Conn { stream, addresses, window_bytes, delivered, used, hup, deadline, .. } = conn;
+        let Conn { stream, addresses, service: counted_as, window_bytes, delivered, used, hup, deadline, .. } = conn;
         let at = self.now;
-        let moved = Moved { stream, luggage, addresses, window_bytes, delivered, used, hup, deadline, at };
+        let service = counted_as;
+        let moved = Moved { stream, luggage, addresses, service, window_bytes, delivered, used, hup, deadline, at };
         Some(Parcel { conn: Some(Box::new(moved)) })
     }
 
@@ -84,12 +86,30 @@ impl Table {
         service: &mut S,
     ) -> bool {
         let Some(moved) = parcel.conn.take() else { return false };
-        let Moved { mut stream, luggage, addresses, window_bytes, delivered, used, hup, deadline, at } = *moved;
+        let Moved {
+            mut stream,
+            luggage,
+            addresses,
+            service: counted_as,
+            window_bytes,
+            delivered,
+            used,
+            hup,
+            deadline,
+            at,
+        } = *moved;
         if registry.register(&mut stream, token, WATCHED).is_err() {
             reset_on_close(&stream);
             return false;
         }
-        let conn = Conn { used, hup, delivered, phase: Phase::Open, ..Conn::new(stream, addresses, window_bytes) };
+        let conn = Conn {
+            service: counted_as,
+            used,
+            hup,
+            delivered,
+            phase: Phase::Open,
+            ..Conn::new(stream, addresses, window_bytes)
+        };
         let handle = self.insert(conn);
         // what has happened to it is not in the future of what happens next
         self.now = self.now.max(at);
@@ -123,7 +143,7 @@ impl Table {
         *generation = generation.wrapping_add(1);
         self.free.push(handle.index);
         reset_on_close(&conn.stream);
-        self.forget_source(conn.addresses.peer.ip());
+        self.forget_source(conn.source());
         self.queued_bytes -= conn.queue.owned_bytes();
         conn.queue.clear(&mut self.versions);
         keep(&mut self.spare, conn.queue);

@@ -1,7 +1,7 @@
 //! What TCP is told.
 
 use super::congestion::Algorithm;
-use app::Listener;
+use app::{Listener, PerSource};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ pub struct TcpLimits {
     pub owned_blocks: u32,
     /// of which a connection may have so many
     pub owned_blocks_per_connection: u16,
-    /// half-open connections of one source (an IPv4 address, an IPv6 /64)
+    /// half-open connections of one source (an IPv4 address, an IPv6 /56) with one service
     pub half_open_per_source: u32,
-    /// connections of one source
+    /// connections of one source with one service, where [`TcpConfig::per_source`] has no bound for that
     pub connections_per_source: u32,
     /// resets and challenging ACKs that strangers can provoke, a second
     pub challenges_per_second: u32,
@@ -113,6 +113,8 @@ pub struct TcpConfig {
     pub listeners: Vec<TcpListener>,
     /// sizes; a change of configuration does not change them
     pub limits: TcpLimits,
+    /// services with bounds of their own on a source's connections
+    pub per_source: PerSource,
     /// waits
     pub times: TcpTimes,
     /// bytes that the peer of a connection that the service asks for may send before the service gives some back
@@ -130,6 +132,7 @@ impl Default for TcpConfig {
         TcpConfig {
             listeners: Vec::new(),
             limits: TcpLimits::default(),
+            per_source: PerSource::default(),
             times: TcpTimes::default(),
             connect_window_bytes: 65_536,
             congestion: Algorithm::default(),

@@ -75,6 +75,8 @@ counted! {
         Reset = "reset by peer",
         /// we aborted it
         Aborted = "aborted",
+        /// of those, since it still held content that was replaced when the time to drain was over
+        DrainExpired = "drain expired",
         /// its thread panicked, and nothing is known of it any more
         Lost = "lost by a panic",
         /// it was asked for and nobody listened there

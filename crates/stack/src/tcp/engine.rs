@@ -27,7 +27,7 @@ use super::tick::Tick;
 use super::time_wait::{Closed, Fate, Slot, TimeWait};
 use super::tuple::Tuple;
 use crate::outward::Outward;
-use app::DeadReason;
+use app::{DeadReason, Listener};
 use base::wheel::Wheel;
 use base::{Burst, Frame, Instant};
 use port::Supply;
@@ -161,7 +161,7 @@ impl Engine {
             half_opens: HalfOpens::new(half_open as usize),
             time_wait: TimeWait::new(limits.time_wait, limits.time_wait, config.times.time_wait),
             table: Table::new(connections + half_open + 2 * limits.time_wait, secret),
-            sources: Sources::new(connections + half_open, per_source, secret),
+            sources: Sources::new(connections + half_open, per_source, secret).by_service(config.per_source.clone()),
             wheel: Wheel::new((connections + half_open) as usize),
             ready: VecDeque::with_capacity(connections as usize),
             starved: Starved::new(connections as usize),
@@ -185,6 +185,12 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    /// Whom a connection to this listener is counted for.
+    #[inline]
+    pub(super) fn source(&self, listener: Listener, tuple: &Tuple) -> Source {
+        Source::of(self.config.per_source.service(listener), tuple.remote().ip())
     }
 
     /// What the tuple belongs to.
@@ -291,9 +297,11 @@ impl Engine {
         }
         c.state = State::Closed;
         c.dead = Some(reason);
-        let hash = self.table.hash(&c.tuple);
+        let (listener, tuple) = (c.listener, c.tuple);
+        let hash = self.table.hash(&tuple);
         self.table.remove(hash, Named::Connection(index).value());
-        self.sources.close(Source::of(c.tuple.remote().ip()));
+        let source = self.source(listener, &tuple);
+        self.sources.close(source);
         self.leave(Named::Connection(index));
         self.release_parts(index);
         let event = match reason {

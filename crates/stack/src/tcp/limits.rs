@@ -1,12 +1,13 @@
 //! Bounds on what one stranger can take: connections and half-open ones by source, and acknowledgements that anybody
 //! can provoke.
 //!
-//! A source is an IPv4 address or an IPv6 /64, which is what one subscriber has. [`Sources`] counts exactly and not in
+//! A source is an IPv4 address or an IPv6 /56, which is what one subscriber has, with one service. [`Sources`] counts exactly and not in
 //! a sketch: there is an entry for each source that holds something, so entries are bounded by what is held at all,
 //! which the stack bounds anyway, and no source is refused for what another does. Counts begin at once and end at once;
 //! nothing decays.
 
 use super::sip::{Key, Tail};
+use app::PerSource;
 use base::Instant;
 use std::net::IpAddr;
 
@@ -15,14 +16,21 @@ use std::net::IpAddr;
 pub struct Source(u64);
 
 impl Source {
-    /// The source that an address belongs to. An IPv4 address stands where the prefix 0::/32 of IPv6 would, which
-    /// nobody sends from (RFC 4291 section 2.5.2 ff.).
+    /// The source that an address belongs to, with one service. An IPv4 address stands where the prefix 0::/24 of IPv6 would, which
+    /// nobody sends from (RFC 4291 section 2.5.2 ff.); the service stands above the 56 bits.
     #[inline]
-    pub fn of(addr: IpAddr) -> Source {
-        match addr.to_canonical() {
-            IpAddr::V4(addr) => Source(u64::from(addr.to_bits())),
-            IpAddr::V6(addr) => Source((addr.to_bits() >> 64) as u64),
-        }
+    pub fn of(service: u8, addr: IpAddr) -> Source {
+        let prefix = match addr.to_canonical() {
+            IpAddr::V4(addr) => u64::from(addr.to_bits()),
+            IpAddr::V6(addr) => (addr.to_bits() >> 72) as u64,
+        };
+        Source(u64::from(service) << 56 | prefix)
+    }
+
+    /// With which service.
+    #[inline]
+    fn service(self) -> u8 {
+        (self.0 >> 56) as u8
     }
 }
 
@@ -71,6 +79,7 @@ pub struct Sources {
     len: u32,
     capacity: u32,
     limits: SourceLimits,
+    services: PerSource,
     key: Key,
 }
 
@@ -89,8 +98,19 @@ impl Sources {
             len: 0,
             capacity,
             limits,
+            services: PerSource::default(),
             key: secret.derive(5),
         }
+    }
+
+    /// With bounds on connections by service, where those differ from [`SourceLimits::established`].
+    pub fn by_service(self, services: PerSource) -> Sources {
+        Sources { services, ..self }
+    }
+
+    /// Connections that a source may have.
+    fn most(&self, source: Source) -> u32 {
+        self.services.most(source.service()).map_or(self.limits.established, |most| most.try_into().unwrap_or(u32::MAX))
     }
 
     /// Sources that hold something.
@@ -125,13 +145,13 @@ impl Sources {
     /// # Errors
     /// When the source may have no more.
     pub fn open_half(&mut self, source: Source) -> Result<(), Refused> {
-        let limits = self.limits;
+        let (limits, most) = (self.limits, self.most(source));
         self.enter(source, |count| {
             if count.half_open >= limits.half_open {
                 return Err(Refused::HalfOpen);
             }
             // a handshake that could not be finished is not begun
-            if count.established >= limits.established {
+            if count.established >= most {
                 return Err(Refused::Established);
             }
             count.half_open += 1;
@@ -147,11 +167,11 @@ impl Sources {
     /// # Panics
     /// When the source has no half-open connection: our own fault.
     pub fn establish(&mut self, source: Source) -> Result<(), Refused> {
-        let limits = self.limits;
+        let most = self.most(source);
         let at = self.place(source);
         let count = &mut self.counts[at];
         assert!(count.half_open > 0, "no half-open connection to establish");
-        if count.established >= limits.established {
+        if count.established >= most {
             return Err(Refused::Established);
         }
         count.half_open -= 1;
@@ -164,9 +184,9 @@ impl Sources {
     /// # Errors
     /// When the source may have no more.
     pub fn open(&mut self, source: Source) -> Result<(), Refused> {
-        let limits = self.limits;
+        let most = self.most(source);
         self.enter(source, |count| {
-            if count.established >= limits.established {
+            if count.established >= most {
                 return Err(Refused::Established);
             }
             count.established += 1;
@@ -367,13 +387,15 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_ipv4_address_or_a_64_bit_prefix() {
-        let source = |addr: &str| Source::of(addr.parse().unwrap());
-        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:0:1"));
-        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+    fn a_source_is_an_ipv4_address_or_a_56_bit_prefix_with_a_service() {
+        let source = |addr: &str| Source::of(0, addr.parse().unwrap());
+        assert_eq!(source("2001:db8::1"), source("2001:db8:0:ff:ffff::1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:100::1"));
+        let with = |service| Source::of(service, [192, 0, 2, 1].into());
+        assert!(with(1) != with(2) && with(255).service() == 255);
         assert_eq!(source("192.0.2.1"), source("::ffff:192.0.2.1"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
-        assert_eq!(Source::of([0, 0, 0, 0].into()), Source(0)); // an ordinary source for the table
+        assert_eq!(Source::of(0, [0, 0, 0, 0].into()), Source(0)); // an ordinary source for the table
         let mut sources = Sources::new(1, SourceLimits { half_open: 1, established: 1 }, Key::new(1, 1));
         sources.open_half(Source(0)).unwrap();
         assert_eq!(sources.held(Source(0)), (1, 0));

@@ -9,7 +9,7 @@ use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named, Outlet};
 use super::half_open::HalfOpen;
 use super::hop::{Hop, pseudo};
-use super::limits::{Refused, Source};
+use super::limits::Refused;
 use super::output::lay_out;
 use super::reassembly;
 use super::rtt::Rtt;
@@ -84,7 +84,7 @@ impl Engine {
         if let Some(beyond) = beyond {
             iss = iss.max(beyond + 64_000);
         }
-        let source = Source::of(origin.tuple.remote().ip());
+        let source = self.source(listener, &origin.tuple);
         let Some(index) = self.half_opens.next() else {
             return self.on_syn_flood(now, origin, irs, &offer, ts_recent, window_bytes);
         };
@@ -261,7 +261,8 @@ impl Engine {
         service: &mut S,
     ) {
         let Some(place) = self.place() else { return self.counters.ignore(Ignored::NoConnection) };
-        if self.sources.establish(Source::of(entry.tuple.remote().ip())).is_err() {
+        let source = self.source(entry.listener, &entry.tuple);
+        if self.sources.establish(source).is_err() {
             return self.counters.ignore(Ignored::SourceLimit);
         }
         let hash = self.table.hash(&entry.tuple);
@@ -314,7 +315,7 @@ impl Engine {
             return None;
         };
         let hash = origin.hash;
-        let source = Source::of(origin.tuple.remote().ip());
+        let source = self.source(listener, &origin.tuple);
         let counted = self.sources.open(source).is_ok();
         if !counted || self.table.insert(hash, Named::Connection(place.0).value()).is_err() {
             if counted {
@@ -437,7 +438,8 @@ impl Engine {
         self.leave(Named::HalfOpen(index));
         let hash = self.table.hash(&entry.tuple);
         self.table.remove(hash, Named::HalfOpen(index).value());
-        self.sources.close_half(Source::of(entry.tuple.remote().ip()));
+        let source = self.source(entry.listener, &entry.tuple);
+        self.sources.close_half(source);
         if let Some(timer) = entry.timer {
             self.wheel.cancel(timer);
         }

@@ -21,7 +21,6 @@ use super::engine::{Engine, Named, Outlet, forget};
 use super::half_open::HalfOpen;
 use super::hop::{Hop, pseudo};
 use super::inflight::{Board, Record};
-use super::limits::Source;
 use super::members::{Members, Ours};
 use super::output::{lay_out, timestamps};
 use super::state::State;
@@ -208,7 +207,8 @@ impl Engine {
         c.flags.take_over(!Flags::LACKS, Flags::default());
         let hash = self.table.hash(&connection.tuple);
         self.table.remove(hash, Named::Connection(index).value());
-        self.sources.close(Source::of(connection.tuple.remote().ip()));
+        let source = self.source(connection.listener, &connection.tuple);
+        self.sources.close(source);
         self.leave(Named::Connection(index));
         self.vacate(index);
         self.counters.moved_out.add(1);
@@ -266,7 +266,7 @@ impl Engine {
             None => {}
         }
         let Some(index) = self.half_opens.next() else { return false };
-        let source = Source::of(entry.tuple.remote().ip());
+        let source = self.source(entry.listener, &entry.tuple);
         if self.sources.admit_half(source).is_err() {
             return false;
         }
@@ -336,7 +336,7 @@ impl Engine {
             Some(Named::Connection(_)) => return None,
             None => {}
         }
-        let source = Source::of(tuple.remote().ip());
+        let source = self.source(connection.listener, &tuple);
         self.sources.admit(source).ok()?;
         if self.table.insert(hash, Named::Connection(index).value()).is_err() {
             self.sources.close(source);

@@ -7,14 +7,13 @@ use super::cookie::Offer;
 use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named};
 use super::hop::Hop;
-use super::limits::Source;
 use super::listen::Handshake;
 use super::segment::Segment;
 use super::state::State;
 use super::tick::Tick;
 use super::tuple::Tuple;
 use crate::outward::Way;
-use app::{CallError, DeadReason, Listener, Service};
+use app::{CallError, DeadReason, PerSource, Service};
 use base::{Instant, Seq};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -114,7 +113,7 @@ impl Engine {
     ) -> Result<app::Connection, CallError> {
         let tuple = self.free_tuple(now, local, peer)?;
         let (index, generation) = self.place().ok_or(CallError::NoResources)?;
-        let source = Source::of(peer.ip());
+        let source = self.source(PerSource::ASKED, &tuple);
         self.sources.open(source).map_err(|_| CallError::NoResources)?;
         let hash = self.table.hash(&tuple);
         if self.table.insert(hash, Named::Connection(index).value()).is_err() {
@@ -189,7 +188,7 @@ impl Engine {
             irs: Seq::new(0),
             offer: Offer { mss: 536, window_scale: Some(0), sack_permitted: true, ecn: self.config.ecn },
             ts_recent: Some(0),
-            listener: Listener(u16::MAX),
+            listener: PerSource::ASKED,
             window_bytes,
         };
         let mut connection = self.block(now, handshake, generation);

@@ -186,6 +186,7 @@ impl Engine {
             }
             let holds = self.actives.get(c.active).is_some_and(|a| self.queue.holds_expired(&a.list));
             if holds {
+                self.counters.on(Event::DrainExpired);
                 self.abort(index, DeadReason::Aborted);
             }
         }

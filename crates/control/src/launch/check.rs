@@ -1,0 +1,81 @@
+//! What can be seen to be wrong before anything is read or opened.
+
+use super::listeners::listeners;
+use super::{threads, tiers};
+use crate::config::Settings;
+use crate::error::Error;
+use crate::privileges;
+use crate::words::{Backend, Cpus, Placement};
+
+/// Refuses what can be seen to be wrong before anything is read or opened; `simoom check` does no more.
+///
+/// # Errors
+/// A processor or a user that does not exist, and what contradicts itself on this machine: a driver that cannot tell DNS from another
+/// service, stores of threads that are too small for their items.
+pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+    processors(settings)?;
+    privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
+    stores(settings)?;
+    if settings.backend != Backend::Sockets {
+        tiers::answers(settings, &listeners(settings))?;
+    }
+    Ok(())
+}
+
+fn processors(settings: &Settings) -> Result<(), Error> {
+    let (Some(cpus), Some(online)) = (&settings.cpus, online()) else { return Ok(()) };
+    match cpus.iter().find(|cpu| !online.0.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let place = settings.file.as_ref().map_or("--cpus".to_owned(), |file| format!("{file}: dataplane.cpus"));
+            Err(Error::input(format!("{place}: there is no processor {cpu}; see /sys/devices/system/cpu/online")))
+        }
+    }
+}
+
+pub(super) fn online() -> Option<Cpus> {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?.trim().parse().ok()
+}
+
+/// A store of a thread's own must have room for some of the largest items. One in a process of its own is shared.
+fn stores(settings: &Settings) -> Result<(), Error> {
+    let Some(kv) = settings.kv.as_ref().filter(|kv| kv.shared_nothing && kv.place == Placement::Inline) else {
+        return Ok(());
+    };
+    let threads = threads(settings);
+    if kv.memory_bytes / (threads as u64) >= 2 * kv.item_bytes {
+        return Ok(());
+    }
+    let place =
+        settings.file.as_ref().map_or("--shared-nothing".to_owned(), |file| format!("{file}: kv.shared-nothing"));
+    Err(Error::input(format!(
+        "{place}: {threads} threads have less than two of the largest items each; give more --memory or a smaller --item-size"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::settings;
+    use super::*;
+
+    #[test]
+    fn what_a_start_would_refuse_is_refused_by_a_check() {
+        let zone = "[[dns.zone]]\nfile = \"z\"\n";
+        let refused = |text: &str| check(&settings(text)).unwrap_err().to_string();
+        let driver = "[dataplane]\ninterface = [\"eth0\"]\n[dns]\ntier = \"driver\"\n";
+        let said = refused(&format!("{driver}{zone}[echo]\nlisten = [\"192.0.2.1:53\"]\n"));
+        assert!(said.contains("the driver cannot tell DNS from the service at 192.0.2.1:53"), "{said}");
+        let online = online().unwrap().0;
+        let cpus = online.iter().map(ToString::to_string).cycle().take(1).collect::<Vec<_>>().join(",");
+        let small =
+            format!("[dataplane]\ncpus = [{cpus}]\n[kv]\nshared-nothing = true\nmemory = \"4M\"\nitem-size = \"2M\"\n");
+        check(&settings(&small)).unwrap();
+        if let [one, two, ..] = online[..] {
+            let said = refused(&small.replace(&format!("[{cpus}]"), &format!("[{one}, {two}]")));
+            assert!(said.contains("kv.shared-nothing: 2 threads have less than two of the largest items"), "{said}");
+        }
+        let said = refused(&format!("{zone}[control]\nuser = \"no-such-user-here\"\n"));
+        assert!(said.contains("no-such-user-here: no such user"), "{said}");
+        assert!(refused(&format!("[dataplane]\ncpus = [4095]\n{zone}")).contains("no processor 4095"));
+    }
+}
