@@ -12,8 +12,12 @@
 //! Landlock names directories by what they are, not by their names, so what is allowed is decided at the start: [`paths`] says how
 //! the files of a later reload are thought of. A reload that needs another is refused like any other that cannot be read, with a line that
 //! says why ([`explain`]).
+//!
+//! What Landlock holds depends on the kernel's version of it ([`parts`]): `--sandbox auto` does with what there is and says what is missing,
+//! `--sandbox on` does not start without all of it.
 
 mod calls;
+mod parts;
 mod paths;
 
 use crate::config::Settings;
@@ -38,7 +42,8 @@ static BOUNDS: OnceLock<Vec<PathBuf>> = OnceLock::new();
 pub(crate) struct Confined {
     /// in words, for the log and `ctl status`
     said: String,
-    landlock: bool,
+    /// the version of Landlock
+    landlock: Option<i32>,
     seccomp: bool,
     /// directories of /proc are what was allowed only while somebody has them open
     _held: Vec<PathFd>,
@@ -53,7 +58,9 @@ impl Confined {
 
 impl Report for Confined {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
-        for (by, on) in [("landlock", self.landlock), ("seccomp", self.seccomp)] {
+        let parts = parts::PARTS.iter().map(|part| (part.label, self.landlock.is_some_and(|abi| part.is_held_by(abi))));
+        let whole = [("landlock", self.landlock.is_some()), ("seccomp", self.seccomp)];
+        for (by, on) in whole.into_iter().chain(parts) {
             let help = "1 where the server has confined itself, by the kernel's means";
             let labels = [("by", by)];
             show(Figure { name: "sandboxed", help, gauge: true, labels: &labels, value: u64::from(on) });
@@ -64,41 +71,55 @@ impl Report for Confined {
 /// Confines this thread and all that it starts. `files` are those that were read beside the ones that the settings name.
 ///
 /// # Errors
-/// `--sandbox on`, and a kernel that lacks the means.
+/// `--sandbox on`, and a kernel that lacks the means, or a part of them.
 pub(crate) fn confine<'a>(
     settings: &'a Settings,
     files: impl Iterator<Item = &'a str>,
     control: Option<&Path>,
 ) -> Result<Confined, Error> {
     if settings.sandbox == Sandbox::Off {
-        return Ok(Confined { said: "off".into(), landlock: false, seccomp: false, _held: Vec::new() });
+        return Ok(Confined { said: "off".into(), landlock: None, seccomp: false, _held: Vec::new() });
     }
     let allowed = Allowed::of(settings, files, control);
     let bounds = allowed.bounds();
     let (landlock, held) = match restrict(&allowed, &Outgoing::of(settings)) {
-        Ok((said, held)) => {
+        Ok((abi, held)) => {
             // nobody decides twice
             let _ = BOUNDS.set(bounds);
-            (Ok(said), held)
+            (Ok(abi), held)
         }
         Err(why) => (Err(why), Vec::new()),
     };
     let seccomp = calls::filter();
-    if settings.sandbox == Sandbox::On {
-        for (what, outcome) in [("landlock", landlock.as_ref().err()), ("seccomp", seccomp.as_ref().err())] {
-            if let Some(why) = outcome {
+    let said = judge(settings.sandbox, landlock.as_ref().copied(), seccomp.as_ref().map(|&()| ()))?;
+    Ok(Confined { said, landlock: landlock.ok(), seccomp: seccomp.is_ok(), _held: held })
+}
+
+/// What is in force, in words.
+///
+/// # Errors
+/// Something is missing that is insisted on.
+fn judge(wanted: Sandbox, landlock: Result<i32, &String>, seccomp: Result<(), &String>) -> Result<String, Error> {
+    if wanted == Sandbox::On {
+        let partly =
+            landlock.ok().and_then(parts::missing).map(|missing| format!("this kernel's does not hold {missing}"));
+        for (what, why) in [("landlock", landlock.err().or(partly.as_ref())), ("seccomp", seccomp.err())] {
+            if let Some(why) = why {
                 let line = format!("--sandbox on: {what}: {why}; give --sandbox auto to do with what the kernel has");
                 return Err(Error::environment(line));
             }
         }
     }
-    let said = match (&landlock, &seccomp) {
+    let held = |abi: i32| match parts::missing(abi) {
+        None => format!("landlock (ABI {abi})"),
+        Some(missing) => format!("landlock (ABI {abi}, which does not hold {missing})"),
+    };
+    Ok(match (landlock.map(held), seccomp) {
         (Ok(landlock), Ok(())) => format!("{landlock}, seccomp"),
         (Ok(landlock), Err(why)) => format!("{landlock}; no seccomp: {why}"),
         (Err(why), Ok(())) => format!("seccomp; no landlock: {why}"),
         (Err(first), Err(second)) => format!("none: landlock: {first}; seccomp: {second}"),
-    };
-    Ok(Confined { said, landlock: landlock.is_ok(), seccomp: seccomp.is_ok(), _held: held })
+    })
 }
 
 /// Rights to the file system are those that Landlock knew when this was written; later ones would be denied untested.
@@ -130,8 +151,8 @@ impl Outgoing {
     }
 }
 
-/// Puts this thread under Landlock. Gives what is in force, in words, and what has to stay open.
-fn restrict(allowed: &Allowed, outgoing: &Outgoing) -> Result<(String, Vec<PathFd>), String> {
+/// Puts this thread under Landlock. Gives the version of it that is in force, and what has to stay open.
+fn restrict(allowed: &Allowed, outgoing: &Outgoing) -> Result<(i32, Vec<PathFd>), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     // no port is opened any more, and no connection goes out but an application's; who manages us may listen at an abstract address
     let abstract_manager = std::env::var_os("NOTIFY_SOCKET").is_some_and(|at| at.as_encoded_bytes().starts_with(b"@"));
@@ -167,10 +188,9 @@ fn restrict(allowed: &Allowed, outgoing: &Outgoing) -> Result<(String, Vec<PathF
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => Err("not among the kernel's lsm=".into()),
         (RulesetStatus::NotEnforced, _) => Err("the kernel has none (Linux 5.13 has)".into()),
-        (_, LandlockStatus::Available { effective_abi, .. }) => {
-            Ok((format!("landlock (ABI {})", effective_abi as i32), held))
-        }
-        _ => Ok(("landlock".into(), held)),
+        (_, LandlockStatus::Available { effective_abi, .. }) => Ok((effective_abi as i32, held)),
+        // the kernel's own word is missing: the least
+        _ => Ok((ABI::V1 as i32, held)),
     }
 }
 

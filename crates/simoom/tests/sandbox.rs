@@ -55,6 +55,11 @@ fn every_thread_is_confined_and_says_so() {
         assert!(values.len() > 5 && values.iter().all(|is| is == value), "{field}: {values:?}");
     }
     assert_eq!((server.stat("sandboxed  by=landlock"), server.stat("sandboxed  by=seccomp")), (1, 1));
+    // on a kernel that lacks a part of it, that is said; and then it cannot be had by insisting
+    let status = text(&server.ctl(&["status"]).stdout);
+    let lacks =
+        ["truncation", "ports", "scopes"].map(|part| server.stat(&format!("sandboxed  by=landlock {part}")) == 0);
+    assert_eq!(status.contains("which does not hold "), lacks.contains(&true), "{status}");
     // the word is in the log as well, once
     let said = server.log().into_iter().filter(|line| line.contains("sandbox: ")).count();
     assert_eq!(said, 1);

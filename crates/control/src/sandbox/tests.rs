@@ -1,5 +1,6 @@
 //! A thread that confines itself, and what it then can and cannot do. Only that thread: the others of the test go on as they were.
 
+use super::parts::PARTS;
 use super::*;
 use rustix::net::{AddressFamily, SocketType};
 use std::fs;
@@ -139,5 +140,34 @@ fn off_changes_nothing_and_says_so() {
     assert!(fs::read("/etc/passwd").is_ok());
     let mut figures = Vec::new();
     confined.report(&mut |figure| figures.push((figure.labels[0].1.to_owned(), figure.value)));
-    assert_eq!(figures, [("landlock".to_owned(), 0), ("seccomp".to_owned(), 0)]);
+    let by = ["landlock", "seccomp", "landlock truncation", "landlock ports", "landlock scopes"];
+    assert_eq!(figures, by.map(|by| (by.to_owned(), 0)));
+}
+
+#[test]
+fn what_a_kernel_does_not_hold_is_said_and_on_does_not_do_without() {
+    let all = PARTS.iter().map(|part| part.is_held_by(6)).collect::<Vec<_>>();
+    assert_eq!(all, [true; 3]);
+    assert_eq!(judge(Sandbox::On, Ok(6), Ok(())).unwrap(), "landlock (ABI 6), seccomp");
+    // Debian 12's, and one from before signals
+    let old = "the truncation of files (Linux 6.2 does), TCP connections and ports (Linux 6.7 does), signals and abstract sockets (Linux 6.12 does)";
+    let newer = "signals and abstract sockets (Linux 6.12 does)";
+    for (abi, missing, figures) in [(2, old, [0, 0, 0]), (5, newer, [1, 1, 0])] {
+        let said = judge(Sandbox::Auto, Ok(abi), Ok(())).unwrap();
+        assert_eq!(said, format!("landlock (ABI {abi}, which does not hold {missing}), seccomp"));
+        let refused = judge(Sandbox::On, Ok(abi), Ok(())).unwrap_err();
+        assert_eq!(refused.status(), 1);
+        let mend = "give --sandbox auto to do with what the kernel has";
+        let line = format!("--sandbox on: landlock: this kernel's does not hold {missing}; {mend}");
+        assert_eq!(refused.to_string(), line);
+        let mut shown = Vec::new();
+        let confined = Confined { said, landlock: Some(abi), seccomp: true, _held: Vec::new() };
+        confined.report(&mut |figure| shown.push(figure.value));
+        assert_eq!(shown, [&[1, 1], &figures[..]].concat());
+    }
+    let (none, refused) =
+        ("the kernel has none (Linux 5.13 has)".to_owned(), |it: Result<String, Error>| it.unwrap_err());
+    assert_eq!(judge(Sandbox::Auto, Err(&none), Ok(())).unwrap(), format!("seccomp; no landlock: {none}"));
+    assert!(refused(judge(Sandbox::On, Err(&none), Ok(()))).to_string().contains(&none));
+    assert!(refused(judge(Sandbox::On, Ok(6), Err(&none))).to_string().contains("seccomp"));
 }
