@@ -7,9 +7,11 @@ use std::process::ExitStatus;
 /// A failure of a command. Each line stands alone, names a place and the mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// the caller's input: command line, configuration, zone files, an address in use. Nothing was started.
+    /// the caller's input: command line, configuration, zone files. Nothing was started, and nothing else than another input mends it: the
+    /// unit for systemd does not start again then.
     Input(Vec<String>),
-    /// the machine or another program: AF_XDP cannot be had, no server answers
+    /// the machine or another program, which may be otherwise later: AF_XDP cannot be had, an address is in use or not there yet, no server
+    /// answers
     Environment(Vec<String>),
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
             io::ErrorKind::AddrNotAvailable => "give an address of this machine",
             _ => "choose another address",
         };
-        Error::input(format!("metrics {address}: {}; {mend}", reason(&error)))
+        Error::environment(format!("metrics {address}: {}; {mend}", reason(&error)))
     })
 }
 
@@ -195,7 +195,7 @@ mod tests {
         let error = bind(address).unwrap_err();
         assert_eq!(
             (error.to_string(), error.status()),
-            (format!("metrics {address}: Address already in use; choose another port"), 2)
+            (format!("metrics {address}: Address already in use; choose another port"), 1)
         );
     }
 }

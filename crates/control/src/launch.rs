@@ -246,11 +246,12 @@ fn open_sockets(
         ..default
     };
     let bound = Engine::bind_with(config, inherited).map(Some).map_err(|error| match error {
-        BindError::System { .. } => Error::environment(error.to_string()),
+        BindError::Config(_) | BindError::Twice { .. } => Error::input(error.to_string()),
         BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
-            Error::input(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
+            Error::environment(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
         }
-        _ => Error::input(error.to_string()),
+        // a port may come free, and an address may come: nothing of that is in the settings alone
+        _ => Error::environment(error.to_string()),
     });
     if let Ok(Some(engine)) = &bound
         && !engine.polls_in_epoll()

@@ -41,7 +41,9 @@ impl Socket {
     pub fn bind(path: &Path, default: bool, owner: Option<(u32, u32)>) -> Result<Socket, Error> {
         let shown = path.display();
         let wrong = |what: &str, error: &io::Error| {
-            Error::input(format!("control socket {shown}: {what}: {}; give another with --control PATH", reason(error)))
+            let line = format!("control socket {shown}: {what}: {}; give another with --control PATH", reason(error));
+            // a folder that is not there is nothing that passes
+            if error.kind() == io::ErrorKind::NotFound { Error::input(line) } else { Error::environment(line) }
         };
         if let Some(folder) = path.parent().filter(|folder| default && !folder.exists()) {
             fs::create_dir(folder).map_err(|error| wrong("its folder cannot be made", &error))?;
@@ -138,19 +140,20 @@ fn clear(path: &Path, folder: Option<&Entry>) -> Result<(), Error> {
                 Ok(peer) => format!("process {}", peer.pid.as_raw_nonzero()),
                 Err(_) => "another process".into(),
             };
-            Err(Error::input(format!(
+            Err(Error::environment(format!(
                 "control socket {shown}: a running server ({who}) answers there; stop it or give another with --control PATH"
             )))
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!("control socket {shown}: replacing what a dead server left");
             folder.map_or_else(|| fs::remove_file(path), |entry| Ok(entry.remove()?)).map_err(|error| {
-                Error::input(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
+                Error::environment(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
             })
         }
-        Err(error) => {
-            Err(Error::input(format!("control socket {shown}: {}; give another with --control PATH", reason(&error))))
-        }
+        Err(error) => Err(Error::environment(format!(
+            "control socket {shown}: {}; give another with --control PATH",
+            reason(&error)
+        ))),
     }
 }
 

@@ -46,7 +46,7 @@ fn what_is_not_permitted_names_the_capability() {
         ("net_raw", 53, 1, &["CAP_NET_RAW"][..]),
         ("bpf sys_admin", 53, 1, &["CAP_BPF"]),
         ("net_admin sys_admin", 53, 1, &["CAP_NET_ADMIN"]),
-        ("net_bind_service", 53, 2, &["CAP_NET_BIND_SERVICE"]),
+        ("net_bind_service", 53, 1, &["CAP_NET_BIND_SERVICE"]),
         // nothing at all, as an ordinary user has it
         ("all", 5300, 1, &["CAP_"]),
     ] {
@@ -99,14 +99,17 @@ fn bad_input_attaches_nothing() {
     let broken = format!("example.com={}", file.display());
     let absent = format!("example.com={}", dir.path().join("absent.zone").display());
     let with = |zones: &[&str]| -> Vec<String> { LISTEN.iter().chain(zones).map(ToString::to_string).collect() };
-    let refuses = |args: Vec<String>, words: &[&str]| {
+    let ends_with = |status: i32, args: Vec<String>, words: &[&str]| {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        refuses(&lab, &[], &args, 2, words);
+        refuses(&lab, &[], &args, status, words);
     };
+    let refuses = |args, words: &[&str]| ends_with(2, args, words);
+    // what the machine may have otherwise later
+    let refuses_for_now = |args, words: &[&str]| ends_with(1, args, words);
     refuses(with(&[&absent]), &["absent.zone", "cannot be read"]);
     refuses(with(&[&good, &good]), &["zone example.com. is given twice"]);
     refuses(with(&["--listen", "198.18.0.1:53", &good]), &["--listen: 198.18.0.1:53 is given twice"]);
-    refuses(with(&["--listen", "198.18.0.9:53", &good]), &["198.18.0.9", "--own"]);
+    refuses_for_now(with(&["--listen", "198.18.0.9:53", &good]), &["198.18.0.9", "--own"]);
 
     // every error of a zone, each with its place
     let (status, log) = refused(lab.server(), &with(&[&broken]).iter().map(String::as_str).collect::<Vec<_>>());
@@ -119,11 +122,11 @@ fn bad_input_attaches_nothing() {
         let (udp, tcp);
         if bind == "udp" {
             udp = lab.server().inside(|| std::net::UdpSocket::bind("198.18.0.1:53").unwrap());
-            refuses(with(&[&good]), &["198.18.0.1:53", "in use"]);
+            refuses_for_now(with(&[&good]), &["198.18.0.1:53", "in use"]);
             drop(udp);
         } else {
             tcp = lab.server().inside(|| std::net::TcpListener::bind("198.18.0.1:53").unwrap());
-            refuses(with(&[&good]), &["198.18.0.1:53", "in use"]);
+            refuses_for_now(with(&[&good]), &["198.18.0.1:53", "in use"]);
             drop(tcp);
         }
     }
