@@ -52,7 +52,8 @@ impl Report for Counters {
 #[derive(Debug)]
 pub(crate) struct AccessLog {
     rings: Mutex<Vec<Consumer<Record>>>,
-    reopen: AtomicBool,
+    /// what is written to from now on
+    next: Mutex<Option<File>>,
     stop: AtomicBool,
     counters: Arc<Counters>,
     path: Option<PathBuf>,
@@ -72,7 +73,18 @@ pub(crate) struct Opened {
 /// A file that cannot be written, with the mend.
 pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) -> Result<Opened, Error> {
     let wrong = |path: &Path, error: &io::Error| {
-        Error::input(format!("access log {}: cannot be written: {}; give another", path.display(), reason(error)))
+        let folder = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_owned));
+        let missing = folder.filter(|folder| error.kind() == io::ErrorKind::NotFound && !folder.exists());
+        let (shown, why) = (path.display(), reason(error));
+        Error::input(match missing {
+            // who is to write there has to own it, or the log cannot be opened anew
+            Some(folder) => {
+                let owner = identity.map_or(String::new(), |identity| format!(" -o {}", identity.ids().0));
+                let folder = folder.display();
+                format!("access log {shown}: its folder is not there; make it with `install -d{owner} {folder}`")
+            }
+            None => format!("access log {shown}: cannot be written: {why}; give another"),
+        })
     };
     let file = match &settings.path {
         None => None,
@@ -87,7 +99,7 @@ pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) ->
     };
     let log = AccessLog {
         rings: Mutex::default(),
-        reopen: AtomicBool::new(false),
+        next: Mutex::default(),
         stop: AtomicBool::new(false),
         counters: Arc::default(),
         path: settings.path.clone(),
@@ -127,9 +139,22 @@ impl AccessLog {
         self.counters.clone()
     }
 
-    /// Makes the thread open the file anew, for whoever has moved the old one away.
-    pub(crate) fn reopen(&self) {
-        self.reopen.store(true, Ordering::Release);
+    /// Opens the file anew, for whoever has moved the old one away, and has the thread go on with it.
+    ///
+    /// # Errors
+    /// A line that says why that cannot be. The old file is written on.
+    pub(crate) fn reopen(&self) -> Result<(), String> {
+        let Some(path) = &self.path else { return Ok(()) };
+        // held meanwhile: once the file is there, nothing is written to the old one
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, _) = open::open_as_we_are(path).map_err(|error| {
+            let (path, why) = (path.display(), sandbox::explain(path, &error));
+            format!(
+                "access log {path}: cannot be opened anew: {why}; the old file is written on: make its folder the user's that simoom runs as"
+            )
+        })?;
+        *next = Some(file);
+        Ok(())
     }
 }
 
@@ -166,9 +191,7 @@ impl Writer {
         loop {
             // read before the last look, so what was put in before the end is found
             let last = self.log.stop.load(Ordering::Acquire);
-            if self.log.reopen.swap(false, Ordering::AcqRel) {
-                self.reopen();
-            }
+            self.take_next();
             let found = self.drain();
             if last {
                 return;
@@ -205,7 +228,15 @@ impl Writer {
         found
     }
 
+    /// Goes on with the file that was opened anew, if there is one.
+    fn take_next(&mut self) {
+        if let Some(next) = self.log.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.file = Some(next);
+        }
+    }
+
     fn flush(&mut self, records: u64) {
+        self.take_next();
         let outcome = match &mut self.file {
             Some(file) => file.write_all(&self.lines),
             None => io::stderr().lock().write_all(&self.lines),
@@ -226,34 +257,24 @@ impl Writer {
             }
         }
     }
-
-    fn reopen(&mut self) {
-        let Some(path) = &self.log.path else { return };
-        match open::open_as_we_are(path) {
-            Ok((file, _)) => self.file = Some(file),
-            Err(error) => tracing::error!(
-                "access log {}: cannot be opened anew: {}; the old file is written on",
-                path.display(),
-                sandbox::explain(path, &error)
-            ),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::privileges;
 
     /// Records come from real requests, made by the service itself in the tests of the command; here only the file's ways.
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let settings = |path: PathBuf| config::AccessLog { path: Some(path), format: LogFormat::Json };
-        let error = open(&settings(folder.path().join("none/log")), None).unwrap_err().to_string();
-        assert!(
-            error.starts_with("access log ") && error.ends_with("No such file or directory; give another"),
-            "{error}"
-        );
+        let (none, user) = (folder.path().join("none"), privileges::look_up(Some("65534"), Some("65534")).unwrap());
+        for (user, owner) in [(None, ""), (user.as_ref(), " -o 65534")] {
+            let error = open(&settings(none.join("log")), user).unwrap_err().to_string();
+            let mend = format!(": its folder is not there; make it with `install -d{owner} {}`", none.display());
+            assert!(error.starts_with("access log ") && error.ends_with(&mend), "{error}");
+        }
         let error = open(&settings(folder.path().to_owned()), None).unwrap_err().to_string();
         assert!(error.contains("Is a directory"), "{error}");
     }
@@ -281,12 +302,16 @@ mod tests {
         let log = opened.log();
         let writing = opened.start().unwrap();
         std::fs::rename(&path, folder.path().join("log.1")).unwrap();
-        log.reopen();
-        let start = std::time::Instant::now();
-        while !path.exists() {
-            assert!(start.elapsed() < Duration::from_secs(20), "not opened anew");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        log.reopen().unwrap();
+        assert!(path.exists());
+        // one that cannot be made is said, and nothing lost
+        std::fs::rename(folder.path(), folder.path().with_extension("moved")).unwrap();
+        let said = log.reopen().unwrap_err();
+        std::fs::rename(folder.path().with_extension("moved"), folder.path()).unwrap();
+        assert!(
+            said.contains("cannot be opened anew: No such file or directory; the old file is written on"),
+            "{said}"
+        );
         drop(writing);
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
         assert_eq!(mode & 0o777 & !0o640, 0);

@@ -222,9 +222,8 @@ impl Loader {
     /// Reads everything aside, and swaps all or nothing.
     fn attempt(&mut self) -> Outcome {
         let begun = Instant::now();
-        if let Some(log) = &self.access_log {
-            log.reopen();
-        }
+        // whatever else is wrong: who has moved the old one away waits for it
+        let log = self.access_log.as_ref().map_or(Ok(()), |log| log.reopen()).map_err(|line| vec![line]);
         while self.draining.is_some() {
             self.look_at_drain();
             std::thread::sleep(DRAIN_LOOK);
@@ -232,11 +231,11 @@ impl Loader {
         let secrets = self.new_secrets();
         let zones = self.zones.as_ref().map(Zones::read).transpose();
         let content = self.content.as_mut().map(Content::read).transpose();
-        let (secrets, zones, content) = match (secrets, zones, content) {
-            (Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
+        let (secrets, zones, content) = match (log, secrets, zones, content) {
+            (Ok(()), Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
             // everything that is wrong with any
-            (secrets, zones, content) => {
-                let errors = [secrets.err(), zones.err(), content.err()];
+            (log, secrets, zones, content) => {
+                let errors = [log.err(), secrets.err(), zones.err(), content.err()];
                 return Err(errors.into_iter().flatten().flatten().collect());
             }
         };

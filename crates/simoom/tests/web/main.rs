@@ -303,6 +303,17 @@ fn the_access_log_has_a_line_for_each_request() {
     server.signal(Signal::TERM);
     assert_eq!(server.end().code(), Some(0));
     assert_eq!(lines().lines().count(), 1, "what was in the ring at the end is written");
+    // and one that cannot be opened anew fails the reload
+    std::fs::create_dir(place.path("logs")).unwrap();
+    let server = serve(&place, &["--access-log", &place.path("logs/access.log")]);
+    std::fs::rename(place.path("logs"), place.path("old")).unwrap();
+    let reload = server.ctl(&["reload"]);
+    let said = text(&reload.stderr);
+    assert_eq!(reload.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot be opened anew: No such file or directory; the old file is written on"), "{said}");
+    get(&mut connect(server.address), "/");
+    until(|| std::fs::read_to_string(place.path("old/access.log")).unwrap().contains("GET / "), || "no line".into());
+    drop(server);
     let combined = place.path("combined.log");
     let server = serve(&place, &["--access-log", &combined]);
     get(&mut connect(server.address), "/");
