@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
+    /// where it stands, if that is for another user
+    entry: Option<Entry>,
 }
 
 impl Socket {
@@ -51,17 +53,17 @@ impl Socket {
             given.map_err(|error| wrong("its folder cannot be given to the user", &error))?;
         }
         // the folder is that of before whatever the user, whose it may be, makes of its name
-        let folder = owner.map(|_| links::folder_by_roots(path)).transpose();
-        let folder = folder.map_err(|error| wrong("cannot be made", &error))?;
-        clear(path, folder.as_ref())?;
+        let entry = owner.map(|_| links::folder_by_roots(path)).transpose();
+        let entry = entry.map_err(|error| wrong("cannot be made", &error))?;
+        clear(path, entry.as_ref())?;
         // no moment at which others could connect
         let before = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         rustix::process::umask(before);
         let listener = bound.map_err(|error| wrong("cannot be made", &error))?;
-        let socket = Socket { listener, path: path.to_owned() };
-        if let Some((owner, entry)) = owner.zip(folder) {
-            give(&entry, &socket.listener, owner).map_err(|error| wrong("cannot be given to the user", &error))?;
+        let socket = Socket { listener, path: path.to_owned(), entry };
+        if let Some((owner, entry)) = owner.zip(socket.entry.as_ref()) {
+            give(entry, &socket.listener, owner).map_err(|error| wrong("cannot be given to the user", &error))?;
         }
         Ok(socket)
     }
@@ -85,7 +87,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // it may be gone already, or the folder another user's
-        let _ = fs::remove_file(&self.path);
+        let _ = take_away(&self.path, self.entry.as_ref());
     }
 }
 
@@ -122,8 +124,13 @@ fn own(of: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
     Ok(chownat(of, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
 }
 
-/// Makes room at `path`: removes the socket of a dead server, from `folder` where that is known, and refuses anything else.
-fn clear(path: &Path, folder: Option<&Entry>) -> Result<(), Error> {
+/// Removes what stands there, in the folder that was found where it may have another name by now.
+fn take_away(path: &Path, entry: Option<&Entry>) -> io::Result<()> {
+    entry.map_or_else(|| fs::remove_file(path), |entry| Ok(entry.remove()?))
+}
+
+/// Makes room at `path`: removes the socket of a dead server and refuses anything else.
+fn clear(path: &Path, entry: Option<&Entry>) -> Result<(), Error> {
     let shown = path.display();
     match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
@@ -146,7 +153,7 @@ fn clear(path: &Path, folder: Option<&Entry>) -> Result<(), Error> {
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!("control socket {shown}: replacing what a dead server left");
-            folder.map_or_else(|| fs::remove_file(path), |entry| Ok(entry.remove()?)).map_err(|error| {
+            take_away(path, entry).map_err(|error| {
                 Error::environment(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
             })
         }
@@ -279,6 +286,14 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert_eq!(another(), "another stands in its place");
         assert_eq!((whose(&secret), whose(&path)), (0, 0));
+        // at the end it goes where it was, wherever the folder's name leads by then
+        let theirs = folder.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        let socket = Socket::bind(&theirs.join("control"), false, Some((65534, 65534))).unwrap();
+        fs::rename(&theirs, folder.path().join("moved")).unwrap();
+        symlink(folder.path(), &theirs).unwrap();
+        drop(socket);
+        assert!(path.exists() && !folder.path().join("moved/control").exists());
         // nor is anything done where a link of the user's leads
         let way = folder.path().join("way");
         symlink(folder.path(), &way).unwrap();
