@@ -281,18 +281,23 @@ fn whole(rounds: &[Round], of: fn(&Round) -> Option<Found>) -> Option<Vec<f64>> 
     rounds.iter().map(|round| of(round).and_then(Found::is)).collect()
 }
 
-/// The least, the middle and the greatest. What is below all that was measured is less than any that was found; the middle of two of which
-/// one is so is it as well.
+/// The least, the middle and the greatest. What is below the lowest rate of a grid is less than what was found at any, so that it stands by
+/// that rate; of two in the middle of which one is so, nothing more is known than that their mean is below that of those numbers.
 fn summary(found: &mut [Found]) -> Option<(Found, Found, Found)> {
-    let rank = |found: &Found| found.is().unwrap_or(f64::NEG_INFINITY);
-    found.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
-    let half = found.len() / 2;
-    let middle = match (found.get(half.wrapping_sub(1)), *found.get(half)?) {
-        (Some(Found::Is(a)), Found::Is(b)) if found.len().is_multiple_of(2) => Found::Is((a + b) / 2.0),
-        (Some(below @ Found::Below(_)), _) if found.len().is_multiple_of(2) => *below,
-        (_, middle) => middle,
+    let value = |found: &Found| match found {
+        Found::Is(value) | Found::Below(value) => *value,
     };
-    Some((*found.first()?, middle, *found.last()?))
+    found.sort_by(|a, b| value(a).total_cmp(&value(b)).then_with(|| a.is().is_some().cmp(&b.is().is_some())));
+    let (first, last) = (*found.first()?, *found.last()?);
+    let half = found.len() / 2;
+    let middle = if found.len() % 2 == 1 {
+        found[half]
+    } else {
+        let (a, b) = (found[half - 1], found[half]);
+        let mean = (value(&a) + value(&b)) / 2.0;
+        if a.is().and(b.is()).is_some() { Found::Is(mean) } else { Found::Below(mean) }
+    };
+    Some((first, middle, last))
 }
 
 #[cfg(test)]
@@ -323,7 +328,7 @@ mod tests {
         let lines: Vec<&str> = csv.lines().skip(1).collect();
         assert_eq!(lines[0], "\"lossless, answers/s\",reflector,<40,<40,60,1,");
         assert_eq!(lines[1], "\"lossless, answers/s\",nsd,50,<40,50,2,");
-        assert_eq!(lines[2], "\"lossless, answers/s\",knot,<40,<40,60,2,");
+        assert_eq!(lines[2], "\"lossless, answers/s\",knot,<45,<40,60,2,");
         assert_eq!(lines[4], "\"peak, answers/s\",nsd,100,100,100,3,0.90");
     }
 
