@@ -41,7 +41,7 @@ pub struct TcpLimits {
     pub owned_blocks: u32,
     /// of which a connection may have so many
     pub owned_blocks_per_connection: u16,
-    /// half-open connections of one source (an IPv4 address, an IPv6 /64)
+    /// half-open connections of one source (an IPv4 address, an IPv6 /56)
     pub half_open_per_source: u32,
     /// connections of one source
     pub connections_per_source: u32,

@@ -1,7 +1,7 @@
 //! Bounds on what one stranger can take: connections and half-open ones by source, and acknowledgements that anybody
 //! can provoke.
 //!
-//! A source is an IPv4 address or an IPv6 /64, which is what one subscriber has. [`Sources`] counts exactly and not in
+//! A source is an IPv4 address or an IPv6 /56, which is what one subscriber has (RFC 6177). [`Sources`] counts exactly and not in
 //! a sketch: there is an entry for each source that holds something, so entries are bounded by what is held at all,
 //! which the stack bounds anyway, and no source is refused for what another does. Counts begin at once and end at once;
 //! nothing decays.
@@ -15,13 +15,13 @@ use std::net::IpAddr;
 pub struct Source(u64);
 
 impl Source {
-    /// The source that an address belongs to. An IPv4 address stands where the prefix 0::/32 of IPv6 would, which
+    /// The source that an address belongs to. An IPv4 address stands where the prefix 0::/24 of IPv6 would, which
     /// nobody sends from (RFC 4291 section 2.5.2 ff.).
     #[inline]
     pub fn of(addr: IpAddr) -> Source {
         match addr.to_canonical() {
             IpAddr::V4(addr) => Source(u64::from(addr.to_bits())),
-            IpAddr::V6(addr) => Source((addr.to_bits() >> 64) as u64),
+            IpAddr::V6(addr) => Source((addr.to_bits() >> 72) as u64),
         }
     }
 }
@@ -367,10 +367,11 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_ipv4_address_or_a_64_bit_prefix() {
+    fn a_source_is_an_ipv4_address_or_a_56_bit_prefix() {
         let source = |addr: &str| Source::of(addr.parse().unwrap());
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:0:1"));
-        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("2001:db8:0:1200::1"), source("2001:db8:0:12ff::1"));
+        assert_ne!(source("2001:db8:0:1200::1"), source("2001:db8:0:1300::1"));
         assert_eq!(source("192.0.2.1"), source("::ffff:192.0.2.1"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
         assert_eq!(Source::of([0, 0, 0, 0].into()), Source(0)); // an ordinary source for the table
