@@ -66,6 +66,8 @@ impl Flags {
     pub(crate) const SCALED: u32 = 1 << 19;
     /// nobody has the place: the next connection may
     pub(crate) const VACANT: u32 = 1 << 20;
+    /// stands in the queue of connections that wait for a record
+    pub(crate) const STARVED: u32 = 1 << 21;
 
     #[inline]
     pub(crate) const fn has(self, any: u32) -> bool {

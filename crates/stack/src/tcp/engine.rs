@@ -105,6 +105,8 @@ pub(crate) struct Engine {
     pub(super) wheel: Wheel<u32>,
     /// connections with something to do, each once
     pub(super) ready: VecDeque<u32>,
+    /// connections that wait for a record of what is in flight, and places that such had; no more than may have something to send
+    pub(super) starved: VecDeque<u32>,
     pub(super) numbers: Numbers,
     pub(super) cookies: Cookies,
     pub(super) challenges: ChallengeLimit,
@@ -161,6 +163,7 @@ impl Engine {
             sources: Sources::new(connections + half_open, per_source, secret),
             wheel: Wheel::new((connections + half_open) as usize),
             ready: VecDeque::with_capacity(connections as usize),
+            starved: VecDeque::with_capacity(limits.active as usize),
             numbers: Numbers::new(secret),
             cookies: Cookies::new(secret),
             challenges: ChallengeLimit::new(limits.challenges_per_second, secret),

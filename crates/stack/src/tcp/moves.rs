@@ -202,8 +202,9 @@ impl Engine {
         });
         let c = &mut self.connections[index as usize];
         let mut connection = c.clone();
-        let ready = c.flags.has(Flags::READY);
-        connection.flags.clear(Flags::READY);
+        // there may be the record there that it waits for here
+        let ready = c.flags.has(Flags::READY | Flags::STARVED);
+        connection.flags.clear(Flags::READY | Flags::STARVED);
         (c.state, c.flags, c.dead) = (State::Closed, Flags::default(), None);
         let hash = self.table.hash(&connection.tuple);
         self.table.remove(hash, Named::Connection(index).value());

@@ -36,9 +36,12 @@ impl Engine {
             self.abort_expired();
         }
         more |= self.ring_alarms(now, service);
+        if self.may_feed() {
+            self.feed();
+        }
         more |= self.turns(now, out, service);
         more |= self.flush(now, out, service, more);
-        if more || !self.ready.is_empty() {
+        if more || !self.ready.is_empty() || self.may_feed() {
             return Some(now);
         }
         self.wheel.next().map(|at| at.max(now))
@@ -84,6 +87,26 @@ impl Engine {
             }
         }
         false
+    }
+
+    /// Whether somebody waits for a record, and there is one.
+    fn may_feed(&self) -> bool {
+        !self.starved.is_empty() && self.records.may_split()
+    }
+
+    /// Wakes those that wait for a record, as many as there are.
+    #[cold]
+    fn feed(&mut self) {
+        for _ in 0..self.records.free() {
+            let Some(index) = self.starved.pop_front() else { return };
+            let c = &mut self.connections[index as usize];
+            // the place may be another's by now
+            let waits = c.flags.has(Flags::STARVED) && c.state != State::Closed;
+            c.flags.clear(Flags::STARVED);
+            if waits {
+                self.wake(index);
+            }
+        }
     }
 
     /// One connection's turn; true when there is no frame or no room for it now.
