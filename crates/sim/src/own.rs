@@ -81,7 +81,7 @@ fn tcp_config(rng: &mut Rng, window_bytes: u32) -> TcpConfig {
     config.times.linger = Duration::from_secs(200);
     // what is scarce must be done without
     if rng.chance(0.2) {
-        config.limits.records = 16 + rng.below(60) as u32;
+        config.limits.records = 2 + rng.below(60) as u32;
     }
     if rng.chance(0.2) {
         config.limits.blocks = rng.below(10) as u32;

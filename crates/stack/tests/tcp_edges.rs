@@ -12,7 +12,7 @@ use stack::tcp::{Event, Ignored};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
-use wire::tcp::{Flags, Header};
+use wire::tcp::{Flags, Header, PayloadSum, Tcp, Timestamps, Verdict};
 use wire::{Protocol, Sum, icmpv4, icmpv6, ipv4, ipv6};
 
 #[test]
@@ -455,5 +455,65 @@ fn no_link_of_ipv6_is_narrower_than_1280() {
         let syn = ask(&mut hand, "[2001:db8::1]:80", "[2001:db8::2]:4000");
         hand.inject(&error_about(&syn, [2, 0], mtu));
         assert_eq!(hand.event(Event::IcmpIgnored), ignored, "{mtu}");
+    }
+}
+
+/// A segment over IPv6 without data, behind a destination-options header of so many bytes of padding.
+fn behind_options(header: &Header<'_>, option_bytes: usize) -> Vec<u8> {
+    let [ours, theirs]: [Ipv6Addr; 2] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+    let mut options = vec![Protocol::TCP.0, (option_bytes / 8).saturating_sub(1) as u8];
+    while options.len() < option_bytes {
+        // PadN (RFC 8200 section 4.2)
+        let bytes = match option_bytes - options.len() {
+            rest @ ..=257 => rest,
+            rest => 257.min(rest - 2),
+        };
+        options.extend([1, (bytes - 2) as u8]);
+        options.resize(options.len() + bytes - 2, 0);
+    }
+    options.truncate(option_bytes);
+    let mut segment = vec![0; header.bytes()];
+    let sum = Sum::pseudo_v6(theirs, ours, Protocol::TCP, segment.len() as u32);
+    header.write(&mut segment, sum, PayloadSum::Known(Sum::ZERO));
+    let mut head = [0; ipv6::HEADER_BYTES];
+    let next_header = if option_bytes > 0 { Protocol::DESTINATION_OPTIONS } else { Protocol::TCP };
+    let payload_bytes = options.len() + segment.len();
+    ipv6::Header { src: theirs, dst: ours, next_header, hop_limit: 64, payload_bytes }.write(&mut head);
+    let mut link = [0; 14];
+    Link { dst: OURS, src: THEIRS, tag: None, ether_type: EtherType::IPV6 }.write(&mut link);
+    [&link[..], &head, &options, &segment].concat()
+}
+
+/// What answers a frame at once, in the same frame.
+fn answers(hand: &mut Hand, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
+    let mut frame = hand.port.take().unwrap();
+    assert!(frame.fill(bytes), "{} bytes", bytes.len());
+    rx.push(frame);
+    hand.stack.input(hand.now, &mut rx, &mut tx, &mut free, &mut hand.peer);
+    let sent = tx.iter().map(|frame| frame.bytes().to_vec()).collect();
+    tx.drain(..).chain(free.drain(..)).for_each(|frame| hand.port.give(frame));
+    sent
+}
+
+#[test]
+fn an_answer_finds_room_wherever_in_its_frame_the_segment_stood() {
+    let mut hand = Hand::new(waiting(), |_| {});
+    let timestamps = Some(Timestamps { value: 1, echo: 0 });
+    let syn = Header { mss: Some(1000), timestamps, ..hand.head(Flags::SYN) };
+    assert_eq!(answers(&mut hand, &behind_options(&syn, 0)).len(), 1, "a SYN-ACK");
+    // another number, of the same tuple, without room for what the answer has behind it: a challenge with a timestamp
+    let again = Header { seq: hand.seq + 1000, ..hand.head(Flags::SYN) };
+    for option_bytes in [0, 8, 800, 1712] {
+        hand.now += Duration::from_secs(1);
+        let came = answers(&mut hand, &behind_options(&again, option_bytes));
+        let [challenge] = &came[..] else { panic!("{came:?}") };
+        let ip = ipv6::Ipv6::parse(&challenge[14..]).unwrap();
+        let tcp = Tcp::parse(ip.payload()).unwrap();
+        assert_eq!((ip.next_header(), ip.payload().len()), (Protocol::TCP, 32));
+        let pseudo = Sum::pseudo_v6(ip.src(), ip.dst(), Protocol::TCP, 32);
+        assert_eq!((tcp.verdict(pseudo), tcp.flags()), (Verdict::Good, Flags::ACK));
+        assert!(tcp.options().timestamps.is_some());
+        assert_eq!((&challenge[..6], &challenge[6..12]), (&THEIRS[..], &OURS[..]));
     }
 }

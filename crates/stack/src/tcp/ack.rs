@@ -91,7 +91,7 @@ impl Sender<'_> {
         let rack = &mut self.a.rack;
         let (mss, mut carried) = (self.c.mss, self.c.flags.has(Flags::CARRIED));
         self.records.acknowledge(&mut self.a.board, ack, |piece| {
-            carried |= piece.segment_bytes >= mss && piece.bytes >= u32::from(mss);
+            carried |= piece.segment_bytes >= mss && piece.bytes >= u32::from(mss) && piece.is_exact();
             if piece.fate != Fate::Sacked {
                 note(news, piece, now, recovering, point);
                 rack.on_delivered(now, piece, news.forward, echo.is_ambiguous(piece));
@@ -295,8 +295,11 @@ fn note(news: &mut News, piece: &Record, now: Instant, recovering: bool, point: 
     if piece.tries > 0 {
         return;
     }
-    let sample_ns = (now - piece.sent_at).as_nanos() as u64;
-    news.sample_ns = Some(news.sample_ns.map_or(sample_ns, |other| other.max(sample_ns)));
+    // of what went out at several times nobody knows which was acknowledged
+    if piece.is_exact() {
+        let sample_ns = (now - piece.sent_at).as_nanos() as u64;
+        news.sample_ns = Some(news.sample_ns.map_or(sample_ns, |other| other.max(sample_ns)));
+    }
     if recovering && piece.end() <= point {
         news.original = true;
     }

@@ -119,7 +119,7 @@ counted! {
         PathMtuRaised = "path mtu raised",
         /// an ICMP error that fits no sequence number in flight
         IcmpIgnored = "icmp error ignored",
-        /// a SACK block could not be noted for want of a record
+        /// for want of a record a SACK block was not noted, data wait, or a list was folded
         RecordsShort = "record pool empty",
         /// TIME-WAIT entries made
         TimeWaitBegun = "time-wait begun",

@@ -6,13 +6,26 @@
 //! ends inside one, and joined again where neighbours are alike. The list of a connection is in order of the stream and
 //! without holes, from the first byte not acknowledged to the next one to be sent.
 //!
-//! When the pool runs dry nothing breaks: new data waits for a record ([`Records::may_push`] keeps a reserve for splits), and
-//! a SACK block that cannot be noted is not, so its bytes may be sent once more than needed.
+//! A list has a share of the pool ([`Records::share`]), the smaller the less of it is free. A list that has all of it is as exact as
+//! before where it is cut in segments, and less so in time: what is sent then is part of the last record that is like it, which has the
+//! newer time of both and remembers the older one ([`Record::first_at`]). Whether a record is lost is judged by the newer, what its
+//! delivery tells by the older, so that losses are found late then, but never early; no round trip is measured by it. Small segments
+//! may be in it, too, so its segments are told by bytes: of what it has, blocks count for whole segments' worth, and it is sent again in
+//! full segments.
+//!
+//! So the pool cannot be spent by few: whoever has nothing in flight has a record as long as there is any, and whoever has something goes
+//! on with that. A SACK block that cannot be noted is not, so its bytes may be sent once more than needed, and a long list that is to be
+//! repaired when hardly anything is free becomes one record, all of which is sent again ([`Records::fold`]).
 //!
 //! No peer can have the pool run dry by what it says it holds: a block counts for the whole segments in it, so that blocks of a
 //! byte each make no records, and records are made for blocks only while enough of the pool is free for everybody's new data.
 //!
-//! Nor can one cut its list into more than [`NOTED_MOST`] records so, which each of its acknowledgements would walk through.
+//! Nor can one make its list longer than [`LIST_MOST`] records, by blocks or by when it acknowledges what, which each of its
+//! acknowledgements would walk through: only what is sent again between two that are held has one more.
+
+mod record;
+
+pub(crate) use record::{Fate, Record};
 
 use base::Instant;
 
@@ -21,90 +34,17 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// From so many records of one connection on none is cut for a SACK block of its peer's. They are 512 holes at a time, as one segment
 /// in a hundred lost leaves them in 75 MB of full segments, and 32 KiB, which the first-level cache holds.
-const NOTED_MOST: u32 = 1024;
-
-/// What is known of a record's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Fate {
-    /// the network carries them
-    Outstanding,
-    /// taken for lost, and not sent again yet
-    Lost,
-    /// the peer has them
-    Sacked,
-}
-
-/// A run of segments.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
-    /// position of the first byte
-    pub(crate) start: u64,
-    /// when it went out last
-    pub(crate) sent_at: Instant,
-    pub(crate) bytes: u32,
-    next: u32,
-    /// of each segment but the last, which may be shorter
-    pub(crate) segment_bytes: u16,
-    /// how often it was sent again
-    pub(crate) tries: u8,
-    pub(crate) fate: Fate,
-}
-
-const _: () = assert!(size_of::<Record>() == 32);
-
-impl Record {
-    pub(crate) fn end(&self) -> u64 {
-        self.start + u64::from(self.bytes)
-    }
-
-    /// Whether the record may be cut `at` bytes behind its start: into pieces of a segment and more, or where a segment ends
-    /// as counted from either end, since an acknowledgement may have moved the start into one. So no number of cuts makes more
-    /// than two pieces for each segment's worth of bytes: at worst, a piece of a segment and one of some bytes more.
-    fn may_cut(&self, at: u64) -> bool {
-        let (segment, rest) = (u64::from(self.segment_bytes), u64::from(self.bytes) - at);
-        match (at >= segment, rest >= segment) {
-            (true, true) => true,
-            (true, false) => at.is_multiple_of(segment),
-            (false, true) => rest.is_multiple_of(segment),
-            (false, false) => false,
-        }
-    }
-
-    /// The first place from `at` on where it may be cut; its end when there is none.
-    fn whole_from(&self, at: u64) -> u64 {
-        if at == 0 || self.may_cut(at) {
-            return at;
-        }
-        at.next_multiple_of(u64::from(self.segment_bytes)).min(u64::from(self.bytes))
-    }
-
-    /// The last place up to `at` where it may be cut; its start when there is none.
-    fn whole_to(&self, at: u64) -> u64 {
-        if at == u64::from(self.bytes) || self.may_cut(at) {
-            return at;
-        }
-        at - at % u64::from(self.segment_bytes)
-    }
-
-    /// What a block of the stream holds of it in whole segments: from where in the record on, and how many bytes. The second end is
-    /// judged by what the first cut leaves, so that none is cut for nothing.
-    fn whole_of(&self, start: u64, end: u64) -> (u64, u64) {
-        let from = self.whole_from(start.saturating_sub(self.start));
-        let rest = Record { start: self.start + from, bytes: self.bytes - from as u32, ..*self };
-        let bytes = rest.whole_to(end.saturating_sub(rest.start).min(u64::from(rest.bytes)));
-        (from, bytes)
-    }
-
-    /// Whether `next`, which follows it, can be part of it.
-    fn joins(&self, next: &Record) -> bool {
-        self.fate == next.fate
-            && self.sent_at == next.sent_at
-            && self.tries == next.tries
-            && self.segment_bytes == next.segment_bytes
-            && (self.fate == Fate::Sacked || self.bytes.is_multiple_of(u32::from(self.segment_bytes)))
-    }
-}
+const LIST_MOST: u32 = 1024;
+/// From so many on new data have none, which leaves as many to be cut. A path of half a second takes them where it is paced, a record
+/// each millisecond.
+const OWN_MOST: u32 = 512;
+/// Records of a list while no more than half of the pool is free, and more than three eighths.
+const HALF_MOST: u32 = 16;
+/// Records of a list while less is free, and more than a quarter, which is left to first ones and to repairs. So many are repaired as
+/// they are, whatever is free.
+const QUARTER_MOST: u32 = 4;
+/// Blocks that are known to be noted: as many as a peer with timestamps tells at a time (RFC 2018 section 3).
+const KNOWN_BLOCKS: usize = 3;
 
 /// A connection's records: the ends of its list, and sums over it.
 #[derive(Clone, Copy, Debug)]
@@ -119,11 +59,13 @@ pub(crate) struct Board {
     pub(crate) sacked: u32,
     /// bytes taken for lost
     pub(crate) lost: u32,
+    /// blocks of which nothing is left to be noted, the newest first
+    known: [(u64, u64); KNOWN_BLOCKS],
 }
 
 impl Default for Board {
     fn default() -> Board {
-        Board { head: NONE, tail: NONE, records: 0, bytes: 0, sacked: 0, lost: 0 }
+        Board { head: NONE, tail: NONE, records: 0, bytes: 0, sacked: 0, lost: 0, known: [(0, 0); KNOWN_BLOCKS] }
     }
 }
 
@@ -136,6 +78,29 @@ impl Board {
     pub(crate) fn is_empty(&self) -> bool {
         self.head == NONE
     }
+
+    /// Of so many bytes something else is known from now on.
+    fn leave(&mut self, fate: Fate, bytes: u32) {
+        match fate {
+            Fate::Outstanding => {}
+            Fate::Lost => self.lost -= bytes,
+            Fate::Sacked => {
+                self.sacked -= bytes;
+                self.known = [(0, 0); KNOWN_BLOCKS];
+            }
+        }
+    }
+}
+
+/// Whether something may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resend {
+    /// it may
+    May,
+    /// the list is to be folded before, since what is free is for shorter ones, or nothing is
+    Fold,
+    /// when there is a record
+    Wait,
 }
 
 /// The pool.
@@ -153,6 +118,7 @@ impl Records {
             sent_at: Instant::ZERO,
             bytes: 0,
             next: if n + 1 < records { n as u32 + 1 } else { NONE },
+            spread_ns: 0,
             segment_bytes: 1,
             tries: 0,
             fate: Fate::Outstanding,
@@ -196,9 +162,38 @@ impl Records {
         }
     }
 
-    /// Whether there is a record for new data without touching the reserve that splits need.
-    pub(crate) fn may_push(&self) -> bool {
-        self.free_count > self.pool.len() / 8
+    /// Records that a list may have as things are, the first one aside, for which whatever is free will do.
+    fn share(&self) -> u32 {
+        let (free, all) = (self.free_count, self.pool.len());
+        match () {
+            () if free > all / 2 => OWN_MOST,
+            () if free > all * 3 / 8 => HALF_MOST,
+            () if free > all / 4 => QUARTER_MOST,
+            () => 1,
+        }
+    }
+
+    fn has_share(&self, board: &Board) -> bool {
+        board.records >= self.share()
+    }
+
+    /// Whether new data in segments of so many bytes may be noted.
+    pub(crate) fn may_push(&self, board: &Board, now: Instant, segment_bytes: u16) -> bool {
+        if !self.has_share(board) {
+            return self.free != NONE;
+        }
+        let tail = self.pool.get(board.tail as usize);
+        tail.is_some_and(|tail| tail.takes(&Record::fresh(now, tail.end(), 0, segment_bytes)))
+    }
+
+    /// Whether new data may have a record of their own.
+    pub(crate) fn may_begin(&self, board: &Board) -> bool {
+        !self.has_share(board) && self.free != NONE
+    }
+
+    /// Records in nobody's list.
+    pub(crate) fn free(&self) -> usize {
+        self.free_count
     }
 
     /// Whether there is a record for a split.
@@ -206,23 +201,46 @@ impl Records {
         self.free != NONE
     }
 
+    /// Whether the first `bytes` that are lost may be sent again, in segments of at most `segment_bytes`, as far as records go.
+    pub(crate) fn may_resend(&self, board: &Board, now: Instant, bytes: u32, segment_bytes: u16) -> Resend {
+        let (free, all) = (self.free_count, self.pool.len());
+        if free > all / 8 || !self.resend_splits(board, now, bytes, segment_bytes) {
+            return Resend::May;
+        }
+        match free {
+            0 if board.records > 1 => Resend::Fold,
+            0 => Resend::Wait,
+            _ if board.records > QUARTER_MOST => Resend::Fold,
+            _ => Resend::May,
+        }
+    }
+
+    /// Whether sending them again takes a record.
+    fn resend_splits(&self, board: &Board, now: Instant, bytes: u32, segment_bytes: u16) -> bool {
+        let mut before = None;
+        for record in self.iter(board) {
+            if record.fate == Fate::Lost {
+                let moved = record.resent(now, bytes, segment_bytes);
+                let grows = |before: &Record| before.joins(&moved) || self.has_share(board) && before.takes(&moved);
+                return bytes < record.bytes && !before.is_some_and(grows);
+            }
+            before = Some(record);
+        }
+        false
+    }
+
     /// Whether there is a record for a split that a peer asks for by a SACK block: what everybody's new data need stays, and no list
     /// becomes long.
     fn may_note(&self, board: &Board) -> bool {
-        board.records < NOTED_MOST && self.free_count > self.pool.len() / 4
+        board.records < LIST_MOST && self.free_count > self.pool.len() / 4
     }
 
     /// Notes that `bytes` at `start`, which follow what is in the list, were sent. False when the pool is empty.
     pub(crate) fn push(&mut self, board: &mut Board, now: Instant, start: u64, bytes: u32, segment_bytes: u16) -> bool {
-        let fresh = Record { start, sent_at: now, bytes, next: NONE, segment_bytes, tries: 0, fate: Fate::Outstanding };
-        if board.tail != NONE {
-            let tail = &mut self.pool[board.tail as usize];
-            debug_assert_eq!(tail.end(), start, "the list has no holes");
-            if tail.joins(&fresh) {
-                tail.bytes += bytes;
-                board.bytes += bytes;
-                return true;
-            }
+        let fresh = Record::fresh(now, start, bytes, segment_bytes);
+        if board.tail != NONE && self.extend(board, board.tail, &fresh) {
+            board.bytes += bytes;
+            return true;
         }
         let Some(index) = self.allocate(board, fresh) else { return false };
         match board.tail {
@@ -231,6 +249,21 @@ impl Records {
         }
         board.tail = index;
         board.bytes += bytes;
+        true
+    }
+
+    /// Makes `next`, which follows the record at `index`, part of it, if they are alike, or alike enough where the list has its share.
+    fn extend(&mut self, board: &Board, index: u32, next: &Record) -> bool {
+        let record = &mut self.pool[index as usize];
+        debug_assert_eq!(record.end(), next.start, "the list has no holes");
+        if record.joins(next) {
+            record.bytes += next.bytes;
+            return true;
+        }
+        if !self.has_share(board) || !self.pool[index as usize].takes(next) {
+            return false;
+        }
+        self.pool[index as usize].absorb(next);
         true
     }
 
@@ -268,9 +301,13 @@ impl Records {
     /// known to hold, with what was known before. What cannot be noted for want of a record is left as it was; returns false
     /// then.
     pub(crate) fn sack(&mut self, board: &mut Board, start: u64, end: u64, mut each: impl FnMut(&Record)) -> bool {
+        // peers tell of a block several times (RFC 2018 section 4)
+        if board.known.iter().any(|known| known.0 <= start && end <= known.1) {
+            return true;
+        }
         let mut at = board.head;
         let mut before = NONE;
-        let mut complete = true;
+        let (mut complete, mut entire) = (true, true);
         while at != NONE {
             let record = self.pool[at as usize];
             if record.start >= end {
@@ -278,6 +315,8 @@ impl Records {
             }
             if record.end() > start && record.fate != Fate::Sacked {
                 let (from, bytes) = record.whole_of(start, end);
+                let held = (record.start + from, record.start + from + bytes);
+                entire &= held == (start.max(record.start), end.min(record.end()));
                 if bytes == 0 {
                     // less than a segment of it
                 } else if from > 0 {
@@ -303,16 +342,16 @@ impl Records {
             before = at;
             at = self.pool[at as usize].next;
         }
+        if complete && entire {
+            board.known.rotate_right(1);
+            board.known[0] = (start, end);
+        }
         complete
     }
 
     fn set_fate(&mut self, board: &mut Board, index: u32, fate: Fate) {
         let record = &mut self.pool[index as usize];
-        match record.fate {
-            Fate::Outstanding => {}
-            Fate::Lost => board.lost -= record.bytes,
-            Fate::Sacked => board.sacked -= record.bytes,
-        }
+        board.leave(record.fate, record.bytes);
         match fate {
             Fate::Outstanding => {}
             Fate::Lost => board.lost += record.bytes,
@@ -347,17 +386,43 @@ impl Records {
         }
         let next = self.pool[record.next as usize];
         let both_held = record.fate == Fate::Sacked && next.fate == Fate::Sacked;
-        if !both_held && !record.joins(&next) {
+        if both_held && !record.joins(&next) {
+            self.pool[index as usize].absorb(&next);
+        } else if !self.extend(board, index, &next) {
             return false;
         }
-        let joined = &mut self.pool[index as usize];
-        joined.bytes += next.bytes;
-        joined.next = next.next;
+        self.pool[index as usize].next = next.next;
         if board.tail == record.next {
             board.tail = index;
         }
         self.release(board, record.next);
         true
+    }
+
+    /// Makes the whole list one record, all of it lost, for want of others: what the peer held of it is forgotten, as it may have
+    /// thrown it away (RFC 2018 section 8), and what the network carries may arrive twice.
+    pub(crate) fn fold(&mut self, board: &mut Board) {
+        if board.is_empty() {
+            return;
+        }
+        let mut whole = self.pool[board.head as usize];
+        let mut at = std::mem::replace(&mut whole.next, NONE);
+        while at != NONE {
+            let record = self.pool[at as usize];
+            whole.absorb(&record);
+            self.release(board, at);
+            at = record.next;
+        }
+        whole.fate = Fate::Lost;
+        self.pool[board.head as usize] = whole;
+        *board = Board {
+            head: board.head,
+            records: 1,
+            bytes: board.bytes,
+            tail: board.head,
+            lost: board.bytes,
+            ..Board::default()
+        };
     }
 
     /// Calls `judge` for each outstanding record in order of the stream; those for which it says so are lost from now on. The
@@ -440,13 +505,14 @@ impl Records {
         }
         self.set_fate(board, at, Fate::Outstanding);
         let record = &mut self.pool[at as usize];
-        (record.sent_at, record.segment_bytes) = (now, segment_bytes);
+        (record.sent_at, record.spread_ns, record.segment_bytes) = (now, 0, segment_bytes);
         record.tries = record.tries.saturating_add(1);
         self.join(board, previous);
         true
     }
 
-    /// Moves the first `bytes` of the record at `at` to the one before it, if that was sent again now as well.
+    /// Moves the first `bytes` of the record at `at` to the one before it, if that was sent again now as well, or lately where records
+    /// are short.
     fn grow(
         &mut self,
         board: &mut Board,
@@ -460,17 +526,11 @@ impl Records {
             return false;
         }
         let record = self.pool[at as usize];
-        let tries = record.tries.saturating_add(1);
-        let moved = Record { bytes, sent_at: now, tries, segment_bytes, fate: Fate::Outstanding, ..record };
-        if !self.pool[previous as usize].joins(&moved) {
+        let moved = record.resent(now, bytes, segment_bytes);
+        if !self.extend(board, previous, &moved) {
             return false;
         }
-        self.pool[previous as usize].bytes += bytes;
-        match record.fate {
-            Fate::Outstanding => {}
-            Fate::Lost => board.lost -= bytes,
-            Fate::Sacked => board.sacked -= bytes,
-        }
+        board.leave(record.fate, bytes);
         let rest = &mut self.pool[at as usize];
         rest.start += u64::from(bytes);
         rest.bytes -= bytes;

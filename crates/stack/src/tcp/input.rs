@@ -4,7 +4,7 @@ use super::active::Active;
 use super::connection::NONE;
 use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named};
-use super::hop::pseudo;
+use super::hop::{ip_bytes, pseudo};
 use super::listen::Origin;
 use super::segment::{Segment, Verdict, judge};
 use super::state::State;
@@ -276,13 +276,13 @@ impl Engine {
         let tuple = &origin.tuple;
         let header = Header { src_port: tuple.local().port(), dst_port: tuple.remote().port(), ..*header };
         let bytes = header.bytes();
-        // the fixed header of what came is as long at least, and frames have room behind short ones
-        frame.set_len(place.at + bytes);
-        let out = &mut frame.bytes_mut()[place.at..];
-        header.write(out, pseudo(tuple, bytes), PayloadSum::Known(Sum::ZERO));
+        // behind the fixed header, where every frame has room for it: what came may have stood behind others, at the frame's end
+        let at = place.ip_at + ip_bytes(tuple);
+        frame.set_len(at + bytes);
+        header.write(&mut frame.bytes_mut()[at..], pseudo(tuple, bytes), PayloadSum::Known(Sum::ZERO));
         match tuple {
-            Tuple::V4(_) => turn4(frame, place.ip_at, place.at, bytes, Protocol::TCP),
-            Tuple::V6(_) => turn6(frame, place.ip_at, place.at, bytes, Protocol::TCP),
+            Tuple::V4(_) => turn4(frame, place.ip_at, at, bytes, Protocol::TCP),
+            Tuple::V6(_) => turn6(frame, place.ip_at, at, bytes, Protocol::TCP),
         }
         self.counters.sent.add(1);
     }

@@ -1,7 +1,7 @@
 //! Bounds on what one stranger can take: connections and half-open ones by source, and acknowledgements that anybody
 //! can provoke.
 //!
-//! A source is an IPv4 address or an IPv6 /56, which is what one subscriber has, with one service. [`Sources`] counts exactly and not in
+//! A source is an IPv4 address or an IPv6 /56, which is what one subscriber has (RFC 6177), with one service. [`Sources`] counts exactly and not in
 //! a sketch: there is an entry for each source that holds something, so entries are bounded by what is held at all,
 //! which the stack bounds anyway, and no source is refused for what another does. Counts begin at once and end at once;
 //! nothing decays.

@@ -10,6 +10,7 @@ use super::connection::{Connection, Flags};
 use super::counters::Event;
 use super::engine::{Engine, Outlet};
 use super::hop::{Hop, ip_bytes, pseudo};
+use super::inflight::Resend;
 use super::pace::Rate;
 use super::state::State;
 use super::tick::Tick;
@@ -66,27 +67,48 @@ pub(super) enum Turn {
 impl Sender<'_> {
     /// What of its data goes out next; `room` is what a segment holds now.
     fn plan_data(&mut self, room: u32) -> Option<Plan> {
-        if !self.records.may_split() {
-            self.counters.on(Event::RecordsShort);
-            return None;
-        }
         if self.a.probe_now {
             return self.plan_probe(room);
         }
-        let pipe = self.a.board.pipe();
         let allowance = self.a.congestion.window();
-        let may_repair = self.a.spurious == Spurious::No || self.a.force;
-        if self.a.board.lost > 0 && may_repair {
+        if self.a.board.lost > 0 && self.may_repair() {
             let (start, bytes) = self.records.first_lost(&self.a.board, room as u16)?;
-            let fits = pipe + bytes <= allowance || self.a.force;
-            return fits.then_some(Plan::Again { start, bytes });
+            let fits = self.a.board.pipe() + bytes <= allowance || self.a.force;
+            return if fits { self.plan_again(room, start, bytes) } else { None };
         }
+        let pipe = self.a.board.pipe();
         self.plan_new(room, pipe, allowance)
     }
 
+    /// The first lost bytes again, as far as there is a record for that, or one can be had.
+    fn plan_again(&mut self, room: u32, start: u64, bytes: u32) -> Option<Plan> {
+        match self.records.may_resend(&self.a.board, self.now, bytes, self.c.mss) {
+            Resend::May => Some(Plan::Again { start, bytes }),
+            Resend::Fold => {
+                self.fold();
+                let (start, bytes) = self.records.first_lost(&self.a.board, room as u16)?;
+                Some(Plan::Again { start, bytes })
+            }
+            Resend::Wait => {
+                self.counters.on(Event::RecordsShort);
+                None
+            }
+        }
+    }
+
+    /// Whether what is lost goes out before new data: where these are to tell whether it is lost at all, only if there are none that
+    /// could go (RFC 5682 section 3.1, step 2b).
+    fn may_repair(&self) -> bool {
+        self.a.spurious == Spurious::No || self.a.force || !self.may_push()
+    }
+
+    /// Whether there is a record for new data, or one that they can be part of.
+    fn may_push(&self) -> bool {
+        self.records.may_push(&self.a.board, self.now, self.c.mss)
+    }
+
     fn plan_new(&mut self, room: u32, pipe: u32, allowance: u32) -> Option<Plan> {
-        let c = &*self.c;
-        if !c.has_unsent() || !self.records.may_push() {
+        if !self.c.has_unsent() {
             return None;
         }
         match self.wider_bytes(room, allowance) {
@@ -127,6 +149,10 @@ impl Sender<'_> {
             self.a.limited_to = self.c.snd.nxt;
             return None;
         }
+        if !self.may_push() {
+            self.counters.on(Event::RecordsShort);
+            return None;
+        }
         Some(Plan::New { bytes })
     }
 
@@ -158,7 +184,7 @@ impl Sender<'_> {
     fn plan_probe(&mut self, room: u32) -> Option<Plan> {
         let window = self.c.snd.edge.saturating_sub(self.c.snd.nxt);
         let queued = self.c.last() - self.c.snd.nxt;
-        if queued > 0 && window > 0 && self.records.may_push() {
+        if queued > 0 && window > 0 && self.may_push() {
             let data = (self.c.snd.end - self.c.snd.nxt.min(self.c.snd.end)).min(u64::from(room)).min(window);
             if data > 0 {
                 return Some(Plan::New { bytes: data as u32 });
@@ -174,8 +200,9 @@ impl Sender<'_> {
         let start = start + u64::from(bytes.saturating_sub(room));
         let bytes = bytes.min(room);
         if !self.records.cut_at(&mut self.a.board, start) {
+            // it counts as sent: the retransmission timer runs
             self.a.probe_now = false;
-            self.a.probe = None;
+            self.counters.on(Event::RecordsShort);
             return None;
         }
         Some(Plan::Again { start, bytes })
@@ -283,6 +310,9 @@ impl Engine {
         let mut sent = 0;
         while sent < TURN_SEGMENTS {
             let Some(plan) = self.plan(now, index) else {
+                if !self.records.may_split() {
+                    self.wait_for_record(index);
+                }
                 turn = Turn::Done;
                 break;
             };
@@ -309,6 +339,19 @@ impl Engine {
             sender.arm_alarm(false);
         }
         turn
+    }
+
+    /// When there are records again it has another turn, if it was for want of one that it has sent nothing.
+    #[cold]
+    fn wait_for_record(&mut self, index: u32) {
+        let c = &mut self.connections[index as usize];
+        let lost = self.actives.peek(c.active).is_some_and(|a| a.board.lost > 0);
+        // beyond the room for all that have something to send are places that others have now
+        let room = self.recordless.len() < self.config.limits.active as usize;
+        if (lost || c.has_unsent()) && !c.flags.has(Flags::NO_RECORD) && room {
+            c.flags.set(Flags::NO_RECORD);
+            self.recordless.push_back(index);
+        }
     }
 
     /// Builds and sends one segment.

@@ -119,8 +119,9 @@ impl Sender<'_> {
     pub(super) fn wider_bytes(&self, room: u32, allowance: u32) -> Option<u32> {
         let wider = self.a.wider.filter(|wider| wider.tried.is_none() && wider.at <= self.now)?;
         let (c, mss) = (&*self.c, u32::from(self.c.mss));
-        // blocks that tell of gaps in what the peer sends take room of their own
-        if self.a.phase != Phase::Open || self.a.board.lost > 0 || !c.flags.has(Flags::SACK) || room < mss {
+        // it has a record of its own; blocks that tell of gaps in what the peer sends take room of their own
+        let calm = self.a.phase == Phase::Open && self.a.board.lost == 0 && self.records.may_begin(&self.a.board);
+        if !calm || !c.flags.has(Flags::SACK) || room < mss {
             return None;
         }
         let (bytes, all) = (u32::from(wider.bytes), u32::from(wider.bytes) + FOLLOWERS * mss);

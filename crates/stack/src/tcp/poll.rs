@@ -36,10 +36,13 @@ impl Engine {
             self.abort_expired();
         }
         more |= self.ring_alarms(now, service);
+        if self.may_grant_records() {
+            self.grant_records();
+        }
         self.feed(now, service);
         more |= self.turns(now, out, service);
         more |= self.flush(now, out, service, more);
-        if more || !self.ready.is_empty() || self.feeds() {
+        if more || !self.ready.is_empty() || self.feeds() || self.may_grant_records() {
             return Some(now);
         }
         self.wheel.next().map(|at| at.max(now))
@@ -85,6 +88,26 @@ impl Engine {
             }
         }
         false
+    }
+
+    /// Whether somebody waits for a record, and there is one.
+    fn may_grant_records(&self) -> bool {
+        !self.recordless.is_empty() && self.records.may_split()
+    }
+
+    /// Wakes those that wait for a record, as many as there are.
+    #[cold]
+    fn grant_records(&mut self) {
+        for _ in 0..self.records.free() {
+            let Some(index) = self.recordless.pop_front() else { return };
+            let c = &mut self.connections[index as usize];
+            // the place may be another's by now
+            let waits = c.flags.has(Flags::NO_RECORD) && c.state != State::Closed;
+            c.flags.clear(Flags::NO_RECORD);
+            if waits {
+                self.wake(index);
+            }
+        }
     }
 
     /// One connection's turn; true when there is no frame or no room for it now.
@@ -133,7 +156,7 @@ impl Engine {
             return self.kill(index, DeadReason::Closed);
         }
         // who was refused room has not said everything
-        let used = c.snd.una > FIRST && c.snd.una == c.last() && !c.flags.has(Flags::STARVED);
+        let used = c.snd.una > FIRST && c.snd.una == c.last() && !c.flags.has(Flags::NO_RECORD);
         if used && c.state.may_send() && c.rcv.delivered == 0 && c.flags.has(Flags::ACCEPTED) {
             let handle = c.handle(index);
             // the handle is of this moment

@@ -73,9 +73,11 @@ impl Rack {
         if piece.tries > 0 && ambiguous {
             return;
         }
-        self.rtt_ns = (now - piece.sent_at).as_nanos() as u64;
-        if (piece.sent_at, end) > (self.sent_at, self.end) {
-            (self.sent_at, self.end) = (piece.sent_at, end);
+        // of what went out at several times it may be the first
+        let sent_at = piece.first_at();
+        self.rtt_ns = (now - sent_at).as_nanos() as u64;
+        if (sent_at, end) > (self.sent_at, self.end) {
+            (self.sent_at, self.end) = (sent_at, end);
         }
     }
 

@@ -124,6 +124,16 @@ impl Sender<'_> {
             .map(|ns| Duration::from_nanos(ns.max(1)))
     }
 
+    /// Makes all that is in flight one record, which is lost: what it says of each segment is more than there are records for.
+    #[cold]
+    pub(super) fn fold(&mut self) {
+        self.records.fold(&mut self.a.board);
+        self.counters.on(Event::RecordsShort);
+        if self.a.wider.is_some_and(|wider| wider.tried.is_some()) {
+            self.on_wider_lost();
+        }
+    }
+
     /// Without SACK: RFC 5681 section 3.2 and RFC 6582.
     fn count_duplicates(&mut self, news: &News) -> u32 {
         let recovering = self.a.phase == Phase::Recovery;

@@ -10,6 +10,7 @@ enum Step {
     Lose(u16),
     Resend,
     FindAgain,
+    Fold,
     Tick,
 }
 
@@ -21,6 +22,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u16>().prop_map(Step::Lose),
         3 => Just(Step::Resend),
         1 => Just(Step::FindAgain),
+        1 => Just(Step::Fold),
         2 => Just(Step::Tick),
     ]
 }
@@ -30,6 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
 struct Twin {
     una: u64,
     fates: Vec<(Fate, u8)>,
+    /// when each went out last
+    sent_at: Vec<Instant>,
 }
 
 impl Twin {
@@ -53,6 +57,7 @@ proptest! {
                 Step::Push(bytes) => {
                     if records.push(&mut board, now, twin.nxt(), u32::from(bytes), SEGMENT) {
                         twin.fates.extend(std::iter::repeat_n((Fate::Outstanding, 0), usize::from(bytes)));
+                        twin.sent_at.resize(twin.fates.len(), now);
                     } else {
                         prop_assert_eq!(records.used(), size);
                     }
@@ -63,6 +68,7 @@ proptest! {
                     records.acknowledge(&mut board, twin.una + bytes as u64, |piece| told += piece.bytes);
                     prop_assert_eq!(told as usize, bytes);
                     twin.fates.drain(..bytes);
+                    twin.sent_at.drain(..bytes);
                     twin.una += bytes as u64;
                 }
                 Step::Sack(a, b) if span > 0 => {
@@ -115,6 +121,7 @@ proptest! {
                             for byte in &mut twin.fates[at..at + bytes as usize] {
                                 *byte = (Fate::Outstanding, byte.1 + 1);
                             }
+                            twin.sent_at[at..at + bytes as usize].fill(now);
                         } else {
                             prop_assert_eq!(records.used(), size);
                         }
@@ -130,14 +137,26 @@ proptest! {
                         }
                     }
                 }
+                Step::Fold => {
+                    let of = |fate| move |byte: &&(Fate, u8)| byte.0 != fate;
+                    let tries = twin.fates.iter().filter(of(Fate::Sacked)).map(|byte| byte.1).max();
+                    records.fold(&mut board);
+                    prop_assert_eq!(records.used(), usize::from(span > 0));
+                    let whole = records.iter(&board).next().map_or(0, |record| record.tries);
+                    prop_assert!(whole >= tries.unwrap_or(0));
+                    twin.fates.fill((Fate::Lost, whole));
+                }
                 Step::Tick => now += Duration::from_millis(1),
             }
             records.check(&board, twin.una, twin.nxt());
             for record in records.iter(&board) {
                 for at in record.start..record.end() {
-                    let (fate, tries) = twin.fates[(at - twin.una) as usize];
+                    let at = (at - twin.una) as usize;
+                    let ((fate, tries), sent_at) = (twin.fates[at], twin.sent_at[at]);
                     prop_assert_eq!(record.fate, fate);
                     prop_assert!(fate == Fate::Sacked || record.tries == tries);
+                    prop_assert!(record.first_at() <= sent_at && sent_at <= record.sent_at, "{sent_at:?} of {record:?}");
+                    prop_assert!(!record.is_exact() || fate == Fate::Sacked || sent_at == record.sent_at);
                 }
             }
             prop_assert_eq!(records.iter(&board).count(), records.used());
@@ -214,7 +233,7 @@ fn records_for_new_data_stay_whatever_peers_hold() {
             complete &= records.sack(board, block, block + u64::from(SEGMENT), |_| ());
         }
     }
-    assert!(!complete && records.may_push(), "{} of 64 records are used", records.used());
+    assert!(!complete && records.may_begin(&Board::default()), "{} of 64 records are used", records.used());
     for board in &boards {
         records.check(board, 0, 20 * u64::from(SEGMENT));
     }
@@ -231,4 +250,95 @@ fn a_block_is_cut_out_only_where_it_holds_a_segment_and_joins_what_is_held_behin
     assert_eq!((records.used(), board.sacked), (3, 1000));
     assert!(records.sack(&mut board, 1000, 2500, |_| ()));
     assert_eq!((records.used(), board.sacked), (3, 2224), "one held run between two that are not");
+}
+
+/// Pushes so many segments, each a millisecond after the one before; when the last one went.
+fn push_one_by_one(records: &mut Records, board: &mut Board, segments: u64, bytes: u64) -> Instant {
+    let mut now = Instant::ZERO;
+    for n in 0..segments {
+        now += Duration::from_millis(1);
+        assert!(records.may_push(board, now, 1000), "segment {n}");
+        assert!(records.push(board, now, n * bytes, bytes as u32, 1000));
+    }
+    records.check(board, 0, segments * bytes);
+    now
+}
+
+#[test]
+fn new_data_join_the_last_record_of_a_list_that_has_its_share() {
+    let mut records = Records::new(4096);
+    let mut board = Board::default();
+    let now = push_one_by_one(&mut records, &mut board, 1000, 5);
+    assert_eq!(records.used(), OWN_MOST as usize);
+    let last = *records.iter(&board).last().unwrap();
+    assert_eq!((last.start, last.bytes), (511 * 5, 489 * 5));
+    assert_eq!((last.sent_at, last.first_at()), (now, Instant::ZERO + Duration::from_millis(512)));
+    assert!(!last.is_exact() && records.iter(&board).take(511).all(Record::is_exact));
+    // what the first of them has waited for too long joins no more, and waits for its acknowledgement
+    assert!(records.may_push(&board, now + Duration::from_millis(500), 1000));
+    assert!(!records.may_push(&board, now + Duration::from_millis(600), 1000));
+    assert!(!records.may_push(&board, now, 900), "segments of another path");
+    records.acknowledge(&mut board, 5, |_| ());
+    assert!(records.may_push(&board, now + Duration::from_millis(600), 1000));
+}
+
+#[test]
+fn what_is_sent_again_joins_what_was_in_a_list_that_has_its_share() {
+    let mut records = Records::new(4096);
+    let mut board = Board::default();
+    let mut now = push_one_by_one(&mut records, &mut board, 512, 3000);
+    records.lose(&mut board, |_| true);
+    for n in 0..3 * 512 {
+        if n < 900 {
+            now += Duration::from_millis(1);
+        }
+        let (start, bytes) = records.first_lost(&board, 1000).unwrap();
+        assert_eq!((start, bytes), (n * 1000, 1000));
+        assert!(records.resend(&mut board, now, start, bytes, 1000));
+        assert!(records.used() <= OWN_MOST as usize + 1, "{} records", records.used());
+    }
+    records.check(&board, 0, 3 * 512 * 1000);
+    assert_eq!(board.lost, 0);
+}
+
+#[test]
+fn few_lists_leave_records_for_every_other() {
+    let mut records = Records::new(4096);
+    let mut lists = Vec::new();
+    // a quarter as many as there are records, as connections have them
+    for n in 0..1024 {
+        let mut board = Board::default();
+        assert!(records.may_begin(&board), "list {n} finds {} used", records.used());
+        push_one_by_one(&mut records, &mut board, 200, 15);
+        lists.push(board);
+    }
+    assert!(records.free() > 0);
+    // and an eighth of them are repaired at once
+    for board in lists.iter_mut().step_by(8) {
+        records.lose(board, |_| true);
+        let now = Instant::ZERO + Duration::from_secs(2);
+        let (mut start, mut bytes) = records.first_lost(board, 1000).unwrap();
+        if records.may_resend(board, now, bytes, 1000) == Resend::Fold {
+            records.fold(board);
+            (start, bytes) = records.first_lost(board, 1000).unwrap();
+        }
+        assert_eq!(records.may_resend(board, now, bytes, 1000), Resend::May);
+        assert!(records.resend(board, now, start, bytes, 1000));
+        records.check(board, 0, 3000);
+    }
+}
+
+#[test]
+fn a_block_that_was_noted_is_noted_again_when_it_was_forgotten() {
+    let mut records = Records::new(100);
+    let mut board = Board::default();
+    assert!(records.push(&mut board, Instant::ZERO, 0, 10_000, 1000));
+    let noted = |records: &mut Records, board: &mut Board| {
+        let mut bytes = 0;
+        assert!(records.sack(board, 2000, 4000, |piece| bytes += piece.bytes));
+        bytes
+    };
+    assert_eq!([noted(&mut records, &mut board), noted(&mut records, &mut board)], [2000, 0]);
+    records.forget_sacks(&mut board);
+    assert_eq!([noted(&mut records, &mut board), noted(&mut records, &mut board)], [2000, 0]);
 }
