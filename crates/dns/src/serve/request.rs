@@ -1,11 +1,13 @@
 //! One question on its way to its answer, once it is known what it asks for.
 
-use super::{BADVERS, CLASS_ANY, CLASS_CH, CLASS_IN, EDE_NOT_AUTHORITATIVE, From, LEAST_UDP_BYTES, Options, Shared};
+use super::{
+    BADCOOKIE, BADVERS, CLASS_ANY, CLASS_CH, CLASS_IN, EDE_NOT_AUTHORITATIVE, From, LEAST_UDP_BYTES, Options, Shared,
+};
 use crate::block::{self, Block, UNIT_BYTES};
 use crate::chaos;
 use crate::compose::{Composer, NAME_AT};
 use crate::cookie::{self, Baker};
-use crate::question::{Ask, DropReason, Edns};
+use crate::question::{Ask, Bare, DropReason, Edns};
 use crate::reference::{self, rcode};
 use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
@@ -237,6 +239,44 @@ impl Shared {
         // without a limiter nobody asks for the source
         origin.made(Made { source: 0, zone, kind: Kind::Data, rcode, truncated: false });
         Some(bytes)
+    }
+
+    /// Answers by an RCODE and no records, under the limit for errors.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bare(
+        &self,
+        limiter: &mut Option<Limiter>,
+        from: From,
+        bare: &Bare,
+        decompressed: Option<&[u8; 256]>,
+        buffer: &mut [u8],
+    ) -> Result<usize, DropReason> {
+        let (ask, mut opt, mut valid) = (&bare.ask, None, false);
+        if let Some(edns) = &ask.edns {
+            let mut ours = Opt { size: self.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
+            valid = self.options_of(from, edns, buffer, &mut ours);
+            opt = Some(ours);
+        }
+        if !(from.stream || valid)
+            && let Some(limiter) = limiter
+            && limiter.judge(from.now, from.peer, Kind::Error, 0) != Judgement::Send
+        {
+            return Err(DropReason::RateLimited);
+        }
+        if ask.sent_bytes != ask.name_bytes
+            && let Some(name) = decompressed
+        {
+            write_question(buffer, name, ask)?;
+        }
+        // who asks for a cookie learns whether the one that he has is good (RFC 7873 section 5.4)
+        let has_one = ask.edns.is_some_and(|edns| usize::from(edns.cookie_bytes) > cookie::CLIENT_BYTES);
+        let rcode = if bare.rcode == 0 && has_one && !valid { BADCOOKIE } else { bare.rcode };
+        let limit = if from.stream { usize::from(u16::MAX) } else { limit_of(&self.options, ask) };
+        let question_bytes = if ask.name_bytes > 0 { usize::from(ask.name_bytes) + 4 } else { 0 };
+        let bytes = reply::bare(buffer, question_bytes, opt.as_ref(), rcode, limit).ok_or(DropReason::NoRoom)?;
+        self.stats.answered(rcode);
+        Ok(bytes)
     }
 
     /// Adds the options of the answer; true when a valid cookie exempts from rate limiting.
