@@ -160,8 +160,9 @@ impl Frame<'_> {
         NAME_AT + self.name_bytes + 4
     }
 
+    /// Octets for records between question and OPT record; none where not even these two fit.
     #[inline(always)]
-    fn room(&self, buffer: &[u8]) -> Option<usize> {
+    pub(crate) fn room(&self, buffer: &[u8]) -> Option<usize> {
         let after = self.question_end() + self.opt.as_ref().map_or(0, Opt::bytes);
         self.limit.min(buffer.len()).checked_sub(after)
     }

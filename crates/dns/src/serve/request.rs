@@ -125,13 +125,12 @@ impl<'s> Request<'s> {
                 self.send(buffer, Block::at(&tables.arena, unit), delta, rcode, (zone, kind, source), origin)
             }
             Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED), Some(EDE_NOT_AUTHORITATIVE)),
-            Outcome::Compose { zone, source } => {
-                // before it is made, so a flood costs no more than one for prepared answers: all are of one kind, whatever their RCODE
-                let kind = Kind::Data;
+            Outcome::Compose { zone, kind, source } => {
+                // before it is made, so a flood costs no more than one for prepared answers
                 if !self.passes(limiter, kind, source)? {
                     return self.slip(buffer);
                 }
-                self.compose(kitchen, zone, buffer);
+                self.compose(kitchen, zone, buffer)?;
                 self.send(buffer, Block::at(&kitchen.block, 0), 0, None, (zone, kind, source), origin)
             }
         }
@@ -156,19 +155,21 @@ impl<'s> Request<'s> {
         Ok(sent.bytes)
     }
 
-    /// Composes an answer that is not prepared, as a block.
+    /// Composes what is sent of an answer that is not prepared, as a block.
     #[cold]
     #[inline(never)]
-    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) {
+    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) -> Result<(), DropReason> {
+        let room = self.frame.room(buffer).ok_or(DropReason::NoRoom)?;
         let Kitchen { composer, block } = kitchen;
         let wire = &buffer[NAME_AT..NAME_AT + usize::from(self.ask.name_bytes)];
         if let Ok(name) = NameRef::from_wire(wire) {
             let zone = &self.shared.tables.zones[zone as usize].zone;
-            reference::answer(zone, name, Rtype(self.ask.qtype), composer);
+            reference::answer(zone, name, Rtype(self.ask.qtype), room, composer);
         }
         block.clear();
         block::write(block, composer);
         block.resize(block.len() + UNIT_BYTES, 0);
+        Ok(())
     }
 
     /// Asks the rate limiter: true to answer, false to answer truncated.
