@@ -41,7 +41,7 @@ impl<'s> Request<'s> {
         if let Some(edns) = &ask.edns {
             let mut ours = Opt { size: shared.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
             if edns.nsid || edns.keepalive || edns.cookie_bytes > 0 {
-                exempt |= shared.options_of(from, edns, buffer, &mut ours);
+                exempt |= shared.options_of(from, ask, edns, buffer, &mut ours);
             }
             opt = Some(ours);
         }
@@ -256,7 +256,7 @@ impl Shared {
         let (ask, mut opt, mut valid) = (&bare.ask, None, false);
         if let Some(edns) = &ask.edns {
             let mut ours = Opt { size: self.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
-            valid = self.options_of(from, edns, buffer, &mut ours);
+            valid = self.options_of(from, ask, edns, buffer, &mut ours);
             opt = Some(ours);
         }
         if !(from.stream || valid)
@@ -283,9 +283,12 @@ impl Shared {
     /// Adds the options of the answer; true when a valid cookie exempts from rate limiting.
     #[cold]
     #[inline(never)]
-    fn options_of<'s>(&'s self, from: From, edns: &Edns, buffer: &[u8], opt: &mut Opt<'s>) -> bool {
-        if edns.nsid && !self.options.nsid.is_empty() {
-            opt.nsid = Some(&self.options.nsid);
+    fn options_of<'s>(&'s self, from: From, ask: &Ask, edns: &Edns, buffer: &[u8], opt: &mut Opt<'s>) -> bool {
+        // all but the identifier fits with every question
+        let nsid = &self.options.nsid;
+        let room = limit_of(&self.options, ask) - (NAME_AT + usize::from(ask.name_bytes) + 4 + OPTIONS_MAX_BYTES);
+        if edns.nsid && !nsid.is_empty() && (from.stream || nsid.len() <= room) {
+            opt.nsid = Some(nsid);
         }
         if from.stream && edns.keepalive {
             opt.keepalive = Some(self.options.tcp.keepalive_units());
@@ -299,6 +302,9 @@ impl Shared {
         valid
     }
 }
+
+/// Octets of an OPT record with a cookie and an extended error, and with an identifier of none.
+const OPTIONS_MAX_BYTES: usize = 11 + cookie::OPTION_BYTES + 6 + 4;
 
 type Cookies = [u8; cookie::CLIENT_BYTES + cookie::SERVER_BYTES];
 

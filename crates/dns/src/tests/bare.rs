@@ -2,6 +2,7 @@
 
 use super::{counted, datagram, example, find, with_options};
 use crate::cookie;
+use crate::question::DropReason;
 use crate::rrl;
 use crate::serve::{From, Options, Server};
 use base::Instant;
@@ -119,6 +120,38 @@ fn errors_have_what_the_options_ask_for() {
     let bytes = server.core.one(from, &mut buffer, asks.len()).unwrap();
     assert_eq!(buffer[3], 1);
     assert!(buffer[..bytes].ends_with(b"\0\x06\0\x0b\0\x02\0\x64"), "{:?}", &buffer[..bytes]);
+}
+
+/// The longest identifier and the longest question are too much for the least that a client takes; what is asked is answered.
+#[test]
+fn a_long_identifier_is_left_out_where_it_does_not_fit() {
+    let nsid = vec![b'n'; 255];
+    let mut server = example(Options { nsid: nsid.clone(), ..options() });
+    let label = |octets: usize| "l".repeat(octets);
+    let mut left_out = 0;
+    for octets in 1..=60 {
+        let below = format!("{}.{}.{}.{}", label(octets), label(61), label(61), label(60));
+        for origin in ["example", "exampl"] {
+            for (flags, options) in
+                [(0, &b"\0\x03\0\0"[..]), (0, b"\0\x03\0\0\0\x0a\0\x08clientco"), (4 << 3, b"\0\x03\0\0")]
+            {
+                let mut question = with_options(&format!("{below}.{origin}"), options);
+                question[2] = flags;
+                let at = question.len() - options.len() - 8;
+                for size in [0u16, 511, 512, 520, 600, 1232, 4096] {
+                    question[at..at + 2].copy_from_slice(&size.to_be_bytes());
+                    let answer = datagram(&mut server, Instant::ZERO, PEER, &question).expect("an answer");
+                    assert!(answer.len() <= usize::from(size.clamp(512, 1232)));
+                    let has_it = find(&answer, &nsid).is_some();
+                    assert!(has_it || size < 600, "{octets} {origin} {options:?} {size}");
+                    left_out += u64::from(!has_it);
+                    assert_eq!(find(&answer, b"\0\x0a\0\x18clientco").is_some(), options.len() > 4);
+                }
+            }
+        }
+    }
+    assert!(left_out > 0);
+    assert_eq!(server.stats().drops(DropReason::NoRoom), 0);
 }
 
 /// RFC 7873 section 5.4.
