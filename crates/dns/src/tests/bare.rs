@@ -47,7 +47,8 @@ fn errors_have_the_question_and_an_opt_record_where_they_were_asked_with_them() 
     let odd_owner = [b"\x01a", &plain[..]].concat();
     const QUERY: u8 = 1;
     const UPDATE: u8 = 5 << 3;
-    let table: [(&str, u8, [u8; 4], &[&[u8]], u8, &[u8], &[u8]); 22] = [
+    type Row<'a> = (&'a str, u8, [u8; 4], &'a [&'a [u8]], u8, &'a [u8], &'a [u8]);
+    let table: [Row<'_>; 22] = [
         ("an option's end is missing", QUERY, [1, 0, 0, 1], &[question, &opt(0, 0, b"\0\x03\0")], 1, question, &plain),
         (
             "an option is too long",
