@@ -83,7 +83,7 @@ INLINE __u64 shorten_name(struct question *question, __u64 seed, __u32 by) {
   __u32 bytes = *(volatile __u8 *)&question->held_bytes - by, bits = 8 * (by % 8);
   question->held_bytes = bytes;
   bytes = *(volatile __u8 *)&question->held_bytes;
-  __u64 hash = begin_hash(seed, bytes);
+  struct hashing hash = begin_hash(seed, bytes);
   for (__u32 n = 0; n < LONG_NAME_WORDS; n++) {
     if (8 * n >= bytes)
       break;
@@ -97,9 +97,9 @@ INLINE __u64 shorten_name(struct question *question, __u64 seed, __u32 by) {
     if (8 * n + 8 > bytes)
       word = front(word, bytes - 8 * n);
     question->lower[n] = word;
-    hash = add_to_hash(hash, word);
+    add_to_hash(&hash, word);
   }
-  return end_hash(hash);
+  return end_hash(&hash);
 }
 
 // The way up from a name.

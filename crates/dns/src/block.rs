@@ -138,7 +138,6 @@ impl<'t> Block<'t> {
 pub(crate) fn write(arena: &mut Vec<u8>, from: &Composer) {
     let short = matches!(&from.sets[..], [only] if only.section == Section::Answer)
         && from.moves.is_empty()
-        && !from.overflowed
         && from.needed == from.body().len();
     let mut records = [0u16; 3];
     for set in &from.sets {
@@ -151,8 +150,7 @@ pub(crate) fn write(arena: &mut Vec<u8>, from: &Composer) {
     arena.extend_from_slice(&[flags, from.rcode]);
     push(arena, from.moves.len());
     if !short {
-        let needed = if from.overflowed { from.needed.max(from.body().len() + 1) } else { from.needed };
-        for value in [usize::from(records[1]), usize::from(records[2]), needed, from.sets.len()] {
+        for value in [usize::from(records[1]), usize::from(records[2]), from.needed, from.sets.len()] {
             push(arena, value);
         }
         for set in &from.sets {

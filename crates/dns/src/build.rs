@@ -17,6 +17,19 @@ use zone::{Name, NameRef, Node, Rtype, Zone};
 /// beyond this the alias is answered from the zone itself when it is asked for.
 const ALIAS_BYTES: usize = 4096;
 
+/// What the prepared answers of a zone may repeat of other names' sets: aliases of their targets', referrals of the addresses outside of
+/// their cuts. Beyond it such names are answered from the zone itself when they are asked for, and tables are never larger than
+/// the zone by more than a factor, whatever its author wrote.
+#[derive(Clone, Copy)]
+struct Repeats {
+    /// octets that every zone may repeat
+    least: usize,
+    /// and as many times what it has without them
+    times: usize,
+}
+
+const REPEATS: Repeats = Repeats { least: 1 << 20, times: 4 };
+
 /// Why zones cannot be served together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
@@ -46,7 +59,13 @@ impl Tables {
     /// # Errors
     /// Every zone that cannot be served beside the others.
     pub fn build(zones: Vec<Zone>, seed: u64) -> Result<Tables, Vec<BuildError>> {
-        Tables::counted_in(&Arc::default(), zones, seed)
+        Tables::counted_in(&Arc::default(), zones, seed, REPEATS)
+    }
+
+    /// As [`Tables::build`], with nothing repeated.
+    #[cfg(test)]
+    pub(crate) fn build_without_repeats(zones: Vec<Zone>, seed: u64) -> Tables {
+        Tables::counted_in(&Arc::default(), zones, seed, Repeats { least: 0, times: 0 }).unwrap()
     }
 
     /// As [`Tables::build`], for tables that will replace `self`: zones that are in both keep their counts, and servers take
@@ -55,10 +74,15 @@ impl Tables {
     /// # Errors
     /// Every zone that cannot be served beside the others.
     pub fn rebuild(&self, zones: Vec<Zone>, seed: u64) -> Result<Tables, Vec<BuildError>> {
-        Tables::counted_in(self.counted.ledger(), zones, seed)
+        Tables::counted_in(self.counted.ledger(), zones, seed, REPEATS)
     }
 
-    fn counted_in(ledger: &Arc<Ledger>, zones: Vec<Zone>, seed: u64) -> Result<Tables, Vec<BuildError>> {
+    fn counted_in(
+        ledger: &Arc<Ledger>,
+        zones: Vec<Zone>,
+        seed: u64,
+        repeats: Repeats,
+    ) -> Result<Tables, Vec<BuildError>> {
         let mut by_name = HashMap::with_capacity(zones.len());
         let mut errors = Vec::new();
         for (index, zone) in zones.iter().enumerate() {
@@ -71,13 +95,10 @@ impl Tables {
         }
         let parents: Vec<Option<u32>> = zones.iter().map(|zone| parent_of(zone.origin(), &by_name)).collect();
         let inner = inner_apexes(&zones, &parents);
-        let mut build = Build::new(seed, zones.iter().map(Zone::len).sum());
+        let mut build = Build::new(seed, zones.iter().map(Zone::len).sum(), repeats);
         let mut entries = Vec::with_capacity(zones.len());
         for (index, zone) in zones.iter().enumerate() {
-            let negative = build.zone(zone, index as u32, &inner[index]);
-            if build.units() > u64::from(u32::MAX) {
-                return Err(vec![BuildError::TooLarge(zone.origin().to_name())]);
-            }
+            let negative = build.zone(zone, index as u32, &inner[index]).map_err(|error| vec![error])?;
             entries.push((negative, zone.origin().as_wire().len() as u8));
         }
         let entries = zones.into_iter().zip(entries).zip(parents);
@@ -119,6 +140,11 @@ struct Build {
     composer: Composer,
     /// the node being written: (type, block) pairs
     directory: Vec<(Rtype, u32)>,
+    repeats: Repeats,
+    /// of the zone being written: where it begins in the arena, octets in there that repeat others, and such that were composed in vain
+    begin: usize,
+    repeated: usize,
+    in_vain: usize,
 }
 
 /// A node above the one being written.
@@ -128,7 +154,7 @@ struct Above<'z> {
 }
 
 impl Build {
-    fn new(seed: u64, names: usize) -> Build {
+    fn new(seed: u64, names: usize, repeats: Repeats) -> Build {
         Build {
             // unit 0 is nobody's
             arena: vec![0; UNIT_BYTES],
@@ -136,6 +162,10 @@ impl Build {
             seed,
             composer: Composer::new(),
             directory: Vec::new(),
+            repeats,
+            begin: 0,
+            repeated: 0,
+            in_vain: 0,
         }
     }
 
@@ -153,8 +183,15 @@ impl Build {
         unit
     }
 
+    /// Whether the zone has repeated what it may.
+    fn has_repeated_enough(&self) -> bool {
+        let own = self.arena.len() - self.begin - self.repeated;
+        self.repeated + self.in_vain >= self.repeats.least + self.repeats.times * own
+    }
+
     /// Puts all names of a zone in; gives the block of its negative answers.
-    fn zone(&mut self, zone: &Zone, index: u32, inner: &[NameRef<'_>]) -> u32 {
+    fn zone(&mut self, zone: &Zone, index: u32, inner: &[NameRef<'_>]) -> Result<u32, BuildError> {
+        (self.begin, self.repeated, self.in_vain) = (self.arena.len(), 0, 0);
         self.composer.start(zone.origin(), true);
         reference::start_of_authority(zone, &mut self.composer);
         self.composer.need_all();
@@ -163,6 +200,9 @@ impl Build {
         let mut hidden_below: Option<NameRef<'_>> = None;
         let mut next_inner = inner.iter().peekable();
         for order in 0..zone.len() {
+            if self.units() > u64::from(u32::MAX) {
+                return Err(BuildError::TooLarge(zone.origin().to_name()));
+            }
             let node = zone.node(order);
             let name = node.name();
             if hidden_below.is_some_and(|cut| name.is_subdomain_of(cut)) {
@@ -196,7 +236,10 @@ impl Build {
             let cut = order > 0 && node.has(Rtype::NS);
             hidden_below = if cut { Some(name) } else { None };
         }
-        negative
+        if self.units() > u64::from(u32::MAX) {
+            return Err(BuildError::TooLarge(zone.origin().to_name()));
+        }
+        Ok(negative)
     }
 
     /// Makes `above` end with `name`, adding the empty non-terminals on the way.
@@ -289,58 +332,81 @@ impl Build {
         if !leaf || alias || cut || apex {
             flags |= flag::LINKED;
         }
-        let types = match types_answered(zone, node, cut) {
-            Some(types) => types,
-            None => {
-                flags |= flag::DEPENDS;
-                Vec::new()
-            }
-        };
+        let repeats = alias || cut && reference::repeats_addresses(zone, node);
+        let types = if repeats && self.has_repeated_enough() { None } else { types_answered(zone, node, cut) };
         let unit = self.open(node.name(), flags, index, order);
-        self.reserve(types.len());
         self.directory.clear();
-        let mut fallback = 0;
-        let mut depends = false;
-        let blocks_at = self.arena.len();
-        for rtype in &types {
-            self.compose(zone, node, *rtype);
-            depends |= self.composer.depends;
-            let block = self.block();
-            self.directory.push((*rtype, block));
-            if alias && self.arena.len() - blocks_at > ALIAS_BYTES {
-                self.arena.truncate(blocks_at);
-                self.directory.clear();
-                flags |= flag::DEPENDS;
-                depends = true;
-                break;
+        let end = self.arena.len();
+        let fallback = types.and_then(|types| self.answers(zone, node, &types, alias, cut));
+        if fallback.is_none() {
+            self.in_vain += self.arena.len() - end;
+            self.arena.truncate(end);
+            self.directory.clear();
+            self.arena[unit as usize * UNIT_BYTES + 1] |= flag::DEPENDS;
+        }
+        self.close(unit, fallback.unwrap_or(0));
+        unit
+    }
+
+    /// Writes the directory's room and the blocks of a node; gives the block for all other types, 0 where that is the zone's. None where
+    /// they cannot be prepared, or are too large.
+    fn answers(&mut self, zone: &Zone, node: &Node<'_>, types: &[Rtype], alias: bool, cut: bool) -> Option<u32> {
+        let begin = self.arena.len();
+        let left = |end| if alias { ALIAS_BYTES.saturating_sub(end - begin) } else { usize::MAX };
+        self.reserve(types.len());
+        let (mut fallback, mut repeated) = (0, 0);
+        let others = alias.then(|| absent_from(types));
+        for rtype in types.iter().copied().chain(others) {
+            let at = self.arena.len();
+            self.compose(zone, node, rtype, left(at));
+            if alias && self.composer.overflowed {
+                self.in_vain += ALIAS_BYTES;
+                return None;
             }
+            if self.composer.depends {
+                return None;
+            }
+            let block = self.block();
+            if others == Some(rtype) {
+                fallback = block;
+            } else {
+                self.directory.push((rtype, block));
+            }
+            repeated += match rtype {
+                Rtype::CNAME => 0,
+                _ if alias => self.arena.len() - at,
+                _ => self.repeated_since(at),
+            };
         }
         if cut {
+            let at = self.arena.len();
             self.composer.start(node.name(), true);
             self.composer.authoritative = false;
             reference::referral(zone, node, &mut self.composer);
             fallback = self.block();
-        } else if alias && flags & flag::DEPENDS == 0 {
-            self.compose(zone, node, absent_from(&types));
-            depends |= self.composer.depends;
-            fallback = self.block();
+            repeated += self.repeated_since(at);
         }
-        if depends {
-            self.arena[unit as usize * UNIT_BYTES + 1] |= flag::DEPENDS;
-        }
-        self.close(unit, fallback);
-        unit
+        self.repeated += repeated;
+        Some(fallback)
     }
 
-    fn compose(&mut self, zone: &Zone, node: &Node<'_>, rtype: Rtype) {
+    /// Octets of the block that was written at `at` for addresses that may be left out.
+    fn repeated_since(&self, at: usize) -> usize {
+        if self.composer.has_optional() { self.arena.len() - at - self.composer.needed } else { 0 }
+    }
+
+    /// Composes the answer of a node to questions for one type, in so many octets.
+    fn compose(&mut self, zone: &Zone, node: &Node<'_>, rtype: Rtype, room: usize) {
         match node.name().parent().filter(|_| node.name().is_wildcard()) {
             Some(parent) => {
                 self.composer.start(parent, true);
+                self.composer.limit_to(room);
                 let found = Located::Wildcard(Some(node.clone()));
                 reference::respond(zone, found, None, rtype, &mut self.composer);
             }
             None => {
                 self.composer.start(node.name(), false);
+                self.composer.limit_to(room);
                 let found = Located::Exact(Some(node.clone()));
                 reference::respond(zone, found, Some(node.name()), rtype, &mut self.composer);
             }

@@ -12,7 +12,11 @@ const BODY_MAX_BYTES: usize = 65_535 - 12 - 259 - 512;
 /// Pointers have 14 bits, and a relocated one moves by less than 256.
 const TARGET_MAX: usize = 0x3fff - 256;
 const TARGETS_MAX: usize = 1024;
+/// A record without its rdata, with a pointer for its owner.
+const HEAD_BYTES: usize = 12;
 const SETS_MAX: usize = 8192;
+/// Beyond the longest body, for the record with which it turns out too long: one of names, since others are weighed before.
+const MESSAGE_BYTES: usize = 65_536 + 2048;
 
 /// A section of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,9 +61,11 @@ pub(crate) struct Composer {
     below: bool,
     pub(crate) rcode: u8,
     pub(crate) authoritative: bool,
-    /// octets of the body without which the answer is truncated
+    /// octets of the body without which the answer is truncated; more than it has where a set that is needed did not fit
     pub(crate) needed: usize,
-    /// a set did not fit 64 KiB
+    /// the most octets of the body
+    limit: usize,
+    /// a set did not fit, and nothing that follows is written
     pub(crate) overflowed: bool,
     /// the answer depends on which name below is asked, so it cannot be prepared
     pub(crate) depends: bool,
@@ -68,7 +74,7 @@ pub(crate) struct Composer {
 impl Composer {
     pub(crate) fn new() -> Composer {
         Composer {
-            message: Vec::with_capacity(65_536),
+            message: Vec::with_capacity(MESSAGE_BYTES),
             body_at: 0,
             targets: Vec::with_capacity(TARGETS_MAX),
             heads: Vec::with_capacity(SETS_MAX),
@@ -78,6 +84,7 @@ impl Composer {
             rcode: 0,
             authoritative: false,
             needed: 0,
+            limit: BODY_MAX_BYTES,
             overflowed: false,
             depends: false,
         }
@@ -98,6 +105,7 @@ impl Composer {
         self.rcode = 0;
         self.authoritative = true;
         self.needed = 0;
+        self.limit = BODY_MAX_BYTES;
         self.overflowed = false;
         self.depends = false;
         let starts = Starts::of(name.as_wire());
@@ -110,9 +118,24 @@ impl Composer {
         &self.message[self.body_at..]
     }
 
+    fn body_bytes(&self) -> usize {
+        self.message.len() - self.body_at
+    }
+
+    /// Has the body end before the first set that goes beyond so many octets: sets leave whole and from the end, so what is written
+    /// is what would be sent of the whole, and what would not is not written.
+    pub(crate) fn limit_to(&mut self, bytes: usize) {
+        self.limit = self.limit.min(bytes);
+    }
+
     /// Everything so far must fit, or the answer is truncated.
     pub(crate) fn need_all(&mut self) {
-        self.needed = self.message.len() - self.body_at;
+        self.needed = self.body_bytes() + usize::from(self.overflowed);
+    }
+
+    /// Whether there is something that may be left out.
+    pub(crate) fn has_optional(&self) -> bool {
+        self.body_bytes() > self.needed
     }
 
     /// Whether the answer holds a set of this owner and type.
@@ -125,7 +148,7 @@ impl Composer {
         self.records(section, owner, set.rtype(), class, ttl, set.rdatas());
     }
 
-    /// Adds records of one owner and type; a set that does not fit the largest message is left out and noted.
+    /// Adds records of one owner and type; a set that does not fit is left out and noted, with all that would follow.
     pub(crate) fn records<'r>(
         &mut self,
         section: Section,
@@ -139,10 +162,16 @@ impl Composer {
             self.overflowed = true;
             return;
         }
-        let (begin, moves, targets) = (self.message.len(), self.moves.len(), self.targets.len());
+        let (begin, moves, targets, heads) =
+            (self.message.len(), self.moves.len(), self.targets.len(), self.heads.len());
         let mut records = 0;
         let mut owner_at = None;
         for rdata in rdatas {
+            // before it is copied, where it will not be shorter
+            self.overflowed = !rtype.may_compress() && self.body_bytes() + HEAD_BYTES + rdata.len() > self.limit;
+            if self.overflowed {
+                break;
+            }
             match (owner_at, owner) {
                 (Some(at), _) => _ = self.pointer(at),
                 // a prepared answer does not know the name: pointer without a move
@@ -160,17 +189,19 @@ impl Composer {
             self.message.extend_from_slice(&ttl.to_be_bytes());
             self.rdata(rtype, rdata);
             records += 1;
-            if self.message.len() - self.body_at > BODY_MAX_BYTES {
-                self.message.truncate(begin);
-                self.moves.truncate(moves);
-                self.targets.truncate(targets);
-                self.heads.pop();
-                self.overflowed = true;
-                return;
+            self.overflowed = self.body_bytes() > self.limit;
+            if self.overflowed {
+                break;
             }
         }
-        let end = (self.message.len() - self.body_at) as u16;
-        self.sets.push(SetEnd { end, records, section });
+        if self.overflowed {
+            self.message.truncate(begin);
+            self.moves.truncate(moves);
+            self.targets.truncate(targets);
+            self.heads.truncate(heads);
+            return;
+        }
+        self.sets.push(SetEnd { end: self.body_bytes() as u16, records, section });
     }
 
     fn rdata(&mut self, rtype: Rtype, rdata: &[u8]) {

@@ -2,8 +2,8 @@
 //! name and a type can put the answer together by copying. It is for who answers in front of the service, in the driver.
 //!
 //! Of a fixed form is what is answered from a prepared block: data, NODATA, referrals and NXDOMAIN, of every name that has
-//! them. Left out: what is composed when it is asked for (below a DNAME, aliases of large sets, DS above an inner zone), since
-//! it may repeat the question's letters; what no zone answers (REFUSED has an option in its OPT record); and everything that
+//! them. Left out: what is composed when it is asked for (below a DNAME, aliases of large sets, referrals that repeat too much, DS above
+//! an inner zone), since it may repeat the question's letters; what no zone answers (REFUSED has an option in its OPT record); and everything that
 //! is no plain question (see [`crate::question`]).
 //!
 //! A name that does not exist is answered by the nearest name above it that says something of those below ([`Below`]): a cut,
@@ -153,10 +153,10 @@ impl<'t> Fixed<'t> {
     /// What it says of names below.
     pub fn below(&self) -> Below {
         let Fixed { entry, .. } = *self;
-        if entry.has(flag::CUT) {
+        if entry.has(flag::CUT) && !entry.has(flag::DEPENDS) {
             return Below::Answered { absent: false, whole: entry.has(flag::OUTER) };
         }
-        if entry.has(flag::DNAME) || entry.link() != 0 {
+        if entry.has(flag::CUT | flag::DNAME) || entry.link() != 0 {
             return Below::Left;
         }
         if entry.has(flag::APEX) { Below::Answered { absent: true, whole: true } } else { Below::AsAbove }

@@ -3,6 +3,8 @@
 //!
 //! Left out: TSIG and SIG(0), which are answered as by a server that does not know them (FORMERR).
 
+mod bare;
+
 use crate::compose::NAME_AT;
 use zone::name::{MAX_LABEL_BYTES, MAX_NAME_BYTES};
 
@@ -37,13 +39,21 @@ pub enum DropReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Drop(DropReason),
-    /// answered by a header alone, with this RCODE
-    Header(u8),
+    Bare(Bare),
     Ask(Ask),
 }
 
+/// What is answered by an RCODE and no records, and looked up nowhere: what is malformed or has another opcode, and, with NOERROR,
+/// what asks for a server's cookie alone (RFC 7873 section 5.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bare {
+    pub(crate) rcode: u16,
+    /// as much of it as could be read; a name of no octets is no question
+    pub(crate) ask: Ask,
+}
+
 /// A question. Its name stands at octet 12 of the message, in wire form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ask {
     /// octets of the name, decompressed
     pub(crate) name_bytes: u8,
@@ -79,6 +89,14 @@ impl Ask {
     }
 }
 
+impl Edns {
+    /// Of an OPT record at the root, without its options.
+    #[inline(always)]
+    fn of(fixed: &[u8]) -> Edns {
+        Edns { size: u16_at(fixed, 3), version: fixed[6], dnssec_ok: fixed[7] & 0x80 != 0, ..Edns::default() }
+    }
+}
+
 #[inline(always)]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -87,7 +105,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
 /// Reads a message. With `decompressed` compression in the question is accepted and its name, in wire form, goes there. Who knows
 /// `cookies` finds malformed ones malformed; for others the option is like any that they do not know.
 #[inline(always)]
-pub(crate) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>, cookies: bool) -> Verdict {
+pub(crate) fn read(message: &[u8], mut decompressed: Option<&mut [u8; 256]>, cookies: bool) -> Verdict {
     if message.len() < HEADER_BYTES {
         return Verdict::Drop(DropReason::Short);
     }
@@ -95,7 +113,7 @@ pub(crate) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>, cookies
         return Verdict::Drop(DropReason::Response);
     }
     if message[2] & 0x78 != 0 {
-        return Verdict::Header(crate::reference::rcode::NOTIMP);
+        return Verdict::Bare(bare::read(message, decompressed, cookies));
     }
     // one question, no answers, no authority, and one additional record at most: almost every question
     let counts = u64::from_be_bytes([
@@ -109,14 +127,33 @@ pub(crate) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>, cookies
         message[11],
     ]);
     let read = match counts {
-        0x0001_0000_0000_0000 | 0x0001_0000_0000_0001 => question(message, counts & 1 == 1, decompressed, cookies),
+        0x0001_0000_0000_0000 | 0x0001_0000_0000_0001 => {
+            question(message, counts & 1 == 1, decompressed.as_deref_mut(), cookies)
+        }
         _ => None,
     };
-    read.map_or(Verdict::Header(crate::reference::rcode::FORMERR), Verdict::Ask)
+    match read {
+        Some(ask) => Verdict::Ask(ask),
+        None => Verdict::Bare(bare::read(message, decompressed, cookies)),
+    }
 }
 
 #[inline(always)]
 fn question(message: &[u8], additional: bool, decompressed: Option<&mut [u8; 256]>, cookies: bool) -> Option<Ask> {
+    let (mut ask, end) = asked(message, decompressed)?;
+    if additional {
+        let edns = opt(message, end, cookies)?;
+        ask.plain &= edns.version == 0 && end + OPT_BYTES == message.len();
+        ask.edns = Some(edns);
+    } else if end != message.len() {
+        return None;
+    }
+    Some(ask)
+}
+
+/// What stands in the question section of one question, and where it ends.
+#[inline(always)]
+fn asked(message: &[u8], decompressed: Option<&mut [u8; 256]>) -> Option<(Ask, usize)> {
     let (name_bytes, sent_bytes) = match decompressed {
         None => {
             let bytes = name(message)?;
@@ -135,15 +172,7 @@ fn question(message: &[u8], additional: bool, decompressed: Option<&mut [u8; 256
         edns: None,
     };
     ask.plain = ask.qclass == 1 && ask.qtype != IXFR && ask.qtype != AXFR && name_bytes == sent_bytes;
-    let end = at + 4;
-    if additional {
-        let edns = opt(message, end, cookies)?;
-        ask.plain &= edns.version == 0 && end + OPT_BYTES == message.len();
-        ask.edns = Some(edns);
-    } else if end != message.len() {
-        return None;
-    }
-    Some(ask)
+    Some((ask, at + 4))
 }
 
 /// Octets of the uncompressed name at octet 12.
@@ -206,8 +235,7 @@ fn opt(message: &[u8], at: usize, cookies: bool) -> Option<Edns> {
     if fixed[0] != 0 || u16_at(fixed, 1) != OPT {
         return None;
     }
-    let mut edns =
-        Edns { size: u16_at(fixed, 3), version: fixed[6], dnssec_ok: fixed[7] & 0x80 != 0, ..Edns::default() };
+    let mut edns = Edns::of(fixed);
     let len = usize::from(u16_at(fixed, 9));
     if at + OPT_BYTES + len != message.len() {
         return None;

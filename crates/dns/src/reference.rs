@@ -103,9 +103,10 @@ impl NameBuffer {
     }
 }
 
-/// Composes the whole answer for a question located in `zone`; the composer was started with the question's name.
-pub(crate) fn answer(zone: &Zone, name: NameRef<'_>, rtype: Rtype, out: &mut Composer) {
+/// Composes what is sent of the answer for a question located in `zone` where `room` octets follow the question.
+pub(crate) fn answer(zone: &Zone, name: NameRef<'_>, rtype: Rtype, room: usize, out: &mut Composer) {
     out.start(name, false);
+    out.limit_to(room);
     respond(zone, locate(zone, name, rtype), Some(name), rtype, out);
 }
 
@@ -252,14 +253,27 @@ fn addresses(zone: &Zone, ns: &zone::Rrset<'_>, cut: Option<NameRef<'_>>, out: &
     let inside = |target: NameRef<'_>| cut.is_some_and(|cut| target.is_subdomain_of(cut));
     if cut.is_some() {
         for target in targets().filter(|target| inside(*target)) {
+            if out.overflowed {
+                break;
+            }
             addresses_of(zone, target, out);
         }
-        // what overflowed 64 KiB was needed, too
+        // what did not fit was needed, too
         out.need_all();
     }
     for target in targets().filter(|target| !inside(*target) && target.is_subdomain_of(zone.origin())) {
+        if out.overflowed {
+            break;
+        }
         addresses_of(zone, target, out);
     }
+}
+
+/// Whether a set of NS may bring addresses along that are stored with other names than its own and those below.
+pub(crate) fn repeats_addresses(zone: &Zone, node: &Node<'_>) -> bool {
+    let targets = node.rrset(Rtype::NS).into_iter().flat_map(|ns| ns.rdatas());
+    let mut targets = targets.filter_map(|rdata| NameRef::from_wire(rdata).ok());
+    targets.any(|target| target.is_subdomain_of(zone.origin()) && !target.is_subdomain_of(node.name()))
 }
 
 fn addresses_of(zone: &Zone, target: NameRef<'_>, out: &mut Composer) {

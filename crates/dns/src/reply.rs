@@ -86,11 +86,25 @@ pub(crate) struct Sent {
     pub(crate) truncated: bool,
 }
 
-/// A header alone, for what cannot be read further; the opcode and RD stay.
-pub(crate) fn header(buffer: &mut [u8], rcode: u8) -> usize {
-    let flags = 0x80 | (buffer[2] & 0x79);
-    buffer[2..12].copy_from_slice(&[flags, rcode, 0, 0, 0, 0, 0, 0, 0, 0]);
-    12
+/// Header, question and OPT record, with an RCODE and no records; the opcode and RD stay. `question_bytes` are those of a question
+/// that stands in the buffer and is repeated, 0 for none. None where it does not fit.
+pub(crate) fn bare(
+    buffer: &mut [u8],
+    question_bytes: usize,
+    opt: Option<&Opt<'_>>,
+    rcode: u16,
+    limit: usize,
+) -> Option<usize> {
+    let begin = NAME_AT + question_bytes;
+    let end = begin + opt.map_or(0, Opt::bytes);
+    let out = buffer.get_mut(..end).filter(|_| end <= limit)?;
+    if let Some(opt) = opt {
+        opt.write(&mut out[begin..], (rcode >> 4) as u8);
+    }
+    let flags = 0x80 | (out[2] & 0x79);
+    let (questions, records) = (u8::from(question_bytes > 0), u8::from(opt.is_some()));
+    out[2..12].copy_from_slice(&[flags, (rcode & 15) as u8, 0, questions, 0, 0, 0, 0, 0, records]);
+    Some(end)
 }
 
 /// The usual answer at once: one small set, an OPT record without options or none. Such an answer fits every limit. None
@@ -146,8 +160,9 @@ impl Frame<'_> {
         NAME_AT + self.name_bytes + 4
     }
 
+    /// Octets for records between question and OPT record; none where not even these two fit.
     #[inline(always)]
-    fn room(&self, buffer: &[u8]) -> Option<usize> {
+    pub(crate) fn room(&self, buffer: &[u8]) -> Option<usize> {
         let after = self.question_end() + self.opt.as_ref().map_or(0, Opt::bytes);
         self.limit.min(buffer.len()).checked_sub(after)
     }

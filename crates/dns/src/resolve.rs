@@ -32,8 +32,8 @@ pub(crate) enum Outcome {
         source: u32,
         zone: u32,
     },
-    /// composed from this zone
-    Compose { zone: u32, source: u32 },
+    /// composed from this zone; of one kind whatever comes of it, since it is judged before
+    Compose { zone: u32, kind: Kind, source: u32 },
     /// no zone
     Refused,
 }
@@ -84,14 +84,14 @@ impl Tables {
             if entry.has(flag::APEX) && rtype == Rtype::DS {
                 // the parent's side answers, if we have it (RFC 4035 section 3.1.4.1)
                 if let Some(parent) = self.zones[entry.zone() as usize].parent {
-                    return Outcome::Compose { zone: parent, source: entry.unit };
+                    return Outcome::Compose { zone: parent, kind: Kind::Data, source: entry.unit };
                 }
             }
             if entry.has(flag::CUT) && rtype != Rtype::DS {
-                return self.block(entry.fallback(), 0, Kind::Referral, entry);
+                return self.referral(entry, 0);
             }
             if entry.has(flag::DEPENDS) {
-                return Outcome::Compose { zone: entry.zone(), source: entry.unit };
+                return Outcome::Compose { zone: entry.zone(), kind: Kind::Data, source: entry.unit };
             }
         }
         // a wildcard's blocks are made for the name above it
@@ -103,17 +103,17 @@ impl Tables {
     fn under(&self, entry: Entry<'_>, name_bytes: usize, rtype: Rtype) -> Outcome {
         let delta = (name_bytes - entry.name_bytes()) as u16;
         if entry.has(flag::CUT) {
-            return self.block(entry.fallback(), delta, Kind::Referral, entry);
+            return self.referral(entry, delta);
         }
         if entry.has(flag::DNAME) {
-            return Outcome::Compose { zone: entry.zone(), source: entry.unit };
+            return Outcome::Compose { zone: entry.zone(), kind: Kind::Data, source: entry.unit };
         }
         if entry.link() == 0 {
             return self.negative(entry, name_bytes, Some(rcode::NXDOMAIN), Kind::NxDomain);
         }
         let wildcard = self.entry(entry.link());
         if wildcard.has(flag::DEPENDS) {
-            return Outcome::Compose { zone: entry.zone(), source: wildcard.unit };
+            return Outcome::Compose { zone: entry.zone(), kind: Kind::Data, source: wildcard.unit };
         }
         self.at(wildcard, delta, 0, rtype, name_bytes)
     }
@@ -127,6 +127,15 @@ impl Tables {
             return self.block(entry.fallback(), delta + own_delta, Kind::Data, entry);
         }
         self.negative(entry, name_bytes, None, Kind::NoData)
+    }
+
+    /// Of a cut, to a name that is so much longer.
+    #[inline(always)]
+    fn referral(&self, entry: Entry<'_>, delta: u16) -> Outcome {
+        if entry.has(flag::DEPENDS) {
+            return Outcome::Compose { zone: entry.zone(), kind: Kind::Referral, source: entry.unit };
+        }
+        self.block(entry.fallback(), delta, Kind::Referral, entry)
     }
 
     #[inline(always)]

@@ -12,10 +12,8 @@ use crate::cookie::{self, Baker};
 use crate::hot::{Exchange, Watch};
 use crate::ledger::Row;
 use crate::question::{self, Ask, DropReason, Verdict};
-use crate::reply;
-use crate::resolve::Kind;
 use crate::retained::{Held, Origin, Retained};
-use crate::rrl::{self, Judgement, Limiter};
+use crate::rrl::{self, Limiter};
 use crate::stats::{Stats, Transport};
 use crate::stream::{self, Connections};
 use crate::table::{Key, Tables};
@@ -33,6 +31,8 @@ pub(crate) const CLASS_IN: u16 = 1;
 pub(crate) const CLASS_CH: u16 = 3;
 pub(crate) const CLASS_ANY: u16 = 255;
 const BADVERS: u16 = 16;
+/// RFC 7873 section 8
+const BADCOOKIE: u16 = 23;
 /// RFC 8914 section 4.21
 const EDE_NOT_AUTHORITATIVE: u16 = 20;
 
@@ -448,7 +448,7 @@ impl Core {
         let ask = match verdict {
             Verdict::Ask(ask) => ask,
             Verdict::Drop(reason) => return Err(*reason),
-            Verdict::Header(rcode) => return self.header(from, *rcode, buffer),
+            Verdict::Bare(bare) => return self.shared.bare(&mut self.limiter, from, bare, decompressed, buffer),
         };
         let Core { shared, limiter, kitchen } = self;
         shared.stats.asked(Transport::of(from.stream, from.peer), ask.qtype);
@@ -486,19 +486,5 @@ impl Core {
             return answered;
         }
         request.lookup(limiter, kitchen, buffer, origin)
-    }
-
-    /// A header alone, under the limit for errors.
-    #[cold]
-    #[inline(never)]
-    fn header(&mut self, from: From, rcode: u8, buffer: &mut [u8]) -> Result<usize, DropReason> {
-        if !from.stream
-            && let Some(limiter) = &mut self.limiter
-            && limiter.judge(from.now, from.peer, Kind::Error, 0) != Judgement::Send
-        {
-            return Err(DropReason::RateLimited);
-        }
-        self.shared.stats.answered(u16::from(rcode));
-        Ok(reply::header(buffer, rcode))
     }
 }

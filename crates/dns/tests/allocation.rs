@@ -172,6 +172,36 @@ fn nothing_is_allocated_for_an_answer() {
     assert_eq!((allocated, asked - answered), (0, 12 + 1));
 }
 
+/// A record that is the last straw is not copied first.
+#[test]
+fn nor_for_what_no_message_has_room_for() {
+    let mut text = "$TTL 60\n@ SOA ns h 1 2 3 4 5\n@ NS ns\nalias CNAME big\ndn DNAME t\n".to_owned();
+    for name in ["big", "x.t"] {
+        text += &format!(
+            "{name} TYPE65280 \\# 400 {}\n{name} TYPE65280 \\# 65500 {}\n",
+            "aa".repeat(400),
+            "bb".repeat(65_500)
+        );
+    }
+    let zones = vec![zone::load(&MemorySource::new().with("zone", text), "zone", "example".parse().ok()).unwrap()];
+    let options = Options { udp_bytes: u16::MAX, ..Options::default() };
+    let mut server = Server::new(Publisher::new(Arc::new(Tables::build(zones, 3).unwrap())).reader(), options);
+    for name in ["alias.example", "x.dn.example"] {
+        let mut question = message(name, 65_280, 1, Some(b""));
+        let at = question.len() - 8;
+        question[at..at + 2].copy_from_slice(&[0xff; 2]);
+        let mut slot = vec![0; 65_535];
+        slot[..question.len()].copy_from_slice(&question);
+        let local = "192.0.2.1:53".parse().unwrap();
+        let mut burst = [Datagram::new(&mut slot, question.len(), Ecn::NotEct, Addresses { local, peer: local })];
+        let before = allocations::of_thread();
+        server.datagrams(Instant::ZERO, Listener(0), &mut burst);
+        assert_eq!(allocations::of_thread(), before, "{name}");
+        assert!(burst[0].reply_bytes().is_some());
+        assert_eq!(slot[2] & 2, 2, "{name}: truncated");
+    }
+}
+
 #[test]
 fn nor_when_new_tables_are_taken() {
     let source = MemorySource::new().with("zone", "@ 60 SOA ns h 1 2 3 4 5\n@ 60 NS ns\n");

@@ -178,7 +178,7 @@ proptest! {
             }
             // and what does not, with what is above it
             if tables.lookup(wire).is_none() && let Some(above) = tables.encloser(wire).filter(|above| above.link() == 0) {
-                let (cut, apex) = (above.has(flag::CUT), above.has(flag::APEX) && !above.has(flag::DNAME | flag::PHANTOM));
+                let (cut, apex) = (above.has(flag::CUT) && !above.has(flag::DEPENDS), above.has(flag::APEX) && !above.has(flag::DNAME | flag::PHANTOM));
                 prop_assert!(held.is_some() || !cut && !apex, "{} {:?}", text, rtype);
                 prop_assert!(part.find(wire, rtype).is_some() || !cut || above.has(flag::OUTER) || u64::from(above.unit) % 4 == left_out);
             }

@@ -1,11 +1,13 @@
 //! One question on its way to its answer, once it is known what it asks for.
 
-use super::{BADVERS, CLASS_ANY, CLASS_CH, CLASS_IN, EDE_NOT_AUTHORITATIVE, From, LEAST_UDP_BYTES, Options, Shared};
+use super::{
+    BADCOOKIE, BADVERS, CLASS_ANY, CLASS_CH, CLASS_IN, EDE_NOT_AUTHORITATIVE, From, LEAST_UDP_BYTES, Options, Shared,
+};
 use crate::block::{self, Block, UNIT_BYTES};
 use crate::chaos;
 use crate::compose::{Composer, NAME_AT};
 use crate::cookie::{self, Baker};
-use crate::question::{Ask, DropReason, Edns};
+use crate::question::{Ask, Bare, DropReason, Edns};
 use crate::reference::{self, rcode};
 use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
@@ -39,7 +41,7 @@ impl<'s> Request<'s> {
         if let Some(edns) = &ask.edns {
             let mut ours = Opt { size: shared.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
             if edns.nsid || edns.keepalive || edns.cookie_bytes > 0 {
-                exempt |= shared.options_of(from, edns, buffer, &mut ours);
+                exempt |= shared.options_of(from, ask, edns, buffer, &mut ours);
             }
             opt = Some(ours);
         }
@@ -123,13 +125,12 @@ impl<'s> Request<'s> {
                 self.send(buffer, Block::at(&tables.arena, unit), delta, rcode, (zone, kind, source), origin)
             }
             Outcome::Refused => self.error(limiter, buffer, u16::from(rcode::REFUSED), Some(EDE_NOT_AUTHORITATIVE)),
-            Outcome::Compose { zone, source } => {
-                // before it is made, so a flood costs no more than one for prepared answers: all are of one kind, whatever their RCODE
-                let kind = Kind::Data;
+            Outcome::Compose { zone, kind, source } => {
+                // before it is made, so a flood costs no more than one for prepared answers
                 if !self.passes(limiter, kind, source)? {
                     return self.slip(buffer);
                 }
-                self.compose(kitchen, zone, buffer);
+                self.compose(kitchen, zone, buffer)?;
                 self.send(buffer, Block::at(&kitchen.block, 0), 0, None, (zone, kind, source), origin)
             }
         }
@@ -154,19 +155,21 @@ impl<'s> Request<'s> {
         Ok(sent.bytes)
     }
 
-    /// Composes an answer that is not prepared, as a block.
+    /// Composes what is sent of an answer that is not prepared, as a block.
     #[cold]
     #[inline(never)]
-    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) {
+    fn compose(&self, kitchen: &mut Kitchen, zone: u32, buffer: &[u8]) -> Result<(), DropReason> {
+        let room = self.frame.room(buffer).ok_or(DropReason::NoRoom)?;
         let Kitchen { composer, block } = kitchen;
         let wire = &buffer[NAME_AT..NAME_AT + usize::from(self.ask.name_bytes)];
         if let Ok(name) = NameRef::from_wire(wire) {
             let zone = &self.shared.tables.zones[zone as usize].zone;
-            reference::answer(zone, name, Rtype(self.ask.qtype), composer);
+            reference::answer(zone, name, Rtype(self.ask.qtype), room, composer);
         }
         block.clear();
         block::write(block, composer);
         block.resize(block.len() + UNIT_BYTES, 0);
+        Ok(())
     }
 
     /// Asks the rate limiter: true to answer, false to answer truncated.
@@ -239,12 +242,53 @@ impl Shared {
         Some(bytes)
     }
 
+    /// Answers by an RCODE and no records, under the limit for errors.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bare(
+        &self,
+        limiter: &mut Option<Limiter>,
+        from: From,
+        bare: &Bare,
+        decompressed: Option<&[u8; 256]>,
+        buffer: &mut [u8],
+    ) -> Result<usize, DropReason> {
+        let (ask, mut opt, mut valid) = (&bare.ask, None, false);
+        if let Some(edns) = &ask.edns {
+            let mut ours = Opt { size: self.options.udp_bytes, dnssec_ok: edns.dnssec_ok, ..Opt::default() };
+            valid = self.options_of(from, ask, edns, buffer, &mut ours);
+            opt = Some(ours);
+        }
+        if !(from.stream || valid)
+            && let Some(limiter) = limiter
+            && limiter.judge(from.now, from.peer, Kind::Error, 0) != Judgement::Send
+        {
+            return Err(DropReason::RateLimited);
+        }
+        if ask.sent_bytes != ask.name_bytes
+            && let Some(name) = decompressed
+        {
+            write_question(buffer, name, ask)?;
+        }
+        // who asks for a cookie learns whether the one that he has is good (RFC 7873 section 5.4)
+        let has_one = ask.edns.is_some_and(|edns| usize::from(edns.cookie_bytes) > cookie::CLIENT_BYTES);
+        let rcode = if bare.rcode == 0 && has_one && !valid { BADCOOKIE } else { bare.rcode };
+        let limit = if from.stream { usize::from(u16::MAX) } else { limit_of(&self.options, ask) };
+        let question_bytes = if ask.name_bytes > 0 { usize::from(ask.name_bytes) + 4 } else { 0 };
+        let bytes = reply::bare(buffer, question_bytes, opt.as_ref(), rcode, limit).ok_or(DropReason::NoRoom)?;
+        self.stats.answered(rcode);
+        Ok(bytes)
+    }
+
     /// Adds the options of the answer; true when a valid cookie exempts from rate limiting.
     #[cold]
     #[inline(never)]
-    fn options_of<'s>(&'s self, from: From, edns: &Edns, buffer: &[u8], opt: &mut Opt<'s>) -> bool {
-        if edns.nsid && !self.options.nsid.is_empty() {
-            opt.nsid = Some(&self.options.nsid);
+    fn options_of<'s>(&'s self, from: From, ask: &Ask, edns: &Edns, buffer: &[u8], opt: &mut Opt<'s>) -> bool {
+        // all but the identifier fits with every question
+        let nsid = &self.options.nsid;
+        let room = limit_of(&self.options, ask) - (NAME_AT + usize::from(ask.name_bytes) + 4 + OPTIONS_MAX_BYTES);
+        if edns.nsid && !nsid.is_empty() && (from.stream || nsid.len() <= room) {
+            opt.nsid = Some(nsid);
         }
         if from.stream && edns.keepalive {
             opt.keepalive = Some(self.options.tcp.keepalive_units());
@@ -258,6 +302,9 @@ impl Shared {
         valid
     }
 }
+
+/// Octets of an OPT record with a cookie and an extended error, and with an identifier of none.
+const OPTIONS_MAX_BYTES: usize = 11 + cookie::OPTION_BYTES + 6 + 4;
 
 type Cookies = [u8; cookie::CLIENT_BYTES + cookie::SERVER_BYTES];
 

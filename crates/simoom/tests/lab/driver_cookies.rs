@@ -207,8 +207,8 @@ fn what_is_no_good_cookie_is_the_same_to_each_tier() {
     let lab = Lab::with(&REACHED).unwrap();
     let file = SecretFile::new(&[SECRET]);
     let mut expected = None;
-    for driver in [false, true] {
-        let tier = if driver { "driver" } else { "xdp" };
+    for tier in ["xdp", "driver", "sockets"] {
+        let driver = tier == "driver";
         let server = start(&lab, &file, ZONE, &["--tier", tier]);
         let mut seen = Vec::new();
         for end in ENDS {
@@ -217,6 +217,13 @@ fn what_is_no_good_cookie_is_the_same_to_each_tier() {
             let at = |ago: i32| now_s().wrapping_sub_signed(ago);
             let good = baked(SECRET, at(0), from);
             let odd = |bytes: usize| [&CLIENT[..], &[7; 40]].concat()[..bytes].to_vec();
+            // without a question (RFC 7873 section 5.4)
+            let alone = |cookie: &[u8]| {
+                let mut message = with("www.example.com", 1, 1232, cookie, &[]);
+                message[5] = 0;
+                message.drain(12..33);
+                message
+            };
             let questions = [
                 // by the driver: fresh, old, early; of another client, secret and form
                 ("good", with("www.example.com", 1, 1232, &shown(&good), &[])),
@@ -242,7 +249,16 @@ fn what_is_no_good_cookie_is_the_same_to_each_tier() {
                     message
                 }),
                 ("a name of nobody's", with("absent.elsewhere", 1, 1232, &CLIENT, &[])),
+                ("alone", alone(&CLIENT)),
+                ("alone, and good", alone(&shown(&good))),
+                ("alone, of another secret", alone(&shown(&baked(NEXT, at(0), from)))),
+                ("of a NOTIFY", {
+                    let mut message = with("www.example.com", 1, 1232, &shown(&good), &[]);
+                    message[2] = 4 << 3;
+                    message
+                }),
                 // malformed
+                ("alone, of 7 octets", alone(&odd(7))),
                 ("7 octets", with("www.example.com", 1, 1232, &odd(7), &[])),
                 ("9 octets", with("www.example.com", 1, 1232, &odd(9), &[])),
                 ("15 octets", with("www.example.com", 1, 1232, &odd(15), &[])),
@@ -277,7 +293,7 @@ fn what_is_no_good_cookie_is_the_same_to_each_tier() {
             }
         }
         let valid = seen.iter().filter(|(.., valid)| *valid == 1).map(|(what, ..)| *what);
-        let expect = ["good", "old, but good", "early, but good", "NSID", "DO"];
+        let expect = ["good", "old, but good", "early, but good", "NSID", "DO", "alone, and good", "of a NOTIFY"];
         assert_eq!(valid.collect::<Vec<_>>(), [expect, expect].concat(), "{tier}");
         assert_eq!(*expected.get_or_insert_with(|| seen.clone()), seen, "{tier}");
     }

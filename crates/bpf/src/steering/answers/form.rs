@@ -140,8 +140,10 @@ fn words(octets: &[u8]) -> impl Iterator<Item = u64> {
 pub(super) fn hash(seed: u64, name: &[u8]) -> u64 {
     const K0: u64 = 0x9e37_79b9_7f4a_7c15;
     const K1: u64 = 0xa076_1d64_78bd_642f;
+    let secret = (seed ^ seed >> 32).wrapping_mul(K1);
+    let secret = (secret ^ secret >> 29) | 1;
     let hash = words(name).fold(seed ^ name.len() as u64, |hash, word| {
-        let hash = (hash ^ word).wrapping_mul(K0);
+        let hash = (hash ^ (word ^ word >> 32).wrapping_mul(secret)).wrapping_mul(K0);
         hash ^ hash >> 32
     });
     let hash = hash.wrapping_mul(K1);
@@ -156,4 +158,28 @@ fn sum(octets: &[u8]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that differ in the high bits of neighbouring words, which a multiplication carries nowhere.
+    #[test]
+    fn nobody_makes_names_of_one_hash_without_the_seed() {
+        let name = |differs: u32| {
+            let mut name = [&[20][..], &[b'a'; 20], b"\x07example\0"].concat();
+            // the highest bit of each half of the first three words
+            for n in (0..6).filter(|n| differs & 1 << n != 0) {
+                name[4 * n + 3] ^= 0x80;
+            }
+            name
+        };
+        for seed in [1, 2, 7, 0x9e37_79b9_7f4a_7c15, u64::MAX] {
+            let mut hashes: Vec<u64> = (0..64).map(|differs| hash(seed, &name(differs))).collect();
+            hashes.sort_unstable();
+            hashes.dedup();
+            assert_eq!(hashes.len(), 64, "{seed:#x}");
+        }
+    }
 }
