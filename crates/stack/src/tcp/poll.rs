@@ -156,7 +156,7 @@ impl Engine {
             return self.kill(index, DeadReason::Closed);
         }
         // who was refused room has not said everything
-        let used = c.snd.una > FIRST && c.snd.una == c.last() && !c.flags.has(Flags::NO_RECORD);
+        let used = c.snd.una > FIRST && c.snd.una == c.last() && !c.flags.has(Flags::STARVED);
         if used && c.state.may_send() && c.rcv.delivered == 0 && c.flags.has(Flags::ACCEPTED) {
             let handle = c.handle(index);
             // the handle is of this moment
