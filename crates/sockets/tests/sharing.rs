@@ -411,9 +411,16 @@ fn a_thread_whose_processor_has_other_work_is_relieved_though_nothing_waits_long
     let mut config = of(Transport::Tcp, Spread::Affinity);
     (config.threads, config.cpus) = (2, cpus.clone());
     let (running, address, _) = who(config);
-    let (whose, mut streams) = connections(address, 40);
+    let (mut whose, mut streams) = connections(address, 40);
+    // a machine that is busy may have kept the second one from its processor so long that it was relieved already
+    until("connections at the second thread", || {
+        let has = whose.contains(&1);
+        if !has {
+            (whose, streams) = connections(address, 40);
+        }
+        has
+    });
     let had = whose.iter().filter(|who| **who == 1).count();
-    assert!(had > 0);
     let hogs = Hogs::on(cpus[1], 6);
     // one after the other is asked, so that no queue ever holds more than one
     let mut now = whose;
