@@ -301,7 +301,7 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
     if let Some(out) = options.out() {
         let method = format!(
             "Server's time a request of an echo over the in-memory pipe, inline or in a process on processor {}, alone and with an application \
-             in another process on processor {} that writes anything into what it shares with the same thread of the server. {} rounds of a \
+             in another process on processor {} that writes anything into what it shares with the same thread of the server, behind the filters of `simoom run`. {} rounds of a \
              slice each, {:.0} ms; a round's figure is the median of its slice's sections, the ratio that of one round's slices; *all of the time* \
              compares the slices' means.",
             options.app_cpu,
