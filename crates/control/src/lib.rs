@@ -8,6 +8,7 @@
 mod access_log;
 mod capture;
 mod check;
+mod child;
 pub mod cli;
 pub mod config;
 pub mod ctl;

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the keeper may take for a write, and to end. A driver that resets its queues takes long.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -307,10 +307,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // it ends with the socket
         self.socket = None;
-        let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        crate::child::wait(&mut self.child, PATIENCE);
     }
 }
 

@@ -270,9 +270,8 @@ fn spoofed_handshakes_of_a_source_do_not_lock_it_out() {
     assert_eq!((hand.event(Event::CookieAccepted), hand.event(Event::Accepted)), (1, 1));
 }
 
-#[test]
-fn connections_of_a_source_are_bounded_and_counted() {
-    let mut hand = Hand::new(waiting(), |tcp| tcp.limits.connections_per_source = 3);
+/// Handshakes from ten ports of one source, as far as they are answered.
+fn connect_from_ten(hand: &mut Hand) {
     for port in 1..=10 {
         hand.from = port;
         let answers = hand.send(hand.head(Flags::SYN), b"");
@@ -281,6 +280,12 @@ fn connections_of_a_source_are_bounded_and_counted() {
             hand.send(Header { seq: hand.seq + 1, ack, ..hand.head(Flags::ACK) }, b"");
         }
     }
+}
+
+#[test]
+fn connections_of_a_source_are_bounded_and_counted() {
+    let mut hand = Hand::new(waiting(), |tcp| tcp.limits.connections_per_source = 3);
+    connect_from_ten(&mut hand);
     assert_eq!((hand.event(Event::Accepted), hand.ignored(Ignored::SourceLimit)), (3, 7));
 }
 
@@ -294,14 +299,7 @@ fn what_a_source_has_with_one_service_does_not_count_with_another() {
     });
     for to in [hand.to, hand.to + 1] {
         hand.to = to;
-        for port in 1..=10 {
-            hand.from = port;
-            let answers = hand.send(hand.head(Flags::SYN), b"");
-            if let Some(syn_ack) = answers.first() {
-                let ack = syn_ack.seq + 1;
-                hand.send(Header { seq: hand.seq + 1, ack, ..hand.head(Flags::ACK) }, b"");
-            }
-        }
+        connect_from_ten(&mut hand);
     }
     assert_eq!((hand.event(Event::Accepted), hand.ignored(Ignored::SourceLimit)), (3 + 5, 7 + 5));
 }

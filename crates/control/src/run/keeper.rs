@@ -149,9 +149,6 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // it ends with the socket, and the program with it
         self.socket = None;
-        let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        crate::child::wait(&mut self.child, PATIENCE);
     }
 }

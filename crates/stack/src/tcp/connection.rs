@@ -74,8 +74,8 @@ impl Flags {
     pub(crate) const LACKS_CHUNK: u32 = 1 << 23;
     /// a block of owned bytes
     pub(crate) const LACKS_BLOCK: u32 = 1 << 24;
-    /// stands in the queue of connections that wait for a record
-    pub(crate) const NO_RECORD: u32 = 1 << 25;
+    /// a record of what is in flight
+    pub(crate) const LACKS_RECORD: u32 = 1 << 25;
 
     #[inline]
     pub(crate) const fn has(self, any: u32) -> bool {

@@ -106,10 +106,8 @@ pub(crate) struct Engine {
     pub(super) wheel: Wheel<u32>,
     /// connections with something to do, each once
     pub(super) ready: VecDeque<u32>,
-    /// those whose service waits for room in the queue
+    /// those that wait for room in a pool
     pub(super) starved: Starved,
-    /// connections that wait for a record of what is in flight, and places that such had; no more than may have something to send
-    pub(super) recordless: VecDeque<u32>,
     pub(super) numbers: Numbers,
     pub(super) cookies: Cookies,
     pub(super) challenges: ChallengeLimit,
@@ -167,7 +165,6 @@ impl Engine {
             wheel: Wheel::new((connections + half_open) as usize),
             ready: VecDeque::with_capacity(connections as usize),
             starved: Starved::new(connections as usize),
-            recordless: VecDeque::with_capacity(limits.active as usize),
             numbers: Numbers::new(secret),
             cookies: Cookies::new(secret),
             challenges: ChallengeLimit::new(limits.challenges_per_second, secret),

@@ -191,11 +191,6 @@ impl Records {
         !self.has_share(board) && self.free != NONE
     }
 
-    /// Records in nobody's list.
-    pub(crate) fn free(&self) -> usize {
-        self.free_count
-    }
-
     /// Whether there is a record for a split.
     pub(crate) fn may_split(&self) -> bool {
         self.free != NONE

@@ -202,8 +202,8 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let mut connection = c.clone();
         // there may be the record there that it waits for here
-        let ready = c.flags.has(Flags::READY | Flags::NO_RECORD);
-        connection.flags.clear(Flags::READY | Flags::NO_RECORD);
+        let ready = c.flags.has(Flags::READY | Flags::LACKS_RECORD);
+        connection.flags.clear(Flags::READY);
         (c.state, c.dead) = (State::Closed, None);
         c.flags.take_over(!Flags::LACKS, Flags::default());
         let hash = self.table.hash(&connection.tuple);

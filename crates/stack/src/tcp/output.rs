@@ -12,6 +12,7 @@ use super::engine::{Engine, Outlet};
 use super::hop::{Hop, ip_bytes, pseudo};
 use super::inflight::Resend;
 use super::pace::Rate;
+use super::starved::Need;
 use super::state::State;
 use super::tick::Tick;
 use super::tuple::Tuple;
@@ -344,13 +345,9 @@ impl Engine {
     /// When there are records again it has another turn, if it was for want of one that it has sent nothing.
     #[cold]
     fn wait_for_record(&mut self, index: u32) {
-        let c = &mut self.connections[index as usize];
-        let lost = self.actives.peek(c.active).is_some_and(|a| a.board.lost > 0);
-        // beyond the room for all that have something to send are places that others have now
-        let room = self.recordless.len() < self.config.limits.active as usize;
-        if (lost || c.has_unsent()) && !c.flags.has(Flags::NO_RECORD) && room {
-            c.flags.set(Flags::NO_RECORD);
-            self.recordless.push_back(index);
+        let c = &self.connections[index as usize];
+        if c.has_unsent() || self.actives.peek(c.active).is_some_and(|a| a.board.lost > 0) {
+            self.stand(index, Need::Record);
         }
     }
 

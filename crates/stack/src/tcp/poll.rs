@@ -36,13 +36,12 @@ impl Engine {
             self.abort_expired();
         }
         more |= self.ring_alarms(now, service);
-        if self.may_grant_records() {
-            self.grant_records();
+        if self.feeds() {
+            self.feed(now, service);
         }
-        self.feed(now, service);
         more |= self.turns(now, out, service);
         more |= self.flush(now, out, service, more);
-        if more || !self.ready.is_empty() || self.feeds() || self.may_grant_records() {
+        if more || !self.ready.is_empty() || self.feeds() {
             return Some(now);
         }
         self.wheel.next().map(|at| at.max(now))
@@ -88,26 +87,6 @@ impl Engine {
             }
         }
         false
-    }
-
-    /// Whether somebody waits for a record, and there is one.
-    fn may_grant_records(&self) -> bool {
-        !self.recordless.is_empty() && self.records.may_split()
-    }
-
-    /// Wakes those that wait for a record, as many as there are.
-    #[cold]
-    fn grant_records(&mut self) {
-        for _ in 0..self.records.free() {
-            let Some(index) = self.recordless.pop_front() else { return };
-            let c = &mut self.connections[index as usize];
-            // the place may be another's by now
-            let waits = c.flags.has(Flags::NO_RECORD) && c.state != State::Closed;
-            c.flags.clear(Flags::NO_RECORD);
-            if waits {
-                self.wake(index);
-            }
-        }
     }
 
     /// One connection's turn; true when there is no frame or no room for it now.

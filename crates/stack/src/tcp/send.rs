@@ -246,12 +246,13 @@ impl Queue {
         list.part(self.free_blocks.len(), self.kept.blocks)
     }
 
-    /// Whether a list in which nothing is queued would find what is needed.
+    /// Whether a list in which nothing is queued would find what is needed. Records are another pool's.
     pub(super) fn has_some(&self, need: Need) -> bool {
         let rest = match need {
             Need::Range => true,
             Need::Chunk => self.versions.chunks_left() > 0,
             Need::Block => !self.free_blocks.is_empty(),
+            Need::Record => false,
         };
         rest && self.free_entries > 0
     }
