@@ -296,6 +296,24 @@ fn half_open_entries_are_retried_and_end_and_sources_are_bounded() {
 }
 
 #[test]
+fn a_repeated_syn_is_answered_with_its_own_clock() {
+    let mut hand = Hand::new(waiting(), |_| {});
+    let mut echo_of_syn = |seq_off: u32, value| {
+        let syn = hand.head(Flags::SYN);
+        let timestamps = Some(Timestamps { value, echo: 0 });
+        let answers = hand.send(Header { seq: syn.seq + seq_off, timestamps, ..syn }, b"");
+        answers[0].timestamps.map(|clock| clock.echo)
+    };
+    assert_eq!(echo_of_syn(0, u32::MAX - 10), Some(u32::MAX - 10));
+    // a second later: the peer's clock has wrapped (RFC 7323 section 4.3 (2))
+    assert_eq!(echo_of_syn(0, 990), Some(990));
+    // the first one, late; and a SYN with another number, which is challenged
+    assert_eq!(echo_of_syn(0, u32::MAX - 10), Some(990));
+    assert_eq!(echo_of_syn(7, 2000), Some(990));
+    assert_eq!(hand.stack.tcp_usage().half_open, 1);
+}
+
+#[test]
 fn time_wait_answers_the_fin_again_and_lets_a_newer_connection_in() {
     let mut hand = Hand::new(Script::default(), |_| {});
     hand.open(false);

@@ -201,7 +201,7 @@ impl Engine {
         segment: &Segment<'_>,
         service: &mut S,
     ) -> Option<Header<'static>> {
-        let entry = *self.half_opens.get(index)?;
+        let mut entry = *self.half_opens.get(index)?;
         let (flags, seq) = (segment.tcp.flags(), segment.tcp.seq());
         if flags.contains(tcp::Flags::RST) {
             if seq == entry.irs + 1 {
@@ -214,9 +214,16 @@ impl Engine {
         }
         if flags.contains(tcp::Flags::SYN) {
             if seq == entry.irs && !flags.contains(tcp::Flags::ACK) {
-                // the SYN again: the answer was lost
-                if let Some(entry) = self.half_opens.get_mut(index) {
-                    entry.repeated = true;
+                // The SYN again: the answer was lost. Its clock is the one to echo (RFC 7323 section 4.3), else the peer measures from
+                // the first.
+                if let (Some(recent), Some(clock)) = (&mut entry.ts_recent, segment.options.timestamps)
+                    && clock.value.wrapping_sub(*recent).cast_signed() > 0
+                {
+                    *recent = clock.value;
+                }
+                entry.repeated = true;
+                if let Some(kept) = self.half_opens.get_mut(index) {
+                    *kept = entry;
                 }
                 return Some(self.syn_ack(now, &entry));
             }

@@ -69,9 +69,9 @@ pub enum Answer {
     /// nothing: a reset (RFC 1337)
     DropReset,
     /// Acknowledge: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, within the limit on such acknowledgements (RFC 5961 section
-    /// 7)
+    /// 7). For bytes that we had, two segment lifetimes begin anew (done here)
     Acknowledge,
-    /// The peer's FIN again: acknowledge, and two segment lifetimes begin anew (done here)
+    /// The peer's FIN again: acknowledge; two segment lifetimes begin anew (done here)
     AcknowledgeFin,
     /// A new connection may begin. Take this entry out; our initial number must be beyond this one (RFC 6191 section 2,
     /// RFC 9293 section 3.6.1)
@@ -415,15 +415,18 @@ impl<T: Copy> Entry<T> {
         if arrival.seq == self.rcv_nxt && length == 0 {
             return Answer::Drop;
         }
-        // the last bytes and the FIN again: the acknowledgement of it was lost
-        if flags.contains(Flags::FIN) && arrival.seq + length == self.rcv_nxt {
-            if let (Some(value), Some(_)) = (value, self.stamp()) {
-                self.ts_recent = value;
-            }
-            self.until = until | RESTARTED | self.until & STAMPED;
-            return Answer::AcknowledgeFin;
+        let end = arrival.seq + length;
+        if length == 0 || end.gt(self.rcv_nxt) {
+            return Answer::Acknowledge;
         }
-        Answer::Acknowledge
+        // Something that we had, again: its acknowledgement was lost. RFC 9293 restarts the time for the FIN; a peer that is still
+        // at bytes before it has its FIN yet to come.
+        if let (Some(value), Some(_)) = (value, self.stamp()) {
+            self.ts_recent = value;
+        }
+        self.until = until | RESTARTED | self.until & STAMPED;
+        let last = flags.contains(Flags::FIN) && end == self.rcv_nxt;
+        if last { Answer::AcknowledgeFin } else { Answer::Acknowledge }
     }
 
     /// Whether a SYN is certainly newer than the connection (RFC 6191 section 2).

@@ -15,7 +15,7 @@ use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::Groups;
 use wire::ipv4::{self, Ipv4};
-use wire::tcp::{Flags, Header, PayloadSum, SackBlock, Tcp};
+use wire::tcp::{Flags, Header, PayloadSum, SackBlock, Tcp, Timestamps};
 use wire::{Protocol, Sum};
 
 pub const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -37,6 +37,7 @@ pub struct Out {
     pub mss: Option<u16>,
     pub scale: Option<u8>,
     pub sack_permitted: bool,
+    pub timestamps: Option<Timestamps>,
 }
 
 pub struct Hand {
@@ -195,6 +196,7 @@ impl Hand {
                     mss: options.mss,
                     scale: options.window_scale,
                     sack_permitted: options.sack_permitted,
+                    timestamps: options.timestamps,
                 });
                 self.far.give(frame);
             }

@@ -207,6 +207,30 @@ fn late_segments_get_the_answers_of_the_rfcs() {
 }
 
 #[test]
+fn bytes_from_before_the_fin_restart_the_time_and_others_do_not() {
+    let ack = Flags::ACK;
+    let fin = Flags::from_bits(FIN_ACK);
+    for (arrival, restarts) in [
+        (arrival(4899, ack, 100, Some(80)), true),
+        (arrival(4898, ack, 100, Some(80)), true),
+        (arrival(4899, fin, 50, Some(80)), true),
+        (arrival(4999, ack, 0, Some(80)), false),
+        (arrival(4900, ack, 101, Some(80)), false),
+        (arrival(4899, ack, 100, Some(70)), false),
+        (arrival(4899, Flags::PSH, 100, Some(80)), false),
+        (arrival(4899, Flags::RST | ack, 100, Some(80)), false),
+    ] {
+        let mut waiting = TimeWait::new(2, 2, LIFETIME);
+        let slot = waiting.insert(at(0), &closed(3, false), |_| ());
+        waiting.judge(at(40_000), slot, &arrival);
+        assert_eq!(waiting.is_over(at(60_000), slot), !restarts, "{arrival:?}");
+        assert!(waiting.is_over(at(100_000), slot));
+        let recent = waiting.get(slot).and_then(|closed| closed.ts_recent);
+        assert_eq!(recent, Some(if restarts { 80 } else { 77 }), "{arrival:?}");
+    }
+}
+
+#[test]
 fn a_fin_again_brings_its_timestamp_along() {
     let mut waiting = TimeWait::new(2, 2, LIFETIME);
     let slot = waiting.insert(at(0), &closed(3, false), |_| ());
