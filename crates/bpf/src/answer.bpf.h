@@ -242,7 +242,7 @@ INLINE int send_back(const struct answering *how) {
 // Answers a question of this type that was read: the verdict, or 0 when the frame is as it was and somebody else's.
 INLINE int answer_question(struct xdp_md *ctx, const struct answering *how, struct question *question, struct place *place,
                            struct answer_key key, int type) {
-  key.name = fold_name(question, how->seed);
+  key.name = fold_name(how, question);
   key.type = bpf_htons(type);
   const struct short_answer *found = 0;
   // where all names have entries, a question for another one is rare

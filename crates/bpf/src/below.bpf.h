@@ -79,11 +79,11 @@ INLINE int mark_suffixes(struct question *question, const struct absence *absenc
 }
 
 // Leaves of the name in `lower` what is behind its first `by` octets; gives that name's hash.
-INLINE __u64 shorten_name(struct question *question, __u64 seed, __u32 by) {
+INLINE __u64 shorten_name(const struct answering *how, struct question *question, __u32 by) {
   __u32 bytes = *(volatile __u8 *)&question->held_bytes - by, bits = 8 * (by % 8);
   question->held_bytes = bytes;
   bytes = *(volatile __u8 *)&question->held_bytes;
-  struct hashing hash = begin_hash(seed, bytes);
+  __u64 hash = begin_hash(how, bytes);
   for (__u32 n = 0; n < LONG_NAME_WORDS; n++) {
     if (8 * n >= bytes)
       break;
@@ -97,16 +97,16 @@ INLINE __u64 shorten_name(struct question *question, __u64 seed, __u32 by) {
     if (8 * n + 8 > bytes)
       word = front(word, bytes - 8 * n);
     question->lower[n] = word;
-    add_to_hash(&hash, word);
+    hash = add_to_hash(how, hash, word);
   }
-  return end_hash(&hash);
+  return end_hash(hash);
 }
 
 // The way up from a name.
 struct search {
+  const struct answering *how;
   struct question *question;
   const struct absence *absence;
-  __u64 seed;
   struct answer_key key;
   __u32 gone; // octets of the name in front of what is in `lower`
   __u32 found; // the entry of the key answers
@@ -119,7 +119,7 @@ static long look_above(__u32 n, void *data) {
   if (n >= question->suffixes)
     return 1;
   __u32 at = question->suffix_at[n % SUFFIXES];
-  search->key.name = shorten_name(question, search->seed, (at - search->gone) & NAME_BYTES);
+  search->key.name = shorten_name(search->how, question, (at - search->gone) & NAME_BYTES);
   search->gone = at;
   const struct short_answer *found = bpf_map_lookup_elem(&short_answers, &search->key);
   if (!found || !(found->head.flags & BELOW))
@@ -135,7 +135,7 @@ INLINE const struct short_answer *find_above(const struct answering *how, struct
   const struct absence *absence = bpf_map_lookup_elem(&absences, &zero);
   if (!absence || !mark_suffixes(question, absence))
     return 0;
-  struct search search = {.question = question, .absence = absence, .seed = how->seed, .key = *key};
+  struct search search = {.how = how, .question = question, .absence = absence, .key = *key};
   bpf_loop(SUFFIXES, look_above, &search, 0);
   if (!search.found)
     return 0;

@@ -39,6 +39,7 @@ enum {
 // User space changes `generation`, `sampled` and `cookies` alone while the program runs.
 struct answering {
   __u64 seed;
+  __u64 secret; // derived from it, a factor of the hash of names
   __u64 cost_ns; // of an answer, to an account; 0: rates are not limited
   __u32 generation; // of the entries that count; 0: none
   __u32 lines; // of accounts for each queue, a power of two

@@ -44,29 +44,24 @@ INLINE __u64 front(__u64 word, __u32 bytes) {
 // The hash of a name: its length and then its words in lower case. Mirrored in answers/form.rs. Each word is multiplied by a secret, its
 // high half in its low one: else a difference of its highest bit alone would come out of every product as it went in, whatever the
 // seed, and another in the next word could take it away, so that whoever writes a zone could make names with one hash.
-struct hashing {
-  __u64 hash, secret;
-};
-
-INLINE struct hashing begin_hash(__u64 seed, __u32 bytes) {
-  __u64 secret = (seed ^ seed >> 32) * 0xa0761d6478bd642f;
-  return (struct hashing){.hash = seed ^ bytes, .secret = (secret ^ secret >> 29) | 1};
+INLINE __u64 begin_hash(const struct answering *how, __u32 bytes) {
+  return how->seed ^ bytes;
 }
 
-INLINE void add_to_hash(struct hashing *to, __u64 word) {
-  __u64 hash = (to->hash ^ (word ^ word >> 32) * to->secret) * 0x9e3779b97f4a7c15;
-  to->hash = hash ^ hash >> 32;
+INLINE __u64 add_to_hash(const struct answering *how, __u64 hash, __u64 word) {
+  hash = (hash ^ (word ^ word >> 32) * how->secret) * 0x9e3779b97f4a7c15;
+  return hash ^ hash >> 32;
 }
 
-INLINE __u64 end_hash(const struct hashing *of) {
-  __u64 hash = of->hash * 0xa0761d6478bd642f;
+INLINE __u64 end_hash(__u64 hash) {
+  hash *= 0xa0761d6478bd642f;
   return hash ^ hash >> 29;
 }
 
 // Folds the name to lower case; gives its hash.
-INLINE __u64 fold_name(struct question *question, __u64 seed) {
+INLINE __u64 fold_name(const struct answering *how, struct question *question) {
   __u32 bytes = *(volatile __u8 *)&question->name_bytes;
-  struct hashing hash = begin_hash(seed, bytes);
+  __u64 hash = begin_hash(how, bytes);
   question->held_bytes = bytes;
   for (__u32 n = 0; n < LONG_NAME_WORDS; n++) {
     if (8 * n >= bytes)
@@ -75,9 +70,9 @@ INLINE __u64 fold_name(struct question *question, __u64 seed) {
     if (8 * n + 8 > bytes)
       word = front(word, bytes - 8 * n);
     question->lower[n] = word;
-    add_to_hash(&hash, word);
+    hash = add_to_hash(how, hash, word);
   }
-  return end_hash(&hash);
+  return end_hash(hash);
 }
 
 INLINE int same_name(const struct question *question, const struct answer_head *head, const __u64 *name, __u32 words) {

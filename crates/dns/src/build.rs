@@ -183,10 +183,12 @@ impl Build {
         unit
     }
 
-    /// Whether the zone has repeated what it may.
-    fn has_repeated_enough(&self) -> bool {
+    /// Whether the zone has repeated what it may; or, for an alias, as much was composed that aliases could not keep, which takes no
+    /// memory but time.
+    fn has_repeated_enough(&self, alias: bool) -> bool {
         let own = self.arena.len() - self.begin - self.repeated;
-        self.repeated + self.in_vain >= self.repeats.least + self.repeats.times * own
+        let most = self.repeats.least + self.repeats.times * own;
+        self.repeated >= most || alias && self.in_vain >= most
     }
 
     /// Puts all names of a zone in; gives the block of its negative answers.
@@ -333,7 +335,7 @@ impl Build {
             flags |= flag::LINKED;
         }
         let repeats = alias || cut && reference::repeats_addresses(zone, node);
-        let types = if repeats && self.has_repeated_enough() { None } else { types_answered(zone, node, cut) };
+        let types = if repeats && self.has_repeated_enough(alias) { None } else { types_answered(zone, node, cut) };
         let unit = self.open(node.name(), flags, index, order);
         self.directory.clear();
         let end = self.arena.len();

@@ -266,9 +266,7 @@ impl Remote {
     /// Lets the application see what was told; its time to take it begins when it had nothing.
     #[inline]
     fn publish(&mut self) {
-        if !self.events.has_untold() {
-            return;
-        }
+        // each time, whether there is something to tell or not: a burst shows its groups before it is told
         if !self.events.owes() {
             self.since = self.now;
         }
@@ -329,7 +327,7 @@ impl Remote {
     /// Gives the processor to an application that shares it, until that one has taken its events; for a bounded time, and seldom where that
     /// did not do. Whether it was given.
     fn hand_over(&mut self) -> bool {
-        if !self.events.owes() || self.unresponsive {
+        if self.channel.place != Place::Same || !self.events.owes() || self.unresponsive {
             return false;
         }
         self.events.ring(&self.channel, &self.stats);
@@ -400,8 +398,9 @@ impl Service for Remote {
         if self.has_calls() || self.channel.state() == State::Lost {
             return false;
         }
-        // there is room for what found none: nobody would ring for that
-        if !owes && (!self.waiting.is_empty() || self.outward.waits()) {
+        // there may be room for what found none: nobody would ring for that
+        let waits = !self.waiting.is_empty() || self.outward.waits();
+        if waits && (!owes || self.events.moved()) {
             return false;
         }
         // one that shares the processor and is not given it has it while this thread sleeps
@@ -438,12 +437,10 @@ impl Service for Remote {
         if looks {
             self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
         }
-        if self.allowance.calls() > 0 && self.claim_holds() {
+        if self.claim_holds() {
             self.take_calls(calls);
         }
-        if !self.deferred.is_empty() {
-            self.push_deferred(calls);
-        }
+        self.push_deferred(calls);
         // one that was unresponsive may have been seen to take something by whoever needed the room
         if looks || self.unresponsive && !self.events.owes() {
             self.watch(calls);
@@ -453,7 +450,7 @@ impl Service for Remote {
 
     fn flush<C: Streams>(&mut self, _now: Instant, calls: &mut C) {
         self.publish();
-        if self.channel.place == Place::Same && self.hand_over() && self.claim_holds() {
+        if self.hand_over() && self.claim_holds() {
             self.take_calls(calls);
         }
     }

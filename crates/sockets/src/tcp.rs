@@ -404,6 +404,7 @@ impl Table {
             if open && room > 0 {
                 service.sent(self.now, self, handle, cookie, 0, room);
             }
+            self.close_if_drained(handle);
         }
     }
 
@@ -540,6 +541,11 @@ impl Table {
         queue.clear(&mut self.versions);
         keep(&mut self.spare, queue);
         self.counters.connections.set(self.len() as u64);
+        // at most one entry for each of those that are left, and as many again
+        if self.starved.len() > 2 * self.slots.len() {
+            let Table { slots, starved, .. } = self;
+            starved.retain(|one| slots[one.index as usize].generation == one.generation);
+        }
     }
 
     /// Closes what is idle, now and from here on.
@@ -559,7 +565,8 @@ impl Table {
             return;
         }
         let Ok(conn) = self.conn(handle) else { return };
-        if conn.phase == Phase::Open && conn.used && conn.queue.is_empty() && conn.delivered == 0 {
+        let owes_nothing = conn.queue.is_empty() && !conn.starved && conn.delivered == 0;
+        if conn.phase == Phase::Open && conn.used && owes_nothing {
             // the handle was looked up above
             let _ = self.close(handle);
         }

@@ -26,12 +26,12 @@ use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray};
 use cookies::{BAKING_BYTES, Cookies};
 use form::{ABSENCE_BYTES, IS_LONG, LONG, LONG_BYTES, Lengths, OTHERS, SEAT_AT, SHORT, SHORT_BYTES};
-use form::{hash, key, rtype_and_flags};
+use form::{hash, key, rtype_and_flags, secret};
 use rustix::io::Errno;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const ANSWERING_BYTES: usize = 48;
+const ANSWERING_BYTES: usize = 56;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Lines of a queue's accounts, 64 octets each.
 const ACCOUNT_LINES: u32 = 1 << 14;
@@ -120,17 +120,18 @@ impl AnswersConfig {
         let mut bytes = [0; ANSWERING_BYTES];
         let most = |headers: u16| self.mtu.saturating_sub(headers).to_ne_bytes();
         bytes[..8].copy_from_slice(&self.seed.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.cost_ns(queues).to_ne_bytes());
-        bytes[16..20].copy_from_slice(&told.generation.to_ne_bytes());
-        bytes[20..24].copy_from_slice(&ACCOUNT_LINES.to_ne_bytes());
-        bytes[24..26].copy_from_slice(&self.edns_bytes.to_ne_bytes());
-        bytes[26..28].copy_from_slice(&most(20 + 8));
-        bytes[28..30].copy_from_slice(&most(40 + 8));
-        bytes[30] = self.partial_checksums.into();
-        bytes[31] = told.sampled.into();
-        bytes[32] = told.cookies as u8;
-        bytes[36..40].copy_from_slice(&self.redirect_to.unwrap_or(0).to_ne_bytes());
-        bytes[40..44].copy_from_slice(&self.filter_pages().to_ne_bytes());
+        bytes[8..16].copy_from_slice(&secret(self.seed).to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.cost_ns(queues).to_ne_bytes());
+        bytes[24..28].copy_from_slice(&told.generation.to_ne_bytes());
+        bytes[28..32].copy_from_slice(&ACCOUNT_LINES.to_ne_bytes());
+        bytes[32..34].copy_from_slice(&self.edns_bytes.to_ne_bytes());
+        bytes[34..36].copy_from_slice(&most(20 + 8));
+        bytes[36..38].copy_from_slice(&most(40 + 8));
+        bytes[38] = self.partial_checksums.into();
+        bytes[39] = told.sampled.into();
+        bytes[40] = told.cookies as u8;
+        bytes[44..48].copy_from_slice(&self.redirect_to.unwrap_or(0).to_ne_bytes());
+        bytes[48..52].copy_from_slice(&self.filter_pages().to_ne_bytes());
         bytes
     }
 

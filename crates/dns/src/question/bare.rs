@@ -23,8 +23,13 @@ pub(super) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>, cookies
             }
         }
         1 => {
-            let Some((ask, behind)) = asked(message, decompressed) else { return bare };
-            (bare.ask, end) = (ask, behind);
+            if let Some((ask, behind)) = asked(message, decompressed) {
+                (bare.ask, end) = (ask, behind);
+            } else {
+                // one that is not repeated has records behind it all the same
+                let Some(behind) = skip_name(message, end) else { return bare };
+                end = behind + 4;
+            }
         }
         // none of several is repeated (RFC 9619 section 4)
         several => {

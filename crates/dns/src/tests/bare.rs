@@ -45,10 +45,13 @@ fn errors_have_the_question_and_an_opt_record_where_they_were_asked_with_them() 
     let (plain, secure) = (opt(0, 0, b""), opt(0, 0x80, b""));
     let cut = [&opt(0, 0, b"")[..9], &[0, 9]].concat();
     let odd_owner = [b"\x01a", &plain[..]].concat();
+    let endless =
+        [&b"\x3fabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabc".repeat(5)[..], b"\0\0\x01\0\x01"]
+            .concat();
     const QUERY: u8 = 1;
     const UPDATE: u8 = 5 << 3;
     type Row<'a> = (&'a str, u8, [u8; 4], &'a [&'a [u8]], u8, &'a [u8], &'a [u8]);
-    let table: [Row<'_>; 22] = [
+    let table: [Row<'_>; 25] = [
         ("an option's end is missing", QUERY, [1, 0, 0, 1], &[question, &opt(0, 0, b"\0\x03\0")], 1, question, &plain),
         (
             "an option is too long",
@@ -73,6 +76,9 @@ fn errors_have_the_question_and_an_opt_record_where_they_were_asked_with_them() 
         ("no question", QUERY, [0, 0, 0, 1], &[&plain], 1, &[], &plain),
         ("nothing", QUERY, [0, 0, 0, 0], &[], 1, &[], &[]),
         ("a question that cannot be read", QUERY, [1, 0, 0, 1], &[b"\x07exa", &plain], 1, &[], &[]),
+        ("its name is compressed", QUERY, [1, 0, 0, 1], &[b"\x03www\xc0\x0b\0\x01\0\x01", &secure], 1, &[], &secure),
+        ("its name is too long", QUERY, [1, 0, 0, 1], &[&endless, &plain], 1, &[], &plain),
+        ("its type is missing", QUERY, [1, 0, 0, 0], &[b"\x03www\0"], 1, &[], &[]),
         ("a later version's options", QUERY, [1, 0, 0, 1], &[question, &opt(1, 0x80, b"?")], 16, question, &secure),
         ("NOTIFY", 4 << 3, [1, 0, 0, 1], &[question, &plain], 4, question, &plain),
         ("NOTIFY without EDNS", 4 << 3 | 1, [1, 0, 0, 0], &[question], 4, question, &[]),

@@ -119,6 +119,23 @@ fn what_is_repeated_is_bounded_by_the_zone() {
     }
 }
 
+/// What was composed in vain has a bound, and takes nothing from referrals, which are never in vain.
+#[test]
+fn what_aliases_cannot_keep_is_no_repetition() {
+    let many =
+        |line: &str, count: usize| -> String { (0..count).map(|n| line.replace('$', &n.to_string()) + "\n").collect() };
+    let begin = "$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\nns A 192.0.2.1\ndz NS ns\n";
+    let set = many("a TXT 0123456789012345678901234567890123456789-$", 200);
+    // the bound is met in between; beyond it one alias in some is composed, as the zone grows
+    for aliases in (250..350).step_by(10) {
+        let text = [begin, &set, &many("d$ CNAME a", aliases)].concat();
+        let tables = Tables::build(vec![zone("example.", &text)], 7).unwrap();
+        let name: Name = "dz.example".parse().unwrap();
+        let entry = tables.lookup(name.as_wire()).unwrap();
+        assert!(!entry.has(crate::table::flag::DEPENDS), "{aliases}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

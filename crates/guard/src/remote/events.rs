@@ -107,15 +107,14 @@ impl Events {
         self.published != self.tail
     }
 
+    /// Whether it has taken something since [`Events::has_moved`] was asked.
+    pub(super) fn moved(&self) -> bool {
+        self.moved
+    }
+
     /// Whether it has taken something since this was asked.
     pub(super) fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
-    }
-
-    /// Whether something was put in that the application was not rung for.
-    #[inline]
-    pub(super) fn has_untold(&self) -> bool {
-        self.head != self.rung_to
     }
 
     /// Lets the application see what was put in, and wakes it if it sleeps; how many events it was that earn calls.

@@ -460,13 +460,21 @@ fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
     assert_eq!(web.tcp().sum("tcp_events_total", &[("event", "reset by peer")]), 0);
 }
 
-/// Segments that the client's kernel has sent again.
-fn retransmitted(lab: &Lab) -> u64 {
-    let tables = lab.client().inside(|| fs::read_to_string("/proc/thread-self/net/snmp")).unwrap();
-    let mut tcp = tables.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(str::split_whitespace);
-    let (mut names, mut values) = (tcp.next().expect("names"), tcp.next().expect("values"));
-    let at = names.position(|name| name == "RetransSegs").expect("retransmissions");
+/// A figure of the client's kernel.
+fn kernel_count(lab: &Lab, table: &str, group: &str, what: &str) -> u64 {
+    let path = format!("/proc/thread-self/net/{table}");
+    let tables = lab.client().inside(|| fs::read_to_string(path)).unwrap();
+    let mut lines = tables.lines().filter_map(|line| line.strip_prefix(group)).map(str::split_whitespace);
+    let (mut names, mut values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let at = names.position(|name| name == what).expect("the figure");
     values.nth(at).expect("a value").parse().unwrap()
+}
+
+/// Segments that the client's kernel has sent again because they were lost: on a busy machine it does so for late acknowledgements, too,
+/// and is told that they came twice.
+fn lost(lab: &Lab) -> u64 {
+    let again = kernel_count(lab, "snmp", "Tcp: ", "RetransSegs");
+    again.saturating_sub(kernel_count(lab, "netstat", "TcpExt: ", "TCPDSACKRecvSegs"))
 }
 
 #[test]
@@ -490,7 +498,7 @@ fn requests_larger_than_a_frame_arrive_whole_and_at_once() {
     let stats = web.tcp();
     assert_eq!(stats.sum("xdp_frames_dropped_total", &[]), 0, "{stats:?}");
     assert!(stats.sum("tcp_delivered_bytes_total", &[]) > 2 * (3 * 6000 + 63_000), "{stats:?}");
-    assert_eq!(retransmitted(&lab), 0);
+    assert_eq!(lost(&lab), 0);
 }
 
 #[test]

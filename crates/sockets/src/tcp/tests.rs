@@ -1,5 +1,6 @@
 use super::timers::{SPARE_TIMERS, TIMERS_A_PLACE};
 use super::*;
+use app::Range;
 use std::net::TcpListener;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -50,4 +51,113 @@ fn timers_of_connections_that_have_gone_do_not_pile_up() {
     table.set_now(Instant::from_nanos(1_999) + HOUR);
     table.turn(4_000, &mut service, &mut [0; 16]);
     assert_eq!((service.timers, table.next_deadline()), (vec![0, 500, 1000, 1500], None));
+}
+
+/// Answers whatever comes with a kilobyte, as much of it at a time as is taken.
+#[derive(Default)]
+struct Answers {
+    accepted: Vec<Connection>,
+    left: Vec<u64>,
+    dead: usize,
+}
+
+impl Answers {
+    fn send<C: Streams>(&mut self, calls: &mut C, connection: Connection, cookie: u64) {
+        let left = &mut self.left[cookie as usize];
+        *left -= calls.sendv(connection, &[Range::Owned(&[7; 1024][..*left as usize])]).unwrap();
+    }
+}
+
+impl Service for Answers {
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, self.accepted.len() as u64).unwrap();
+        self.accepted.push(connection);
+        self.left.push(0);
+    }
+
+    fn recv<C: Streams>(&mut self, _: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        calls.recv_done(connection, bytes.len()).unwrap();
+        self.left[cookie as usize] += 1024;
+        self.send(calls, connection, cookie);
+    }
+
+    fn sent<C: Streams>(&mut self, _: Instant, calls: &mut C, connection: Connection, cookie: u64, _: usize, _: usize) {
+        self.send(calls, connection, cookie);
+    }
+
+    fn dead(&mut self, _: Instant, _: Connection, _: u64, _: DeadReason) {
+        self.dead += 1;
+    }
+}
+
+/// A table whose budget is one answer, with so many connections that have asked for theirs; the first one's kernel takes nothing.
+fn short_of_room(connections: usize) -> (Table, Answers, Vec<std::net::TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let limits = Limits { budget_bytes: 1024, queue_bytes: 2048, ..Limits::default() };
+    let (mut table, mut service) = (Table::new(limits, Arc::default()), Answers::default());
+    let mut clients = Vec::new();
+    for n in 0..connections {
+        let mut client = std::net::TcpStream::connect(to).unwrap();
+        std::io::Write::write_all(&mut client, b"?").unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        table.knock(TcpStream::from_std(stream), Listener(0), Addresses { local: to, peer }, 1000, &mut service);
+        let connection = service.accepted[n];
+        while !table.conn(connection).unwrap().used {
+            let conn = table.conn(connection).unwrap();
+            (conn.readable, conn.writable) = (true, n > 0);
+            table.make_ready(connection.index);
+            // no more than this one's reading
+            table.turn(1, &mut service, &mut [0; 16]);
+        }
+        clients.push(client);
+    }
+    (table, service, clients)
+}
+
+#[test]
+fn who_waits_for_the_budget_is_not_idle() {
+    let (mut table, mut service, mut clients) = short_of_room(2);
+    let [first, second] = service.accepted[..] else { panic!() };
+    assert!(table.conn(second).unwrap().starved);
+    table.drain();
+    table.turn(16, &mut service, &mut [0; 16]);
+    assert_eq!(table.conn(second).unwrap().phase, Phase::Open);
+    // room for it: it is answered whole, then it is idle
+    table.abort(first).unwrap();
+    for _ in 0..4 {
+        table.turn(16, &mut service, &mut [0; 16]);
+    }
+    assert_ne!(table.conn(second).map_or(Phase::Lingering, |conn| conn.phase), Phase::Open);
+    let mut answer = Vec::new();
+    std::io::Read::read_to_end(&mut clients[1], &mut answer).unwrap();
+    assert_eq!(answer, [7; 1024]);
+}
+
+#[test]
+fn those_that_wait_for_the_budget_leave_nothing_behind() {
+    let (mut table, mut service, clients) = short_of_room(50);
+    assert_eq!(table.starved.len(), 49);
+    for round in 0..100 {
+        // they ask, wait and end: what stays is bounded by the places
+        for connection in service.accepted.split_off(1) {
+            table.abort(connection).unwrap();
+        }
+        assert!(table.starved.len() <= 2 * table.places(), "{} in round {round}", table.starved.len());
+        service.left.truncate(1);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let client = std::net::TcpStream::connect(to).unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        table.knock(TcpStream::from_std(stream), Listener(0), Addresses { local: to, peer }, 1000, &mut service);
+        let connection = service.accepted[1];
+        assert_eq!(table.sendv(connection, &[Range::Owned(b"x")]), Ok(0));
+        drop(client);
+    }
+    drop(clients);
+    table.abort(service.accepted[0]).unwrap();
+    table.abort(service.accepted[1]).unwrap();
+    table.turn(200, &mut service, &mut [0; 16]);
+    assert_eq!((table.len(), table.starved.len(), table.queued_bytes), (0, 0, 0));
 }

@@ -24,6 +24,9 @@ const V6: u32 = 1 << 24;
 /// The most entries of one family.
 const MAX_ENTRIES: u32 = 1 << 24;
 
+/// How far before the end a peer may still be at sending again: whoever has no number and guesses hits one in four thousand.
+const LAST_FLIGHT_BYTES: u32 = 1 << 20;
+
 /// What is kept of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
@@ -419,14 +422,19 @@ impl<T: Copy> Entry<T> {
         if length == 0 || end.gt(self.rcv_nxt) {
             return Answer::Acknowledge;
         }
+        let last = flags.contains(Flags::FIN) && end == self.rcv_nxt;
         // Something that we had, again: its acknowledgement was lost. RFC 9293 restarts the time for the FIN; a peer that is still
         // at bytes before it has its FIN yet to come.
+        if last || self.rcv_nxt.since(arrival.seq) <= LAST_FLIGHT_BYTES {
+            self.until = until | RESTARTED | self.until & STAMPED;
+        }
+        if !last {
+            return Answer::Acknowledge;
+        }
         if let (Some(value), Some(_)) = (value, self.stamp()) {
             self.ts_recent = value;
         }
-        self.until = until | RESTARTED | self.until & STAMPED;
-        let last = flags.contains(Flags::FIN) && end == self.rcv_nxt;
-        if last { Answer::AcknowledgeFin } else { Answer::Acknowledge }
+        Answer::AcknowledgeFin
     }
 
     /// Whether a SYN is certainly newer than the connection (RFC 6191 section 2).

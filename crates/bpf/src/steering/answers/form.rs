@@ -136,12 +136,18 @@ fn words(octets: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
+const K0: u64 = 0x9e37_79b9_7f4a_7c15;
+const K1: u64 = 0xa076_1d64_78bd_642f;
+
+/// The factor of a seed's hash.
+pub(super) fn secret(seed: u64) -> u64 {
+    let secret = (seed ^ seed >> 32).wrapping_mul(K1);
+    (secret ^ secret >> 29) | 1
+}
+
 /// `fold_name` of the program, of a name in lower case.
 pub(super) fn hash(seed: u64, name: &[u8]) -> u64 {
-    const K0: u64 = 0x9e37_79b9_7f4a_7c15;
-    const K1: u64 = 0xa076_1d64_78bd_642f;
-    let secret = (seed ^ seed >> 32).wrapping_mul(K1);
-    let secret = (secret ^ secret >> 29) | 1;
+    let secret = secret(seed);
     let hash = words(name).fold(seed ^ name.len() as u64, |hash, word| {
         let hash = (hash ^ (word ^ word >> 32).wrapping_mul(secret)).wrapping_mul(K0);
         hash ^ hash >> 32

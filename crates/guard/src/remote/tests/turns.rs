@@ -1,6 +1,7 @@
 //! When a thread looks, sleeps, and gives the processor to the application.
 
 use super::*;
+use crate::GROUP;
 
 #[test]
 fn one_that_shares_the_processor_and_does_not_end_its_turn_waits_for_the_next() {
@@ -60,21 +61,44 @@ fn one_that_shares_the_processor_and_does_not_end_its_turn_waits_for_the_next() 
 
 #[test]
 fn a_thread_does_not_sleep_while_something_waits_for_room_that_is_there() {
-    let mut world = World::new(10);
-    world.engine.knock(&mut world.pair.remote, 0);
-    while world.pair.remote.waiting.is_empty() {
-        world.engine.recv(&mut world.pair.remote, 0, &[1; 8000]);
+    // some of it, or all
+    for left in [1, 0] {
+        let mut world = World::new(10);
+        world.engine.knock(&mut world.pair.remote, 0);
+        while world.pair.remote.waiting.is_empty() {
+            world.engine.recv(&mut world.pair.remote, 0, &[1; 8000]);
+        }
+        world.pair.remote.publish();
+        let late = world.engine.now() + LOOK_FOR;
+        // who takes nothing has all the time that it wants
+        assert!(world.pair.remote.may_rest(late));
+        world.cycle();
+        let told = world.pair.channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Relaxed);
+        world.pair.channel.transmit.word(control::EVENT_TAIL_AT).store(told - left, Ordering::Release);
+        assert!(!world.pair.remote.may_rest(late) && world.pair.remote.events.owes() == (left > 0));
+        world.cycle_later();
+        assert!(world.pair.remote.waiting.is_empty() && world.pair.remote.events.owes());
+        assert!(world.pair.remote.may_rest(late + LOOK_EVERY));
     }
-    world.pair.remote.publish();
-    let late = world.engine.now() + LOOK_FOR;
-    // who takes nothing has all the time that it wants
-    assert!(world.pair.remote.may_rest(late));
-    world.cycle();
-    let told = world.pair.channel.receive.word(header::EVENT_HEAD_AT).load(Ordering::Relaxed);
-    world.pair.channel.transmit.word(control::EVENT_TAIL_AT).store(told, Ordering::Release);
-    assert!(!world.pair.remote.may_rest(late));
-    world.cycle();
-    assert!(world.pair.remote.waiting.is_empty() && world.pair.remote.events.owes());
+}
+
+#[test]
+fn a_burst_after_a_pause_finds_nobody_unresponsive() {
+    let mut world = World::new(10);
+    for _ in 0..3 {
+        world.pass(50);
+        world.cycle();
+        // on another processor a group is shown before the burst is told
+        for _ in 0..GROUP {
+            world.engine.ask(&mut world.pair.remote, b"?");
+        }
+        assert!(world.pair.remote.events.owes());
+        world.cycle();
+        world.engine.ask(&mut world.pair.remote, b"?");
+        world.cycle();
+        assert_eq!((world.pair.stats.unresponsive(), world.pair.stats.drops(DropReason::Unresponsive)), (0, 0));
+        world.settle();
+    }
 }
 
 #[test]
