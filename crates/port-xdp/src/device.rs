@@ -51,6 +51,14 @@ pub struct Device {
     pub gso_max_bytes: Option<u32>,
 }
 
+/// Receive queues of an interface that are in use.
+///
+/// # Errors
+/// The kernel's, also where a driver does not tell.
+pub fn receive_queues(name: &str) -> io::Result<u32> {
+    ethtool::channels(name).map(|channels| channels.combined + channels.rx).or_else(|_| ethtool::receive_queues(name))
+}
+
 impl Device {
     /// Asks for interface `name`; None when there is none.
     ///

@@ -2,13 +2,13 @@
 //!
 //! The kernel's own sockets then answer at shared addresses; the thread's connections are lost, and nobody else's are. One that is
 //! only kept from its processor does not hang: what it has is still in good hands, and its load is the balancer's to move. A thread that
-//! cannot have its socket made anew tells nobody; that is said here, too.
+//! cannot have its socket made anew tells nobody, and nobody is told when somebody changes an interface's queues; both are said here, too.
 
 use crate::error::{reason, without_number};
 use base::Counter;
 use base::counter::{Figure, Report};
 use dataplane::{Finding, Pulse, Watched};
-use port_xdp::{Slot, Stats, Trouble};
+use port_xdp::{Slot, Stats, Trouble, device};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// How often the threads are looked at, and how long one may go without coming round: the kernel has its queue within the sum.
 const EVERY: Duration = Duration::from_millis(40);
 const PATIENCE: Duration = Duration::from_millis(120);
+
+/// How often the interfaces are looked at, in looks at the threads.
+const NICS_EVERY: u32 = 25;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -73,6 +76,39 @@ impl Queue {
     }
 }
 
+/// An interface whose receive queues were opened, as many as it had.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    name: String,
+    had: u32,
+    /// as far as it was said
+    has: u32,
+}
+
+impl Nic {
+    /// None where the driver does not tell.
+    pub(crate) fn new(name: String) -> Option<Nic> {
+        let had = device::receive_queues(&name).ok()?;
+        Some(Nic { name, had, has: had })
+    }
+
+    /// Says what has changed about its queues.
+    fn look(&mut self) {
+        // what the link's end makes of it is said elsewhere
+        let Ok(now) = device::receive_queues(&self.name) else { return };
+        if now == std::mem::replace(&mut self.has, now) {
+            return;
+        }
+        let Nic { name, had, .. } = self;
+        if now == *had {
+            return tracing::info!("{name}: it has {had} receive queue(s) again, as at the start");
+        }
+        tracing::error!(
+            "{name}: it has {now} receive queue(s) now, and had {had} at the start: frames of a queue without a thread are the kernel's, and what comes for open connections may come there; restart simoom, or set them back (ethtool -L)"
+        );
+    }
+}
+
 /// The thread that looks. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -82,9 +118,11 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches the threads whose pulses `pulses` tells, and whose queues are `queues`, in the same order; some have none.
+    /// Watches the threads whose pulses `pulses` tells, and whose queues are `queues`, in the same order; some have none; and the
+    /// interfaces.
     pub(crate) fn start(
         mut queues: Vec<Option<Queue>>,
+        mut nics: Vec<Nic>,
         pulses: impl Fn() -> Vec<Pulse> + Send + 'static,
     ) -> io::Result<Watchdog> {
         let stalls = Arc::new(Stalls::default());
@@ -92,10 +130,15 @@ impl Watchdog {
         let counted = stalls.clone();
         let join = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
             let start = Instant::now();
+            let mut looks = 0u32;
             let mut watched = vec![Watched::default(); queues.len()];
             while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let now = start.elapsed();
                 queues.iter_mut().flatten().for_each(Queue::look);
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(NICS_EVERY) {
+                    nics.iter_mut().for_each(Nic::look);
+                }
                 for (thread, ((watched, queue), pulse)) in watched.iter_mut().zip(&queues).zip(pulses()).enumerate() {
                     let slot = queue.as_ref().map(|queue| &*queue.slot);
                     match watched.look(now, pulse, PATIENCE) {

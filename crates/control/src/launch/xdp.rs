@@ -3,7 +3,7 @@
 use super::listeners::Listening;
 use super::sharing::{Shared, Writer, sharing};
 use super::tiers::Wanted;
-use super::watchdog::{Queue, Watchdog};
+use super::watchdog::{Nic, Queue, Watchdog};
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::{OfInterface, Registry};
@@ -244,7 +244,8 @@ impl Opened {
         dataplane.averages().for_each(|averages| registry.add(averages.clone()));
         dataplane.crews().for_each(|crew| registry.add(crew.clone()));
         let watched = dataplane.clone();
-        let watchdog = Watchdog::start(queues, move || watched.pulses().collect())?;
+        let nics = self.handles.iter().filter_map(|interface| Nic::new(interface.name.clone())).collect();
+        let watchdog = Watchdog::start(queues, nics, move || watched.pulses().collect())?;
         registry.add(watchdog.stalls().clone());
         // several interfaces have no own addresses
         let mut claims = (!settings.own.is_empty()).then_some(claims);

@@ -1,6 +1,6 @@
 //! `simoom tune` on a veth pair: what it says, and that undoing leaves the host as it was.
 
-use crate::common::simoom;
+use crate::common::{Server, simoom};
 use lab::{Host, Lab, Options};
 use std::path::Path;
 
@@ -102,6 +102,22 @@ fn what_the_driver_refuses_is_said() {
     let (ok, text) = tune(server, &["vs", "--apply", "--undo-file", "/no/such/folder/undo"]);
     assert!(!ok && text.contains("--undo-file"), "{text}");
     assert_eq!(snapshot(server), before, "without a way back nothing is done");
+}
+
+#[test]
+fn a_server_says_when_its_interface_gets_other_queues() {
+    lab::require_programs(&["ip", "ethtool"]);
+    let lab = Lab::with(&Options { queues: 2, ..Options::default() }).unwrap();
+    let set = |queues| lab.server().run(&["ethtool", "-L", "vs", "rx", queues, "tx", queues]).unwrap();
+    lab.client().run(&["ethtool", "-L", "vc", "rx", "2", "tx", "1"]).unwrap();
+    set("1");
+    let mut command = simoom(lab.server());
+    command.args(["echo", "--interface", "vs", "--listen", "198.18.0.1:7"]);
+    let mut server = Server::spawn(command);
+    set("2");
+    server.wait_for("vs: it has 2 receive queue(s) now, and had 1 at the start");
+    set("1");
+    server.wait_for("vs: it has 1 receive queue(s) again");
 }
 
 #[test]
