@@ -2,6 +2,7 @@
 
 use app::{CallError, Connection, Content, ObjectId, Range, SENDV_RANGES, Streams};
 use arrayvec::ArrayVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 struct Part {
@@ -15,20 +16,26 @@ struct Part {
 pub(crate) struct Out {
     /// our own bytes
     pub(crate) bytes: Vec<u8>,
-    parts: Vec<Part>,
+    /// those that an engine has not wholly taken; of what it has, it holds what it needs
+    parts: VecDeque<Part>,
     /// bytes and parts that there is room for from the beginning
     room: (usize, usize),
     /// of the parts
     part_bytes: u64,
     /// what an engine has taken
     taken: u64,
+    /// of our own bytes
+    own_taken: usize,
+    /// of the first part
+    part_taken: usize,
 }
 
 impl Out {
     /// Nothing, with room for so many bytes and parts.
     pub(crate) fn new(bytes: usize, parts: usize) -> Out {
         let room = (bytes, parts);
-        Out { bytes: Vec::with_capacity(bytes), parts: Vec::with_capacity(parts), room, part_bytes: 0, taken: 0 }
+        let (bytes, parts) = (Vec::with_capacity(bytes), VecDeque::with_capacity(parts));
+        Out { bytes, parts, room, part_bytes: 0, taken: 0, own_taken: 0, part_taken: 0 }
     }
 
     /// Takes what is here, and leaves nothing, with the same room.
@@ -39,7 +46,7 @@ impl Out {
 
     /// Adds the first bytes of a chunk.
     pub(crate) fn chunk(&mut self, content: &Arc<Content>, bytes: usize) {
-        self.parts.push(Part { behind: self.bytes.len(), content: content.clone(), bytes });
+        self.parts.push_back(Part { behind: self.bytes.len(), content: content.clone(), bytes });
         self.part_bytes += bytes as u64;
     }
 
@@ -64,6 +71,7 @@ impl Out {
         self.bytes.clear();
         self.parts.clear();
         (self.part_bytes, self.taken) = (0, 0);
+        (self.own_taken, self.part_taken) = (0, 0);
         let (bytes, parts) = self.room;
         if self.bytes.capacity() > 2 * bytes || self.parts.capacity() > 2 * parts {
             self.shrink();
@@ -86,17 +94,13 @@ impl Out {
     /// Offers what is left to the engine; how many bytes it took.
     pub(crate) fn send<C: Streams>(&mut self, calls: &mut C, connection: Connection) -> Result<u64, CallError> {
         if self.is_plain() {
-            let taken = calls.sendv(connection, &[Range::Owned(&self.bytes[self.taken as usize..])])?;
-            self.taken += taken;
+            let taken = calls.sendv(connection, &[Range::Owned(&self.bytes[self.own_taken..])])?;
+            self.advance(taken);
             return Ok(taken);
         }
         let mut ranges = ArrayVec::<Range<'_>, SENDV_RANGES>::new();
-        let (mut offered, mut taken, mut skip) = (0, 0, self.taken);
-        for piece in 0..=2 * self.parts.len() {
-            let range = self.piece(piece);
-            let skipped = skip.min(range.bytes());
-            skip -= skipped;
-            let Some(range) = behind(range, skipped) else { continue };
+        let (mut offered, mut taken) = (0, 0);
+        for range in self.pieces() {
             offered += range.bytes();
             ranges.push(range);
             if ranges.is_full() {
@@ -111,33 +115,41 @@ impl Out {
             taken += calls.sendv(connection, &ranges)?;
         }
         drop(ranges);
-        self.taken += taken;
+        self.advance(taken);
         Ok(taken)
     }
 
-    /// Our own bytes up to a part at even numbers, a part at odd ones.
-    fn piece(&self, piece: usize) -> Range<'_> {
-        let n = piece / 2;
-        if piece % 2 == 1 {
-            let Part { content, bytes, .. } = &self.parts[n];
-            return Range::Object { content, object: ObjectId(0), start: 0, bytes: *bytes as u64 };
-        }
-        let from = n.checked_sub(1).map_or(0, |before| self.parts[before].behind);
-        Range::Owned(&self.bytes[from..self.parts.get(n).map_or(self.bytes.len(), |part| part.behind)])
+    /// What is left, in order: our own bytes up to a part, the part, and so on; none is empty.
+    fn pieces(&self) -> impl Iterator<Item = Range<'_>> {
+        let (mut from, mut part_taken) = (self.own_taken, self.part_taken as u64);
+        let parts = self.parts.iter().flat_map(move |part| {
+            let own = Range::Owned(&self.bytes[std::mem::replace(&mut from, part.behind)..part.behind]);
+            let (start, content) = (std::mem::take(&mut part_taken), &part.content);
+            [own, Range::Object { content, object: ObjectId(0), start, bytes: part.bytes as u64 - start }]
+        });
+        let last = self.parts.back().map_or(self.own_taken, |part| part.behind);
+        parts.chain([Range::Owned(&self.bytes[last..])]).filter(|range| range.bytes() > 0)
     }
-}
 
-/// What of a range stands behind its first bytes, if anything does.
-fn behind(range: Range<'_>, skipped: u64) -> Option<Range<'_>> {
-    if skipped == range.bytes() {
-        return None;
-    }
-    Some(match range {
-        Range::Object { content, object, start, bytes } => {
-            Range::Object { content, object, start: start + skipped, bytes: bytes - skipped }
+    /// So many bytes more were taken.
+    fn advance(&mut self, taken: u64) {
+        self.taken += taken;
+        let mut taken = taken as usize;
+        while let Some(part) = self.parts.front() {
+            let own = taken.min(part.behind - self.own_taken);
+            self.own_taken += own;
+            taken -= own;
+            let of_part = taken.min(part.bytes - self.part_taken);
+            self.part_taken += of_part;
+            taken -= of_part;
+            if self.part_taken < part.bytes {
+                return;
+            }
+            self.parts.pop_front();
+            self.part_taken = 0;
         }
-        Range::Owned(bytes) => Range::Owned(&bytes[skipped as usize..]),
-    })
+        self.own_taken += taken;
+    }
 }
 
 #[cfg(test)]
@@ -159,5 +171,50 @@ mod tests {
         }
         out.bytes.push(b'x');
         assert_eq!((out.take().left(), out.left(), out.capacities()), (1, 0, room));
+    }
+
+    fn bytes_of(range: &Range<'_>) -> Vec<u8> {
+        match range {
+            Range::Owned(bytes) => bytes.to_vec(),
+            Range::Object { content, object, start, bytes } => {
+                content.bytes(*object)[*start as usize..][..*bytes as usize].to_vec()
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_what_was_not_taken_and_nothing_else_is_held() {
+        let contents: Vec<Arc<Content>> = [b"first", b"secon", b"third"]
+            .map(|bytes| {
+                let mut builder = app::ContentBuilder::new();
+                builder.add(bytes);
+                builder.finish()
+            })
+            .into();
+        // own bytes before, between and behind, or none
+        for own in [["", "", "", ""], ["a", "", "bc", "d"], ["", "x", "", "yz"], ["ab", "cd", "ef", "gh"]] {
+            let make = || {
+                let mut out = Out::new(16, 4);
+                for (own, content) in own.iter().zip(&contents) {
+                    out.bytes.extend_from_slice(own.as_bytes());
+                    out.chunk(content, 4);
+                }
+                out.bytes.extend_from_slice(own[3].as_bytes());
+                out
+            };
+            let left = |out: &Out| out.pieces().flat_map(|range| bytes_of(&range)).collect::<Vec<u8>>();
+            let whole = left(&make());
+            for first in 0..=whole.len() {
+                for second in 0..=whole.len() - first {
+                    let mut out = make();
+                    out.advance(first as u64);
+                    out.advance(second as u64);
+                    assert_eq!(left(&out), whole[first + second..], "{own:?}, {first} and {second}");
+                    assert_eq!(out.left(), (whole.len() - first - second) as u64);
+                    let held = contents.iter().filter(|content| Arc::strong_count(content) > 1).count();
+                    assert_eq!(held, out.parts());
+                }
+            }
+        }
     }
 }

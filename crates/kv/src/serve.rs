@@ -453,7 +453,10 @@ impl Service for Server {
                     self.core.stats.idle_closed.add(1);
                     self.core.finish(calls, connection, client);
                 }
-                Mode::Partial | Mode::Sending => {
+                Mode::Partial => {
+                    self.core.abort(calls, connection, client, DropReason::SlowWriter);
+                }
+                Mode::Sending => {
                     self.core.abort(calls, connection, client, DropReason::SlowReader);
                 }
             }

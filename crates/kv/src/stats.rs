@@ -11,6 +11,8 @@ pub enum DropReason {
     Full,
     /// the client did not read its answers for the send time
     SlowReader,
+    /// the client did not go on with a command for the send time
+    SlowWriter,
     /// no end of line where one must be, or HTTP
     NoCommand,
     /// the binary protocol
@@ -27,9 +29,10 @@ pub enum DropReason {
     Datagram,
 }
 
-const DROPS: [(DropReason, &str); 9] = [
+const DROPS: [(DropReason, &str); 10] = [
     (DropReason::Full, "full"),
     (DropReason::SlowReader, "slow reader"),
+    (DropReason::SlowWriter, "slow writer"),
     (DropReason::NoCommand, "no command"),
     (DropReason::Binary, "binary"),
     (DropReason::NoBuffer, "no buffer"),

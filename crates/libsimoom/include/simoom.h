@@ -32,7 +32,7 @@ struct simoom_connection {
 	uint32_t generation;
 };
 
-/* Makes a thread of the service begin a cycle; good until simoom_run returns. */
+/* Makes a thread of the service begin a cycle; good for ever, and does nothing once simoom_run has returned. */
 struct simoom_waker;
 
 /* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. */

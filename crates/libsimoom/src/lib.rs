@@ -79,8 +79,6 @@ pub struct CService {
 struct Foreign {
     service: CService,
     user: *mut c_void,
-    /// what `begin` was given the address of
-    waker: Option<Box<Waker>>,
 }
 
 fn ours(connection: CConnection) -> Connection {
@@ -106,10 +104,11 @@ fn socket_addr(address: &CAddress) -> SocketAddr {
 
 impl Service for Foreign {
     fn begin(&mut self, waker: &Waker) {
-        let waker = self.waker.insert(Box::new(waker.clone()));
         if let Some(begin) = self.service.begin {
-            // SAFETY: the program's own function, by the header's contract; the waker lives until the service has ended.
-            unsafe { begin(self.user, &raw const **waker) };
+            // for ever, one for each run of a service: no other thread of the program is told when it may not be used any more
+            let waker = Box::leak(Box::new(waker.clone()));
+            // SAFETY: the program's own function, by the header's contract.
+            unsafe { begin(self.user, &raw const *waker) };
         }
     }
 
@@ -261,7 +260,7 @@ pub unsafe extern "C" fn simoom_run_2(service: *const CService, user: *mut c_voi
     if jail::inner().is_err() {
         return E_SYSTEM;
     }
-    let service = Foreign { service: *service, user, waker: None };
+    let service = Foreign { service: *service, user };
     // no panic of ours goes through C
     match catch_unwind(AssertUnwindSafe(|| client::run(attached, service))) {
         Ok(Ok(())) => 0,
@@ -410,7 +409,7 @@ pub unsafe extern "C" fn simoom_alarm_set(calls: *mut Calls<'_>, cookie: u64, at
 /// See `simoom.h`.
 ///
 /// # Safety
-/// `waker` is null or what `begin` was given by a service that has not ended.
+/// `waker` is null or what `begin` was given.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simoom_wake(waker: *const Waker) {
     // SAFETY: the caller's promise; a waker may be used by several threads.
@@ -506,5 +505,34 @@ mod tests {
     fn a_service_that_is_null_is_an_argument_that_cannot_be() {
         // SAFETY: null is allowed.
         assert_eq!(unsafe { simoom_run_2(null(), null_mut(), 0) }, E_ARGUMENT);
+    }
+
+    /// Takes the waker's address where `user` points.
+    unsafe extern "C" fn keeps_the_waker(user: *mut c_void, waker: *const Waker) {
+        // SAFETY: the test gives the address of a place for it.
+        unsafe { user.cast::<*const Waker>().write(waker) };
+    }
+
+    #[test]
+    fn a_waker_is_good_when_its_service_has_gone() {
+        let wakes = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let counted = wakes.clone();
+        let waker = Waker::new(move || {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut kept = null();
+        // SAFETY: each member is an optional function.
+        let service: CService = unsafe { std::mem::zeroed() };
+        let service = CService { begin: Some(keeps_the_waker), ..service };
+        let mut foreign = Foreign { service, user: (&raw mut kept).cast() };
+        foreign.begin(&waker);
+        drop((foreign, waker));
+        let worker = std::thread::spawn({
+            let kept = kept as usize;
+            // SAFETY: it is what `begin` was given.
+            move || unsafe { simoom_wake(kept as *const Waker) }
+        });
+        worker.join().unwrap();
+        assert_eq!(wakes.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 }

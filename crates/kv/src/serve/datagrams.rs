@@ -53,14 +53,15 @@ fn run(world: &mut World<'_>, mut request: &[u8]) -> bool {
     any && matches!(state, State::Line)
 }
 
-/// Whether a line begins with a command that changes nothing.
-fn reads(line: &[u8]) -> bool {
-    let word = line.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).find(|word| !word.is_empty());
-    let flags = || line.split(|byte| *byte == b' ').skip(2);
-    match word {
+/// Whether the first line is a command that changes nothing.
+fn reads(lines: &[u8]) -> bool {
+    let line = lines.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    match words.next() {
         Some(b"get" | b"gets" | b"mn" | b"version") => true,
         // which make an item, or change its time
-        Some(b"mg") => !flags().any(|flag| matches!(flag.first(), Some(b'N' | b'T' | b'R'))),
+        Some(b"mg") => !words.skip(1).any(|flag| matches!(flag[0], b'N' | b'T' | b'R')),
         _ => false,
     }
 }

@@ -344,6 +344,42 @@ fn an_upload_that_is_broken_off_leaves_nothing() {
 }
 
 #[test]
+fn an_upload_whose_shard_was_emptied_is_answered_as_one_without_memory() {
+    for (command, answer) in [
+        ("set k 0 0 500000\r\n", &b"SERVER_ERROR out of memory storing object\r\n"[..]),
+        ("set k 0 0 500000 noreply\r\n", b""),
+    ] {
+        let shared = shared(16 << 20);
+        let mut bench = Bench::with(server(&shared), 64 << 10, 128);
+        bench.send(command.as_bytes());
+        // as another thread's panic does
+        let panicked = std::thread::scope(|scope| {
+            let poison = || {
+                let _held = shared.store.shard(0);
+                panic!("on purpose");
+            };
+            scope.spawn(poison).join().is_err()
+        });
+        assert!(panicked);
+        let said = bench.run(&[&[b'x'; 500_000][..], b"\r\nmn\r\n"].concat(), &[1000]);
+        assert_eq!(said, [answer, b"MN\r\n"].concat(), "{command}");
+        assert_eq!(bench.server.core.stats.no_memory.get(), 1);
+    }
+}
+
+#[test]
+fn who_does_not_go_on_with_a_command_is_no_slow_reader() {
+    let mut bench = Bench::new(64 << 10, 128);
+    bench.send(b"set k 0 0 5\r\nva");
+    let at = bench.engine.timer.expect("a timer");
+    bench.now = at;
+    bench.server.timer(at, &mut bench.engine, CONNECTION, 0);
+    assert!(bench.engine.aborted);
+    let drops = |reason| bench.server.core.stats.drops(reason);
+    assert_eq!((drops(DropReason::SlowWriter), drops(DropReason::SlowReader)), (1, 0));
+}
+
+#[test]
 fn a_connection_moves_in_the_middle_of_everything() {
     let script = script();
     let whole = Bench::new(1 << 20, 1000).run(&script, &[usize::MAX]);
@@ -443,8 +479,18 @@ fn datagrams_are_gets_of_one_packet() {
         asked(&mut bench, one, b"get l\r\n").as_deref(),
         Some("SERVER_ERROR answer too large for a datagram\r\n")
     );
-    for changes in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "mg k T30\r\n", "gat 0 k\r\n", "stats\r\n"]
-    {
+    // a key is no flag, nor what stands in the next line
+    assert_eq!(asked(&mut bench, one, b"mg k s\r\nmg  Token:1 v\r\nmn\r\n").as_deref(), Some("HD s5\r\nEN\r\nMN\r\n"));
+    for changes in [
+        "set k 0 0 1\r\nx\r\n",
+        "delete k\r\n",
+        "flush_all\r\n",
+        "mg k T30\r\n",
+        "mg k  s T30\r\n",
+        "\r\nmg k N30\n",
+        "gat 0 k\r\n",
+        "stats\r\n",
+    ] {
         assert!(asked(&mut bench, one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
     }
     // no more is looked up than an answer has room for

@@ -79,6 +79,7 @@ impl Core {
             return Ok(());
         }
         self.stats.bytes_out.add(left);
+        client.unsent_pieces += 1 + 2 * self.out.parts() as u32;
         let taken = match self.out.send(calls, connection) {
             Ok(taken) => taken,
             Err(error) => {
@@ -87,7 +88,6 @@ impl Core {
             }
         };
         client.unsent_bytes += taken;
-        client.unsent_pieces += 1 + 2 * self.out.parts() as u32;
         if taken < left && !self.pendings.keep(client, &mut self.out) {
             self.out.clear();
             return Err(self.abort(calls, connection, client, DropReason::NoPending));

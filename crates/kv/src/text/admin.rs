@@ -53,8 +53,10 @@ pub(super) fn stats(world: &mut World<'_>, words: &Words<'_>) {
     match words.get(1).copied().unwrap_or_default() {
         b"" => general(world),
         b"reset" => {
-            let baseline = Baseline::now(world);
-            *world.shared.baseline.lock().unwrap_or_else(PoisonError::into_inner) = baseline;
+            // counts only grow: read behind the lock, they are never below those of another thread's reset
+            let mut baseline = world.shared.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+            *baseline = Baseline::now(world);
+            drop(baseline);
             return world.say(b"RESET");
         }
         b"settings" => settings(world),
@@ -120,8 +122,9 @@ impl World<'_> {
 
 fn general(world: &mut World<'_>) {
     let (now, limits) = (world.now, *world.store.limits());
-    let Baseline { sum, stored, evictions, expired } = Baseline::now(world);
+    // behind the lock, as in a reset
     let before = world.shared.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+    let Baseline { sum, stored, evictions, expired } = Baseline::now(world);
     let sum = sum.since(&before.sum);
     let (stored, evictions, expired) = (stored - before.stored, evictions - before.evictions, expired - before.expired);
     drop(before);

@@ -385,8 +385,8 @@ fn filled(world: &mut World<'_>, filling: Filling) {
     let mut shard = world.store.shard(number);
     if shard.generation() != generation {
         drop(shard);
-        // a panic of another thread took it
-        return world.say(b"SERVER_ERROR out of memory storing object");
+        // a panic of another thread took it, with everything that was there before
+        return say_no_memory(world, &store);
     }
     if end != *b"\r\n" {
         shard.discard(place);
@@ -405,10 +405,14 @@ fn bad_chunk(world: &mut World<'_>, store: &Storing) {
     world.say_unless(store.quiet && store.echo.is_none(), b"CLIENT_ERROR bad data chunk");
 }
 
-/// There is no memory for a value: what was there before must not stay.
-fn no_memory(world: &mut World<'_>, store: &Storing, key: &[u8], hash: u64) {
+fn say_no_memory(world: &mut World<'_>, store: &Storing) {
     world.stats.no_memory.add(1);
     world.say_unless(store.quiet && store.echo.is_none(), b"SERVER_ERROR out of memory storing object");
+}
+
+/// There is no memory for a value: what was there before must not stay.
+fn no_memory(world: &mut World<'_>, store: &Storing, key: &[u8], hash: u64) {
+    say_no_memory(world, store);
     if store.mode == Mode::Set || store.echo.is_some() {
         drop_stale(world, key, hash);
     }
