@@ -520,7 +520,7 @@ mod tests {
         let waker = Waker::new(move || {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         });
-        let mut kept = null();
+        let mut kept: *const Waker = null();
         // SAFETY: each member is an optional function.
         let service: CService = unsafe { std::mem::zeroed() };
         let service = CService { begin: Some(keeps_the_waker), ..service };
