@@ -273,9 +273,15 @@ impl<'a> Loop<'a> {
         };
         let token = Token(*first_connection + table.next_index() as usize);
         let Ok(local) = stream.local_addr() else { return Taken::Failed };
-        if !table.admits(listener, peer.ip()) || thread.poll.registry().register(&mut stream, token, WATCHED).is_err() {
+        if !table.admits(listener, peer.ip()) {
             reset_on_close(&stream);
             return Taken::One;
+        }
+        if thread.poll.registry().register(&mut stream, token, WATCHED).is_err() {
+            // no more can be watched (fs.epoll.max_user_watches), or memory is short
+            thread.counters.accept_errors.add(1);
+            reset_on_close(&stream);
+            return Taken::Short;
         }
         set_up(&stream);
         table.knock(stream, listener, Addresses { local, peer }, window_bytes, service);

@@ -176,7 +176,7 @@ pub(crate) struct Table {
     /// connections by service and source
     sources: HashMap<(u8, IpAddr), usize>,
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
-    ready: VecDeque<u32>,
+    ready: VecDeque<Connection>,
     dead: VecDeque<Last>,
     /// owned bytes queued over all connections
     queued_bytes: usize,
@@ -317,12 +317,13 @@ impl Table {
     }
 
     fn make_ready(&mut self, index: u32) {
-        if let Some(conn) = self.slots[index as usize].conn.as_mut()
+        let Slot { generation, conn } = &mut self.slots[index as usize];
+        if let Some(conn) = conn
             && !conn.queued
             && conn.has_work()
         {
             conn.queued = true;
-            self.ready.push_back(index);
+            self.ready.push_back(Connection { index, generation: *generation });
         }
     }
 
@@ -353,11 +354,12 @@ impl Table {
     /// At most `turns` turns of ready connections, then the timers that are due, then the dead.
     pub(crate) fn turn<S: Service>(&mut self, turns: usize, service: &mut S, scratch: &mut [u8]) {
         for _ in 0..turns {
-            let Some(index) = self.ready.pop_front() else { break };
-            if let Some(conn) = self.slots[index as usize].conn.as_mut() {
+            let Some(handle) = self.ready.pop_front() else { break };
+            // one that has gone since is not the one that has its place now
+            if let Ok(conn) = self.conn(handle) {
                 conn.queued = false;
-                self.turn_of(index, service, scratch);
-                self.make_ready(index);
+                self.turn_of(handle, service, scratch);
+                self.make_ready(handle.index);
             }
         }
         self.fire_timers(turns, service);
@@ -408,9 +410,7 @@ impl Table {
         }
     }
 
-    fn turn_of<S: Service>(&mut self, index: u32, service: &mut S, scratch: &mut [u8]) {
-        let generation = self.slots[index as usize].generation;
-        let handle = Connection { index, generation };
+    fn turn_of<S: Service>(&mut self, handle: Connection, service: &mut S, scratch: &mut [u8]) {
         if !self.learn(handle, service) {
             return;
         }

@@ -1,10 +1,21 @@
 //! What the service may do, as [`Streams`] has it.
 
-use super::{Fin, Phase, Slot, Table};
+use super::{Fin, Limits, Phase, Slot, Table};
 use crate::outbox::Bounds;
 use app::{Addresses, CallError, Connection, DeadReason, Listener, Range, Streams};
 use base::Instant;
 use std::net::SocketAddr;
+
+/// This part of the budget is for those that have next to nothing queued: who reads nothing cannot have all of it.
+const KEPT: usize = 8;
+/// Bytes that are next to nothing.
+const FIRST_BYTES: usize = 4096;
+
+/// What the budget, of which so much is queued, has for a connection that has `owned` of it.
+fn most_owned(limits: &Limits, owned: usize, queued: usize) -> usize {
+    let left = |budget: usize| owned + budget.saturating_sub(queued);
+    left(limits.budget_bytes - limits.budget_bytes / KEPT).max(left(limits.budget_bytes).min(FIRST_BYTES))
+}
 
 impl Table {
     /// A connection that the service has, and has not closed.
@@ -54,8 +65,7 @@ impl Streams for Table {
             conn.queue = queue;
         }
         let owned = conn.queue.owned_bytes();
-        // what the budget has left for this connection, where that is less than its quota
-        let most = bounds.owned_bytes.min(owned + limits.budget_bytes.saturating_sub(*queued_bytes));
+        let most = bounds.owned_bytes.min(most_owned(limits, owned, *queued_bytes));
         let taken = conn.queue.queue(ranges, Bounds { owned_bytes: most, ..bounds }, versions);
         *queued_bytes += conn.queue.owned_bytes() - owned;
         let wanted: u64 = ranges.iter().take(app::SENDV_RANGES).map(Range::bytes).sum();
@@ -74,8 +84,8 @@ impl Streams for Table {
             Some(Slot { generation, conn: Some(conn) })
                 if *generation == connection.generation && conn.phase == Phase::Open && conn.fin == Fin::No =>
             {
-                let budget = self.limits.budget_bytes.saturating_sub(self.queued_bytes);
-                self.limits.queue_bytes.saturating_sub(conn.queue.owned_bytes()).min(budget)
+                let owned = conn.queue.owned_bytes();
+                self.limits.queue_bytes.min(most_owned(&self.limits, owned, self.queued_bytes)).saturating_sub(owned)
             }
             _ => 0,
         }

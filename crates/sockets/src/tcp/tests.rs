@@ -92,9 +92,12 @@ impl Service for Answers {
 
 /// A table whose budget is one answer, with so many connections that have asked for theirs; the first one's kernel takes nothing.
 fn short_of_room(connections: usize) -> (Table, Answers, Vec<std::net::TcpStream>) {
+    within(Limits { budget_bytes: 1024, queue_bytes: 2048, ..Limits::default() }, connections)
+}
+
+fn within(limits: Limits, connections: usize) -> (Table, Answers, Vec<std::net::TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap();
-    let limits = Limits { budget_bytes: 1024, queue_bytes: 2048, ..Limits::default() };
     let (mut table, mut service) = (Table::new(limits, Arc::default()), Answers::default());
     let mut clients = Vec::new();
     for n in 0..connections {
@@ -160,4 +163,57 @@ fn those_that_wait_for_the_budget_leave_nothing_behind() {
     table.abort(service.accepted[1]).unwrap();
     table.turn(200, &mut service, &mut [0; 16]);
     assert_eq!((table.len(), table.starved.len(), table.queued_bytes), (0, 0, 0));
+}
+
+#[test]
+fn who_reads_nothing_leaves_a_part_of_the_budget_to_others() {
+    let limits = Limits { budget_bytes: 64 << 10, queue_bytes: 48 << 10, ..Limits::default() };
+    let (mut table, service, _clients) = within(limits, 4);
+    let [first, second, third, fourth] = service.accepted[..] else { panic!() };
+    let bytes = vec![7; 48 << 10];
+    // those whose answers went out at once queue again, and their kernels take nothing
+    for connection in [second, third, fourth] {
+        table.conn(connection).unwrap().writable = false;
+        assert!(table.conn(connection).unwrap().queue.is_empty());
+    }
+    let send = |table: &mut Table, connection, bytes: &[u8]| table.sendv(connection, &[Range::Owned(bytes)]).unwrap();
+    let room = table.room(second);
+    assert_eq!(send(&mut table, second, &bytes), room as u64);
+    // seven eighths are used up
+    assert!(send(&mut table, first, &bytes) > 0);
+    assert_eq!((table.room(first), table.room(second), table.queued_bytes), (0, 0, 56 << 10));
+    for connection in [third, fourth] {
+        assert_eq!(table.room(connection), 4096);
+        assert_eq!(send(&mut table, connection, &bytes), 4096);
+        assert_eq!(table.room(connection), 0);
+    }
+    assert_eq!(table.queued_bytes, 64 << 10);
+}
+
+#[test]
+fn a_place_that_is_used_again_has_one_turn_a_round() {
+    let (mut table, mut service, _clients) = short_of_room(1);
+    let to = table.conn(service.accepted[0]).unwrap().addresses.local;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        // it stands in the queue when it ends
+        let last = *service.accepted.last().unwrap();
+        table.conn(last).unwrap().readable = true;
+        table.make_ready(last.index);
+        table.abort(last).unwrap();
+        clients.push(std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let (stream, peer) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        table.knock(TcpStream::from_std(stream), Listener(0), Addresses { local: to, peer }, 1000, &mut service);
+        assert_eq!(service.accepted.last().unwrap().index, last.index);
+    }
+    table.turn(16, &mut service, &mut [0; 16]);
+    let last = *service.accepted.last().unwrap();
+    for _ in 0..3 {
+        table.conn(last).unwrap().readable = true;
+        table.make_ready(last.index);
+        assert_eq!(table.ready, [last]);
+        table.turn(1, &mut service, &mut [0; 16]);
+    }
 }
