@@ -80,6 +80,10 @@ pub(crate) fn group(config: &Config, endpoint: &Endpoint, inherited: &mut Inheri
         address = local(&socket, endpoint)?;
         sockets.push(socket);
     }
+    if let Some(socket) = sockets.first() {
+        // The program of whoever had them would go on dealing flows out by a table that nobody keeps. That there is none is no error.
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);
+    }
     if count > 1 && sockets.is_empty() && endpoint.address.port() != 0 {
         // a reuseport group would be joined silently by another program of the same user; a plain socket is refused
         drop(one(config, endpoint, endpoint.address, false)?);

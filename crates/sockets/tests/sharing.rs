@@ -184,6 +184,26 @@ fn every_policy_serves_all_and_uses_all_threads() {
 }
 
 #[test]
+fn sockets_that_are_used_again_keep_nothing_of_the_policy_before() {
+    let first = Engine::bind(alone(of(Transport::Tcp, Spread::Affinity))).unwrap();
+    let address = first.addresses()[0];
+    let left: Vec<_> = first.sockets().map(|socket| socket.try_clone_to_owned().unwrap()).collect();
+    let hold = Arc::<Hold>::default();
+    let make = move |thread| Who { thread, hold: hold.clone(), moves: true };
+    first.start(make.clone()).unwrap().stop();
+    let mut config = Config { threads: THREADS + 1, ..alone(of(Transport::Tcp, Spread::PerCore)) };
+    config.endpoints[0].address = address;
+    let second = Engine::bind_with(config, left).unwrap();
+    let running = second.start(make).unwrap();
+    let (whose, _streams) = connections(address, 300);
+    for thread in 0..=THREADS {
+        let count = whose.iter().filter(|who| **who == thread).count();
+        assert!(count >= 30, "thread {thread} has {count} of 300");
+    }
+    running.stop();
+}
+
+#[test]
 fn a_shared_socket_is_served_by_others_while_one_is_held_up() {
     for spread in [Spread::Shared, Spread::Affinity] {
         let (_running, address, hold) = who(of(Transport::Tcp, spread));
