@@ -125,6 +125,23 @@ fn sack_tells_what_is_kept_and_what_came_twice() {
 }
 
 #[test]
+fn small_segments_in_a_row_beyond_a_gap_share_blocks() {
+    let mut hand = Hand::new(waiting(), |tcp| tcp.limits.blocks_per_connection = 6);
+    hand.open(true);
+    let bytes: Vec<u8> = (0..9000).map(pattern).collect();
+    let (seq, mut told) = (hand.seq, Vec::new());
+    for from in (100..9000u32).step_by(100) {
+        let flags = if from == 8900 { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        let answers = hand.send(Header { seq: seq + from, ..hand.head(flags) }, &bytes[from as usize..][..100]);
+        told = answers[0].sack.iter().map(|block| (block.left.since(seq), block.right.since(seq))).collect();
+    }
+    assert_eq!((told, hand.stack.tcp_usage().blocks), (vec![(100, 9000)], 6));
+    let answers = hand.send(hand.head(Flags::ACK), &bytes[..100]);
+    assert_eq!(answers[0].ack, seq + 9001, "the FIN as well");
+    assert_eq!((hand.end().received, hand.end().eof, hand.stack.tcp_usage().blocks), (9000, true, 0));
+}
+
+#[test]
 fn a_closed_window_is_probed_and_given_up_or_opened() {
     for opens in [false, true] {
         let mut hand = Hand::new(Script { send: 100, piece: 100, ..Script::default() }, |_| {});

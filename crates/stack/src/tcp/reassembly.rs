@@ -5,12 +5,20 @@
 //! finds no block, or is beyond a connection's share, is not kept and not acknowledged, so what SACK says is the truth; nothing
 //! that was told is thrown away before it is delivered. A FIN is kept with the last data before it; one that comes alone is
 //! not, and the peer sends it again.
+//!
+//! All connections share the pool, and nobody has to fill the gaps that he leaves. So a connection's share is the smaller the less of
+//! the pool is free, and the last eighth is for those that have nothing there: whoever loses a segment can tell what came behind it.
+//! Small segments in a row share a block.
 
 use arrayvec::ArrayVec;
 use base::Seq;
 use wire::tcp::{MAX_SACK_BLOCKS, SackBlock};
 
 const NONE: u32 = u32::MAX;
+/// Blocks of a connection while no more than half of the pool is free, and more than a quarter.
+const HALF_MOST: u16 = 16;
+/// Blocks of a connection while less is free, and more than an eighth, which is left to first ones.
+const QUARTER_MOST: u16 = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Meta {
@@ -135,16 +143,45 @@ impl Blocks {
             };
             let (a, b) = (from.since(seq) as usize, to.since(seq) as usize);
             let fin = fin && to == end;
-            let Some(new) = self.store(list, previous, at, from, &payload[a..b], fin) else { return Stored::Full };
-            (previous, from, stored) = (new, to, Stored::Kept);
+            if !self.append(previous, from, &payload[a..b], fin) {
+                if list.blocks >= self.share() {
+                    return Stored::Full;
+                }
+                let Some(new) = self.store(list, previous, at, from, &payload[a..b], fin) else { return Stored::Full };
+                previous = new;
+            }
+            (from, stored) = (to, Stored::Kept);
         }
         stored
     }
 
-    fn store(&mut self, list: &mut List, previous: u32, next: u32, seq: Seq, bytes: &[u8], fin: bool) -> Option<u32> {
-        if list.blocks >= self.per_connection {
-            return None;
+    /// Blocks that a connection may have as things are.
+    fn share(&self) -> u16 {
+        let (free, all) = (self.free.len(), self.metas.len());
+        let most = match () {
+            () if free > all / 2 => self.per_connection,
+            () if free > all / 4 => HALF_MOST,
+            () if free > all / 8 => QUARTER_MOST,
+            () => 1,
+        };
+        most.min(self.per_connection)
+    }
+
+    /// Keeps bytes in the block that those before them are in, if they are in one that has room; whether they are.
+    fn append(&mut self, index: u32, seq: Seq, bytes: &[u8], fin: bool) -> bool {
+        let Some(meta) = self.metas.get_mut(index as usize) else { return false };
+        let memory = &mut self.memory[index as usize];
+        let at = usize::from(meta.bytes);
+        if meta.end() != seq || meta.fin || memory.len() - at < bytes.len() {
+            return false;
         }
+        memory[at..at + bytes.len()].copy_from_slice(bytes);
+        meta.bytes += bytes.len() as u16;
+        meta.fin = fin;
+        true
+    }
+
+    fn store(&mut self, list: &mut List, previous: u32, next: u32, seq: Seq, bytes: &[u8], fin: bool) -> Option<u32> {
         let index = self.free.pop()?;
         let memory = &mut self.memory[index as usize];
         if bytes.len() > memory.len() {
