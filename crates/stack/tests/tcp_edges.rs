@@ -219,6 +219,46 @@ fn probes_of_a_closed_window_are_no_retransmissions() {
     }
 }
 
+/// Opens a connection without SACK and lets its first flight, of nine segments or ten, run into the timeout.
+fn timed_out(send: u64) -> Hand {
+    let mut hand = Hand::new(Script { send, piece: 60_000, ..Script::default() }, |_| {});
+    hand.open(false);
+    let again = hand.pass(Duration::from_millis(300));
+    assert_eq!((again.len(), again[0].seq, again[0].payload.len()), (1, hand.ack, 1000), "the first again");
+    assert_eq!(hand.event(Event::RetransmissionTimeout), 1);
+    hand
+}
+
+#[test]
+fn a_repair_that_closes_a_gap_does_not_make_its_timeout_spurious() {
+    // all of it is in flight
+    let mut hand = timed_out(9000);
+    // the first and the fifth were lost; without SACK nobody knows that the three between had long been there
+    hand.ack += 4000;
+    let again = hand.send(hand.head(Flags::ACK), b"");
+    assert_eq!((hand.event(Event::Undone), again[0].seq), (0, hand.ack));
+    let mut smoothed = None;
+    hand.stack.tcp_view(hand.now, 0, u32::MAX, &mut |view| smoothed = view.round_trip.map(|(smoothed, _)| smoothed));
+    assert!(smoothed.unwrap() < Duration::from_millis(1), "{smoothed:?} with what waited for the repair");
+    hand.take_all();
+    assert_eq!(hand.end().acknowledged, 9000);
+}
+
+#[test]
+fn without_sack_the_second_acknowledgement_tells_that_a_timeout_was_spurious() {
+    let mut hand = timed_out(50_000);
+    let nxt = hand.ack + 10_000;
+    hand.ack += 2000;
+    let new = hand.send(hand.head(Flags::ACK), b"");
+    assert!(!new.is_empty() && new.iter().all(|out| out.seq.geq(nxt)), "only new data tell: {new:?}");
+    assert_eq!(hand.event(Event::Undone), 0);
+    hand.ack += 1000;
+    hand.send(hand.head(Flags::ACK), b"");
+    assert_eq!(hand.event(Event::Undone), 1);
+    hand.take_all();
+    assert_eq!(hand.end().acknowledged, 50_000);
+}
+
 #[test]
 fn silence_is_asked_about_and_ends() {
     let mut hand = Hand::new(waiting(), |tcp| {
