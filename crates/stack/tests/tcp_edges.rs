@@ -219,6 +219,32 @@ fn probes_of_a_closed_window_are_no_retransmissions() {
     }
 }
 
+#[test]
+fn who_closes_with_a_full_window_opens_it_at_once() {
+    // the FIN does not tell it: it waits behind data for which the peer has no room
+    let script =
+        Script { send: 1500, piece: 500, close: true, slow: Some(Duration::from_secs(3600)), ..Script::default() };
+    let mut hand = Hand::new(script, |tcp| {
+        tcp.limits.ranges_per_connection = 2;
+        tcp.listeners.iter_mut().for_each(|listener| listener.window_bytes = 2000);
+    });
+    let syn_ack = hand.send(Header { mss: Some(1000), ..hand.head(Flags::SYN) }, b"");
+    (hand.seq, hand.ack) = (hand.seq + 1, syn_ack[0].seq + 1);
+    hand.send(Header { window: 1000, ..hand.head(Flags::ACK) }, b"");
+    let bytes: Vec<u8> = (0..2000).map(pattern).collect();
+    let mut told = None;
+    for some in bytes.chunks(1000) {
+        told = hand.send(Header { window: 1000, ..hand.head(Flags::ACK) }, some).last().map(|out| out.window);
+        hand.seq += 1000;
+    }
+    assert_eq!((told, hand.end().received, hand.end().finished), (Some(0), 2000, false));
+    // there is room for the last range, and it closes
+    hand.ack += 1000;
+    let answers = hand.send(Header { window: 0, ..hand.head(Flags::ACK) }, b"");
+    assert!(hand.end().finished);
+    assert_eq!(answers.iter().map(|out| (out.ack, out.window)).collect::<Vec<_>>(), [(hand.seq, 2000)]);
+}
+
 /// Opens a connection without SACK and lets its first flight, of nine segments or ten, run into the timeout.
 fn timed_out(send: u64) -> Hand {
     let mut hand = Hand::new(Script { send, piece: 60_000, ..Script::default() }, |_| {});
