@@ -245,6 +245,33 @@ fn who_closes_with_a_full_window_opens_it_at_once() {
     assert_eq!(answers.iter().map(|out| (out.ack, out.window)).collect::<Vec<_>>(), [(hand.seq, 2000)]);
 }
 
+#[test]
+fn a_handshake_that_was_lost_twice_begins_with_one_segment() {
+    let script = Script { send: 50_000, piece: 50_000, ..Script::default() };
+    let header = |hand: &Hand, flags| Header { mss: Some(1000), ..hand.head(flags) };
+    for (lost, begins) in [(0, 10), (1, 10), (2, 1), (3, 1)] {
+        for asks in [false, true] {
+            let mut hand = Hand::new(script.clone(), |_| {});
+            let (mut came, answer) = if asks {
+                hand.peer = Peer::with(1, script.clone());
+                let (local, peer) = (SocketAddr::new(A.into(), 80), SocketAddr::new(B.into(), 4000));
+                hand.stack.connect(hand.now, local, peer, THEIRS, 1, 10_000).unwrap();
+                (hand.turn(), Flags::SYN | Flags::ACK)
+            } else {
+                (hand.send(header(&hand, Flags::SYN), b""), Flags::ACK)
+            };
+            while came.len() <= lost {
+                came.extend(hand.pass(Duration::from_millis(10)));
+            }
+            hand.seq += u32::from(!asks);
+            hand.ack = came[0].seq + 1;
+            let mut flight = hand.send(header(&hand, answer), b"");
+            flight.retain(|out| !out.payload.is_empty());
+            assert_eq!(flight.len(), begins, "{lost} lost, we ask: {asks}");
+        }
+    }
+}
+
 /// Opens a connection without SACK and lets its first flight, of nine segments or ten, run into the timeout.
 fn timed_out(send: u64) -> Hand {
     let mut hand = Hand::new(Script { send, piece: 60_000, ..Script::default() }, |_| {});
