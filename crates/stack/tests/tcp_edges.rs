@@ -125,6 +125,23 @@ fn sack_tells_what_is_kept_and_what_came_twice() {
 }
 
 #[test]
+fn small_segments_in_a_row_beyond_a_gap_share_blocks() {
+    let mut hand = Hand::new(waiting(), |tcp| tcp.limits.blocks_per_connection = 6);
+    hand.open(true);
+    let bytes: Vec<u8> = (0..9000).map(pattern).collect();
+    let (seq, mut told) = (hand.seq, Vec::new());
+    for from in (100..9000u32).step_by(100) {
+        let flags = if from == 8900 { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        let answers = hand.send(Header { seq: seq + from, ..hand.head(flags) }, &bytes[from as usize..][..100]);
+        told = answers[0].sack.iter().map(|block| (block.left.since(seq), block.right.since(seq))).collect();
+    }
+    assert_eq!((told, hand.stack.tcp_usage().blocks), (vec![(100, 9000)], 6));
+    let answers = hand.send(hand.head(Flags::ACK), &bytes[..100]);
+    assert_eq!(answers[0].ack, seq + 9001, "the FIN as well");
+    assert_eq!((hand.end().received, hand.end().eof, hand.stack.tcp_usage().blocks), (9000, true, 0));
+}
+
+#[test]
 fn a_closed_window_is_probed_and_given_up_or_opened() {
     for opens in [false, true] {
         let mut hand = Hand::new(Script { send: 100, piece: 100, ..Script::default() }, |_| {});
@@ -200,6 +217,99 @@ fn probes_of_a_closed_window_are_no_retransmissions() {
         hand.take_all();
         assert_eq!(hand.end().acknowledged, 5000);
     }
+}
+
+#[test]
+fn who_closes_with_a_full_window_opens_it_at_once() {
+    // the FIN does not tell it: it waits behind data for which the peer has no room
+    let script =
+        Script { send: 1500, piece: 500, close: true, slow: Some(Duration::from_secs(3600)), ..Script::default() };
+    let mut hand = Hand::new(script, |tcp| {
+        tcp.limits.ranges_per_connection = 2;
+        tcp.listeners.iter_mut().for_each(|listener| listener.window_bytes = 2000);
+    });
+    let syn_ack = hand.send(Header { mss: Some(1000), ..hand.head(Flags::SYN) }, b"");
+    (hand.seq, hand.ack) = (hand.seq + 1, syn_ack[0].seq + 1);
+    hand.send(Header { window: 1000, ..hand.head(Flags::ACK) }, b"");
+    let bytes: Vec<u8> = (0..2000).map(pattern).collect();
+    let mut told = None;
+    for some in bytes.chunks(1000) {
+        told = hand.send(Header { window: 1000, ..hand.head(Flags::ACK) }, some).last().map(|out| out.window);
+        hand.seq += 1000;
+    }
+    assert_eq!((told, hand.end().received, hand.end().finished), (Some(0), 2000, false));
+    // there is room for the last range, and it closes
+    hand.ack += 1000;
+    let answers = hand.send(Header { window: 0, ..hand.head(Flags::ACK) }, b"");
+    assert!(hand.end().finished);
+    assert_eq!(answers.iter().map(|out| (out.ack, out.window)).collect::<Vec<_>>(), [(hand.seq, 2000)]);
+}
+
+#[test]
+fn a_handshake_that_was_lost_twice_begins_with_one_segment() {
+    let script = Script { send: 50_000, piece: 50_000, ..Script::default() };
+    let header = |hand: &Hand, flags| Header { mss: Some(1000), ..hand.head(flags) };
+    for (lost, begins) in [(0, 10), (1, 10), (2, 1), (3, 1)] {
+        for asks in [false, true] {
+            let mut hand = Hand::new(script.clone(), |_| {});
+            let (mut came, answer) = if asks {
+                hand.peer = Peer::with(1, script.clone());
+                let (local, peer) = (SocketAddr::new(A.into(), 80), SocketAddr::new(B.into(), 4000));
+                hand.stack.connect(hand.now, local, peer, THEIRS, 1, 10_000).unwrap();
+                (hand.turn(), Flags::SYN | Flags::ACK)
+            } else {
+                (hand.send(header(&hand, Flags::SYN), b""), Flags::ACK)
+            };
+            while came.len() <= lost {
+                came.extend(hand.pass(Duration::from_millis(10)));
+            }
+            hand.seq += u32::from(!asks);
+            hand.ack = came[0].seq + 1;
+            let mut flight = hand.send(header(&hand, answer), b"");
+            flight.retain(|out| !out.payload.is_empty());
+            assert_eq!(flight.len(), begins, "{lost} lost, we ask: {asks}");
+        }
+    }
+}
+
+/// Opens a connection without SACK and lets its first flight, of nine segments or ten, run into the timeout.
+fn timed_out(send: u64) -> Hand {
+    let mut hand = Hand::new(Script { send, piece: 60_000, ..Script::default() }, |_| {});
+    hand.open(false);
+    let again = hand.pass(Duration::from_millis(300));
+    assert_eq!((again.len(), again[0].seq, again[0].payload.len()), (1, hand.ack, 1000), "the first again");
+    assert_eq!(hand.event(Event::RetransmissionTimeout), 1);
+    hand
+}
+
+#[test]
+fn a_repair_that_closes_a_gap_does_not_make_its_timeout_spurious() {
+    // all of it is in flight
+    let mut hand = timed_out(9000);
+    // the first and the fifth were lost; without SACK nobody knows that the three between had long been there
+    hand.ack += 4000;
+    let again = hand.send(hand.head(Flags::ACK), b"");
+    assert_eq!((hand.event(Event::Undone), again[0].seq), (0, hand.ack));
+    let mut smoothed = None;
+    hand.stack.tcp_view(hand.now, 0, u32::MAX, &mut |view| smoothed = view.round_trip.map(|(smoothed, _)| smoothed));
+    assert!(smoothed.unwrap() < Duration::from_millis(1), "{smoothed:?} with what waited for the repair");
+    hand.take_all();
+    assert_eq!(hand.end().acknowledged, 9000);
+}
+
+#[test]
+fn without_sack_the_second_acknowledgement_tells_that_a_timeout_was_spurious() {
+    let mut hand = timed_out(50_000);
+    let nxt = hand.ack + 10_000;
+    hand.ack += 2000;
+    let new = hand.send(hand.head(Flags::ACK), b"");
+    assert!(!new.is_empty() && new.iter().all(|out| out.seq.geq(nxt)), "only new data tell: {new:?}");
+    assert_eq!(hand.event(Event::Undone), 0);
+    hand.ack += 1000;
+    hand.send(hand.head(Flags::ACK), b"");
+    assert_eq!(hand.event(Event::Undone), 1);
+    hand.take_all();
+    assert_eq!(hand.end().acknowledged, 50_000);
 }
 
 #[test]

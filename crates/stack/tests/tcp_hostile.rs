@@ -3,6 +3,7 @@
 mod hand;
 
 use app::{DeadReason, Listener, PerSource};
+use base::Seq;
 use hand::{Hand, Out, waiting};
 use sim::{Script, pattern};
 use stack::TcpListener;
@@ -254,6 +255,33 @@ fn holes_in_what_is_sent_take_a_bounded_part_of_the_pool() {
     }
     assert!(hand.ignored(Ignored::NoBlock) > 2900);
     assert_eq!(hand.end().received, 0);
+}
+
+/// Opens a connection from a port, with SACK.
+fn open_from(hand: &mut Hand, port: u16) {
+    (hand.from, hand.seq) = (port, Seq::new(7));
+    let syn_ack = hand.send(Header { sack_permitted: true, ..hand.head(Flags::SYN) }, b"").remove(0);
+    (hand.seq, hand.ack) = (hand.seq + 1, syn_ack.seq + 1);
+    hand.send(hand.head(Flags::ACK), b"");
+}
+
+#[test]
+fn gaps_that_some_never_fill_keep_nobody_else_from_telling_what_came() {
+    let mut hand = Hand::new(waiting(), |tcp| (tcp.limits.blocks, tcp.limits.blocks_per_connection) = (256, 16));
+    // each second byte, as long as it is taken
+    for port in 5000..5040 {
+        open_from(&mut hand, port);
+        for n in 1..=16 {
+            hand.send(Header { seq: hand.seq + 2 * n, ..hand.head(Flags::ACK) }, b"x");
+        }
+    }
+    assert!(hand.stack.tcp_usage().blocks > 128 + 64, "{:?}", hand.stack.tcp_usage());
+    for port in 6000..6010 {
+        open_from(&mut hand, port);
+        let left = hand.seq + MSS;
+        let answers = hand.send(Header { seq: left, ..hand.head(Flags::ACK) }, &[0; MSS as usize]);
+        assert_eq!(answers[0].sack, [SackBlock { left, right: left + MSS }], "{:?}", hand.stack.tcp_usage());
+    }
 }
 
 #[test]

@@ -90,14 +90,21 @@ impl Sender<'_> {
         let echo = self.echo(news);
         let rack = &mut self.a.rack;
         let (mss, mut carried) = (self.c.mss, self.c.flags.has(Flags::CARRIED));
+        let mut repaired = false;
         self.records.acknowledge(&mut self.a.board, ack, |piece| {
             carried |= piece.segment_bytes >= mss && piece.bytes >= u32::from(mss) && piece.is_exact();
+            repaired |= piece.tries > 0;
             if piece.fate != Fate::Sacked {
                 note(news, piece, now, recovering, point);
                 rack.on_delivered(now, piece, news.forward, echo.is_ambiguous(piece));
             }
         });
         self.c.flags.put(Flags::CARRIED, carried);
+        if repaired && !self.c.flags.has(Flags::SACK) {
+            // The repair closed a gap: nobody knows how long what lay behind it had been there. Only an acknowledgement of nothing that
+            // was sent again tells (RFC 5682 section 2.1, step 3).
+            (news.original, news.sample_ns) = (false, None);
+        }
         news.advanced = (ack - self.c.snd.una) as u32;
         let data = ack.min(self.c.snd.end).saturating_sub(self.c.snd.una.max(1));
         self.c.snd.una = ack;

@@ -31,6 +31,17 @@ impl Engine {
         ready
     }
 
+    /// Of what was delivered so much is not given back: the peer is told when the window opens by much, or at all after it was closed
+    /// (RFC 9293 section 3.8.6.2.2).
+    fn open_window(&mut self, index: u32, delivered: u32) {
+        let c = &mut self.connections[index as usize];
+        c.rcv.delivered = delivered;
+        if c.state.may_receive() && worthwhile(c) {
+            c.flags.set(Flags::ACK_NOW);
+            self.wake(index);
+        }
+    }
+
     /// Puts the FIN behind what is queued.
     fn finish(&mut self, now: Instant, index: u32) {
         let c = &mut self.connections[index as usize];
@@ -126,14 +137,10 @@ impl Streams for Calls<'_> {
 
     fn recv_done(&mut self, connection: app::Connection, bytes: usize) -> Result<(), CallError> {
         let index = self.accepted(connection)?;
-        let c = &mut self.engine.connections[index as usize];
+        let c = &self.engine.connections[index as usize];
         let bytes = u32::try_from(bytes).map_err(|_| CallError::TooMuch)?;
-        c.rcv.delivered = c.rcv.delivered.checked_sub(bytes).ok_or(CallError::TooMuch)?;
-        // RFC 9293 section 3.8.6.2.2: the peer is told when the window opens by much, or at all after it was closed
-        if c.state.may_receive() && worthwhile(c) {
-            c.flags.set(Flags::ACK_NOW);
-            self.engine.wake(index);
-        }
+        let left = c.rcv.delivered.checked_sub(bytes).ok_or(CallError::TooMuch)?;
+        self.engine.open_window(index, left);
         Ok(())
     }
 
@@ -155,9 +162,9 @@ impl Streams for Calls<'_> {
         }
         // what arrives from now on is thrown away, and what was delivered needs no giving back
         c.flags.set(Flags::ABANDONED);
-        c.rcv.delivered = 0;
         c.user_at = None;
         c.idle_at = Tick::ahead(self.now, self.engine.times.linger);
+        self.engine.open_window(index, 0);
         self.engine.arm(self.now, index);
         Ok(())
     }

@@ -29,9 +29,9 @@ pub struct TcpLimits {
     pub time_wait: u32,
     /// runs of segments in flight, 32 bytes each
     pub records: u32,
-    /// segments kept that arrived out of order, one packet each
+    /// segments kept that arrived out of order, one packet each, or several small ones
     pub blocks: u32,
-    /// of which a connection may have so many
+    /// of which a connection may have so many while more than half are free
     pub blocks_per_connection: u16,
     /// ranges queued to be sent, 48 bytes each
     pub ranges: u32,

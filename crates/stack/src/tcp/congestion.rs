@@ -161,7 +161,8 @@ impl Congestion {
         self.cwnd = window_bytes.min(MAX_WINDOW_BYTES);
     }
 
-    /// The handshake needed a retransmission: one segment begins (RFC 5681 section 3.1, RFC 6928 section 2).
+    /// Before anything is sent: the handshake needed more than one retransmission, so one segment begins (RFC 5681 section 3.1, and
+    /// RFC 6928 section 2, which lets a single one pass).
     pub fn on_lost_handshake(&mut self, mss_bytes: u32) {
         self.cwnd = mss_bytes;
     }

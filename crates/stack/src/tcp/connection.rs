@@ -76,6 +76,8 @@ impl Flags {
     pub(crate) const LACKS_BLOCK: u32 = 1 << 24;
     /// a record of what is in flight
     pub(crate) const LACKS_RECORD: u32 = 1 << 25;
+    /// its SYN, or the answer to one, was sent again more than once
+    pub(crate) const LOST_HANDSHAKE: u32 = 1 << 26;
 
     #[inline]
     pub(crate) const fn has(self, any: u32) -> bool {

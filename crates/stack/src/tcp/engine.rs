@@ -251,6 +251,9 @@ impl Engine {
         }
         let mut fresh = Active::new(self.config.congestion, c.mss);
         fresh.sent_at = now;
+        if c.flags.has(Flags::LOST_HANDSHAKE) && c.snd.una == FIRST {
+            fresh.congestion.on_lost_handshake(u32::from(c.mss));
+        }
         fresh.wider =
             Wider::later(now, c.mss, self.segment_bytes(&c.tuple, c.peer_mss, c.flags.has(Flags::TIMESTAMPS)));
         let Some((active, loser)) = self.actives.take(index, fresh) else { return false };
@@ -414,6 +417,8 @@ impl Engine {
 
 /// Entries of TIME-WAIT that one poll lets go at most.
 const EXPIRED_A_POLL: u32 = 64;
+/// The position behind the SYN: who has more of us acknowledged has had something.
+pub(super) const FIRST: u64 = 1;
 /// The least segment, whatever a peer says or an ICMP error claims.
 pub(super) const MSS_LEAST: u16 = 128;
 

@@ -283,6 +283,7 @@ impl Engine {
         let HalfOpen { tuple, iss, irs, offer, ts_recent, listener, window_bytes, .. } = *entry;
         let mut connection =
             self.block(now, Handshake { tuple, hop, iss, irs, offer, ts_recent, listener, window_bytes }, place.1);
+        connection.flags.put(Flags::LOST_HANDSHAKE, entry.tries > 1);
         connection.rtt.on_established(entry.tries > 0);
         if entry.tries == 0 && !entry.repeated {
             connection.rtt.on_sample(now, (now - entry.began_at).as_nanos() as u64, 1);

@@ -3,7 +3,7 @@
 use super::calls::Calls;
 use super::connection::Flags;
 use super::counters::Event;
-use super::engine::{Engine, Named, Outlet};
+use super::engine::{Engine, FIRST, Named, Outlet};
 use super::output::Turn;
 use super::recovery::Expired;
 use super::state::State;
@@ -12,8 +12,6 @@ use app::{DeadReason, Service, Streams as _};
 use arrayvec::ArrayVec;
 use base::Instant;
 
-/// The position behind the SYN: who has more of us acknowledged has had something.
-const FIRST: u64 = 1;
 /// Flushes of one poll, each but the first for what the one before has brought about.
 const FLUSHES: usize = 4;
 /// Timers that one poll works through at most.
@@ -259,6 +257,7 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         if matches!(c.state, State::SynSent | State::SynReceived) {
             c.rtx_at = Tick::NONE;
+            c.flags.put(Flags::LOST_HANDSHAKE, c.backoff > 0);
             return self.on_syn_timeout(now, index);
         }
         let tries_most = self.times.retransmissions;

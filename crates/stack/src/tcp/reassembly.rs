@@ -5,12 +5,22 @@
 //! finds no block, or is beyond a connection's share, is not kept and not acknowledged, so what SACK says is the truth; nothing
 //! that was told is thrown away before it is delivered. A FIN is kept with the last data before it; one that comes alone is
 //! not, and the peer sends it again.
+//!
+//! All connections share the pool, and nobody has to fill the gaps that he leaves. So a connection's share is the smaller the less of
+//! the pool is free, and the last eighth is for those that have nothing there: whoever loses a segment can tell what came behind it.
+//! Small segments in a row share a block.
 
 use arrayvec::ArrayVec;
 use base::Seq;
 use wire::tcp::{MAX_SACK_BLOCKS, SackBlock};
 
 const NONE: u32 = u32::MAX;
+/// Runs that are told before others: so many acknowledgements in a row tell of each segment (RFC 2018 section 4).
+const RECENT_RUNS: usize = 3;
+/// Blocks of a connection while no more than half of the pool is free, and more than a quarter.
+const HALF_MOST: u16 = 16;
+/// Blocks of a connection while less is free, and more than an eighth, which is left to first ones.
+const QUARTER_MOST: u16 = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Meta {
@@ -31,13 +41,13 @@ impl Meta {
 pub(crate) struct List {
     head: u32,
     blocks: u16,
-    /// where the segment began that came last: its run is told first (RFC 2018 section 4)
-    latest: Seq,
+    /// how far the runs reached that grew last when they did, the last one first
+    recent: [Seq; RECENT_RUNS],
 }
 
 impl Default for List {
     fn default() -> List {
-        List { head: NONE, blocks: 0, latest: Seq::new(0) }
+        List { head: NONE, blocks: 0, recent: [Seq::new(0); RECENT_RUNS] }
     }
 }
 
@@ -46,6 +56,14 @@ impl List {
     pub(crate) fn is_empty(&self) -> bool {
         self.head == NONE
     }
+
+    /// A segment came, and `from..to` is kept.
+    fn on_grown(&mut self, from: Seq, to: Seq) {
+        // its run is known by an end that it reached before, or takes the place of the one that has not grown for longest
+        let known = self.recent.iter().position(|end| from.leq(*end) && end.leq(to));
+        self.recent[..=known.unwrap_or(RECENT_RUNS - 1)].rotate_right(1);
+        self.recent[0] = to;
+    }
 }
 
 /// A connection's blocks out of their pool, on the way to another one.
@@ -53,7 +71,7 @@ impl List {
 pub(crate) struct Packed {
     /// in order of the stream: the first number, the bytes, whether the FIN stands behind them
     blocks: Vec<(Seq, Box<[u8]>, bool)>,
-    latest: Seq,
+    recent: [Seq; RECENT_RUNS],
 }
 
 /// What became of a segment.
@@ -116,7 +134,6 @@ impl Blocks {
         let (mut at, mut previous) = (list.head, NONE);
         let mut from = seq;
         let mut stored = Stored::Duplicate;
-        list.latest = seq;
         while from.lt(end) {
             // past what ends before the next byte wanted
             while at != NONE && self.metas[at as usize].end().leq(from) {
@@ -135,16 +152,50 @@ impl Blocks {
             };
             let (a, b) = (from.since(seq) as usize, to.since(seq) as usize);
             let fin = fin && to == end;
-            let Some(new) = self.store(list, previous, at, from, &payload[a..b], fin) else { return Stored::Full };
-            (previous, from, stored) = (new, to, Stored::Kept);
+            if !self.append(previous, from, &payload[a..b], fin) {
+                let may = list.blocks < self.share();
+                let new = if may { self.store(list, previous, at, from, &payload[a..b], fin) } else { None };
+                let Some(new) = new else {
+                    stored = Stored::Full;
+                    break;
+                };
+                previous = new;
+            }
+            (from, stored) = (to, Stored::Kept);
+        }
+        if from != seq {
+            list.on_grown(seq, from);
         }
         stored
     }
 
-    fn store(&mut self, list: &mut List, previous: u32, next: u32, seq: Seq, bytes: &[u8], fin: bool) -> Option<u32> {
-        if list.blocks >= self.per_connection {
-            return None;
+    /// Blocks that a connection may have as things are.
+    fn share(&self) -> u16 {
+        let (free, all) = (self.free.len(), self.metas.len());
+        let most = match () {
+            () if free > all / 2 => self.per_connection,
+            () if free > all / 4 => HALF_MOST,
+            () if free > all / 8 => QUARTER_MOST,
+            () => 1,
+        };
+        most.min(self.per_connection)
+    }
+
+    /// Keeps bytes in the block that those before them are in, if they are in one that has room; whether they are.
+    fn append(&mut self, index: u32, seq: Seq, bytes: &[u8], fin: bool) -> bool {
+        let Some(meta) = self.metas.get_mut(index as usize) else { return false };
+        let memory = &mut self.memory[index as usize];
+        let at = usize::from(meta.bytes);
+        if meta.end() != seq || meta.fin || memory.len() - at < bytes.len() {
+            return false;
         }
+        memory[at..at + bytes.len()].copy_from_slice(bytes);
+        meta.bytes += bytes.len() as u16;
+        meta.fin = fin;
+        true
+    }
+
+    fn store(&mut self, list: &mut List, previous: u32, next: u32, seq: Seq, bytes: &[u8], fin: bool) -> Option<u32> {
         let index = self.free.pop()?;
         let memory = &mut self.memory[index as usize];
         if bytes.len() > memory.len() {
@@ -183,7 +234,7 @@ impl Blocks {
 
     /// Takes a list out of the pool, to be put into another one.
     pub(crate) fn take_out(&mut self, list: &mut List) -> Packed {
-        let mut packed = Packed { blocks: Vec::with_capacity(list.blocks.into()), latest: list.latest };
+        let mut packed = Packed { blocks: Vec::with_capacity(list.blocks.into()), recent: list.recent };
         let mut at = list.head;
         while let Some(meta) = self.metas.get(at as usize) {
             let bytes = &self.memory[at as usize][..usize::from(meta.bytes)];
@@ -204,7 +255,7 @@ impl Blocks {
             };
             previous = index;
         }
-        list.latest = packed.latest;
+        list.recent = packed.recent;
         true
     }
 
@@ -217,11 +268,10 @@ impl Blocks {
         *list = List::default();
     }
 
-    /// What is kept, as runs: the one that grew last first, then the others in order, as many as `most`.
+    /// What is kept, as runs: those that grew last first, then the others in order, as many as `most`.
     pub(crate) fn runs(&self, list: &List, most: usize) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
-        let mut runs: ArrayVec<SackBlock, MAX_SACK_BLOCKS> = ArrayVec::new();
-        let most = most.min(MAX_SACK_BLOCKS);
-        let mut latest = None;
+        let mut recent = [None; RECENT_RUNS];
+        let mut others: ArrayVec<SackBlock, MAX_SACK_BLOCKS> = ArrayVec::new();
         let mut at = list.head;
         while at != NONE {
             let meta = &self.metas[at as usize];
@@ -231,21 +281,14 @@ impl Blocks {
                 run.right = self.metas[at as usize].end();
                 at = self.metas[at as usize].next;
             }
-            if list.latest.in_window(run.left, run.right.since(run.left)) {
-                latest = Some(run);
-            } else if runs.len() + 1 < most || latest.is_some() && runs.len() + 1 == most {
-                runs.push(run);
+            let place = list.recent.iter().position(|end| end.gt(run.left) && end.leq(run.right));
+            match place {
+                Some(place) => recent[place] = Some(run),
+                None if others.is_full() => {}
+                None => others.push(run),
             }
         }
-        if let Some(latest) = latest {
-            if runs.len() >= most {
-                runs.pop();
-            }
-            if most > 0 {
-                runs.insert(0, latest);
-            }
-        }
-        runs
+        recent.into_iter().flatten().chain(others).take(most.min(MAX_SACK_BLOCKS)).collect()
     }
 }
 
@@ -325,17 +368,49 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_run_that_grew_last_is_told_first() {
-        let mut pool = Blocks::new(10, 100, 10);
-        let mut list = List::default();
-        for at in [10, 30, 50, 70, 90, 40] {
-            assert_eq!(pool.insert(&mut list, Seq::new(at), &[0; 5], false), Stored::Kept);
+    proptest! {
+        /// RFC 2018 section 4: so that two acknowledgements may be lost.
+        #[test]
+        fn each_segment_is_told_in_three_acknowledgements(
+            base in any::<u32>(), pieces in prop::collection::vec((0u32..300, 1u32..30), 1..60)
+        ) {
+            let (mut pool, mut list) = (Blocks::new(200, 100, 100), List::default());
+            let mut kept: Vec<(Seq, Seq)> = Vec::new();
+            for (start, length) in pieces {
+                let left = Seq::new(base.wrapping_add(start));
+                prop_assert!(pool.insert(&mut list, left, &vec![0; length as usize], false) != Stored::Full);
+                kept.push((left, left + length));
+                let runs = pool.runs(&list, 3);
+                for (left, right) in kept.iter().rev().take(3) {
+                    prop_assert!(runs.iter().any(|run| run.left.leq(*left) && right.leq(run.right)), "{:?} {:?}", runs, kept);
+                }
+                let newest = kept.last().unwrap();
+                prop_assert!(runs[0].left.leq(newest.0) && newest.1.leq(runs[0].right), "{:?} {:?}", runs, kept);
+            }
         }
-        let lefts: Vec<u32> = pool.runs(&list, 3).iter().map(|run| run.left.get()).collect();
-        assert_eq!(lefts, [40, 10, 30]);
-        assert_eq!(pool.insert(&mut list, Seq::new(91), &[0; 2], false), Stored::Duplicate);
-        let lefts: Vec<u32> = pool.runs(&list, 3).iter().map(|run| run.left.get()).collect();
-        assert_eq!(lefts, [90, 10, 30]);
+    }
+
+    #[test]
+    fn runs_that_grew_last_are_told_first() {
+        let mut pool = Blocks::new(20, 100, 20);
+        let mut list = List::default();
+        let mut told_after = |at, bytes| {
+            let stored = pool.insert(&mut list, Seq::new(at), &vec![0; bytes], false);
+            let lefts: Vec<u32> = pool.runs(&list, 4).iter().map(|run| run.left.get()).collect();
+            (stored, lefts)
+        };
+        for at in [10, 30, 50, 70] {
+            told_after(at, 5);
+        }
+        assert_eq!(told_after(90, 5), (Stored::Kept, vec![90, 70, 50, 10]));
+        // one that goes on, however long, keeps its place and no other's
+        for at in [95, 100, 105, 110] {
+            assert_eq!(told_after(at, 5), (Stored::Kept, vec![90, 70, 50, 10]));
+        }
+        assert_eq!(told_after(35, 5), (Stored::Kept, vec![30, 90, 70, 10]));
+        assert_eq!(told_after(75, 5), (Stored::Kept, vec![70, 30, 90, 10]));
+        assert_eq!(told_after(91, 2), (Stored::Duplicate, vec![90, 70, 30, 10]));
+        // what fills the space between two makes them one
+        assert_eq!(told_after(80, 10), (Stored::Kept, vec![70, 30, 10, 50]));
     }
 }

@@ -32,6 +32,8 @@ pub struct Out {
     pub seq: Seq,
     pub ack: Seq,
     pub flags: Flags,
+    /// as the field has it
+    pub window: u16,
     pub payload: Vec<u8>,
     pub sack: Vec<SackBlock>,
     pub mss: Option<u16>,
@@ -191,6 +193,7 @@ impl Hand {
                     seq: tcp.seq(),
                     ack: tcp.ack(),
                     flags: tcp.flags(),
+                    window: tcp.window(),
                     payload: tcp.payload().to_vec(),
                     sack: options.sack_blocks().collect(),
                     mss: options.mss,
