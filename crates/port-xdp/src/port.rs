@@ -14,12 +14,13 @@ use crate::ledger::Ledger;
 use crate::packet::Packet;
 use crate::ring::Descriptor;
 use crate::slot::Slot;
-use crate::socket::{Binding, Memory, Ready, Refused, Sender, Sizes, Socket, Step, Unbound, is_down, is_transient};
+use crate::socket::{Binding, Memory, Ready, Refused, Sender, Sizes, Socket, Step, Unbound, at, is_down, is_transient};
 use crate::stats::{Stats, Trouble};
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
 use port::{Facts, Inlet, Large, Outgoing, Port};
+use rustix::process::Resource;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,11 @@ const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 const PATIENCE_FLUSHES: u32 = 16;
 /// Sockets opened in advance: each device reset takes one, and none can be opened once privileges are dropped.
 const SPARES: usize = 8;
+
+/// What the kernel refuses for a moment after a socket was closed, since it frees what that had apart from the call: its memory's part of
+/// the limit, and the queue.
+const NO_ROOM: (Step, i32) = (Step::Register, libc::ENOBUFS);
+const TAKEN: (Step, i32) = (Step::Bind, libc::EBUSY);
 
 /// How a port was made, and is made again.
 #[derive(Debug)]
@@ -139,43 +145,49 @@ impl XdpPort {
     ///
     /// # Errors
     /// The kernel's, which [`Stats::trouble`] then tells. The port goes on with the socket that it has where there is no other, and neither
-    /// receives nor sends where that has gone already; the next `flush` tries again after a while.
+    /// receives nor sends where that has gone already; the next `flush` tries again after a while. A new one that the steering program
+    /// is not given is offered to it by each `flush`, and the kernel has what comes until then.
     pub fn rebuild(&mut self) -> io::Result<()> {
         self.quiet_flushes = 0;
         self.quiet_since = Some(Instant::now());
         let renewed = self.renew();
-        let serves = self.sender.is_some();
-        self.stats.set_trouble(renewed.as_ref().err().map(|refused| Trouble { serves, why: refused.to_string() }));
+        let serves = renewed.is_err() && self.sender.is_some();
+        let outcome = renewed.and_then(|()| self.place());
+        self.stats.set_trouble(outcome.as_ref().err().map(|refused| Trouble { serves, why: refused.to_string() }));
         if self.spares.len() < SPARES {
             self.spares.extend(Unbound::open(self.recipe.sizes));
         }
         self.count_spares();
-        let fd = renewed.map_err(|refused| refused.why)?;
-        self.quiet_since = None;
-        self.recipe.slot.fill(fd.as_fd())
+        outcome.map_err(|refused| refused.why)
     }
 
-    /// Puts another socket in the place of ours, which is kept until there is one.
-    fn renew(&mut self) -> Result<Arc<OwnedFd>, Refused> {
+    /// Has another socket instead of ours, which is kept until there is one.
+    fn renew(&mut self) -> Result<(), Refused> {
         let ready = match self.ready() {
-            // the old socket's memory counts against the limit on locked memory, too
-            Err(Refused { step: Step::Register, why }) if why.raw_os_error() == Some(libc::ENOBUFS) => None,
+            Err(refused) if refused.is(NO_ROOM) && self.makes_room() => None,
             ready => Some(ready?),
         };
         self.stats.rebuilds.add(1);
         self.stats.unwatch();
         self.close();
-        let ready = ready.map_or_else(|| self.ready(), Ok)?;
+        let ready = ready.map_or_else(|| persist(NO_ROOM, || self.ready()), Ok)?;
         let socket = self.bind_again(ready)?;
         let asked = self.recipe.busy_poll;
         let busy_polling = asked.is_some_and(|(us, budget)| socket.prefer_busy_poll(us, budget).is_ok());
         self.stats.watch(socket.fd());
         let Socket { receiver, sender, .. } = socket;
-        let fd = sender.fd().clone();
         self.sender = Some(sender);
         self.intake.lock().open(receiver, busy_polling);
         self.refill(1);
-        Ok(fd)
+        self.quiet_since = None;
+        Ok(())
+    }
+
+    /// Whether another socket's memory has room at the limit on locked memory once ours is closed, and not before.
+    fn makes_room(&self) -> bool {
+        let counts_for = self.sender.as_ref().and_then(|sender| sender.counts_for);
+        let limit = rustix::process::getrlimit(Resource::Memlock).current;
+        counts_for == Some(rustix::process::getuid()) && limit.is_none_or(|limit| limit >= self.arena.bytes() as u64)
     }
 
     fn count_spares(&self) {
@@ -201,13 +213,26 @@ impl XdpPort {
         &self.recipe.slot
     }
 
-    /// Fills the place again that somebody emptied.
+    /// Puts the socket, if there is one, in its place.
+    fn place(&self) -> Result<(), Refused> {
+        let Some(sender) = &self.sender else { return Ok(()) };
+        self.recipe.slot.fill(sender.fd().as_fd()).map_err(at(Step::Place))
+    }
+
+    /// Fills the place again that is empty.
     #[cold]
     fn come_back(&mut self) {
-        if let Some(sender) = &self.sender
-            && self.recipe.slot.fill(sender.fd().as_fd()).is_err()
-        {
-            self.stats.kick_errors.add(1);
+        if self.sender.is_none() {
+            return;
+        }
+        match self.place() {
+            // that it could not be made anew is as true as it was
+            Ok(()) if self.stats.trouble().is_some_and(|trouble| trouble.serves) => {}
+            Ok(()) => self.stats.set_trouble(None),
+            Err(refused) => {
+                self.stats.kick_errors.add(1);
+                self.stats.set_trouble(Some(Trouble { serves: false, why: refused.to_string() }));
+            }
         }
     }
 
@@ -225,23 +250,15 @@ impl XdpPort {
         })
     }
 
-    /// A new socket on the old queue. The kernel frees a queue a moment after its socket is closed, so it is asked again
-    /// for a while, always with the same socket: another could not be opened without privileges.
+    /// A new socket on the old queue, always the same one: another could not be opened without privileges.
     fn bind_again(&mut self, ready: Ready) -> Result<Socket, Refused> {
         let to = self.recipe.binding;
-        let mut tries = 0;
-        loop {
-            match ready.bind(Memory::Register(&self.arena), to) {
-                Ok(()) => return Ok(ready.bound(to)),
-                Err(refused) if tries < 50 && refused.why.raw_os_error() == Some(libc::EBUSY) => {
-                    tries += 1;
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(refused) => {
-                    // an interface that is gone, say: the next rebuild goes on here
-                    self.ready = Some(ready);
-                    return Err(refused);
-                }
+        match persist(TAKEN, || ready.bind(Memory::Register(&self.arena), to)) {
+            Ok(()) => Ok(ready.bound(to)),
+            Err(refused) => {
+                // an interface that is gone, say: the next rebuild goes on here
+                self.ready = Some(ready);
+                Err(refused)
             }
         }
     }
@@ -321,6 +338,17 @@ impl XdpPort {
             self.stats.kick_errors.add(1);
         }
     }
+}
+
+/// Asks for what the kernel refuses so, again for a while.
+fn persist<T>(refusal: (Step, i32), mut ask: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
+    for _ in 0..50 {
+        match ask() {
+            Err(refused) if refused.is(refusal) => std::thread::sleep(Duration::from_millis(2)),
+            outcome => return outcome,
+        }
+    }
+    ask()
 }
 
 impl Port for XdpPort {

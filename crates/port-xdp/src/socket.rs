@@ -7,6 +7,8 @@
 
 use crate::ring::{Address, AllOffsets, Descriptor, Drains, Fills, Ring};
 use base::Arena;
+use rustix::process::Uid;
+use rustix::thread::CapabilitySet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -52,6 +54,7 @@ pub(crate) enum Step {
     Register,
     Rings,
     Bind,
+    Place,
 }
 
 /// The kernel's answer, and to what.
@@ -61,6 +64,13 @@ pub(crate) struct Refused {
     pub(crate) why: io::Error,
 }
 
+impl Refused {
+    /// Whether this step was refused with this error.
+    pub(crate) fn is(&self, (step, error): (Step, i32)) -> bool {
+        self.step == step && self.why.raw_os_error() == Some(error)
+    }
+}
+
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let doing = match self.step {
@@ -68,12 +78,13 @@ impl std::fmt::Display for Refused {
             Step::Register => "registering memory",
             Step::Rings => "making rings",
             Step::Bind => "binding it",
+            Step::Place => "giving it to the steering program",
         };
         write!(f, "{doing}: {}", self.why)
     }
 }
 
-fn at(step: Step) -> impl Fn(io::Error) -> Refused {
+pub(crate) fn at(step: Step) -> impl Fn(io::Error) -> Refused {
     move |why| Refused { step, why }
 }
 
@@ -103,6 +114,8 @@ pub(crate) struct Sender {
     pub(crate) completion: Ring<Address, Drains>,
     fd: Arc<OwnedFd>,
     zerocopy: bool,
+    /// at whose limit on locked memory there is room when it is closed; None where its memory does not count, or is not its alone
+    pub(crate) counts_for: Option<Uid>,
 }
 
 /// Bytes of frames that the kernel may have under way from a socket in copy mode, as it counts them: a full frame counts for some
@@ -132,6 +145,8 @@ pub(crate) struct Unbound {
     sizes: Sizes,
     /// its memory is registered
     has_memory: bool,
+    /// and counts at this user's limit
+    counts_for: Option<Uid>,
     /// rings that were made in the kernel
     made: usize,
 }
@@ -154,7 +169,7 @@ impl Unbound {
     }
 
     pub(crate) fn new(fd: OwnedFd, sizes: Sizes) -> Unbound {
-        Unbound { fd, sizes, has_memory: false, made: 0 }
+        Unbound { fd, sizes, has_memory: false, counts_for: None, made: 0 }
     }
 
     /// Gives it memory, if it is to have its own, and rings; or itself back, with what was refused.
@@ -170,7 +185,7 @@ impl Unbound {
         if let Memory::Register(arena) = memory
             && !self.has_memory
         {
-            register(fd, arena)?;
+            self.counts_for = register(fd, arena)?;
             self.has_memory = true;
         }
         let rings = [
@@ -209,14 +224,14 @@ impl Ready {
 
     /// The socket, after [`Ready::bind`] was granted.
     pub(crate) fn bound(self, to: Binding) -> Socket {
-        let Ready { rx, tx, fill, completion, of: Unbound { fd, sizes, .. } } = self;
+        let Ready { rx, tx, fill, completion, of: Unbound { fd, sizes, counts_for, .. } } = self;
         // it was granted as it was asked for
         let got: io::Result<u32> = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS);
         let zerocopy = got.map_or(to.zerocopy, |got| got & libc::XDP_OPTIONS_ZEROCOPY != 0);
         let tx_budget = set(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &sizes.tx).is_ok();
         let fd = Arc::new(fd);
         let receiver = Receiver { ring: rx, fill, fd: fd.clone() };
-        Socket { receiver, sender: Sender { ring: tx, completion, fd, zerocopy }, tx_budget }
+        Socket { receiver, sender: Sender { ring: tx, completion, fd, zerocopy, counts_for }, tx_budget }
     }
 }
 
@@ -316,8 +331,12 @@ struct UmemReg {
     flags: u32,
 }
 
-/// Registers the arena's memory with the socket; refused, it can be asked again.
-fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<(), Refused> {
+/// Registers the arena's memory with the socket; refused, it can be asked again. The kernel adds such memory up by real user, each
+/// registration for itself, and compares the sum with RLIMIT_MEMLOCK, but where the thread has CAP_IPC_LOCK as it asks: whom it counts for.
+fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<Option<Uid>, Refused> {
+    // whoever may not even ask has shut itself in, and laid down its capabilities before
+    let has = rustix::thread::capabilities(None);
+    let exempt = has.is_ok_and(|has| has.effective.contains(CapabilitySet::IPC_LOCK));
     let region = UmemReg {
         address: arena.as_ptr() as u64,
         bytes: arena.bytes() as u64,
@@ -325,7 +344,8 @@ fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<(), Refused> {
         headroom: 0,
         flags: 0,
     };
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region).map_err(at(Step::Register))
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region).map_err(at(Step::Register))?;
+    Ok((!exempt).then(rustix::process::getuid))
 }
 
 fn bind(fd: BorrowedFd<'_>, memory: Memory<'_>, to: Binding) -> io::Result<()> {

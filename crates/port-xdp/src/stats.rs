@@ -41,10 +41,10 @@ pub struct Stats {
     trouble: Mutex<Option<Trouble>>,
 }
 
-/// Why a queue's socket could not be made anew.
+/// Why a queue's socket could not be made anew, or not be put in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// the old one goes on; otherwise the queue has none
+    /// the old one goes on; otherwise the queue has none that the steering program knows, and what comes there is the kernel's
     pub serves: bool,
     /// what the kernel refused, in words
     pub why: String,
@@ -101,7 +101,7 @@ impl Stats {
         &self.interface
     }
 
-    /// Why the socket could not be made anew when that was tried last; None where it could.
+    /// Why the socket could not be made anew, or not be put in its place, when that was tried last; None where it could.
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

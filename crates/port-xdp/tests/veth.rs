@@ -7,11 +7,11 @@ use common::*;
 use port::{Outgoing, Port};
 use port_xdp::device::{Change, addresses};
 use port_xdp::{Listener, Mode, device::Device, open};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 fn frames_cross(name: &str, mode: Mode) {
     let lab = Lab::new(name, 1);
@@ -573,6 +573,131 @@ fn what_the_kernel_refuses_costs_no_socket() {
     let out = again("what_the_kernel_refuses_costs_no_socket", &[]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(said.contains("CHILD IS DONE"), "{said}{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Runs `test` again as a user of its own, at whose limit on locked memory nobody else's counts: with this limit, and these capabilities
+/// beside those that opening needs. Asks what serves in it.
+fn limited(test: &str, queues: u32, limit_bytes: u64, more: &str) {
+    static USERS: AtomicU32 = AtomicU32::new(0);
+    let n = USERS.fetch_add(1, Ordering::Relaxed);
+    let lab = Lab::new(&format!("limit{n}"), queues);
+    let limit = format!("--memlock={limit_bytes}:{limit_bytes}");
+    let user = format!("--reuid={}", 1_000_000 + 8 * std::process::id() + n);
+    let needed = format!("-all,+net_raw,+net_admin,+bpf,+dac_override{more}");
+    let [inherited, ambient] = ["inh", "ambient"].map(|set| format!("--{set}-caps={needed}"));
+    let through = ["prlimit", &limit, "setpriv", &user, "--clear-groups", &inherited, &ambient];
+    let mut child = again(test, &through).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("CHILD IS READY")), "the child ended: {:?}", child.wait());
+    let client = lab.client(|| ask(20));
+    assert!(said.any(|line| line.contains("CHILD IS DONE")), "the child ended: {:?}", child.wait());
+    assert_eq!(client.join().unwrap(), 20);
+    child.wait().unwrap();
+}
+
+/// Answers 20 questions at whatever port they come to.
+fn serve(ports: &mut [port_xdp::XdpPort]) {
+    println!("CHILD IS READY");
+    let until = std::time::Instant::now() + PATIENCE;
+    let mut answered = 0;
+    while answered < 20 {
+        assert!(std::time::Instant::now() < until, "{answered} questions came");
+        for port in &mut *ports {
+            let mut turns = 0..2;
+            answered += echo(port, |_| turns.next().is_none());
+        }
+    }
+    println!("CHILD IS DONE");
+}
+
+/// Rebuilds again and again, while there is no room for the memory of another socket: the one that there is goes on.
+fn finds_no_room(port: &mut port_xdp::XdpPort) {
+    let before = port.stats().rebuilds.get();
+    for _ in 0..3 {
+        let refused = without_privileges(rustix::thread::CapabilitySet::empty(), || port.rebuild()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOBUFS));
+    }
+    let trouble = port.stats().trouble().unwrap();
+    assert!(trouble.serves && trouble.why.starts_with("registering memory: No buffer space"), "{trouble:?}");
+    assert!(port.descriptor().is_some(), "a socket was given up for one that cannot be had");
+    assert_eq!((port.stats().rebuilds.get(), gauge(port, "xdp_queue_without_socket")), (before, 0));
+}
+
+/// With few frames, which any limit has room for; bytes of those of one queue.
+fn small() -> port_xdp::OpenConfig {
+    port_xdp::OpenConfig { rx_slots: 64, tx_slots: 64, spare_frames: 64, ..config(&[dns()]) }
+}
+const QUEUE_BYTES: u64 = 320 * 2048;
+
+#[test]
+fn a_socket_whose_memory_counts_nowhere_is_not_closed_to_make_room() {
+    if !is_child() {
+        return limited("a_socket_whose_memory_counts_nowhere_is_not_closed_to_make_room", 1, 65_536, ",+ipc_lock");
+    }
+    let mut opened = open(&small()).unwrap();
+    finds_no_room(&mut opened.ports[0]);
+    serve(&mut opened.ports);
+}
+
+#[test]
+fn a_socket_whose_memory_others_have_too_is_not_closed_to_make_room() {
+    if !is_child() {
+        let test = "a_socket_whose_memory_others_have_too_is_not_closed_to_make_room";
+        return limited(test, 2, 3 * QUEUE_BYTES, "");
+    }
+    let mut opened = open(&small()).unwrap();
+    assert_eq!(u64::from(opened.got.frames) * 2048, 2 * QUEUE_BYTES);
+    opened.ports.iter_mut().for_each(finds_no_room);
+    serve(&mut opened.ports);
+}
+
+#[test]
+fn a_socket_whose_memory_counts_is_closed_where_that_makes_room() {
+    if !is_child() {
+        let test = "a_socket_whose_memory_counts_is_closed_where_that_makes_room";
+        return limited(test, 1, QUEUE_BYTES * 3 / 2, "");
+    }
+    let mut opened = open(&small()).unwrap();
+    assert_eq!(u64::from(opened.got.frames) * 2048, QUEUE_BYTES);
+    let port = &mut opened.ports[0];
+    let free = port.free_frames();
+    for _ in 0..3 {
+        let renew = || eventually("it has no socket", || port.rebuild().is_ok());
+        without_privileges(rustix::thread::CapabilitySet::empty(), renew);
+    }
+    assert_eq!((port.free_frames(), port.stats().trouble()), (free, None));
+    // closing makes none where the limit has become lower
+    let limited = rustix::process::Resource::Memlock;
+    let limit = rustix::process::Rlimit { current: Some(65_536), ..rustix::process::getrlimit(limited) };
+    rustix::process::setrlimit(limited, limit).unwrap();
+    finds_no_room(port);
+    serve(&mut opened.ports);
+}
+
+#[test]
+fn a_queue_whose_socket_the_steering_program_is_not_given_is_said_to_have_none() {
+    let lab = Lab::new("place", 1);
+    let mut opened = open(&config(&[dns()])).unwrap();
+    let port = &mut opened.ports[0];
+    let refused = std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            forbid(libc::SYS_bpf);
+            let refused = common::rebuild(port).unwrap_err().to_string();
+            port.flush();
+            refused
+        });
+        refused.join().unwrap()
+    });
+    assert!(refused.contains("Operation not permitted"), "{refused}");
+    let trouble = port.stats().trouble().unwrap();
+    assert!(!trouble.serves && trouble.why.starts_with("giving it to the steering program: "), "{trouble:?}");
+    assert_eq!(gauge(port, "xdp_queue_without_socket"), 1);
+    // and offers it until it is taken
+    port.flush();
+    assert_eq!((port.stats().trouble(), gauge(port, "xdp_queue_without_socket")), (None, 0));
+    let client = lab.client(|| ask(20));
+    echo(port, |answered| answered == 20);
+    assert_eq!(client.join().unwrap(), 20);
 }
 
 #[test]

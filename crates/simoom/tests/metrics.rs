@@ -8,7 +8,7 @@ mod queries;
 
 use common::{PATIENCE, Place, Server, ask, ask_tcp, free_port, text};
 use exposition::{check_documented, check_exposed, documented, parse};
-use queries::{alerts, check_values, dashboard, groupings, of_panel, selectors};
+use queries::{Selector, alerts, check_values, dashboard, groupings, of_panel, selectors};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -186,6 +186,24 @@ fn the_dashboard_shows_metrics_that_exist() {
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     for query in variables.iter().filter_map(|variable| variable["definition"].as_str()) {
         check_expression(query);
+    }
+}
+
+/// What a server says of a want of its own, which nobody else does: metrics, and values of a label where it is one of them.
+const WANTS: [(&str, &str); 4] = [
+    ("simoom_tcp_events_total", "queue pool short"),
+    ("simoom_tcp_events_total", "record pool empty"),
+    ("simoom_xdp_queue_without_socket", ""),
+    ("simoom_xdp_spare_sockets", ""),
+];
+
+#[test]
+fn a_want_of_the_servers_own_raises_an_alert() {
+    let watched: Vec<_> = alerts().iter().flat_map(|(_, expression, _)| selectors(expression)).collect();
+    for (metric, value) in WANTS {
+        let has = |(_, _, values): &(String, String, String)| values.split('|').any(|it| it == value);
+        let is_it = |it: &Selector| it.metric == metric && (value.is_empty() || it.matchers.iter().any(has));
+        assert!(watched.iter().any(is_it), "{metric} {value}");
     }
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Service, Streams};
-use base::{Burst, Instant};
+use base::{Burst, Frame, Instant};
 use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own};
 use port::pipe::{self, Pipe};
 use port::{Mac, Port};
@@ -54,6 +54,8 @@ struct Bench {
     wire: Pipe,
     notes: Notes,
     now: Instant,
+    /// when it wants to be polled next
+    due: Option<Instant>,
 }
 
 impl Bench {
@@ -61,7 +63,7 @@ impl Bench {
         let (mut ours, mut theirs) = pipe::pair(&pipe::Config { frames: 256, ..pipe::Config::default() }).unwrap();
         let (port, wire) = (ours.remove(0), theirs.remove(0));
         let stack = Stack::new(config, port.facts());
-        Bench { stack, port, wire, notes: Notes::default(), now: Instant::ZERO }
+        Bench { stack, port, wire, notes: Notes::default(), now: Instant::ZERO, due: None }
     }
 
     /// Takes a frame, if there is one, and polls; what was sent.
@@ -73,7 +75,7 @@ impl Bench {
             rx.push(frame);
         }
         self.stack.input(self.now, &mut rx, &mut tx, &mut free, &mut self.notes);
-        self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.notes);
+        self.due = self.stack.poll(self.now, &mut self.port, &mut tx, &mut self.notes);
         free.drain(..).for_each(|frame| self.port.give(frame));
         self.port.transmit(&mut tx);
         self.port.flush();
@@ -324,4 +326,52 @@ fn a_silent_neighbour_keeps_nobody_waiting_but_who_sends_to_it() {
     assert_eq!((said, sent.iter().map(|frame| asked4(frame)).next_back()), (Ok(()), Some(Ipv4Addr::new(192, 0, 2, 3))));
     let sent = bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 3), THEIRS)));
     assert_eq!(sent.iter().map(|frame| sent_datagram(frame).4).collect::<Vec<_>>(), [b"unasked"]);
+}
+
+/// No frame is to be had, and a listener has given all that it may, also to neighbours that answer meanwhile; the frames, and how many
+/// datagrams wait.
+fn without_frames(bench: &mut Bench) -> (Vec<Frame>, usize) {
+    let give = |bench: &mut Bench, n: u8, most: usize| {
+        let to = format!("192.0.2.{n}:9");
+        (0..most).take_while(|_| bench.send("0.0.0.0:7", &to, b"x").0 == Ok(())).count()
+    };
+    give(bench, 2, 1);
+    bench.cycle(Some(&arp_answer(B4, THEIRS)));
+    let mut taken: usize = (20..60).map(|n| give(bench, n, 3)).sum();
+    let mut held: Vec<Frame> = std::iter::from_fn(|| bench.port.take()).collect();
+    taken += give(bench, 2, 300);
+    for (neighbours, most) in [(20..40, 0), (40..60, 3)] {
+        taken += neighbours.clone().map(|n| give(bench, n, most)).sum::<usize>();
+        for n in neighbours {
+            // one for the answer
+            bench.port.give(held.pop().unwrap());
+            assert_eq!(bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, n), THEIRS))), Vec::<Vec<u8>>::new());
+            held.push(bench.port.take().unwrap());
+        }
+    }
+    (held, taken)
+}
+
+#[test]
+fn neighbours_that_answer_while_no_frame_is_to_be_had_cost_nobody_his_place() {
+    let mut bench = Bench::new(config());
+    without_frames(&mut bench);
+    let ends = Addresses { local: (A4, 53).into(), peer: (B4, 9).into() };
+    assert_eq!(bench.ask(Ask::Send(Listener(0), ends, b"another's".to_vec())).0, Ok(()));
+}
+
+#[test]
+fn what_has_a_neighbour_and_no_place_leaves_as_soon_as_it_has_one() {
+    let mut bench = Bench::new(config());
+    let (held, taken) = without_frames(&mut bench);
+    assert!(taken > 64, "{taken} wait");
+    held.into_iter().for_each(|frame| bench.port.give(frame));
+    let mut sent = bench.cycle(None).len();
+    // nothing comes any more that would have it look
+    while let Some(at) = bench.due {
+        bench.now = at;
+        sent += bench.cycle(None).len();
+    }
+    assert_eq!(sent, taken);
+    assert_eq!(bench.stack.counters().unasked_lost.get(), 0);
 }

@@ -152,6 +152,10 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
         let share = all.split_off(all.len() - frames as usize);
         sockets.push((socket, share));
     }
+    if let [(first, _), _, ..] = &mut sockets[..] {
+        // the others keep its memory
+        first.sender.counts_for = None;
+    }
     let guests = (0..config.guests).map(|_| all.split_off(all.len() - guest_frames as usize)).collect();
     Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
 }

@@ -289,6 +289,23 @@ pub(crate) fn segment(socket: &std::net::UdpSocket, bytes: libc::c_int) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Has the kernel refuse this call to this thread, for good (seccomp(2)).
+pub(crate) fn forbid(call: libc::c_long) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO};
+    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        // the number of the call, at the start of seccomp_data
+        step(BPF_LD | BPF_W | BPF_ABS, 0, 0, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, call as u32, 0, 1),
+        step(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        step(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the pointer describes a live program of as many steps as it tells, which the kernel copies.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Who sends to whom: last bytes of the IPv4 addresses, hardware addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Peers {

@@ -264,20 +264,25 @@ impl Outward {
     fn send_waiting(&mut self, now: Instant, outlet: &mut Outlet<'_>) -> bool {
         self.listen(now);
         let neighbours = &self.neighbours;
-        let lost = self.waiting.settle(&mut |via| match neighbours.look(via) {
-            Look::Known(mac) => Fate::Found(Hop::new(mac, None)),
-            Look::Asked => Fate::Waits,
-            Look::Unknown => Fate::Lost,
-        });
-        self.counters.unasked_lost.add(lost);
-        while let Some(one) = self.waiting.next() {
-            if !frame(outlet, one.way, one.ends, &one.bytes) {
-                return false;
+        // what was found and had no place finds one when others have gone
+        loop {
+            let lost = self.waiting.settle(&mut |via| match neighbours.look(via) {
+                Look::Known(mac) => Fate::Found(Hop::new(mac, None)),
+                Look::Asked => Fate::Waits,
+                Look::Unknown => Fate::Lost,
+            });
+            self.counters.unasked_lost.add(lost);
+            if self.waiting.next().is_none() {
+                return true;
             }
-            self.counters.unasked.add(1);
-            self.waiting.sent();
+            while let Some(one) = self.waiting.next() {
+                if !frame(outlet, one.way, one.ends, &one.bytes) {
+                    return false;
+                }
+                self.counters.unasked.add(1);
+                self.waiting.sent();
+            }
         }
-        true
     }
 }
 

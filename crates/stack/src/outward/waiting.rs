@@ -137,14 +137,14 @@ impl Waiting {
         Ok(lost.is_some().into())
     }
 
-    /// Looks at those that wait for neighbours, whose fate `look` tells; how many are lost. What was found, and finds no place among those
-    /// that wait for a frame, goes on waiting.
+    /// Looks at those that wait for neighbours, whose fate `look` tells; how many are lost. What was found, and finds its listener's part of
+    /// the line for frames full, goes on waiting: there is a place for others in that line, too.
     pub(super) fn settle(&mut self, look: &mut dyn FnMut(IpAddr) -> Fate) -> u64 {
         let mut lost = 0;
         for _ in 0..self.asked.datagrams.len() {
             let Some(one) = self.asked.pop() else { break };
             match look(one.way) {
-                Fate::Found(hop) if self.known.free() > 0 => {
+                Fate::Found(hop) if self.known.has_room_for(one.listener) => {
                     let Datagram { listener, ends, bytes, .. } = one;
                     self.known.push(Datagram { listener, ends, way: hop, bytes });
                 }

@@ -155,7 +155,7 @@ impl Sender<'_> {
             rack.on_delivered(now, piece, news.forward, echo.is_ambiguous(piece));
         });
         if !complete {
-            self.counters.on(Event::RecordsShort);
+            self.counters.on(Event::no_record(self.records.lacks_for_blocks()));
         }
     }
 

@@ -121,12 +121,21 @@ counted! {
         IcmpIgnored = "icmp error ignored",
         /// for want of a record a SACK block was not noted, data wait, or a list was folded
         RecordsShort = "record pool empty",
+        /// a connection's own list of records is as long as one may be: a SACK block was not noted, or data wait
+        ListFull = "record list full",
         /// TIME-WAIT entries made
         TimeWaitBegun = "time-wait begun",
         /// a TIME-WAIT entry was reused early by a new connection (RFC 6191)
         TimeWaitReused = "time-wait reused",
         /// a delayed ACK went out by its timer
         DelayedAck = "delayed ack",
+    }
+}
+
+impl Event {
+    /// There is no record: the pool lacks them, or the connection has as many as one may have, by which one peer says nothing of others.
+    pub(super) fn no_record(pool: bool) -> Event {
+        if pool { Event::RecordsShort } else { Event::ListFull }
     }
 }
 

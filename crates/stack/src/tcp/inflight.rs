@@ -186,6 +186,11 @@ impl Records {
         tail.is_some_and(|tail| tail.takes(&Record::fresh(now, tail.end(), 0, segment_bytes)))
     }
 
+    /// Whether new data that may not be noted lack records of the pool; otherwise the list has as many as one may have.
+    pub(crate) fn lacks_for_data(&self) -> bool {
+        self.share() < OWN_MOST
+    }
+
     /// Whether new data may have a record of their own.
     pub(crate) fn may_begin(&self, board: &Board) -> bool {
         !self.has_share(board) && self.free != NONE
@@ -227,7 +232,12 @@ impl Records {
     /// Whether there is a record for a split that a peer asks for by a SACK block: what everybody's new data need stays, and no list
     /// becomes long.
     fn may_note(&self, board: &Board) -> bool {
-        board.records < LIST_MOST && self.free_count > self.pool.len() / 4
+        board.records < LIST_MOST && !self.lacks_for_blocks()
+    }
+
+    /// Whether blocks that are not noted lack records of the pool; otherwise the list has as many as one may have.
+    pub(crate) fn lacks_for_blocks(&self) -> bool {
+        self.free_count <= self.pool.len() / 4
     }
 
     /// Notes that `bytes` at `start`, which follow what is in the list, were sent. False when the pool is empty.

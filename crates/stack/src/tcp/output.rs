@@ -151,7 +151,7 @@ impl Sender<'_> {
             return None;
         }
         if !self.may_push() {
-            self.counters.on(Event::RecordsShort);
+            self.counters.on(Event::no_record(self.records.lacks_for_data()));
             return None;
         }
         Some(Plan::New { bytes })
