@@ -65,7 +65,7 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let (local, peer, handle) = (c.tuple.local().ip(), c.tuple.remote().ip(), c.handle(index));
         match self.outward.way(now, local, peer, None) {
-            Some(Way::Known(hop)) => c.hop = hop,
+            Some(Way::Known(hop)) => self.set_out(now, index, hop),
             Some(Way::Asked(via)) => {
                 c.flags.clear(Flags::SYN_NOW);
                 c.rtx_at = Tick::NONE;
@@ -75,6 +75,17 @@ impl Engine {
         }
     }
 
+    /// The SYN goes to this station, from now on.
+    fn set_out(&mut self, now: Instant, index: u32, hop: Hop) {
+        let c = &mut self.connections[index as usize];
+        c.hop = hop;
+        c.flags.set(Flags::SYN_NOW);
+        c.heard_at = Tick::after(now);
+        c.rtx_at = Tick::ahead(now, SYN_TIMEOUT);
+        self.arm(now, index);
+        self.wake(index);
+    }
+
     /// Lets those go on whose neighbour was found, and ends those whose neighbour does not answer.
     #[cold]
     pub(super) fn release_held(&mut self, now: Instant) {
@@ -82,19 +93,11 @@ impl Engine {
         for n in (0..self.held.len()).rev() {
             let Held { handle, via } = self.held[n];
             let index = handle.index;
-            let waits = self.live(handle).is_some_and(|c| c.state == State::SynSent && c.hop.is_unknown());
+            let waits = self.live(handle).is_some();
             match self.outward.way_via(via) {
                 _ if !waits => {}
                 Some(Way::Asked(_)) => continue,
-                Some(Way::Known(hop)) => {
-                    let c = &mut self.connections[index as usize];
-                    c.hop = hop;
-                    c.flags.set(Flags::SYN_NOW);
-                    c.heard_at = Tick::after(now);
-                    c.rtx_at = Tick::ahead(now, SYN_TIMEOUT);
-                    self.arm(now, index);
-                    self.wake(index);
-                }
+                Some(Way::Known(hop)) => self.set_out(now, index, hop),
                 None => self.kill(index, DeadReason::Unreachable),
             }
             self.held.swap_remove(n);
@@ -220,6 +223,11 @@ impl Engine {
     ) -> Option<Header<'static>> {
         let flags = segment.tcp.flags();
         let c = &self.connections[index as usize];
+        if c.hop.is_unknown() {
+            // to the peer there is no such connection yet; a SYN of its own comes again, and by then ours has left
+            self.counters.ignore(Ignored::StraySilent);
+            return None;
+        }
         let acknowledges = flags.contains(tcp::Flags::ACK);
         let acceptable = segment.tcp.ack() == c.seq(1);
         if acknowledges && !acceptable {
