@@ -3,7 +3,7 @@
 mod common;
 
 use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
-use base::{Burst, Instant};
+use base::{Burst, Instant, Seq};
 use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own, pseudo};
 use port::pipe::{self, Pipe};
 use port::{Mac, Port};
@@ -160,8 +160,11 @@ fn nd_answer(target: Ipv6Addr, mac: Mac) -> Vec<u8> {
 /// A segment of ours, and where it goes.
 struct Sent {
     mac: Mac,
+    tag: Option<u16>,
     to: IpAddr,
+    from_port: u16,
     to_port: u16,
+    seq: Seq,
     flags: Flags,
 }
 
@@ -181,7 +184,8 @@ fn segment(frame: &[u8]) -> Option<Sent> {
         _ => return None,
     };
     let tcp = Tcp::parse(segment).expect("a segment");
-    Some(Sent { mac: head.dst, to, to_port: tcp.dst_port(), flags: tcp.flags() })
+    let (from_port, to_port, seq, flags) = (tcp.src_port(), tcp.dst_port(), tcp.seq(), tcp.flags());
+    Some(Sent { mac: head.dst, tag: head.tag, to, from_port, to_port, seq, flags })
 }
 
 /// Where a SYN goes: station, address, port.
@@ -192,11 +196,11 @@ fn syn(frame: &[u8]) -> (Mac, IpAddr, u16) {
 }
 
 /// A segment of `peer`, as a station brings it.
-fn brought(station: Mac, peer: Ipv4Addr, header: Header<'_>) -> Vec<u8> {
+fn brought(station: Mac, tag: Option<u16>, peer: Ipv4Addr, header: Header<'_>) -> Vec<u8> {
     let mut segment = vec![0; header.bytes()];
     let pseudo = pseudo(peer.into(), A4.into(), Protocol::TCP, segment.len());
     header.write(&mut segment, pseudo, PayloadSum::Known(Sum::ZERO));
-    link(OURS, station, None, EtherType::IPV4, &ip(peer.into(), A4.into(), Protocol::TCP, &[], &segment))
+    link(OURS, station, tag, EtherType::IPV4, &ip(peer.into(), A4.into(), Protocol::TCP, &[], &segment))
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn a_connection_that_waits_sets_out_where_its_neighbour_is_known() {
 #[test]
 fn nobody_answers_a_connection_before_its_syn_has_left() {
     let syn = Header { src_port: 80, dst_port: 50_000, flags: Flags::SYN, window: 60_000, ..Header::default() };
-    let from_peer = |header| brought(THEIRS, B4, header);
+    let from_peer = |header| brought(THEIRS, None, B4, header);
     for is_there in [false, true] {
         let mut bench = Bench::new(with_tcp());
         let local = Some((A4, 50_000).into());
@@ -285,6 +289,63 @@ fn nobody_answers_a_connection_before_its_syn_has_left() {
             bench.cycle(None);
             assert_eq!(bench.notes.connected, [Err(DeadReason::Unreachable)]);
             assert_eq!(bench.stack.tcp_usage().connections, 0);
+        }
+    }
+}
+
+/// Another router has taken the gateway's address, with a hardware address of its own (RFC 1122 section 3.3.1.4).
+#[test]
+fn who_gets_no_answer_asks_which_station_the_gateway_is_by_now() {
+    const OTHER: Mac = [2, 0, 0, 0, 0, 0xfd];
+    let (router, peer) = (Ipv4Addr::new(192, 0, 2, 254), Ipv4Addr::new(198, 51, 100, 7));
+    for what in ["handshake", "data", "keepalive", "tagged"] {
+        let mut tcp = TcpConfig::default();
+        (tcp.times.keepalive, tcp.times.keepalive_interval) = (Some(Duration::from_secs(35)), Duration::from_secs(5));
+        let mut bench = Bench::new(Config { gateways: vec![router.into()], tcp: Some(tcp), ..config() });
+        assert_eq!(bench.connect("198.51.100.7:80").0, Ok(()));
+        let sent = bench.cycle(Some(&arp_answer(router, GATEWAY)));
+        let ours = segment(&sent[0]).unwrap();
+        let (src_port, dst_port, seq, ack) = (80, ours.from_port, Seq::new(7), ours.seq + 1);
+        let flags = Flags::SYN | Flags::ACK;
+        let header = Header { src_port, dst_port, seq, ack, flags, window: 60_000, ..Header::default() };
+        bench.cycle(Some(&brought(GATEWAY, None, peer, header)));
+        let connection = bench.notes.connected[0].expect("a connection");
+        let tag = (what == "tagged").then_some(7);
+        let header = Header { seq: seq + 1, flags: Flags::ACK, ..header };
+        bench.cycle(Some(&brought(GATEWAY, tag, peer, header)));
+        // what was learned then is old by now
+        assert!(bench.pass(31_000).is_empty());
+        let mut port = 80;
+        match what {
+            "handshake" => {
+                port = 81;
+                bench.notes.asks.push(Ask::Connect((peer, port).into(), None));
+            }
+            "keepalive" => {}
+            _ => assert_eq!(bench.stack.calls(bench.now).unwrap().send(connection, b"anybody?"), Ok(8)),
+        }
+        let mut stations = Vec::new();
+        for _ in 0..250 {
+            for frame in bench.pass(100) {
+                match segment(&frame) {
+                    Some(sent) if sent.to_port == port => stations.push((sent.mac, sent.tag)),
+                    Some(_) => {}
+                    None => {
+                        assert_eq!(asked4(&frame), router);
+                        bench.cycle(Some(&arp_answer(router, OTHER)));
+                    }
+                }
+            }
+        }
+        let first = stations.iter().filter(|station| **station == (GATEWAY, tag)).count();
+        stations.dedup();
+        let asked = bench.stack.counters().neighbours_asked.get();
+        if tag.is_some() {
+            // what has a tag goes over a link where we ask nobody
+            assert_eq!((stations, asked), (vec![(GATEWAY, tag)], 1), "{what}");
+        } else {
+            assert_eq!((stations, asked), (vec![(GATEWAY, None), (OTHER, None)], 2), "{what}");
+            assert!(first <= 5, "{what}: {first} before the gateway was asked for");
         }
     }
 }

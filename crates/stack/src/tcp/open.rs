@@ -27,6 +27,9 @@ const SYN_AGAIN: Duration = Duration::from_millis(10);
 /// After so many ports that lead to other threads it is asked whether any can lead here.
 const DOUBTS: u32 = 256;
 
+/// So many segments in a row without an answer throw doubt on the way (R1 of RFC 9293 section 3.8.3).
+const DOUBTED: u8 = 3;
+
 /// The ephemeral ports (RFC 6335 section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
@@ -72,6 +75,21 @@ impl Engine {
                 self.held.push(Held { handle, via });
             }
             None => self.kill(index, DeadReason::Unreachable),
+        }
+    }
+
+    /// So many segments in a row were not answered: the neighbour may have another hardware address by now, or another may have taken
+    /// its place (RFC 1122 section 3.3.1.4). Where ARP is ours, at own addresses and without a tag, that is found out.
+    #[cold]
+    pub(super) fn doubt_way(&mut self, now: Instant, index: u32, unanswered: u8) {
+        let c = &mut self.connections[index as usize];
+        let (local, peer) = (c.tuple.local().ip(), c.tuple.remote().ip());
+        let is_ours = c.hop.tag().is_none() && self.outward.source(Some(local), peer).is_ok();
+        if unanswered >= DOUBTED
+            && is_ours
+            && let Some(hop) = self.outward.way_now(now, local, peer)
+        {
+            c.hop = hop;
         }
     }
 
@@ -350,6 +368,8 @@ impl Engine {
         c.flags.set(Flags::SYN_NOW);
         // in case ECN is what the path minds (RFC 3168 section 6.1.1.1)
         c.flags.clear(Flags::ECN);
+        let unanswered = c.backoff;
+        self.doubt_way(now, index, unanswered);
         self.counters.on(Event::Retransmitted);
         self.wake(index);
     }
