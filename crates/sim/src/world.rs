@@ -149,7 +149,8 @@ pub fn tcp(window_bytes: u32) -> TcpConfig {
     }
 }
 
-/// The configuration of the first host (0) or the second (1).
+/// The configuration of the first host (0) or the second (1). Neither has neighbours to ask for: those are a stack's, not a
+/// connection's, and the questions would be others where connections move.
 ///
 /// # Panics
 /// When there is no such host.
@@ -159,7 +160,7 @@ pub fn config(host: usize, tcp: TcpConfig) -> Config {
         OwnAddress { addr: socket.ip(), prefix_len }
     };
     Config {
-        own: vec![address([SERVER, CLIENT], 24), address([SERVER6, CLIENT6], 64)],
+        own: vec![address([SERVER, CLIENT], 32), address([SERVER6, CLIENT6], 128)],
         steered: false,
         claim: Claim { mode: ClaimMode::Silent, ..Claim::default() },
         tcp: Some(tcp),

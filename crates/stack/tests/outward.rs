@@ -2,9 +2,9 @@
 
 mod common;
 
-use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Service, Streams};
-use base::{Burst, Frame, Instant};
-use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own};
+use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
+use base::{Burst, Frame, Instant, Seq};
+use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own, pseudo};
 use port::pipe::{self, Pipe};
 use port::{Mac, Port};
 use stack::{Agreement, Claim, ClaimMode, Config, Handled, Stack, TcpConfig, UdpListener};
@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::arp::{Arp, Operation};
 use wire::ethernet::{BROADCAST, EtherType, Link};
+use wire::flow::Groups;
 use wire::ipv4::Ipv4;
 use wire::ipv6::Ipv6;
-use wire::{Protocol, icmpv6, ipv6, tcp, udp};
+use wire::tcp::{Flags, Header, PayloadSum, Tcp};
+use wire::{Protocol, Sum, icmpv6, ipv6, udp};
 
 const GATEWAY: Mac = [2, 0, 0, 0, 0, 0xfe];
 
@@ -44,6 +46,12 @@ impl Service for Notes {
     fn datagrams(&mut self, _: Instant, _: Listener, _: &mut [Datagram<'_>]) {}
     fn connected<C: Streams>(&mut self, _: Instant, _: &mut C, _: u64, outcome: Result<Connection, DeadReason>) {
         self.connected.push(outcome);
+    }
+    fn can_move(&self) -> bool {
+        true
+    }
+    fn arrive<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: Luggage) -> Option<u64> {
+        Some(1)
     }
 }
 
@@ -151,8 +159,19 @@ fn nd_answer(target: Ipv6Addr, mac: Mac) -> Vec<u8> {
     link(OURS, mac, None, EtherType::IPV6, &packet)
 }
 
-/// Where a SYN goes: station, address, port.
-fn syn(frame: &[u8]) -> (Mac, IpAddr, u16) {
+/// A segment of ours, and where it goes.
+struct Sent {
+    mac: Mac,
+    tag: Option<u16>,
+    to: IpAddr,
+    from_port: u16,
+    to_port: u16,
+    seq: Seq,
+    flags: Flags,
+}
+
+/// None of what is no segment.
+fn segment(frame: &[u8]) -> Option<Sent> {
     let head = Link::parse(frame).unwrap();
     let packet = &frame[head.bytes()..];
     let (to, segment) = match head.ether_type {
@@ -160,14 +179,30 @@ fn syn(frame: &[u8]) -> (Mac, IpAddr, u16) {
             let ip = Ipv4::parse(packet).unwrap();
             (IpAddr::from(ip.dst()), ip.payload())
         }
-        _ => {
+        EtherType::IPV6 => {
             let ip = Ipv6::parse(packet).unwrap();
             (ip.dst().into(), ip.payload())
         }
+        _ => return None,
     };
-    let segment = tcp::Tcp::parse(segment).expect("a segment");
-    assert!(segment.flags().contains(tcp::Flags::SYN));
-    (head.dst, to, segment.dst_port())
+    let tcp = Tcp::parse(segment).expect("a segment");
+    let (from_port, to_port, seq, flags) = (tcp.src_port(), tcp.dst_port(), tcp.seq(), tcp.flags());
+    Some(Sent { mac: head.dst, tag: head.tag, to, from_port, to_port, seq, flags })
+}
+
+/// Where a SYN goes: station, address, port.
+fn syn(frame: &[u8]) -> (Mac, IpAddr, u16) {
+    let sent = segment(frame).expect("a segment");
+    assert!(sent.flags.contains(Flags::SYN));
+    (sent.mac, sent.to, sent.to_port)
+}
+
+/// A segment of `peer`, as a station brings it.
+fn brought(station: Mac, tag: Option<u16>, peer: Ipv4Addr, header: Header<'_>) -> Vec<u8> {
+    let mut segment = vec![0; header.bytes()];
+    let pseudo = pseudo(peer.into(), A4.into(), Protocol::TCP, segment.len());
+    header.write(&mut segment, pseudo, PayloadSum::Known(Sum::ZERO));
+    link(OURS, station, tag, EtherType::IPV4, &ip(peer.into(), A4.into(), Protocol::TCP, &[], &segment))
 }
 
 #[test]
@@ -204,6 +239,117 @@ fn a_neighbour_that_does_not_answer_makes_it_unreachable() {
     bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 50), THEIRS)));
     let (_, sent) = bench.connect("192.0.2.50:80");
     assert_eq!(asked4(&sent[0]), Ipv4Addr::new(192, 0, 2, 50));
+}
+
+/// Each thread knows neighbours of its own.
+#[test]
+fn a_connection_that_waits_sets_out_where_its_neighbour_is_known() {
+    let [mut asks, mut knows] = [Bench::new(with_tcp()), Bench::new(with_tcp())];
+    let groups = Arc::new(Groups::keyed(1, [5, 6]));
+    for bench in [&mut asks, &mut knows] {
+        bench.stack.set_groups(groups.clone());
+    }
+    assert_eq!(knows.connect("192.0.2.2:81").0, Ok(()));
+    knows.cycle(Some(&arp_answer(B4, THEIRS)));
+    let (_, sent) = asks.connect("192.0.2.2:80");
+    assert_eq!(asked4(&sent[0]), B4);
+    let departure = asks.stack.depart(asks.now, 0, &mut asks.notes);
+    assert_eq!(knows.stack.arrive(knows.now, departure, &mut knows.notes).connections, 1);
+    let sent = knows.cycle(None);
+    assert_eq!(sent.iter().map(|frame| syn(frame)).collect::<Vec<_>>(), [(THEIRS, B4.into(), 80)]);
+    // and again as any other, and not for ever
+    let mut ports: Vec<u16> = knows.pass(2000).iter().map(|frame| syn(frame).2).collect();
+    ports.sort_unstable();
+    assert_eq!(ports, [80, 81]);
+    (0..70).for_each(|_| drop(knows.pass(1000)));
+    assert_eq!(knows.notes.connected, [Err(DeadReason::TimedOut); 2]);
+    assert_eq!(knows.stack.tcp_usage().connections, 0);
+}
+
+#[test]
+fn nobody_answers_a_connection_before_its_syn_has_left() {
+    let syn = Header { src_port: 80, dst_port: 50_000, flags: Flags::SYN, window: 60_000, ..Header::default() };
+    let from_peer = |header| brought(THEIRS, None, B4, header);
+    for is_there in [false, true] {
+        let mut bench = Bench::new(with_tcp());
+        let local = Some((A4, 50_000).into());
+        let (said, sent) = bench.ask(Ask::Connect((B4, 80).into(), local));
+        assert_eq!((said, asked4(&sent[0])), (Ok(()), B4));
+        for flags in [Flags::SYN, Flags::ACK, Flags::SYN | Flags::ACK, Flags::RST] {
+            let sent = bench.cycle(Some(&from_peer(Header { flags, ..syn })));
+            assert!(sent.is_empty(), "{flags:?}: {sent:?}");
+        }
+        if is_there {
+            let sent = bench.cycle(Some(&arp_answer(B4, THEIRS)));
+            assert_eq!(self::syn(&sent[0]), (THEIRS, B4.into(), 80));
+            // the SYN that comes again crosses it
+            let sent = bench.cycle(Some(&from_peer(syn)));
+            let answer = segment(&sent[0]).unwrap();
+            assert_eq!((answer.mac, answer.flags), (THEIRS, Flags::SYN | Flags::ACK));
+        } else {
+            (0..3).for_each(|_| drop(bench.pass(1000)));
+            bench.cycle(None);
+            assert_eq!(bench.notes.connected, [Err(DeadReason::Unreachable)]);
+            assert_eq!(bench.stack.tcp_usage().connections, 0);
+        }
+    }
+}
+
+/// Another router has taken the gateway's address, with a hardware address of its own (RFC 1122 section 3.3.1.4).
+#[test]
+fn who_gets_no_answer_asks_which_station_the_gateway_is_by_now() {
+    const OTHER: Mac = [2, 0, 0, 0, 0, 0xfd];
+    let (router, peer) = (Ipv4Addr::new(192, 0, 2, 254), Ipv4Addr::new(198, 51, 100, 7));
+    for what in ["handshake", "data", "keepalive", "tagged"] {
+        let mut tcp = TcpConfig::default();
+        (tcp.times.keepalive, tcp.times.keepalive_interval) = (Some(Duration::from_secs(35)), Duration::from_secs(5));
+        let mut bench = Bench::new(Config { gateways: vec![router.into()], tcp: Some(tcp), ..config() });
+        assert_eq!(bench.connect("198.51.100.7:80").0, Ok(()));
+        let sent = bench.cycle(Some(&arp_answer(router, GATEWAY)));
+        let ours = segment(&sent[0]).unwrap();
+        let (src_port, dst_port, seq, ack) = (80, ours.from_port, Seq::new(7), ours.seq + 1);
+        let flags = Flags::SYN | Flags::ACK;
+        let header = Header { src_port, dst_port, seq, ack, flags, window: 60_000, ..Header::default() };
+        bench.cycle(Some(&brought(GATEWAY, None, peer, header)));
+        let connection = bench.notes.connected[0].expect("a connection");
+        let tag = (what == "tagged").then_some(7);
+        let header = Header { seq: seq + 1, flags: Flags::ACK, ..header };
+        bench.cycle(Some(&brought(GATEWAY, tag, peer, header)));
+        // what was learned then is old by now
+        assert!(bench.pass(31_000).is_empty());
+        let mut port = 80;
+        match what {
+            "handshake" => {
+                port = 81;
+                bench.notes.asks.push(Ask::Connect((peer, port).into(), None));
+            }
+            "keepalive" => {}
+            _ => assert_eq!(bench.stack.calls(bench.now).unwrap().send(connection, b"anybody?"), Ok(8)),
+        }
+        let mut stations = Vec::new();
+        for _ in 0..250 {
+            for frame in bench.pass(100) {
+                match segment(&frame) {
+                    Some(sent) if sent.to_port == port => stations.push((sent.mac, sent.tag)),
+                    Some(_) => {}
+                    None => {
+                        assert_eq!(asked4(&frame), router);
+                        bench.cycle(Some(&arp_answer(router, OTHER)));
+                    }
+                }
+            }
+        }
+        let first = stations.iter().filter(|station| **station == (GATEWAY, tag)).count();
+        stations.dedup();
+        let asked = bench.stack.counters().neighbours_asked.get();
+        if tag.is_some() {
+            // what has a tag goes over a link where we ask nobody
+            assert_eq!((stations, asked), (vec![(GATEWAY, tag)], 1), "{what}");
+        } else {
+            assert_eq!((stations, asked), (vec![(GATEWAY, None), (OTHER, None)], 2), "{what}");
+            assert!(first <= 5, "{what}: {first} before the gateway was asked for");
+        }
+    }
 }
 
 #[test]

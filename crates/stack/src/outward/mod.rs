@@ -138,14 +138,29 @@ impl Outward {
     /// The way from an own address to a peer; None when there is none. Asks for the neighbour if that is called for, on behalf of `by`:
     /// a listener's datagrams, or connections.
     pub(crate) fn way(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Option<Listener>) -> Option<Way> {
-        let on_link = self.ends.iter().any(|end| end.has_on_link(peer));
-        let gateway = || self.gateways.iter().copied().find(|addr| addr.is_ipv4() == peer.is_ipv4());
-        let via = if on_link { peer } else { gateway()? };
+        let via = self.via(peer)?;
         match self.neighbours.want(now, via, from, by) {
             Look::Known(mac) => Some(Way::Known(Hop::new(mac, None))),
             Look::Asked => Some(Way::Asked(via)),
             Look::Unknown => None,
         }
+    }
+
+    /// The way of a connection from an own address to a peer that does not answer, as the neighbour has told it lately. One that has not
+    /// is asked, and until it answers there is none.
+    pub(crate) fn way_now(&mut self, now: Instant, from: IpAddr, peer: IpAddr) -> Option<Hop> {
+        let via = self.via(peer)?;
+        match self.neighbours.want(now, via, from, None) {
+            Look::Known(mac) if !self.neighbours.asks_for(via) => Some(Hop::new(mac, None)),
+            _ => None,
+        }
+    }
+
+    /// The neighbour that packets to a peer go over.
+    fn via(&self, peer: IpAddr) -> Option<IpAddr> {
+        let on_link = self.ends.iter().any(|end| end.has_on_link(peer));
+        let gateway = || self.gateways.iter().copied().find(|addr| addr.is_ipv4() == peer.is_ipv4());
+        if on_link { Some(peer) } else { gateway() }
     }
 
     /// What has become of a way that was being asked for; None when there is none.
@@ -233,6 +248,8 @@ impl Outward {
             soon(now + RETRY);
         }
         if self.neighbours.asks() {
+            // also what nobody waits for
+            self.listen(now);
             let (agreement, counters) = (&self.agreement, &self.counters);
             let mut blocked = false;
             let given_up = self.neighbours.poll(now, &mut |target, from| {

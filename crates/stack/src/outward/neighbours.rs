@@ -133,6 +133,11 @@ impl Neighbours {
         true
     }
 
+    /// Whether this one is being asked for, be it again.
+    pub(crate) fn asks_for(&self, addr: IpAddr) -> bool {
+        self.find(addr).is_ok_and(|at| self.entries[at].question.is_some())
+    }
+
     /// Whether somebody is being asked for.
     pub(crate) fn asks(&self) -> bool {
         self.entries.iter().any(|entry| entry.question.is_some())

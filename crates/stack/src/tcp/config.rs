@@ -21,7 +21,7 @@ pub struct TcpListener {
 pub struct TcpLimits {
     /// connections, 320 bytes each and as many as 64 for table and timer
     pub connections: u32,
-    /// of which so many may have something to send at one time
+    /// of which so many may have something to send at one time; one more is reset
     pub active: u32,
     /// handshakes under way that are remembered; beyond them SYN cookies are sent
     pub half_open: u32,

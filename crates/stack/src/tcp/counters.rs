@@ -41,7 +41,8 @@ counted! {
         TimeWait = "time-wait",
         /// a segment that fits no connection and no listener, answered by a reset
         Stray = "stray",
-        /// such a segment that is not answered: itself a reset, or resets are limited
+        /// such a segment that is not answered: itself a reset, or resets are limited, or a connection of ours that is to have these
+        /// ends waits for its neighbour
         StraySilent = "stray unanswered",
         /// data for a connection whose service has closed it
         Abandoned = "data after close",

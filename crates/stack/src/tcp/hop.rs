@@ -4,7 +4,8 @@ use super::tuple::Tuple;
 use wire::ethernet::Mac;
 use wire::{Protocol, Sum, ipv4, ipv6};
 
-/// Where a connection's frames go: the station that the last one came from.
+/// Where a connection's frames go: the station that the last one came from, or, where nothing comes any more, the one that its
+/// neighbour is by now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Hop {

@@ -148,12 +148,12 @@ impl Engine {
         match found {
             Some(Named::Connection(index)) => {
                 let c = &mut self.connections[index as usize];
+                if c.state == State::SynSent {
+                    return self.on_syn_sent(now, index, segment, service);
+                }
                 // the way may change, but nobody else's word changes it
                 if c.hop != origin.hop && matches!(judge(c, segment), Verdict::Accept(_)) {
                     c.hop = origin.hop;
-                }
-                if c.state == State::SynSent {
-                    return self.on_syn_sent(now, index, segment, service);
                 }
                 self.handle(now, index, segment, service);
                 self.answer.take()

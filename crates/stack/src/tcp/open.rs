@@ -27,6 +27,9 @@ const SYN_AGAIN: Duration = Duration::from_millis(10);
 /// After so many ports that lead to other threads it is asked whether any can lead here.
 const DOUBTS: u32 = 256;
 
+/// So many segments in a row without an answer throw doubt on the way (R1 of RFC 9293 section 3.8.3).
+const DOUBTED: u8 = 3;
+
 /// The ephemeral ports (RFC 6335 section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
@@ -65,7 +68,7 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let (local, peer, handle) = (c.tuple.local().ip(), c.tuple.remote().ip(), c.handle(index));
         match self.outward.way(now, local, peer, None) {
-            Some(Way::Known(hop)) => c.hop = hop,
+            Some(Way::Known(hop)) => self.set_out(now, index, hop),
             Some(Way::Asked(via)) => {
                 c.flags.clear(Flags::SYN_NOW);
                 c.rtx_at = Tick::NONE;
@@ -75,6 +78,32 @@ impl Engine {
         }
     }
 
+    /// So many segments in a row were not answered: the neighbour may have another hardware address by now, or another may have taken
+    /// its place (RFC 1122 section 3.3.1.4). Where ARP is ours, at own addresses and without a tag, that is found out.
+    #[cold]
+    pub(super) fn doubt_way(&mut self, now: Instant, index: u32, unanswered: u8) {
+        let c = &mut self.connections[index as usize];
+        let (local, peer) = (c.tuple.local().ip(), c.tuple.remote().ip());
+        let is_ours = c.hop.tag().is_none() && self.outward.source(Some(local), peer).is_ok();
+        if unanswered >= DOUBTED
+            && is_ours
+            && let Some(hop) = self.outward.way_now(now, local, peer)
+        {
+            c.hop = hop;
+        }
+    }
+
+    /// The SYN goes to this station, from now on.
+    fn set_out(&mut self, now: Instant, index: u32, hop: Hop) {
+        let c = &mut self.connections[index as usize];
+        c.hop = hop;
+        c.flags.set(Flags::SYN_NOW);
+        c.heard_at = Tick::after(now);
+        c.rtx_at = Tick::ahead(now, SYN_TIMEOUT);
+        self.arm(now, index);
+        self.wake(index);
+    }
+
     /// Lets those go on whose neighbour was found, and ends those whose neighbour does not answer.
     #[cold]
     pub(super) fn release_held(&mut self, now: Instant) {
@@ -82,19 +111,11 @@ impl Engine {
         for n in (0..self.held.len()).rev() {
             let Held { handle, via } = self.held[n];
             let index = handle.index;
-            let waits = self.live(handle).is_some_and(|c| c.state == State::SynSent && c.hop.is_unknown());
+            let waits = self.live(handle).is_some();
             match self.outward.way_via(via) {
                 _ if !waits => {}
                 Some(Way::Asked(_)) => continue,
-                Some(Way::Known(hop)) => {
-                    let c = &mut self.connections[index as usize];
-                    c.hop = hop;
-                    c.flags.set(Flags::SYN_NOW);
-                    c.heard_at = Tick::after(now);
-                    c.rtx_at = Tick::ahead(now, SYN_TIMEOUT);
-                    self.arm(now, index);
-                    self.wake(index);
-                }
+                Some(Way::Known(hop)) => self.set_out(now, index, hop),
                 None => self.kill(index, DeadReason::Unreachable),
             }
             self.held.swap_remove(n);
@@ -220,6 +241,11 @@ impl Engine {
     ) -> Option<Header<'static>> {
         let flags = segment.tcp.flags();
         let c = &self.connections[index as usize];
+        if c.hop.is_unknown() {
+            // to the peer there is no such connection yet; a SYN of its own comes again, and by then ours has left
+            self.counters.ignore(Ignored::StraySilent);
+            return None;
+        }
         let acknowledges = flags.contains(tcp::Flags::ACK);
         let acceptable = segment.tcp.ack() == c.seq(1);
         if acknowledges && !acceptable {
@@ -342,6 +368,8 @@ impl Engine {
         c.flags.set(Flags::SYN_NOW);
         // in case ECN is what the path minds (RFC 3168 section 6.1.1.1)
         c.flags.clear(Flags::ECN);
+        let unanswered = c.backoff;
+        self.doubt_way(now, index, unanswered);
         self.counters.on(Event::Retransmitted);
         self.wake(index);
     }

@@ -263,7 +263,10 @@ impl Engine {
         let tries_most = self.times.retransmissions;
         let Some(mut sender) = self.sender(now, index) else { return };
         match sender.on_alarm(tries_most) {
-            Expired::Send => {}
+            Expired::Send => {
+                let unanswered = sender.c.backoff;
+                self.doubt_way(now, index, unanswered);
+            }
             Expired::ProbeWindow => sender.c.flags.set(Flags::PROBE_NOW),
             Expired::GiveUp => return self.abort(index, DeadReason::TimedOut),
         }
@@ -298,6 +301,8 @@ impl Engine {
         }
         c.flags.set(Flags::SILENT | Flags::PROBE_NOW);
         c.idle_at = Tick::ahead(now, times.keepalive_interval);
+        let unanswered = c.probes;
+        self.doubt_way(now, index, unanswered);
         self.counters.on(Event::Keepalive);
         self.wake(index);
     }
