@@ -264,6 +264,17 @@ fn an_interface_that_is_not_there_ends_with_status_1() {
 }
 
 #[test]
+fn what_af_xdp_would_lack_is_not_said_where_kernel_sockets_serve() {
+    let place = Place::new();
+    let (listen, control) = (format!("127.0.0.1:{}", free_port()), place.path("control"));
+    let args = ["run", "--listen", &listen, "--control", &control, "--interface", "no-such-if", "--backend", "auto"];
+    let output = run(&[&args[..], &["--connect", "192.0.2.0/24:80", "--", "/bin/true"]].concat());
+    let said = text(&output.stderr);
+    assert!(said.contains("kernel sockets serve instead of AF_XDP: AF_XDP: no interface no-such-if"), "{said}");
+    assert!(!said.contains("nobody is reached"), "{said}");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let version = run(&["--version"]);
     assert_eq!(text(&version.stdout), format!("simoom {}\n", env!("CARGO_PKG_VERSION")));
