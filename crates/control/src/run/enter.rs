@@ -3,6 +3,7 @@
 use super::keep::EnterCommand;
 use crate::error::{Error, reason};
 use crate::{privileges, sandbox};
+use bpf::kernel_before;
 use guard::{GRANT_VARIABLE, Granted, jail};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, getuid, setrlimit};
 use rustix::thread::{CpuSet, UnshareFlags};
@@ -108,22 +109,15 @@ fn isolate(identity: Option<&privileges::Identity>) -> Result<Lacks, Error> {
         user: identity.is_none_or(|identity| identity.ids().0 == was).then_some("user of its own"),
         // the filter of system calls alone keeps it from the network
         network: in_there.err().map(|_| "network namespace"),
-        namespace: (namespace.is_err() || !counts_by_namespace()).then_some("bound for its threads"),
+        // processes of a user are counted in each namespace by itself since Linux 5.14; before, other applications of the same user, or the
+        // server's own threads, would be counted, too
+        namespace: (namespace.is_err() || kernel_before(5, 14)).then_some("bound for its threads"),
     })
 }
 
 #[allow(deprecated, reason = "what replaces it is for flags that are not used here, and is no function for this crate")]
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(flags)
-}
-
-/// Whether the kernel counts processes of a user in each namespace by itself: since Linux 5.14. Before, other applications of the same user, or
-/// the server's own threads, would be counted, too.
-fn counts_by_namespace() -> bool {
-    let name = rustix::system::uname();
-    let mut parts = name.release().to_str().unwrap_or_default().split(|char: char| !char.is_ascii_digit());
-    let mut next = || parts.next().and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
-    (next(), next()) >= (5, 14)
 }
 
 /// Tells the keeper, at the other end of the standard input, what could not be had, and puts nothing in its place.
