@@ -4,6 +4,7 @@ mod common;
 
 use common::{Place, Server, ZONE, free_port, run, text};
 use std::net::{TcpListener, UdpSocket};
+use std::process::Command;
 
 /// The complaints, without the log.
 fn complaints(output: &std::process::Output) -> Vec<String> {
@@ -229,6 +230,33 @@ fn configuration_files() {
             }
         }
     }
+}
+
+/// That is found out by whoever writes the configuration; who may become the users is a matter of the start.
+#[test]
+fn a_check_looks_at_users_and_needs_no_privilege_for_that() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: becoming another user is not tested");
+        return;
+    }
+    let place = Place::new();
+    let config = place.path("s.toml");
+    let said = |command: &str, user: &str, app_user: &str| {
+        let text = "[[dns.zone]]\nfile = \"example.zone\"\n[echo]\nlisten = [\"127.0.0.1:7\"]\nplace = \"same\"\n";
+        place.write("s.toml", &format!("{text}[control]\nuser = \"{user}\"\napp-user = \"{app_user}\"\n"));
+        let mut through = Command::new("setpriv");
+        through.args(["--bounding-set=-setuid,-setgid", env!("CARGO_BIN_EXE_simoom"), command, "--config", &config]);
+        let output = through.output().unwrap();
+        (output.status.code(), complaints(&output))
+    };
+    assert_eq!(said("check", "daemon", "nobody"), (Some(0), vec![]));
+    let nobody = "no such user; see `getent passwd`";
+    let refused = |line: String| (Some(2), vec![line]);
+    assert_eq!(said("check", "no-such-user", "nobody"), refused(format!("--user no-such-user: {nobody}")));
+    let of_app = format!("application echo: user no-such-user: {nobody}");
+    assert_eq!(said("check", "daemon", "no-such-user"), refused(of_app));
+    let needs = "--user: needs CAP_SETUID and CAP_SETGID; start as root or leave it out";
+    assert_eq!(said("serve", "daemon", "nobody"), refused(needs.into()));
 }
 
 #[test]
