@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, Server, ZONE, free_port, run, text};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 
 /// The complaints, without the log.
@@ -90,24 +90,23 @@ fn files_and_names() {
 #[test]
 fn addresses() {
     let place = Place::new();
-    let port = free_port();
-    let at = format!("127.0.0.1:{port}");
+    let at = format!("127.0.0.1:{}", free_port());
     refused(
         &place,
         &["dns", "DIR/example.zone", "--listen", &at, "--listen", &at],
         &[&format!("--listen: {at} is given twice; remove one")],
     );
-    let held = UdpSocket::bind(&at).unwrap();
-    let in_use = |transport: &str| {
-        format!(
-            "{transport} {at}: in use by another program; stop it (ss -lpn 'sport = :{port}') or choose another port"
-        )
+    let in_use = |transport: &str, at: SocketAddr| {
+        let mend = format!("stop it (ss -lpn 'sport = :{}') or choose another port", at.port());
+        let line = format!("{transport} {at}: in use by another program; {mend}");
+        let args = ["dns", "DIR/example.zone", "--control", "DIR/control", "--listen", &at.to_string()];
+        refused_for_now(&place, &args, &[&line]);
     };
-    let args = ["dns", "DIR/example.zone", "--control", "DIR/control", "--listen", &at];
-    refused_for_now(&place, &args, &[&in_use("UDP")]);
-    drop(held);
-    let held = TcpListener::bind(&at).unwrap();
-    refused_for_now(&place, &args, &[&in_use("TCP")]);
+    // a port of its own for each: one that was let go stays taken while another test starts a process
+    let udp = UdpSocket::bind(&at).unwrap();
+    in_use("UDP", udp.local_addr().unwrap());
+    let held = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    in_use("TCP", held.local_addr().unwrap());
     let metrics = held.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port());
     refused_for_now(
