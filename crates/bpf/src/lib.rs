@@ -11,11 +11,13 @@
 
 pub mod capability;
 mod error;
+mod kernel;
 pub mod netdev;
 pub mod nic;
 pub mod reuseport;
 pub mod rss;
 pub mod steering;
 
+pub use kernel::kernel_before;
 pub use reuseport::{Selector, SelectorConfig, SelectorError};
 pub use steering::{Attach, Config, Steering, SteeringError, Taken};

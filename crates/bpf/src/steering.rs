@@ -15,6 +15,7 @@ pub use counts::Counts;
 
 use crate::capability::{CAP_BPF, CAP_NET_ADMIN, Capability, missing, missing_of};
 use crate::error::{chain, errno, is};
+use crate::kernel::kernel_before;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, XskMap, lpm_trie::Key};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpLink;
@@ -566,13 +567,6 @@ fn attach_error(ifindex: u32, error: ProgramError) -> SteeringError {
         Some(e @ (Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)) => SteeringError::Unsupported(io(e.raw_os_error())),
         _ => other("attaching", &error),
     }
-}
-
-fn kernel_before(major: u32, minor: u32) -> bool {
-    let name = rustix::system::uname();
-    let release = name.release().to_string_lossy();
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
-    (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(0)) < (major, minor)
 }
 
 fn not_permitted(doing: &'static str, wanted: &[Capability]) -> SteeringError {

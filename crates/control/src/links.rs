@@ -4,7 +4,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, readlinkat
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -91,6 +91,11 @@ pub(crate) fn folder_by_roots(path: &Path) -> io::Result<Entry> {
 }
 
 impl Entry {
+    /// A way to it by the open folder, for calls that take paths alone; it leads there for as long as this value lives.
+    pub(crate) fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.folder.as_raw_fd().to_string()).join(&self.name)
+    }
+
     /// What has the name, whatever it is.
     pub(crate) fn open_as_it_is(&self) -> rustix::io::Result<OwnedFd> {
         open_as_it_is(self.folder.as_fd(), &self.name)

@@ -15,9 +15,24 @@ pub(crate) struct Identity {
     gid: Gid,
     /// for the supplementary groups; a bare number has none
     name: Option<CString>,
+    /// what asks for it, for messages
+    asked: String,
 }
 
 impl Identity {
+    /// Refuses one that this process may not become.
+    ///
+    /// # Errors
+    /// It lacks the capabilities.
+    pub(crate) fn can_be_become(&self) -> Result<(), Error> {
+        let able = effective().is_ok_and(|have| have.contains(CapabilitySet::SETUID | CapabilitySet::SETGID));
+        if able || (self.uid == Uid::current() && self.gid == Gid::current()) {
+            return Ok(());
+        }
+        let asked = &self.asked;
+        Err(Error::input(format!("{asked}: needs CAP_SETUID and CAP_SETGID; start as root or leave it out")))
+    }
+
     /// The numbers, for ownership of files.
     pub(crate) fn ids(&self) -> (u32, u32) {
         (self.uid.as_raw(), self.gid.as_raw())
@@ -45,7 +60,7 @@ impl Asked<'_> {
 /// Looks up the user and the group, each a name or a number.
 ///
 /// # Errors
-/// No such user or group, or not the permission to become them.
+/// No such user or group.
 pub(crate) fn look_up(user: Option<&str>, group: Option<&str>) -> Result<Option<Identity>, Error> {
     look_up_for(Asked::Options, user, group)
 }
@@ -62,7 +77,12 @@ pub(crate) fn look_up_for(
     if user.is_none() && group.is_none() {
         return Ok(None);
     }
-    let mut identity = Identity { uid: Uid::current(), gid: Gid::current(), name: None };
+    let option = match (asked, user) {
+        (Asked::Options, None) => "--group".to_owned(),
+        (Asked::Options, Some(_)) => asked.user(),
+        (Asked::Application(_), user) => format!("{} {}", asked.user(), user.unwrap_or_default()),
+    };
+    let mut identity = Identity { uid: Uid::current(), gid: Gid::current(), name: None, asked: option };
     if let Some(name) = user {
         let option = asked.user();
         let found = match name.parse() {
@@ -94,15 +114,6 @@ pub(crate) fn look_up_for(
             _ => return Err(Error::input(format!("--group {name}: no such group; see `getent group`"))),
         };
     }
-    let able = effective().is_ok_and(|have| have.contains(CapabilitySet::SETUID | CapabilitySet::SETGID));
-    if !able && (identity.uid != Uid::current() || identity.gid != Gid::current()) {
-        let what = match (asked, user) {
-            (Asked::Options, None) => "--group".to_owned(),
-            (Asked::Options, Some(_)) => "--user".to_owned(),
-            (Asked::Application(_), user) => format!("{} {}", asked.user(), user.unwrap_or_default()),
-        };
-        return Err(Error::input(format!("{what}: needs CAP_SETUID and CAP_SETGID; start as root or leave it out")));
-    }
     Ok(Some(identity))
 }
 
@@ -127,7 +138,7 @@ pub(crate) fn drop_all(identity: Option<&Identity>) -> Result<(), Error> {
             let _ = rustix::thread::remove_capability_from_bounding_set(capability);
         }
     }
-    if let Some(Identity { uid, gid, name }) = identity {
+    if let Some(Identity { uid, gid, name, .. }) = identity {
         if have.contains(CapabilitySet::SETGID) {
             match name {
                 Some(name) => nix::unistd::initgroups(name, *gid),

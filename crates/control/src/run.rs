@@ -23,6 +23,7 @@ pub(crate) use services::{EchoApp, KvApp, echo, kv};
 
 use crate::config::{Bounds, Settings};
 use crate::error::{Error, reason};
+use crate::privileges::Identity;
 use crate::service::Division;
 use crate::words::{Cpus, Peers, Placement, Threads};
 use base::counter::Report;
@@ -156,12 +157,13 @@ fn permit(peers: &Peers) -> Permit {
 /// The services and programs that have processes of their own.
 fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
     let mut all = Vec::new();
+    let user = settings.app_user.as_ref().or(settings.user.as_ref());
     let own = |name: &str, shows, program: Vec<String>, listeners, place, connections, bounds| Wanted {
         name: name.to_owned(),
         program: [vec!["/proc/self/exe".to_owned()], program].concat(),
         listeners,
         place,
-        user: settings.app_user.clone(),
+        user: user.cloned(),
         restart: true,
         connections,
         permits: Vec::new(),
@@ -188,7 +190,7 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
             program: app.program.clone(),
             listeners,
             place: app.place,
-            user: app.user.clone().or_else(|| settings.app_user.clone()),
+            user: app.user.as_ref().or(user).cloned(),
             restart: app.restart,
             connections: app.connections,
             permits: app.connect.iter().map(permit).collect(),
@@ -198,6 +200,16 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
         });
     }
     all
+}
+
+/// Who they are to be.
+///
+/// # Errors
+/// No such user.
+pub(crate) fn users(settings: &Settings, division: Division) -> Result<Vec<Identity>, Error> {
+    let all = wanted(settings, division);
+    let users = all.iter().map(|wanted| enter::identity(wanted.user.as_deref(), &wanted.name));
+    users.filter_map(Result::transpose).collect()
 }
 
 /// How much nicer than the server each application is, so that those with a processor in common divide it by their shares: the scheduler
@@ -224,10 +236,10 @@ pub(crate) struct Apps {
 
 impl Apps {
     /// Makes the memory for engines whose threads run on these processors, where they have one, and starts the keepers. Needs the
-    /// privileges that they keep.
+    /// privileges that they keep, and users that were found ([`users`]).
     ///
     /// # Errors
-    /// No memory, no such user, no process.
+    /// No memory, no process.
     pub(crate) fn open(settings: &Settings, division: Division, threads: &[Option<usize>]) -> Result<Apps, Error> {
         let (mut seats, mut apps) = (Vec::new(), Vec::new());
         let all = wanted(settings, division);
@@ -257,12 +269,9 @@ impl Apps {
             let (life, theirs) = UnixStream::pair().map_err(failed)?;
             let granted = Granted::of(theirs.as_fd(), &channels);
             let descriptors = channels.iter().flat_map(|channel| channel.descriptors()).chain([theirs.as_fd()]);
-            let user = wanted.user.as_deref().or(settings.user.as_deref());
-            // here, where it can be said, and not only where it is done
-            enter::identity(user, &wanted.name)?;
             let entered = EnterCommand {
                 name: wanted.name.clone(),
-                user: user.map(str::to_owned),
+                user: wanted.user.clone(),
                 nice: nice.to_string(),
                 cpus,
                 memory_bytes: wanted.bounds.memory_bytes.saturating_add(THREAD_BYTES * threads.len() as u64),

@@ -44,6 +44,7 @@ pub(crate) struct Confined {
     said: String,
     /// the version of Landlock
     landlock: Option<i32>,
+    outgoing: Outgoing,
     seccomp: bool,
     /// directories of /proc are what was allowed only while somebody has them open
     _held: Vec<PathFd>,
@@ -58,7 +59,8 @@ impl Confined {
 
 impl Report for Confined {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
-        let parts = parts::PARTS.iter().map(|part| (part.label, self.landlock.is_some_and(|abi| part.is_held_by(abi))));
+        let is_held = |part: &parts::Part| self.landlock.is_some_and(|abi| part.is_held_by(abi, &self.outgoing));
+        let parts = parts::PARTS.iter().map(|part| (part.label, is_held(part)));
         let whole = [("landlock", self.landlock.is_some()), ("seccomp", self.seccomp)];
         for (by, on) in whole.into_iter().chain(parts) {
             let help = "1 where the server has confined itself, by the kernel's means";
@@ -77,12 +79,13 @@ pub(crate) fn confine<'a>(
     files: impl Iterator<Item = &'a str>,
     control: Option<&Path>,
 ) -> Result<Confined, Error> {
+    let outgoing = Outgoing::of(settings);
     if settings.sandbox == Sandbox::Off {
-        return Ok(Confined { said: "off".into(), landlock: None, seccomp: false, _held: Vec::new() });
+        return Ok(Confined { said: "off".into(), landlock: None, outgoing, seccomp: false, _held: Vec::new() });
     }
     let allowed = Allowed::of(settings, files, control);
     let bounds = allowed.bounds();
-    let (landlock, held) = match restrict(&allowed, &Outgoing::of(settings)) {
+    let (landlock, held) = match restrict(&allowed, &outgoing) {
         Ok((abi, held)) => {
             // nobody decides twice
             let _ = BOUNDS.set(bounds);
@@ -91,15 +94,20 @@ pub(crate) fn confine<'a>(
         Err(why) => (Err(why), Vec::new()),
     };
     let seccomp = calls::filter();
-    let said = judge(settings.sandbox, landlock.as_ref().copied(), seccomp.as_ref().map(|&()| ()))?;
-    Ok(Confined { said, landlock: landlock.ok(), seccomp: seccomp.is_ok(), _held: held })
+    let said = judge(settings.sandbox, landlock.as_ref().copied(), &outgoing, seccomp.as_ref().map(|&()| ()))?;
+    Ok(Confined { said, landlock: landlock.ok(), outgoing, seccomp: seccomp.is_ok(), _held: held })
 }
 
 /// What is in force, in words.
 ///
 /// # Errors
-/// Something is missing that is insisted on.
-fn judge(wanted: Sandbox, landlock: Result<i32, &String>, seccomp: Result<(), &String>) -> Result<String, Error> {
+/// Something is missing that is insisted on. What is left open for what is served is not missing.
+fn judge(
+    wanted: Sandbox,
+    landlock: Result<i32, &String>,
+    outgoing: &Outgoing,
+    seccomp: Result<(), &String>,
+) -> Result<String, Error> {
     if wanted == Sandbox::On {
         let partly =
             landlock.ok().and_then(parts::missing).map(|missing| format!("this kernel's does not hold {missing}"));
@@ -110,9 +118,10 @@ fn judge(wanted: Sandbox, landlock: Result<i32, &String>, seccomp: Result<(), &S
             }
         }
     }
-    let held = |abi: i32| match parts::missing(abi) {
-        None => format!("landlock (ABI {abi})"),
-        Some(missing) => format!("landlock (ABI {abi}, which does not hold {missing})"),
+    let held = |abi: i32| {
+        let missing = parts::missing(abi).map_or(String::new(), |missing| format!(", which does not hold {missing}"));
+        let open = parts::left_open(abi, outgoing).map_or(String::new(), |open| format!(", but for {open}"));
+        format!("landlock (ABI {abi}{missing}{open})")
     };
     Ok(match (landlock.map(held), seccomp) {
         (Ok(landlock), Ok(())) => format!("{landlock}, seccomp"),
@@ -128,7 +137,7 @@ const PORTS: ABI = ABI::V4;
 
 /// Ports that connections may go out to: those that applications are permitted (`--connect`). Landlock knows ports and no addresses;
 /// those are judged where the call is (`guard`).
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outgoing {
     all: bool,
     ports: BTreeSet<u16>,
@@ -154,15 +163,13 @@ impl Outgoing {
 /// Puts this thread under Landlock. Gives the version of it that is in force, and what has to stay open.
 fn restrict(allowed: &Allowed, outgoing: &Outgoing) -> Result<(i32, Vec<PathFd>), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
-    // no port is opened any more, and no connection goes out but an application's; who manages us may listen at an abstract address
-    let abstract_manager = std::env::var_os("NOTIFY_SOCKET").is_some_and(|at| at.as_encoded_bytes().starts_with(b"@"));
-    let scope = if abstract_manager { Scope::Signal.into() } else { Scope::Signal | Scope::AbstractUnixSocket };
+    // no port is opened any more, and no connection goes out but an application's
     let ports = AccessNet::from_all(PORTS);
     let ports = if outgoing.all { ports & !BitFlags::from(AccessNet::ConnectTcp) } else { ports };
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(FILES))
         .and_then(|rules| rules.handle_access(ports))
-        .and_then(|rules| rules.scope(scope))
+        .and_then(|rules| rules.scope(Scope::Signal | Scope::AbstractUnixSocket))
         .and_then(Ruleset::create)
         .map_err(|error| failed(&error))?;
     let mut held = Vec::new();

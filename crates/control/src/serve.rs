@@ -264,8 +264,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
 fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> Result<(), Error> {
     let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
     let early = signals::Early::note().map_err(thread)?;
-    let identity = privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
-    launch::check(settings)?;
+    let users = launch::check(settings)?;
+    users.can_be_become()?;
+    let identity = users.server;
     let loads = Loads::read(settings)?;
     let secrets = settings.dns.as_ref().map(secrets::publisher).transpose()?.flatten();
     // one in a process of its own has its items there

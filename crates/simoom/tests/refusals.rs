@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Place, Server, ZONE, free_port, run, text};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
 
 /// The complaints, without the log.
 fn complaints(output: &std::process::Output) -> Vec<String> {
@@ -89,24 +90,23 @@ fn files_and_names() {
 #[test]
 fn addresses() {
     let place = Place::new();
-    let port = free_port();
-    let at = format!("127.0.0.1:{port}");
+    let at = format!("127.0.0.1:{}", free_port());
     refused(
         &place,
         &["dns", "DIR/example.zone", "--listen", &at, "--listen", &at],
         &[&format!("--listen: {at} is given twice; remove one")],
     );
-    let held = UdpSocket::bind(&at).unwrap();
-    let in_use = |transport: &str| {
-        format!(
-            "{transport} {at}: in use by another program; stop it (ss -lpn 'sport = :{port}') or choose another port"
-        )
+    let in_use = |transport: &str, at: SocketAddr| {
+        let mend = format!("stop it (ss -lpn 'sport = :{}') or choose another port", at.port());
+        let line = format!("{transport} {at}: in use by another program; {mend}");
+        let args = ["dns", "DIR/example.zone", "--control", "DIR/control", "--listen", &at.to_string()];
+        refused_for_now(&place, &args, &[&line]);
     };
-    let args = ["dns", "DIR/example.zone", "--control", "DIR/control", "--listen", &at];
-    refused_for_now(&place, &args, &[&in_use("UDP")]);
-    drop(held);
-    let held = TcpListener::bind(&at).unwrap();
-    refused_for_now(&place, &args, &[&in_use("TCP")]);
+    // a port of its own for each: one that was let go stays taken while another test starts a process
+    let udp = UdpSocket::bind(&at).unwrap();
+    in_use("UDP", udp.local_addr().unwrap());
+    let held = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    in_use("TCP", held.local_addr().unwrap());
     let metrics = held.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port());
     refused_for_now(
@@ -231,6 +231,33 @@ fn configuration_files() {
     }
 }
 
+/// That is found out by whoever writes the configuration; who may become the users is a matter of the start.
+#[test]
+fn a_check_looks_at_users_and_needs_no_privilege_for_that() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: becoming another user is not tested");
+        return;
+    }
+    let place = Place::new();
+    let config = place.path("s.toml");
+    let said = |command: &str, user: &str, app_user: &str| {
+        let text = "[[dns.zone]]\nfile = \"example.zone\"\n[echo]\nlisten = [\"127.0.0.1:7\"]\nplace = \"same\"\n";
+        place.write("s.toml", &format!("{text}[control]\nuser = \"{user}\"\napp-user = \"{app_user}\"\n"));
+        let mut through = Command::new("setpriv");
+        through.args(["--bounding-set=-setuid,-setgid", env!("CARGO_BIN_EXE_simoom"), command, "--config", &config]);
+        let output = through.output().unwrap();
+        (output.status.code(), complaints(&output))
+    };
+    assert_eq!(said("check", "daemon", "nobody"), (Some(0), vec![]));
+    let nobody = "no such user; see `getent passwd`";
+    let refused = |line: String| (Some(2), vec![line]);
+    assert_eq!(said("check", "no-such-user", "nobody"), refused(format!("--user no-such-user: {nobody}")));
+    let of_app = format!("application echo: user no-such-user: {nobody}");
+    assert_eq!(said("check", "daemon", "no-such-user"), refused(of_app));
+    let needs = "--user: needs CAP_SETUID and CAP_SETGID; start as root or leave it out";
+    assert_eq!(said("serve", "daemon", "nobody"), refused(needs.into()));
+}
+
 #[test]
 fn a_control_socket_that_is_taken() {
     let place = Place::new();
@@ -261,6 +288,17 @@ fn an_interface_that_is_not_there_ends_with_status_1() {
         assert_eq!((said.len(), output.status.code()), (1, Some(1)), "{said:?}");
         assert!(said[0].starts_with("AF_XDP: no interface no-such-if: there are "), "{said:?}");
     }
+}
+
+#[test]
+fn what_af_xdp_would_lack_is_not_said_where_kernel_sockets_serve() {
+    let place = Place::new();
+    let (listen, control) = (format!("127.0.0.1:{}", free_port()), place.path("control"));
+    let args = ["run", "--listen", &listen, "--control", &control, "--interface", "no-such-if", "--backend", "auto"];
+    let output = run(&[&args[..], &["--connect", "192.0.2.0/24:80", "--", "/bin/true"]].concat());
+    let said = text(&output.stderr);
+    assert!(said.contains("kernel sockets serve instead of AF_XDP: AF_XDP: no interface no-such-if"), "{said}");
+    assert!(!said.contains("nobody is reached"), "{said}");
 }
 
 #[test]

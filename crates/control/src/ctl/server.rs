@@ -9,6 +9,7 @@ use crate::error::{Error, reason};
 use crate::links::{self, Entry};
 use crate::serve::World;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chownat, fstat};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -52,15 +53,19 @@ impl Socket {
             let given = owner.map_or(Ok(()), |owner| give_folder(folder, owner));
             given.map_err(|error| wrong("its folder cannot be given to the user", &error))?;
         }
-        // the folder is that of before whatever the user, whose it may be, makes of its name
+        // the folder stays that one whatever the user, whose it may be or who may have one above, makes of its name
         let entry = owner.map(|_| links::folder_by_roots(path)).transpose();
         let entry = entry.map_err(|error| wrong("cannot be made", &error))?;
-        clear(path, entry.as_ref())?;
+        let (at, made) = match &entry {
+            Some(entry) => (entry.path(), "cannot be made by way of /proc/self/fd"),
+            None => (path.to_owned(), "cannot be made"),
+        };
+        clear(path, &at)?;
         // no moment at which others could connect
         let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
+        let bound = UnixListener::bind(&at);
         rustix::process::umask(before);
-        let listener = bound.map_err(|error| wrong("cannot be made", &error))?;
+        let listener = bound.map_err(|error| wrong(made, &error))?;
         let socket = Socket { listener, path: path.to_owned(), entry };
         if let Some((owner, entry)) = owner.zip(socket.entry.as_ref()) {
             give(entry, &socket.listener, owner).map_err(|error| wrong("cannot be given to the user", &error))?;
@@ -87,7 +92,10 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // it may be gone already, or the folder another user's
-        let _ = take_away(&self.path, self.entry.as_ref());
+        let _ = match &self.entry {
+            Some(entry) => entry.remove().map_err(io::Error::from),
+            None => fs::remove_file(&self.path),
+        };
     }
 }
 
@@ -107,7 +115,12 @@ fn give(entry: &Entry, listener: &UnixListener, owner: (u32, u32)) -> io::Result
     if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::Socket {
         return Err(another());
     }
-    let stream = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd())).map_err(|_| another())?;
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let stream = stream.map_err(|error| match Errno::from_io_error(&error) {
+        // nobody listens there, or not for streams
+        Some(Errno::CONNREFUSED | Errno::PROTOTYPE) => another(),
+        _ => error,
+    })?;
     // whose it is was written down when it began to listen
     let is_ours = rustix::net::sockopt::socket_peercred(&stream)?.pid == rustix::process::getpid();
     if !is_ours {
@@ -124,15 +137,10 @@ fn own(of: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
     Ok(chownat(of, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
 }
 
-/// Removes what stands there, in the folder that was found where it may have another name by now.
-fn take_away(path: &Path, entry: Option<&Entry>) -> io::Result<()> {
-    entry.map_or_else(|| fs::remove_file(path), |entry| Ok(entry.remove()?))
-}
-
-/// Makes room at `path`: removes the socket of a dead server and refuses anything else.
-fn clear(path: &Path, entry: Option<&Entry>) -> Result<(), Error> {
+/// Makes room at `at`, which the operator knows as `path`: removes the socket of a dead server and refuses anything else.
+fn clear(path: &Path, at: &Path) -> Result<(), Error> {
     let shown = path.display();
-    match fs::symlink_metadata(path) {
+    match fs::symlink_metadata(at) {
         Err(_) => return Ok(()),
         Ok(found) if !found.file_type().is_socket() => {
             return Err(Error::input(format!(
@@ -141,7 +149,7 @@ fn clear(path: &Path, entry: Option<&Entry>) -> Result<(), Error> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match UnixStream::connect(at) {
         Ok(stream) => {
             let who = match rustix::net::sockopt::socket_peercred(&stream) {
                 Ok(peer) => format!("process {}", peer.pid.as_raw_nonzero()),
@@ -153,7 +161,7 @@ fn clear(path: &Path, entry: Option<&Entry>) -> Result<(), Error> {
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!("control socket {shown}: replacing what a dead server left");
-            take_away(path, entry).map_err(|error| {
+            fs::remove_file(at).map_err(|error| {
                 Error::environment(format!("control socket {shown}: cannot be removed: {}; remove it", reason(&error)))
             })
         }

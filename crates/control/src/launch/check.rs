@@ -1,25 +1,43 @@
 //! What can be seen to be wrong before anything is read or opened.
 
-use super::listeners::listeners;
+use super::listeners::{division, listeners};
 use super::{threads, tiers};
 use crate::config::Settings;
 use crate::error::Error;
-use crate::privileges;
+use crate::privileges::{self, Identity};
+use crate::run;
 use crate::words::{Backend, Cpus, Placement};
+
+/// Who is to be become.
+#[derive(Debug)]
+pub(crate) struct Users {
+    pub(crate) server: Option<Identity>,
+    apps: Vec<Identity>,
+}
+
+impl Users {
+    /// Refuses those whom this process may not become.
+    ///
+    /// # Errors
+    /// The first one.
+    pub(crate) fn can_be_become(&self) -> Result<(), Error> {
+        self.server.iter().chain(&self.apps).try_for_each(Identity::can_be_become)
+    }
+}
 
 /// Refuses what can be seen to be wrong before anything is read or opened; `simoom check` does no more.
 ///
 /// # Errors
 /// A processor or a user that does not exist, and what contradicts itself on this machine: a driver that cannot tell DNS from another
 /// service, stores of threads that are too small for their items.
-pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+pub(crate) fn check(settings: &Settings) -> Result<Users, Error> {
     processors(settings)?;
-    privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
     stores(settings)?;
     if settings.backend != Backend::Sockets {
-        tiers::answers(settings, &listeners(settings))?;
+        tiers::when(settings, &listeners(settings))?;
     }
-    Ok(())
+    let server = privileges::look_up(settings.user.as_deref(), settings.group.as_deref())?;
+    Ok(Users { server, apps: run::users(settings, division(settings))? })
 }
 
 fn processors(settings: &Settings) -> Result<(), Error> {
@@ -76,6 +94,13 @@ mod tests {
         }
         let said = refused(&format!("{zone}[control]\nuser = \"no-such-user-here\"\n"));
         assert!(said.contains("no-such-user-here: no such user"), "{said}");
+        let app = "[[app]]\nname = \"a\"\nprogram = [\"/bin/true\"]\nlisten = [\"192.0.2.1:7\"]\n";
+        let said = refused(&format!("{app}user = \"no-such-user-here\"\n"));
+        assert_eq!(said, "application a: user no-such-user-here: no such user; see `getent passwd`");
+        let said = refused("[echo]\nplace = \"same\"\n[control]\napp-user = \"no-such-user-here\"\n");
+        assert!(said.starts_with("application echo: user no-such-user-here: no such user"), "{said}");
+        // one that is not needed is not asked for
+        check(&settings("[echo]\n[control]\napp-user = \"no-such-user-here\"\n")).unwrap();
         assert!(refused(&format!("[dataplane]\ncpus = [4095]\n{zone}")).contains("no processor 4095"));
     }
 }

@@ -20,28 +20,28 @@ pub(super) struct Wanted {
     pub(super) when: Answering,
 }
 
-/// What the program answers; None when it does not. Of what `--tier driver` cannot have, `--tier auto` leaves the driver out.
+/// Whether the program answers. Of what `--tier driver` cannot have, `--tier auto` leaves the driver out.
 ///
 /// # Errors
-/// What `--tier driver` cannot have, or no random numbers.
-pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Option<Wanted>, Error> {
-    let Some(dns) = &settings.dns else { return Ok(None) };
-    let (hides, when) = (
-        hides_dns(settings, listeners),
-        match dns.tier {
-            Tier::Driver => Answering::Always,
-            Tier::Auto => Answering::WhereTaken,
-            Tier::Xdp | Tier::Sockets => return Ok(None),
-        },
-    );
-    if when == Answering::WhereTaken && (hides.is_some() || !settings.own.is_empty()) {
-        return Ok(None);
-    }
-    if let Some(other) = hides {
-        return Err(Error::input(format!(
+/// What `--tier driver` cannot have.
+pub(super) fn when(settings: &Settings, listeners: &[Listening]) -> Result<Option<Answering>, Error> {
+    let hides = hides_dns(settings, listeners);
+    match (settings.dns.as_ref().map(|dns| dns.tier), hides) {
+        (None | Some(Tier::Xdp | Tier::Sockets), _) => Ok(None),
+        (Some(Tier::Auto), hides) => Ok((hides.is_none() && settings.own.is_empty()).then_some(Answering::WhereTaken)),
+        (Some(Tier::Driver), None) => Ok(Some(Answering::Always)),
+        (Some(Tier::Driver), Some(other)) => Err(Error::input(format!(
             "--tier driver: the driver cannot tell DNS from the service at {other}; give that another port, or say --tier xdp"
-        )));
+        ))),
     }
+}
+
+/// What the program answers; None when it does not.
+///
+/// # Errors
+/// As [`when`], or no random numbers.
+pub(super) fn answers(settings: &Settings, listeners: &[Listening]) -> Result<Option<Wanted>, Error> {
+    let Some((dns, when)) = settings.dns.as_ref().zip(when(settings, listeners)?) else { return Ok(None) };
     let seed = random().map_err(|error| Error::environment(format!("/dev/urandom: {}; mount /dev", reason(&error))))?;
     let of_dns = listeners.iter().filter(|at| at.kind == Kind::Dns);
     let answers = AnswersConfig {

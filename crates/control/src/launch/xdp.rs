@@ -62,9 +62,7 @@ struct Interface {
 /// # Errors
 /// One line that names the mend; nothing stays attached then.
 pub(crate) fn open(settings: &Settings, listeners: &[Listening], answers: Option<&Wanted>) -> Result<Opened, Error> {
-    let (routers, said) = super::routers::look_up(settings);
-    said.iter().for_each(|said| tracing::info!("AF_XDP: {said}"));
-    let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new(), routers };
+    let mut opened = Opened { ports: Vec::new(), handles: Vec::new(), described: Vec::new(), routers: Vec::new() };
     for interface in &settings.interfaces {
         let mut wanted = config(settings, interface, listeners);
         if let Some(Wanted { answers, when }) = answers {
@@ -92,14 +90,18 @@ pub(crate) fn open(settings: &Settings, listeners: &[Listening], answers: Option
         let keeper = if guests == 0 { Keeper::start(settings, interface, queues)? } else { None };
         opened.handles.push(Interface { name: interface.clone(), handle: one.handle, ports, queues, link, keeper });
     }
-    match &settings.cpus {
-        Some(cpus) if cpus.len() != opened.ports.len() => Err(Error::input(format!(
+    if let Some(cpus) = settings.cpus.as_ref().filter(|cpus| cpus.len() != opened.ports.len()) {
+        return Err(Error::input(format!(
             "--cpus: {} processors for {} queues; give one for each queue, or set the queues with `ethtool -L`",
             cpus.len(),
             opened.ports.len()
-        ))),
-        _ => Ok(opened),
+        )));
     }
+    // said last: where AF_XDP cannot be had, connections go by all of the kernel's routes
+    let said;
+    (opened.routers, said) = super::routers::look_up(settings);
+    said.iter().for_each(|said| tracing::info!("AF_XDP: {said}"));
+    Ok(opened)
 }
 
 fn config(settings: &Settings, interface: &str, listeners: &[Listening]) -> OpenConfig {

@@ -152,11 +152,11 @@ impl Link for Kernel {
         match (wait, &self.epoll) {
             (Some(_), None) => self.receive_one(RecvFlags::empty(), show),
             (Some(most), Some(epoll)) => {
-                let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+                let most = Timespec::try_from(most).ok();
                 let mut events =
                     [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
                 // whatever it says, the receive tells
-                let _ = epoll::wait(epoll, &mut events, Some(&most));
+                let _ = epoll::wait(epoll, &mut events, most.as_ref());
                 self.receive_one(RecvFlags::DONTWAIT, show);
             }
             (None, _) => self.receive_one(RecvFlags::DONTWAIT, show),

@@ -182,9 +182,9 @@ impl Xdp {
         let descriptors = self.ports.iter().filter_map(Port::descriptor);
         let mut descriptors: arrayvec::ArrayVec<_, 64> =
             descriptors.take(64).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        let most = Timespec::try_from(most).ok();
         // whatever it says, the next look at the rings tells
-        let _ = poll(&mut descriptors, Some(&most));
+        let _ = poll(&mut descriptors, most.as_ref());
     }
 }
 

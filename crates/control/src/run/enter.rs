@@ -2,7 +2,9 @@
 
 use super::keep::EnterCommand;
 use crate::error::{Error, reason};
-use crate::{privileges, sandbox};
+use crate::privileges::{self, Identity};
+use crate::sandbox;
+use bpf::kernel_before;
 use guard::{GRANT_VARIABLE, Granted, jail};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, getuid, setrlimit};
 use rustix::thread::{CpuSet, UnshareFlags};
@@ -21,8 +23,8 @@ const ENDED_FIRST: &str = "1000";
 /// Who an application is.
 ///
 /// # Errors
-/// No such user, or not the permission to become him; `whose` says in the message of whom that was asked.
-pub(super) fn identity(user: Option<&str>, whose: &str) -> Result<Option<privileges::Identity>, Error> {
+/// No such user; `whose` says in the message of whom that was asked.
+pub(super) fn identity(user: Option<&str>, whose: &str) -> Result<Option<Identity>, Error> {
     let user = user.or(rustix::process::geteuid().is_root().then_some(NOBODY));
     // a bare number has no entry in passwd, or may have none
     let group = user.filter(|user| *user == NOBODY);
@@ -36,6 +38,7 @@ pub(super) fn identity(user: Option<&str>, whose: &str) -> Result<Option<privile
 pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
     let refused = |what: &str, error: &dyn std::fmt::Display| Error::environment(format!("enter-app: {what}: {error}"));
     let identity = identity(command.user.as_deref(), &command.name)?;
+    identity.iter().try_for_each(Identity::can_be_become)?;
     be_ended_first().map_err(|error| refused("/proc/self/oom_score_adj", &error))?;
     limit(Resource::Core, 0).map_err(|error| refused("limits", &error))?;
     limit(Resource::Nofile, DESCRIPTORS).map_err(|error| refused("limits", &error))?;
@@ -91,7 +94,7 @@ struct Lacks {
 
 /// Becomes the user, without a privilege, in a network namespace without a device, and in a namespace of users, in which there is none.
 /// Either kind may be refused to whom is not root, or be used up.
-fn isolate(identity: Option<&privileges::Identity>) -> Result<Lacks, Error> {
+fn isolate(identity: Option<&Identity>) -> Result<Lacks, Error> {
     let network = UnshareFlags::NEWNET | UnshareFlags::NEWIPC;
     let (was_root, was) = (rustix::process::geteuid().is_root(), getuid().as_raw());
     let by_privilege = unshare(network);
@@ -108,22 +111,15 @@ fn isolate(identity: Option<&privileges::Identity>) -> Result<Lacks, Error> {
         user: identity.is_none_or(|identity| identity.ids().0 == was).then_some("user of its own"),
         // the filter of system calls alone keeps it from the network
         network: in_there.err().map(|_| "network namespace"),
-        namespace: (namespace.is_err() || !counts_by_namespace()).then_some("bound for its threads"),
+        // processes of a user are counted in each namespace by itself since Linux 5.14; before, other applications of the same user, or the
+        // server's own threads, would be counted, too
+        namespace: (namespace.is_err() || kernel_before(5, 14)).then_some("bound for its threads"),
     })
 }
 
 #[allow(deprecated, reason = "what replaces it is for flags that are not used here, and is no function for this crate")]
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(flags)
-}
-
-/// Whether the kernel counts processes of a user in each namespace by itself: since Linux 5.14. Before, other applications of the same user, or
-/// the server's own threads, would be counted, too.
-fn counts_by_namespace() -> bool {
-    let name = rustix::system::uname();
-    let mut parts = name.release().to_str().unwrap_or_default().split(|char: char| !char.is_ascii_digit());
-    let mut next = || parts.next().and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
-    (next(), next()) >= (5, 14)
 }
 
 /// Tells the keeper, at the other end of the standard input, what could not be had, and puts nothing in its place.

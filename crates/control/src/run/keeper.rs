@@ -128,10 +128,10 @@ impl Keeper {
         loop {
             if socket.buffer().is_empty() {
                 let left = until.saturating_duration_since(Instant::now());
-                let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                let left = Timespec::try_from(left).ok();
                 let mut one = [PollFd::from_borrowed_fd(socket.get_ref().as_fd(), PollFlags::IN)];
                 // interrupted is nothing heard yet
-                if poll(&mut one, Some(&left)).unwrap_or(0) == 0 {
+                if poll(&mut one, left.as_ref()).unwrap_or(0) == 0 {
                     return Ok(None);
                 }
             }

@@ -1,6 +1,5 @@
 //! A thread that confines itself, and what it then can and cannot do. Only that thread: the others of the test go on as they were.
 
-use super::parts::PARTS;
 use super::*;
 use rustix::net::{AddressFamily, SocketType};
 use std::fs;
@@ -144,30 +143,53 @@ fn off_changes_nothing_and_says_so() {
     assert_eq!(figures, by.map(|by| (by.to_owned(), 0)));
 }
 
+/// What is shown where seccomp and this version of Landlock are in force.
+fn figures(abi: i32, outgoing: &Outgoing) -> Vec<u64> {
+    let (said, outgoing) = (String::new(), outgoing.clone());
+    let confined = Confined { said, landlock: Some(abi), outgoing, seccomp: true, _held: Vec::new() };
+    let mut shown = Vec::new();
+    confined.report(&mut |figure| shown.push(figure.value));
+    shown
+}
+
+#[test]
+fn what_is_left_open_for_applications_is_said_and_is_not_missing() {
+    let anywhere = &Outgoing { all: true, ..Outgoing::default() };
+    let open = "but for TCP connections to any port (--connect)";
+    assert_eq!(judge(Sandbox::On, Ok(6), anywhere, Ok(())).unwrap(), format!("landlock (ABI 6, {open}), seccomp"));
+    assert_eq!(figures(6, anywhere), [1, 1, 1, 0, 1]);
+    let said = judge(Sandbox::Auto, Ok(5), anywhere, Ok(())).unwrap();
+    assert!(said.ends_with(&format!("abstract sockets (Linux 6.12 does), {open}), seccomp")), "{said}");
+    // a kernel that does not know of ports holds none in any case
+    let said = judge(Sandbox::Auto, Ok(3), anywhere, Ok(())).unwrap();
+    assert!(!said.contains("but for"), "{said}");
+    // to some ports is what Landlock is told
+    let some = &Outgoing { all: false, ports: [443].into() };
+    assert_eq!(judge(Sandbox::On, Ok(6), some, Ok(())).unwrap(), "landlock (ABI 6), seccomp");
+    assert_eq!(figures(6, some), [1, 1, 1, 1, 1]);
+}
+
 #[test]
 fn what_a_kernel_does_not_hold_is_said_and_on_does_not_do_without() {
-    let all = PARTS.iter().map(|part| part.is_held_by(6)).collect::<Vec<_>>();
-    assert_eq!(all, [true; 3]);
-    assert_eq!(judge(Sandbox::On, Ok(6), Ok(())).unwrap(), "landlock (ABI 6), seccomp");
+    let nowhere = &Outgoing::default();
+    assert_eq!(judge(Sandbox::On, Ok(6), nowhere, Ok(())).unwrap(), "landlock (ABI 6), seccomp");
+    assert_eq!(figures(6, nowhere), [1, 1, 1, 1, 1]);
     // Debian 12's, and one from before signals
     let old = "the truncation of files (Linux 6.2 does), TCP connections and ports (Linux 6.7 does), signals and abstract sockets (Linux 6.12 does)";
     let newer = "signals and abstract sockets (Linux 6.12 does)";
-    for (abi, missing, figures) in [(2, old, [0, 0, 0]), (5, newer, [1, 1, 0])] {
-        let said = judge(Sandbox::Auto, Ok(abi), Ok(())).unwrap();
+    for (abi, missing, shown) in [(2, old, [1, 1, 0, 0, 0]), (5, newer, [1, 1, 1, 1, 0])] {
+        let said = judge(Sandbox::Auto, Ok(abi), nowhere, Ok(())).unwrap();
         assert_eq!(said, format!("landlock (ABI {abi}, which does not hold {missing}), seccomp"));
-        let refused = judge(Sandbox::On, Ok(abi), Ok(())).unwrap_err();
+        let refused = judge(Sandbox::On, Ok(abi), nowhere, Ok(())).unwrap_err();
         assert_eq!(refused.status(), 1);
         let mend = "give --sandbox auto to do with what the kernel has";
         let line = format!("--sandbox on: landlock: this kernel's does not hold {missing}; {mend}");
         assert_eq!(refused.to_string(), line);
-        let mut shown = Vec::new();
-        let confined = Confined { said, landlock: Some(abi), seccomp: true, _held: Vec::new() };
-        confined.report(&mut |figure| shown.push(figure.value));
-        assert_eq!(shown, [&[1, 1], &figures[..]].concat());
+        assert_eq!(figures(abi, nowhere), shown);
     }
     let (none, refused) =
         ("the kernel has none (Linux 5.13 has)".to_owned(), |it: Result<String, Error>| it.unwrap_err());
-    assert_eq!(judge(Sandbox::Auto, Err(&none), Ok(())).unwrap(), format!("seccomp; no landlock: {none}"));
-    assert!(refused(judge(Sandbox::On, Err(&none), Ok(()))).to_string().contains(&none));
-    assert!(refused(judge(Sandbox::On, Ok(6), Err(&none))).to_string().contains("seccomp"));
+    assert_eq!(judge(Sandbox::Auto, Err(&none), nowhere, Ok(())).unwrap(), format!("seccomp; no landlock: {none}"));
+    assert!(refused(judge(Sandbox::On, Err(&none), nowhere, Ok(()))).to_string().contains(&none));
+    assert!(refused(judge(Sandbox::On, Ok(6), nowhere, Err(&none))).to_string().contains("seccomp"));
 }
