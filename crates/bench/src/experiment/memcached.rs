@@ -269,7 +269,7 @@ fn method(mix: Mix, options: &Options) -> String {
          time) is at most {:.0} us by window, found by a search of {} s a step: the median over windows of 100 ms of each window's 99th percentile, \
          since a virtual machine's processors are taken away now and then, for a time that is about a hundredth in all; that of the whole step, with \
          such pauses, stands beside it. At least 97% of the requests that were due within the span must be \
-         answered in it, none may fail, and at most {} of the GETs may find nothing. A rate holds when one of {TRIES} tries does, what a search \
+         answered in it, none may fail, all connections must stand (those that failed are made again before the next try), and at most {} of the GETs may find nothing. A rate holds when one of {TRIES} tries does, what a search \
          ended below is tried again up to {DOUBTS} times, and the highest rate that held is the figure: the most that was seen in a round, for every \
          server alike. *Failed* and *misses* (GETs that found nothing) are of all steps of all searches, those above what holds among them. Requests are due at the moments of a Poisson process, at most {} under way on each connection; latency runs from when a \
          request was due. Mix {}: {} of requests are GETs; lengths as Atikoglu and others published them (SIGMETRICS 2012), with mutilate's \
