@@ -9,6 +9,7 @@ mod bursts;
 mod commands;
 mod experiment;
 mod flood;
+mod found;
 mod grid;
 mod http;
 mod interface;

@@ -47,6 +47,30 @@ fn web_servers_are_compared_with_each_other_and_with_the_bound() {
 }
 
 #[test]
+fn a_server_of_other_content_is_not_measured() {
+    lab::require_programs(&["ip", "ethtool", "nginx"]);
+    let folder = tempfile::tempdir().unwrap();
+    let d = folder.path().display();
+    let config = format!(
+        "daemon off; master_process off; user root; pid {d}/pid; error_log {d}/error.log; events {{}}\n\
+         http {{ access_log off; client_body_temp_path {d}/t1; proxy_temp_path {d}/t2; fastcgi_temp_path {d}/t3;\n\
+         uwsgi_temp_path {d}/t4; scgi_temp_path {d}/t5;\n\
+         server {{ listen 198.18.0.1:80; location / {{ return 200 0123456789; }} }} }}\n"
+    );
+    std::fs::write(folder.path().join("nginx.conf"), config).unwrap();
+    let server = format!("small=nginx -c {d}/nginx.conf");
+    let words = ["--loads", "own", "--files", "1k", "--rounds", "1", "--seconds", "0.3", "--no-cost", "--no-reflector"];
+    let out = folder.path().join("out");
+    let done =
+        Command::new(BENCH).arg("compare-web").args(words).args(["--server", &server]).arg("--out").arg(&out).output();
+    let done = done.unwrap();
+    let text = String::from_utf8_lossy(&done.stderr);
+    let expected = "what small serves: /1k: a body of 10 octets is not the file, of 1024";
+    assert!(!done.status.success() && text.contains(expected), "{text}");
+    assert!(!out.exists(), "{text}");
+}
+
+#[test]
 fn figures_are_written_and_make_a_page() {
     lab::require_programs(&["ip", "ethtool", "nginx", "wrk"]);
     let out = tempfile::tempdir().unwrap();

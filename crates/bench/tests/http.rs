@@ -106,9 +106,10 @@ fn what_is_wrong_is_one_line_at_the_end() {
     let wrong = wrong.to_str().unwrap();
     let own = ["--address", "198.18.0.3"];
     let page = "http://198.18.0.1/1024";
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["--body", wrong, page], "bodies were wrong"),
         (&["http://198.18.0.1:81/"], "connections refused"),
+        (&["http://198.18.0.1/gone"], "no answer was good: {410: "),
         (&["--body", wrong, "http://198.18.0.1:81/"], "nothing was answered"),
         (&["http://198.18.0.77/"], "does not answer"),
         (&["--body", "/nope", page], "cannot read /nope"),
@@ -126,6 +127,9 @@ fn what_is_wrong_is_one_line_at_the_end() {
         let text = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(1), "{more:?}: {text}");
         assert!(text.trim().lines().last().is_some_and(|line| line.contains(words)), "{more:?}: {text}");
+        let told = String::from_utf8_lossy(&done.stdout);
+        let rate = told.lines().find_map(|line| line.strip_prefix("Requests/sec: "));
+        assert!(rate.is_none_or(|rate| more[0] == "--body" || rate == "0.00"), "{more:?}: {told}");
     }
     let taken =
         lab.client().command(BENCH).args(["http", "--interface", "vc", "--address", "198.18.0.2", page]).output();

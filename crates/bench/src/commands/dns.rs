@@ -1,7 +1,7 @@
 //! `simoom-bench dns`: a DNS load through AF_XDP.
 
 use super::{Tool, rate, seconds, stop_flag};
-use crate::grid::{self, Capacity};
+use crate::grid::{self, Capacity, Step};
 use crate::interface;
 use crate::load::{Good, Load, Outcome, Plan, SourcePorts};
 use crate::queries::{Content, Queries, Synthetic};
@@ -157,7 +157,7 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
         _ => options.rate.iter().copied().map(Some).collect(),
     };
     let several = rates.len() > 1;
-    let (mut runs, mut good_rates) = (Vec::new(), Vec::new());
+    let (mut runs, mut capacity) = (Vec::new(), Capacity::default());
     for rate in rates {
         let plan = Plan {
             rate,
@@ -171,16 +171,14 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
         if !options.tool.json {
             show(&outcome, several, good(options));
         }
-        good_rates.push(outcome.good_rate(good(options)));
+        capacity.add(&Step::of(&outcome, good(options)));
         runs.push(outcome);
-        if stop.load(Ordering::Relaxed) || ((options.peak || options.stop_past_peak) && grid::exhausted(&good_rates)) {
+        if stop.load(Ordering::Relaxed) || ((options.peak || options.stop_past_peak) && capacity.is_over()) {
             break;
         }
     }
-    let capacity = Capacity::of(&runs, good(options));
     if several && !options.tool.json {
-        let Capacity { peak, sent, .. } = capacity;
-        println!("lossless {}/s  peak {peak:.0}/s  sent {sent:.0}/s", capacity.lossless_text());
+        println!("{}", capacity.text());
     }
     Ok(Results { capacity, runs })
 }

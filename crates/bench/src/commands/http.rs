@@ -20,7 +20,7 @@ The addresses must be ones that the kernel does not have: our stack answers ARP 
 connections use all their ports from 1024 up in turn. Every URL's body is learned from a first answer, or told by --body; the
 length of every body is compared, the content of one in --check-every. All URLs must be one server's.
 Latency runs from when a request was due (with --rate by the schedule, else when its connection was free) to its answer's end.
-Exit status: 0; 1 when a body was wrong, nothing was answered or the load could not be run; 2 for a wrong command line.
+Exit status: 0; 1 when a body was wrong, no answer was good or the load could not be run; 2 for a wrong command line.
 
   simoom-bench http --interface vc --address 198.18.0.3 --connections 64 --seconds 3 http://198.18.0.1/1k
   simoom-bench http --interface vc --address 198.18.0.3-198.18.0.18 --connections 256 --seconds 3 \\
@@ -158,6 +158,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let wrong = outcome.failed(Failure::is_wrong_body);
     ensure!(wrong == 0, "{wrong} bodies were wrong");
     ensure!(outcome.answered > 0, "nothing was answered");
+    ensure!(outcome.good_share() > 0.0, "no answer was good: {:?}", outcome.statuses);
     Ok(())
 }
 

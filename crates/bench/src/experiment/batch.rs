@@ -5,6 +5,7 @@
 use super::{Common, tell_written};
 use crate::commands::dns::Results;
 use crate::commands::{rate, seconds};
+use crate::found::{self, Found, Rounds};
 use crate::grid;
 use crate::pipe_kv::Gets;
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
@@ -84,7 +85,7 @@ struct AtLoad {
 #[derive(Clone, Debug, Default)]
 struct Row {
     /// datagrams a second
-    echo_peak: Vec<f64>,
+    echo_peak: Vec<Found>,
     at_loads: Vec<AtLoad>,
     /// nanoseconds a GET
     get_ns: Vec<f64>,
@@ -93,8 +94,8 @@ struct Row {
 }
 
 impl Row {
-    fn gets_per_s(&self) -> Vec<f64> {
-        self.get_ns.iter().map(|ns| 1e9 / ns).collect()
+    fn gets_per_s(&self) -> Vec<Found> {
+        self.get_ns.iter().map(|ns| Found::Is(1e9 / ns)).collect()
     }
 }
 
@@ -113,8 +114,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             echo(options, &simoom, folder.path(), *batch, row).with_context(|| format!("echo, batch {batch}"))?;
             let ns = get(&gets, *batch).with_context(|| format!("GETs, batch {batch}"))?;
             row.get_ns.push(ns);
-            let peak = row.echo_peak.last().copied().unwrap_or_default();
-            eprintln!("{round} batch {batch:>2}  echo {peak:>9.0}/s  GET {ns:>6.1} ns");
+            let peak = row.echo_peak.last().copied().unwrap_or(Found::AtLeast(0.0));
+            eprintln!("{round} batch {batch:>2}  echo {peak:>9}/s  GET {ns:>6.1} ns");
         }
     }
     let report = report(options, &rows);
@@ -147,9 +148,9 @@ fn echo(options: &Options, simoom: &Path, folder: &Path, batch: u16, row: &mut R
     lab.pin();
     let rates = grid::rates(options.from, options.to);
     let found = ask(&lab, &rates, &["--stop-past-peak", "--seconds", &options.seconds.to_string()])?;
-    let peak = found.capacity.peak;
+    let peak = found.capacity.peak().number();
     ensure!(peak > 0.0, "nothing came back");
-    row.echo_peak.push(peak);
+    row.echo_peak.push(found.capacity.peak());
     let loads: Vec<f64> = options.loads.iter().map(|part| (peak * part).max(1.0).round()).collect();
     let span = (options.seconds * LONGER).to_string();
     let mut runs = Vec::new();
@@ -207,17 +208,19 @@ fn report(options: &Options, rows: &[Row]) -> Report {
     ]);
     let first = rows.first().cloned().unwrap_or_default();
     for (batch, row) in options.batches.iter().zip(rows) {
-        let most = |what: &str, values: &[f64], of_first: &[f64]| -> Option<Vec<Cell>> {
-            let Summary { median, least, greatest, .. } = Summary::of(values)?;
-            let ratio = stats::paired_ratio(values, of_first).map(|ratio| ratio.median);
+        let most = |what: &str, found: &[Found], of_first: &[Found]| -> Option<Vec<Cell>> {
+            let Rounds { median, least, greatest } = Rounds::of(found)?;
+            let whole = [found, of_first].map(found::whole);
+            let ratio =
+                whole[0].as_deref().zip(whole[1].as_deref()).and_then(|(of, first)| stats::paired_ratio(of, first));
             Some(vec![
                 Cell::Count((*batch).into()),
                 Cell::text(what),
                 Cell::text("most"),
-                Cell::Number(median, 0),
-                Cell::Number(least, 0),
-                Cell::Number(greatest, 0),
-                Cell::number(ratio, 2),
+                median.cell(0),
+                least.cell(0),
+                greatest.cell(0),
+                Cell::number(ratio.map(|ratio| ratio.median), 2),
                 Cell::Missing,
                 Cell::Missing,
                 Cell::Missing,
@@ -253,10 +256,10 @@ fn report(options: &Options, rows: &[Row]) -> Report {
 }
 
 fn throughput(options: &Options, rows: &[Row]) -> Chart {
-    let line = |name: &str, of: &dyn Fn(&Row) -> Vec<f64>| {
+    let line = |name: &str, of: &dyn Fn(&Row) -> Vec<Found>| {
         let points = options.batches.iter().zip(rows).filter_map(|(batch, row)| {
-            let Summary { median, least, greatest, .. } = Summary::of(&of(row))?;
-            Some(((f64::from(*batch), median), (least, greatest)))
+            let Rounds { median, least, greatest } = Rounds::of(&of(row))?;
+            Some(((f64::from(*batch), median.number()), (least.number(), greatest.number())))
         });
         Series::ranged(name, points)
     };
@@ -289,7 +292,7 @@ fn method(options: &Options, anew: usize) -> String {
         "*batch* is the most frames that a cycle of the dataplane takes (`--batch`); it never waits for more than are there. `echo, AF_XDP`: \
          `simoom echo` over AF_XDP in a network namespace, on processor 0, and `simoom-bench dns --any-answer` in another, on \
          processor 1, joined by a veth pair, each with its receive thread on its own processor. *most* is the most answers at any rate of a grid that grows \
-         by 15%, {} s each; the other loads are parts of that, {:.1} s each, by a generator that sleeps between datagrams. Where of one of \
+         by 15%, {} s each, until three brought no more (`≥` where the generator, or the grid, went no further); the other loads are parts of that, {:.1} s each, by a generator that sleeps between datagrams. Where of one of \
          them nothing came back, all loads of that batch and round are measured anew, {} times at most: that was so {anew} times. Every \
          datagram is numbered, so each answer is matched and timed; percentiles are medians over windows of 100 ms. `GET, pipe`: stack \
          and key-value service over the in-memory pipe, {} items, 512 connections with one GET each, every value compared; only the server's \
@@ -335,7 +338,7 @@ mod tests {
             lost_percent: vec![0.0, 1.0],
         };
         let row = |factor: f64| Row {
-            echo_peak: vec![100.0 * factor, 200.0 * factor],
+            echo_peak: vec![Found::Is(100.0 * factor), Found::Is(200.0 * factor)],
             at_loads: vec![at(50.0 * factor), at(90.0 * factor)],
             get_ns: vec![500.0 / factor, 250.0 / factor],
             anew: 2,

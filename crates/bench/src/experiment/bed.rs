@@ -3,7 +3,7 @@
 
 use super::subject::{Data, Subject};
 use crate::commands::dns::Results;
-use crate::grid::{self, Capacity};
+use crate::grid::{Capacity, Step};
 use crate::load::{Good, Outcome};
 use crate::procs::Ticks;
 use crate::queries::Synthetic;
@@ -204,13 +204,12 @@ impl Served<'_> {
     }
 
     fn kxdpgun_capacity(&self, rates: &[f64], seconds: f64) -> Result<Capacity> {
-        let (mut capacity, mut all) = (Capacity::default(), Vec::new());
+        let mut capacity = Capacity::default();
         for rate in rates {
-            let run = self.kxdpgun(*rate, seconds)?;
-            let good = if self.reflects { run.answered } else { run.good };
-            capacity.add(run.sent, good);
-            all.push(good);
-            if grid::exhausted(&all) {
+            let KxdpgunRun { sent, answered, good } = self.kxdpgun(*rate, seconds)?;
+            let good = if self.reflects { answered } else { good };
+            capacity.add(&Step { due: *rate, sent, good, good_share: good / sent.max(1.0) });
+            if capacity.is_over() {
                 break;
             }
         }
@@ -252,6 +251,9 @@ impl Served<'_> {
         let results = self.finished(&mut load)?;
         self.server_pid()?;
         let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
+        let step = Step::of(&outcome, self.good());
+        let Step { due, sent, .. } = step;
+        ensure!(step.is_asked(), "of {due:.0} questions/s due the generator sent {sent:.0}: choose a lower rate");
         // else its latency would be that of none, 0
         ensure!(outcome.good_share(self.good()) > 0.0, "{} gave no good answer at {rate} questions/s", self.name);
         Ok((outcome, busy))

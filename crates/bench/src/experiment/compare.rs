@@ -2,8 +2,9 @@
 
 use super::bed::{Bed, Busy};
 use super::subject::Subject;
-use super::{Common, Grid, plain_zone, tell_written};
+use super::{Common, Generator, Grid, plain_zone, tell_written};
 use crate::commands::{rate, seconds};
+use crate::found::{self, Found, Rounds};
 use crate::grid::Capacity;
 use crate::load::{Good, Latency, Outcome};
 use crate::report::{Cell, Machine, Peers, Report, Table};
@@ -118,8 +119,7 @@ fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64]) -> Re
     let (mut round, mut line) = (Round::default(), String::new());
     if !options.no_throughput {
         let capacity = served.capacity(rates, options.grid.seconds)?;
-        let Capacity { peak, sent, .. } = capacity;
-        line += &format!("lossless {:>8}  peak {peak:>7.0}  sent {sent:>7.0}", capacity.lossless_text());
+        line += &capacity.text();
         round.capacity = Some(capacity);
     }
     if let Some(rate) = options.cpu_rate {
@@ -163,18 +163,25 @@ fn method(options: &Options) -> String {
     let mut text = format!(
         "One processor each for the server and the generator, one veth pair with one queue, {} rounds in turn; medians, the least \
          and the greatest round behind them. *Ratio* is the median over rounds of the first server's figure divided by the row's, of all \
-         rounds or none; *rounds* is in how many the figure was found. One answer in 16 to `simoom-bench dns` is checked to the last byte, \
-         but for a reflector's; a wrong one, or a server that ends, ends the measurement.",
+         rounds or none; *rounds* is in how many the figure was found. A server that ends ends the measurement.",
         options.grid.rounds
     );
+    let grid_is_own = !options.no_throughput && options.grid.generator == Generator::Own;
+    if grid_is_own || options.cpu_rate.is_some() || options.latency_rate.is_some() {
+        text += " One answer in 16 to `simoom-bench dns` is checked to the last byte, but for a reflector's, and a wrong one ends the measurement.";
+    }
     if !options.no_throughput {
+        if !grid_is_own {
+            text += " Answers to kxdpgun are not checked: *lossless* and *peak* go by the RCODEs that it counts.";
+        }
         text += &format!(
             " Rates from {:.0} to {:.0} questions/s by 15%, {} s each, by {}: *lossless* is the highest of which 99.9% had a good answer \
-             (`<`: not even the lowest), *peak* the most good answers at any.",
+             (`<`: not even the lowest), *peak* the most good answers at any, of those that came while it was asked. `≥` is what the server did where \
+             the generator, or the grid, went no further: no higher rate was asked that lost some, or not three that brought no more.",
             options.grid.from,
             options.grid.to,
             options.grid.seconds,
-            if options.grid.generator == super::Generator::Own { "simoom-bench dns" } else { "kxdpgun" }
+            if grid_is_own { "simoom-bench dns" } else { "kxdpgun" }
         );
     }
     if let Some(rate) = options.cpu_rate {
@@ -190,30 +197,6 @@ fn method(options: &Options) -> String {
         );
     }
     text
-}
-
-/// What a round says of a figure.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Found {
-    Is(f64),
-    /// less than what was measured at all
-    Below(f64),
-}
-
-impl Found {
-    fn is(self) -> Option<f64> {
-        match self {
-            Found::Is(value) => Some(value),
-            Found::Below(_) => None,
-        }
-    }
-
-    fn cell(self, decimals: usize) -> Cell {
-        match self {
-            Found::Is(value) => Cell::Number(value, decimals),
-            Found::Below(value) => Cell::Below(value, decimals),
-        }
-    }
 }
 
 /// One figure of a row.
@@ -235,14 +218,9 @@ impl Figure {
     }
 }
 
-fn lossless(round: &Round) -> Option<Found> {
-    let capacity = round.capacity?;
-    Some(capacity.lossless.map_or(Found::Below(capacity.from), Found::Is))
-}
-
 const FIGURES: [Figure; 10] = [
-    Figure::new("lossless, answers/s", 0, lossless),
-    Figure::new("peak, answers/s", 0, |round| Some(Found::Is(round.capacity?.peak))),
+    Figure::new("lossless, answers/s", 0, |round| Some(round.capacity?.lossless())),
+    Figure::new("peak, answers/s", 0, |round| Some(round.capacity?.peak())),
     Figure::new("processor 0, ns an answer", 0, |round| Some(Found::Is(round.cost?.server_ns))),
     Figure::new("machine, ns an answer", 0, |round| Some(Found::Is(round.cost?.machine_ns))),
     Figure::new("lost beside that, %", 3, |round| Some(Found::Is(round.cost?.lost_percent))).alone(),
@@ -258,14 +236,14 @@ fn table(subjects: &[Subject], figures: &[Vec<Round>]) -> Table {
     for Figure { name, decimals, compares, of } in FIGURES {
         let subject_rounds = whole(&figures[0], of);
         for (subject, rounds) in subjects.iter().zip(figures) {
-            let mut found: Vec<Found> = rounds.iter().filter_map(of).collect();
-            let Some((least, middle, greatest)) = summary(&mut found) else { continue };
+            let found: Vec<Found> = rounds.iter().filter_map(of).collect();
+            let Some(Rounds { median, least, greatest }) = Rounds::of(&found) else { continue };
             let pairs = subject_rounds.as_deref().zip(whole(rounds, of)).filter(|_| compares);
             let ratio = pairs.and_then(|(ours, theirs)| stats::paired_ratio(ours, &theirs));
             table.row(vec![
                 Cell::text(name),
                 Cell::text(subject.name()),
-                middle.cell(decimals),
+                median.cell(decimals),
                 least.cell(decimals),
                 greatest.cell(decimals),
                 Cell::Count(found.iter().filter(|found| found.is().is_some()).count() as u64),
@@ -278,34 +256,32 @@ fn table(subjects: &[Subject], figures: &[Vec<Round>]) -> Table {
 
 /// A figure of every round; None when a round has none.
 fn whole(rounds: &[Round], of: fn(&Round) -> Option<Found>) -> Option<Vec<f64>> {
-    rounds.iter().map(|round| of(round).and_then(Found::is)).collect()
-}
-
-/// The least, the middle and the greatest. What is below the lowest rate of a grid is less than what was found at any, so that it stands by
-/// that rate; of two in the middle of which one is so, nothing more is known than that their mean is below that of those numbers.
-fn summary(found: &mut [Found]) -> Option<(Found, Found, Found)> {
-    let value = |found: &Found| match found {
-        Found::Is(value) | Found::Below(value) => *value,
-    };
-    found.sort_by(|a, b| value(a).total_cmp(&value(b)).then_with(|| a.is().is_some().cmp(&b.is().is_some())));
-    let (first, last) = (*found.first()?, *found.last()?);
-    let half = found.len() / 2;
-    let middle = if found.len() % 2 == 1 {
-        found[half]
-    } else {
-        let (a, b) = (found[half - 1], found[half]);
-        let mean = (value(&a) + value(&b)) / 2.0;
-        if a.is().and(b.is()).is_some() { Found::Is(mean) } else { Found::Below(mean) }
-    };
-    Some((first, middle, last))
+    found::whole(&rounds.iter().map(of).collect::<Option<Vec<_>>>()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grid::Step;
 
+    /// Of a grid from 40 to 1000 that ends behind the peak.
     fn round(lossless: Option<f64>, peak: f64) -> Round {
-        Round { capacity: Some(Capacity { lossless, peak, from: 40.0, sent: 1e6 }), ..Round::default() }
+        let mut capacity = Capacity::default();
+        let lowest = [Some((40.0, lossless.map_or(0.0, |_| 40.0))), lossless.map(|rate| (rate, rate))];
+        let others = [700.0, 800.0, 900.0, 1000.0].map(|sent| Some((sent, peak)));
+        for (sent, good) in lowest.into_iter().chain(others).flatten() {
+            capacity.add(&Step { due: sent, sent, good, good_share: good / sent });
+        }
+        Round { capacity: Some(capacity), ..Round::default() }
+    }
+
+    /// Of a grid that all answers come to, up to its end.
+    fn unbounded(rate: f64) -> Round {
+        let mut capacity = Capacity::default();
+        for sent in [40.0, rate] {
+            capacity.add(&Step { due: sent, sent, good: sent, good_share: 1.0 });
+        }
+        Round { capacity: Some(capacity), ..Round::default() }
     }
 
     #[test]
@@ -330,6 +306,38 @@ mod tests {
         assert_eq!(lines[1], "\"lossless, answers/s\",nsd,50,<40,50,2,");
         assert_eq!(lines[2], "\"lossless, answers/s\",knot,<45,<40,60,2,");
         assert_eq!(lines[4], "\"peak, answers/s\",nsd,100,100,100,3,0.90");
+    }
+
+    #[test]
+    fn what_is_above_the_grid_is_told_so_and_has_no_ratio() {
+        let subject = vec![unbounded(600.0), unbounded(610.0), round(Some(500.0), 590.0)];
+        let peer = vec![round(Some(50.0), 100.0); 3];
+        let reports = [(&subject, &peer), (&peer, &subject)]
+            .map(|(first, second)| table(&[Subject::Reflector, Subject::Nsd], &[first.clone(), second.clone()]).csv());
+        let lines: Vec<Vec<&str>> = reports.iter().map(|csv| csv.lines().skip(1).collect()).collect();
+        assert_eq!(lines[0][0], "\"lossless, answers/s\",reflector,≥600,500,≥610,1,");
+        assert_eq!(lines[0][1], "\"lossless, answers/s\",nsd,50,50,50,3,");
+        assert_eq!(lines[0][2], "\"peak, answers/s\",reflector,≥600,590,≥610,1,");
+        assert_eq!(lines[1][1], "\"lossless, answers/s\",nsd,≥600,500,≥610,1,");
+        assert_eq!(lines[1][3], "\"peak, answers/s\",nsd,≥600,590,≥610,1,");
+    }
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn what_is_checked_is_told_by_who_asks() {
+        let told = |words: &[&str]| {
+            let text = method(&<Cli as clap::Parser>::parse_from([&["compare"], words].concat()).options);
+            [text.contains("One answer in 16"), text.contains("kxdpgun are not checked")]
+        };
+        assert_eq!(told(&[]), [true, false]);
+        assert_eq!(told(&["--generator", "kxdpgun"]), [false, true]);
+        assert_eq!(told(&["--generator", "kxdpgun", "--cpu-rate", "1000"]), [true, true]);
+        assert_eq!(told(&["--generator", "kxdpgun", "--no-throughput", "--latency-rate", "1000"]), [true, false]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{Common, tell_written};
 use crate::commands::seconds;
 use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats::{self, Summary};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 /// Options of `simoom-bench compare-web`.
 #[derive(Debug, clap::Args)]
@@ -185,7 +185,7 @@ fn measure(
     let mut answer_bytes = None;
     let mut half = None;
     for (server, figures) in servers.iter().zip(&mut *figures) {
-        let mut up = bed.serve(server, &lab, &files[0])?;
+        let mut up = bed.serve(server, &lab, &files)?;
         // the subject's head is what the reflector is to have sent
         answer_bytes.get_or_insert(up.answer_bytes);
         let run = up.run(&load)?;
@@ -211,14 +211,16 @@ fn measure(
     let Some(rate) = half.filter(|_| keeps_rate && !options.no_cost) else { return Ok(()) };
     let load = Load { rate: Some(rate), seconds: options.rate_seconds, ..load };
     for (server, figures) in servers.iter().zip(figures) {
-        let mut up = bed.serve(server, &lab, &files[0])?;
-        let (cost_us, answered) = cost_us(&mut up, &load)?;
+        let mut up = bed.serve(server, &lab, &files)?;
+        let (cost_us, run) = cost_us(&mut up, &load)?;
         let name = &server.name;
+        let answered = run.requests_per_s;
         eprintln!(
             "{round} {}  {name:<20} {cost_us:>10.2} us of processor 0 a request at {answered:.0}/s of {rate:.0}/s",
             case.words()
         );
         figures.cost_us.push(cost_us);
+        figures.failures += run.failures;
         figures.unheld += usize::from(answered < HELD_SHARE * rate);
     }
     Ok(())
@@ -232,10 +234,11 @@ fn reflect(bed: &Bed, lab: &lab::Options, load: &Load<'_>, answer_bytes: u64) ->
     up.run(&Load { connections: outstanding, ..*load })
 }
 
-/// Processor 0's microseconds a request at the load's rate, and the requests/s that were answered.
-fn cost_us(up: &mut Up<'_>, load: &Load<'_>) -> Result<(f64, f64)> {
+/// Processor 0's microseconds a good answer at the load's rate, and what came of the load.
+fn cost_us(up: &mut Up<'_>, load: &Load<'_>) -> Result<(f64, Run)> {
     let (run, Busy { server_s, span_s, .. }, ()) = up.run_watched(load, web::sleep)?;
-    Ok((server_s * 1e6 / (run.requests_per_s * span_s), run.requests_per_s))
+    ensure!(run.requests_per_s > 0.0, "no good answer at {} requests/s", load.rate.unwrap_or_default());
+    Ok((server_s * 1e6 / (run.requests_per_s * span_s), run))
 }
 
 fn report(options: &Options, names: &[String], cases: &[Case], figures: &[Vec<Figures>]) -> Report {
@@ -307,7 +310,7 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
         "Requests/s of {} connections in a closed loop, {} s each, {} rounds in turn: medians, the least and the greatest round behind \
          them. *Subject's ratio* is the median over rounds of the first server's figure divided by the row's. The server has \
          processor 0, the load processor 1, between them one veth pair with its default offloads, a laboratory of its own for each \
-         measurement.",
+         measurement. Each file was asked for and compared before. Requests/s are of good answers, *failed* of those of all loads that were none.",
         options.connections, options.seconds, options.rounds
     );
     if options.steer {

@@ -3,9 +3,10 @@
 
 use super::bed::Bed;
 use super::subject::Subject;
-use super::{Common, Grid, plain_zone, tell_written};
+use super::{Common, Generator, Grid, plain_zone, tell_written};
+use crate::found::{self, Found, Rounds};
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
-use crate::stats::{self, Summary};
+use crate::stats;
 use anyhow::Result;
 use std::path::Path;
 
@@ -45,7 +46,7 @@ struct Line {
     /// the server at a point of the x axis
     subject: fn(&'static str, u64) -> Subject,
     /// rounds of each point, answers a second
-    peaks: Vec<Vec<f64>>,
+    peaks: Vec<Vec<Found>>,
 }
 
 impl Line {
@@ -157,13 +158,8 @@ fn measure(
         let subject = (line.subject)(line.name, point);
         let mut served = bed.serve(&subject)?;
         let capacity = served.capacity(rates, options.grid.seconds)?;
-        eprintln!(
-            "{round} {point:>6} {:<22} lossless {:>8}  peak {:>7.0}",
-            line.name,
-            capacity.lossless_text(),
-            capacity.peak
-        );
-        line.peaks[at].push(capacity.peak);
+        eprintln!("{round} {point:>6} {:<22} {}", line.name, capacity.text());
+        line.peaks[at].push(capacity.peak());
     }
     Ok(())
 }
@@ -183,16 +179,18 @@ fn report(plan: &Plan, options: &Options) -> Report {
     for line in &plan.lines {
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for (at, point) in plan.points.iter().enumerate() {
-            let Some(Summary { median, least, greatest, .. }) = Summary::of(&line.peaks[at]) else { continue };
-            points.push((*point as f64, median));
-            spread.push((least, greatest));
-            let ratio = |peer: &Vec<f64>| stats::paired_ratio(&line.peaks[at], peer).map(|ratio| ratio.median);
+            let Some(Rounds { median, least, greatest }) = Rounds::of(&line.peaks[at]) else { continue };
+            points.push((*point as f64, median.number()));
+            spread.push((least.number(), greatest.number()));
+            let ratio = |peer: &[Found]| {
+                stats::paired_ratio(&found::whole(&line.peaks[at])?, &found::whole(peer)?).map(|ratio| ratio.median)
+            };
             table.row(vec![
                 Cell::text(line.name),
                 Cell::Count(*point),
-                Cell::Number(median, 0),
-                Cell::Number(least, 0),
-                Cell::Number(greatest, 0),
+                median.cell(0),
+                least.cell(0),
+                greatest.cell(0),
                 Cell::number(nsd.and_then(|nsd| ratio(&nsd[at])), 2),
                 Cell::number(ratio(&line.peaks[0]), 2),
             ]);
@@ -201,9 +199,18 @@ fn report(plan: &Plan, options: &Options) -> Report {
     }
     let method = format!(
         "{} {} rounds in turn, medians with the least and the greatest round; ratios are medians of ratios within a round. Server \
-         and generator have a processor each, joined by one veth pair; rates from {:.0}/s by 15%, {} s each. The bars show the \
-         rounds' spread.",
-        plan.what, options.grid.rounds, options.grid.from, options.grid.seconds
+         and generator have a processor each, joined by one veth pair; rates from {:.0} to {:.0}/s by 15%, {} s each, until three brought no \
+         more. `≥` is what a server answered where the generator, or the grid, went no further: its peak lies there or above, and has no \
+         ratio. {} The bars show the rounds' spread.",
+        plan.what,
+        options.grid.rounds,
+        options.grid.from,
+        options.grid.to,
+        options.grid.seconds,
+        match options.grid.generator {
+            Generator::Own => "One answer in 16 is checked to the last byte, and a wrong one ends the measurement.",
+            Generator::Kxdpgun => "Answers to kxdpgun are not checked.",
+        }
     );
     Report {
         name: plan.name.into(),

@@ -8,6 +8,7 @@ use super::web::{Bed, START, Server, json, server};
 use super::{Common, plain_zone, tell_written};
 use crate::commands::kv::{Results, STORED_MISSES};
 use crate::commands::{rate, seconds};
+use crate::found::{self, Found, Rounds};
 use crate::grid;
 use crate::memcache::{DOUBTS, Mix, Outcome, TRIES};
 use crate::report::{Cell, Machine, Peers, Report, Table};
@@ -118,8 +119,8 @@ pub(super) fn run(mix: Mix, options: &Options) -> Result<()> {
             measure(&bed, mix, options, server, round, rows)?;
         }
         let mut served = reflecting.serve(&Subject::Reflector)?;
-        let peak = served.capacity(&grid::rates(REFLECTED[0], REFLECTED[1]), options.seconds.min(1.0))?.peak;
-        eprintln!("{round} {REFLECTOR:<16} {peak:>9.0} frames/s");
+        let peak = served.capacity(&grid::rates(REFLECTED[0], REFLECTED[1]), options.seconds.min(1.0))?.peak();
+        eprintln!("{round} {REFLECTOR:<16} {peak:>9} frames/s");
         reflected.push(peak);
     }
     let report = report(mix, options, &servers, &rows, &reflected);
@@ -185,7 +186,7 @@ fn answers() -> bool {
     ask().unwrap_or(false)
 }
 
-fn report(mix: Mix, options: &Options, servers: &[Server], rows: &[Vec<Row>], reflected: &[f64]) -> Report {
+fn report(mix: Mix, options: &Options, servers: &[Server], rows: &[Vec<Row>], reflected: &[Found]) -> Report {
     let mut table = Table::new(&[
         "connections",
         "server",
@@ -203,17 +204,18 @@ fn report(mix: Mix, options: &Options, servers: &[Server], rows: &[Vec<Row>], re
     ]);
     let memcached = servers.iter().position(|server| server.name == MEMCACHED);
     let ratio = |subject: &[f64], peer: &[f64]| stats::paired_ratio(subject, peer);
+    let bound = Rounds::of(reflected);
     for (at, connections) in options.connections.iter().enumerate() {
         let subject = &rows[0][at].requests_per_s;
         // what is the lesser is decided by the medians
         let median = |values: &[f64]| stats::median(values).unwrap_or_default();
         let theirs = memcached.map_or(0.0, |peer| BESIDE_MEMCACHED * median(&rows[peer][at].requests_per_s));
-        let bound = BESIDE_REFLECTOR * median(reflected);
+        let least_of_bound = BESIDE_REFLECTOR * bound.map_or(0.0, |bound| bound.median.number());
         for (number, (server, row)) in servers.iter().zip(rows).enumerate() {
             let row = &row[at];
             let Some(rate) = Summary::of(&row.requests_per_s) else { continue };
             let ratio = ratio(subject, &row.requests_per_s).filter(|_| number > 0);
-            let asked = (Some(number) == memcached && theirs <= bound).then_some(BESIDE_MEMCACHED);
+            let asked = (Some(number) == memcached && theirs <= least_of_bound).then_some(BESIDE_MEMCACHED);
             table.row(vec![
                 Cell::Count((*connections).into()),
                 Cell::text(&server.name),
@@ -230,20 +232,21 @@ fn report(mix: Mix, options: &Options, servers: &[Server], rows: &[Vec<Row>], re
                 Cell::Count(row.misses),
             ]);
         }
-        if let Some(rate) = Summary::of(reflected) {
-            let ratio = ratio(subject, reflected);
+        if let Some(Rounds { median, least, greatest }) = bound {
+            let ratio = found::whole(reflected).and_then(|peer| ratio(subject, &peer));
+            let is_asked = median.is().is_some() && theirs > least_of_bound;
             table.row(vec![
                 Cell::Count((*connections).into()),
                 Cell::text(REFLECTOR),
-                Cell::Number(rate.median, 0),
-                Cell::Number(rate.least, 0),
-                Cell::Number(rate.greatest, 0),
+                median.cell(0),
+                least.cell(0),
+                greatest.cell(0),
                 Cell::Missing,
                 Cell::Missing,
                 Cell::number(ratio.map(|ratio| ratio.median), 2),
                 Cell::number(ratio.map(|ratio| ratio.least), 2),
                 Cell::number(ratio.map(|ratio| ratio.greatest), 2),
-                if theirs > bound { Cell::text(format!("≥ {BESIDE_REFLECTOR}")) } else { Cell::Missing },
+                if is_asked { Cell::text(format!("≥ {BESIDE_REFLECTOR}")) } else { Cell::Missing },
                 Cell::Missing,
                 Cell::Missing,
             ]);
@@ -266,15 +269,15 @@ fn method(mix: Mix, options: &Options) -> String {
          time) is at most {:.0} us by window, found by a search of {} s a step: the median over windows of 100 ms of each window's 99th percentile, \
          since a virtual machine's processors are taken away now and then, for a time that is about a hundredth in all; that of the whole step, with \
          such pauses, stands beside it. At least 97% of the requests that were due within the span must be \
-         answered in it, none may fail, and at most {} of the GETs may find nothing. A rate holds when one of {TRIES} tries does, what a search \
+         answered in it, none may fail, all connections must stand (those that failed are made again before the next try), and at most {} of the GETs may find nothing. A rate holds when one of {TRIES} tries does, what a search \
          ended below is tried again up to {DOUBTS} times, and the highest rate that held is the figure: the most that was seen in a round, for every \
          server alike. *Failed* and *misses* (GETs that found nothing) are of all steps of all searches, those above what holds among them. Requests are due at the moments of a Poisson process, at most {} under way on each connection; latency runs from when a \
          request was due. Mix {}: {} of requests are GETs; lengths as Atikoglu and others published them (SIGMETRICS 2012), with mutilate's \
          parameters; {} records, stored before the first search; every value compared. {} rounds in turn: medians, the least and the greatest round beside \
          them; *subject's ratio* is the median over rounds of the first server's figure divided by the row's. Server on processor 0, load on \
          processor 1 (`simoom-bench kv`, over AF_XDP), one veth pair. The reflector sends datagrams of some 80 octets back as they came: its \
-         figure is its peak, without a bound on latency. What is asked is the lesser of {BESIDE_MEMCACHED} x memcached and \
-         {BESIDE_REFLECTOR} of the reflector.",
+         figure is its peak, without a bound on latency; `≥` where the load or its grid went no further, so that it has no ratio. What is asked is \
+         the lesser of {BESIDE_MEMCACHED} x memcached and {BESIDE_REFLECTOR} of the reflector, as far as that is known.",
         options.p99,
         options.seconds,
         STORED_MISSES,
@@ -305,14 +308,17 @@ mod tests {
             vec![Row { requests_per_s, p99_us: vec![100.0], whole_p99_us: vec![200.0], failed: 3, misses: 4 }]
         };
         let rows = [row(&[300.0, 500.0]), row(&[100.0, 250.0])];
-        let csv = |reflected: &[f64]| report(Mix::Usr, &options, &servers, &rows, reflected).table.csv();
-        let low = csv(&[400.0, 400.0]);
+        let csv = |reflected: Found| report(Mix::Usr, &options, &servers, &rows, &[reflected; 2]).table.csv();
+        let low = csv(Found::Is(400.0));
         let lines: Vec<&str> = low.lines().skip(1).collect();
         assert_eq!(lines[0], "64,simoom,400,300,500,100,200,,,,,3,4");
         assert_eq!(lines[1], "64,memcached,175,100,250,100,200,2.50,2.00,3.00,,3,4");
         assert_eq!(lines[2], "64,reflector,400,400,400,,,1.00,0.75,1.25,≥ 0.85,,");
-        let high = csv(&[1000.0, 1000.0]);
+        let high = csv(Found::Is(1000.0));
         assert!(high.contains("3.00,≥ 2,3,4\n64,reflector,1000,1000,1000,,,0.40,0.30,0.50,,,"), "{high}");
+        // where the generator is the bound, the lesser is known only if it is memcached's
+        assert!(csv(Found::AtLeast(1000.0)).contains("3.00,≥ 2,3,4\n64,reflector,≥1000,≥1000,≥1000,,,,,,,,"));
+        assert!(csv(Found::AtLeast(400.0)).contains("3.00,,3,4\n64,reflector,≥400,≥400,≥400,,,,,,,,"));
     }
 
     #[test]

@@ -326,11 +326,12 @@ pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
                 Kind::Overload => served.load(&bed, options, subject.how, Some(2.0 * peak), false)?,
             };
             eprintln!(
-                "{round} {:<7} {:<17} {peak:>9.0} -> {:>9.0} requests/s, {:.2}% in time{}",
+                "{round} {:<7} {:<17} {peak:>9.0} -> {:>9.0} requests/s, {:.2}% in time, {:.2}% not sent{}",
                 subject.server.name(),
                 subject.how.name(),
                 hard.outcome.good_rate(),
                 hard.outcome.good_share() * 100.0,
+                hard.outcome.missed_share() * 100.0,
                 hard.flood_share()
                     .map_or_else(String::new, |share| format!(", {:.0}% of the flood sent", share * 100.0))
             );
@@ -358,6 +359,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
         "least",
         "greatest",
         "in time, %",
+        "not sent, %",
         "failed",
         "p50, ms",
         "p99, ms",
@@ -384,6 +386,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
             Cell::number(ratio.map(|ratio| ratio.least), 2),
             Cell::number(ratio.map(|ratio| ratio.greatest), 2),
             Cell::number(of(&|run| run.outcome.good_share() * 100.0), 2),
+            Cell::number(of(&|run| run.outcome.missed_share() * 100.0), 2),
             Cell::Count(failed),
             Cell::number(of(&|run| run.outcome.latency.p50_us / 1e3), 2),
             Cell::number(of(&|run| run.outcome.latency.p99_us / 1e3), 2),
@@ -414,7 +417,8 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
             "Goodput at twice the capacity",
             format!(
                 "{} connections in a closed loop give the peak; then an open loop of up to {} connections asks at twice that rate (what is \
-                 due while all of them are busy is not sent, and is not in the share in time)",
+                 due while all of them are busy is not sent, and is not in the share in time; *not sent* is how much of what was due that was: where \
+                 it is much, all connections were busy and the load was a closed loop of so many)",
                 options.connections,
                 options.connections * OPEN_FACTOR
             ),
@@ -466,12 +470,17 @@ mod tests {
         ];
         let csv = report(Kind::Flood, &options, &subjects).table.csv();
         let lines: Vec<&str> = csv.lines().skip(1).collect();
-        assert_eq!(lines[0], "keep-alive,nginx,1000,700,,,,100.00,0,0.00,0.00,50,100,945,9,8,1.0,1.0");
-        assert_eq!(lines[1], "keep-alive,simoom,1000,500,0.50,0.50,0.50,25.00,3000,0.00,0.00,50,100,990,9,8,1.0,1.0");
+        assert_eq!(lines[0], "keep-alive,nginx,1000,700,,,,100.00,0.00,0,0.00,0.00,50,100,945,9,8,1.0,1.0");
+        assert_eq!(
+            lines[1],
+            "keep-alive,simoom,1000,500,0.50,0.50,0.50,25.00,0.00,3000,0.00,0.00,50,100,990,9,8,1.0,1.0"
+        );
         // without a flood there is none to fall short
-        let overload = [subject(Server::Simoom, [a_run(900, 0, None), a_run(900, 0, None)])];
-        let csv = report(Kind::Overload, &options, &overload).table.csv();
-        assert!(csv.contains("simoom,1000,900,0.90,0.90,0.90,100.00,0,"), "{csv}");
+        let mut hard = [a_run(900, 0, None), a_run(900, 0, None)];
+        // what was not sent is in no other figure
+        hard.iter_mut().for_each(|run| (run.outcome.sent, run.outcome.missed) = (900, 1100));
+        let csv = report(Kind::Overload, &options, &[subject(Server::Simoom, hard)]).table.csv();
+        assert!(csv.contains("simoom,1000,900,0.90,0.90,0.90,100.00,55.00,0,"), "{csv}");
     }
 
     #[test]

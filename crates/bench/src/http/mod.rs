@@ -296,7 +296,7 @@ pub(crate) fn dial(
 struct Teller {
     at: Instant,
     second: u64,
-    /// answers and bytes told before
+    /// good answers and bytes told before
     told: (u64, u64),
 }
 
@@ -307,7 +307,7 @@ impl Teller {
             return;
         }
         self.second += 1;
-        let (answers, bytes) = (outcome.answered - self.told.0, outcome.bytes - self.told.1);
+        let (answers, bytes) = (outcome.good_in_span - self.told.0, outcome.bytes - self.told.1);
         let failed = outcome.failed(|_| true);
         eprintln!(
             "{:>4} s  {:>8.0} requests/s  {:>8.1} MB/s  {failed} errors",
@@ -315,6 +315,6 @@ impl Teller {
             answers as f64 / span,
             bytes as f64 / span / 1e6
         );
-        (self.at, self.told) = (now, (outcome.answered, outcome.bytes));
+        (self.at, self.told) = (now, (outcome.good_in_span, outcome.bytes));
     }
 }

@@ -201,11 +201,6 @@ impl Outcome {
         self.failures.iter().filter(|(failure, _)| is_it(*failure)).map(|(_, count)| count).sum()
     }
 
-    /// Answers a second, whatever they said.
-    fn answered_rate(&self) -> f64 {
-        self.answered_in_span as f64 * 1e9 / self.span_ns.max(1) as f64
-    }
-
     /// Good answers a second: what a server that refuses, or answers wrongly, does not gain by.
     pub(crate) fn good_rate(&self) -> f64 {
         self.good_in_span as f64 * 1e9 / self.span_ns.max(1) as f64
@@ -219,6 +214,11 @@ impl Outcome {
     /// Requests without a good answer, of those that were sent or should have had a connection.
     pub(crate) fn bad(&self) -> u64 {
         self.failed(|_| true) + self.refusals() + self.unfinished
+    }
+
+    /// The share of what was due that was not sent, since every connection was busy.
+    pub(crate) fn missed_share(&self) -> f64 {
+        self.missed as f64 / (self.sent + self.missed).max(1) as f64
     }
 
     /// The share of good answers among all that was asked for, each request counted once: what was not sent is not in it.
@@ -236,7 +236,11 @@ impl fmt::Display for Outcome {
         if self.missed > 0 {
             writeln!(f, "not sent     {:>10}  due while every connection was busy", self.missed)?;
         }
-        writeln!(f, "answered     {:>10}  {} in {seconds:.2} s", self.answered, self.answered_in_span)?;
+        write!(f, "answered     {:>10}  {} in {seconds:.2} s", self.answered, self.answered_in_span)?;
+        if self.good_in_span < self.answered_in_span {
+            write!(f, ", {} of them good", self.good_in_span)?;
+        }
+        writeln!(f)?;
         writeln!(f, "bytes        {:>10}  {} of bodies", self.bytes, self.body_bytes)?;
         let wrong = self.failed(Failure::is_wrong_body);
         writeln!(f, "checked      {:>10}  by content, all by length; {wrong} wrong", self.checked)?;
@@ -257,7 +261,7 @@ impl fmt::Display for Outcome {
             f,
             "latency      p50 {p50_us:.1}  p90 {p90_us:.1}  p99 {p99_us:.1}  p99.9 {p999_us:.1}  max {greatest_us:.1} us"
         )?;
-        writeln!(f, "Requests/sec: {:.2}", self.answered_rate())?;
+        writeln!(f, "Requests/sec: {:.2}", self.good_rate())?;
         write!(f, "Transfer/sec: {:.2} MB", self.bytes_in_span as f64 / seconds / 1e6)
     }
 }
@@ -275,7 +279,12 @@ mod tests {
         (0..5).for_each(|_| outcome.fail(Failure::WrongBody));
         (0..15).for_each(|_| outcome.fail(Failure::Timeout));
         outcome.unfinished = 10;
-        assert_eq!((outcome.answered_rate(), outcome.good_rate()), (180.0, 120.0));
+        assert_eq!(outcome.good_rate(), 120.0);
+        let text = outcome.to_string();
+        assert!(
+            text.contains("90 in 0.50 s, 60 of them good\n") && text.contains("\nRequests/sec: 120.00\n"),
+            "{text}"
+        );
         assert_eq!(outcome.bad(), 30 + 5 + 15 + 10);
         // 65 of 100 that were answered, 15 that failed and 10 that were waited for
         assert_eq!(outcome.good_share(), 65.0 / 125.0);

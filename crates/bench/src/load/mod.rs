@@ -173,6 +173,7 @@ impl<'a, P: Port> Load<'a, P> {
         }
         outcome.span_ns = self.now_ns() - start_ns;
         outcome.unsent = pace.given_up;
+        outcome.end_of_span();
         self.wait_for_stragglers(plan, &mut outcome, &mut between);
         outcome.finish();
         outcome

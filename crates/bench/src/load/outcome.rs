@@ -19,6 +19,8 @@ pub(crate) struct Outcome {
     pub(crate) unsent: u64,
     /// questions answered
     pub(crate) answered: u64,
+    /// of which so many while it was sent, and not after
+    pub(crate) answered_in_span: u64,
     /// questions not answered in time
     pub(crate) lost: u64,
     /// answers to no outstanding question: late, twice, or never asked
@@ -27,6 +29,8 @@ pub(crate) struct Outcome {
     pub(crate) foreign: u64,
     /// answers by RCODE
     pub(crate) rcodes: [u64; 16],
+    /// those that came while it was sent
+    pub(crate) rcodes_in_span: [u64; 16],
     /// answers that were checked to the last byte
     pub(crate) checked: u64,
     /// checked answers whose UDP checksum was left to an offload
@@ -56,6 +60,17 @@ pub(crate) enum Good {
     Any,
 }
 
+impl Good {
+    /// How many of these are.
+    fn of(self, rcodes: &[u64; 16], answered: u64) -> u64 {
+        match self {
+            Good::NoError => rcodes[0],
+            Good::OrAbsent => rcodes[0] + rcodes[3],
+            Good::Any => answered,
+        }
+    }
+}
+
 impl Outcome {
     pub(crate) fn new(rate: Option<f64>) -> Outcome {
         Outcome {
@@ -64,10 +79,12 @@ impl Outcome {
             sent: 0,
             unsent: 0,
             answered: 0,
+            answered_in_span: 0,
             lost: 0,
             unmatched: 0,
             foreign: 0,
             rcodes: [0; 16],
+            rcodes_in_span: [0; 16],
             checked: 0,
             partial_checksums: 0,
             no_checksums: 0,
@@ -84,37 +101,38 @@ impl Outcome {
         self.times.record(due_ns, ns);
     }
 
+    /// All is sent: answers that come from now on say how many there are, and not how many a second.
+    pub(crate) fn end_of_span(&mut self) {
+        (self.answered_in_span, self.rcodes_in_span) = (self.answered, self.rcodes);
+    }
+
     pub(super) fn finish(&mut self) {
         self.lost = self.sent - self.answered;
         (self.window_us, self.latency) = (self.times.by_window_us(), self.times.latency());
     }
 
+    fn a_second(&self, count: u64) -> f64 {
+        count as f64 * 1e9 / self.span_ns.max(1) as f64
+    }
+
+    /// Questions due a second.
+    pub(crate) fn due_rate(&self) -> f64 {
+        self.a_second(self.sent + self.unsent)
+    }
+
     /// Questions sent a second.
     pub(crate) fn sent_rate(&self) -> f64 {
-        self.sent as f64 * 1e9 / self.span_ns.max(1) as f64
+        self.a_second(self.sent)
     }
 
-    /// Answers a second.
-    fn answered_rate(&self) -> f64 {
-        self.answered as f64 * 1e9 / self.span_ns.max(1) as f64
-    }
-
-    fn good(&self, good: Good) -> u64 {
-        match good {
-            Good::NoError => self.rcodes[0],
-            Good::OrAbsent => self.rcodes[0] + self.rcodes[3],
-            Good::Any => self.answered,
-        }
-    }
-
-    /// Good answers a second.
+    /// Good answers a second, of those that came while it was sent: what a server's queues held then is no rate of its.
     pub(crate) fn good_rate(&self, good: Good) -> f64 {
-        self.good(good) as f64 * 1e9 / self.span_ns.max(1) as f64
+        self.a_second(good.of(&self.rcodes_in_span, self.answered_in_span))
     }
 
-    /// The share of the questions sent that had a good answer.
+    /// The share of the questions sent that had a good answer, if only after all was sent.
     pub(crate) fn good_share(&self, good: Good) -> f64 {
-        if self.sent == 0 { 0.0 } else { self.good(good) as f64 / self.sent as f64 }
+        if self.sent == 0 { 0.0 } else { good.of(&self.rcodes, self.answered) as f64 / self.sent as f64 }
     }
 
     /// An error when a checked answer was wrong.
@@ -132,7 +150,7 @@ impl fmt::Display for Outcome {
         if self.unsent > 0 {
             writeln!(f, "unsent     {:>10}  the generator fell behind the wanted rate", self.unsent)?;
         }
-        writeln!(f, "answered   {:>10}  {:>8.0}/s", self.answered, self.answered_rate())?;
+        writeln!(f, "answered   {:>10}  {:>8.0}/s", self.answered, self.a_second(self.answered_in_span))?;
         writeln!(f, "lost       {:>10}  {:.3} %", self.lost, percent(self.lost, self.sent))?;
         if self.unmatched + self.foreign > 0 {
             writeln!(f, "unmatched  {:>10}  and {} frames that were no answers", self.unmatched, self.foreign)?;

@@ -238,6 +238,36 @@ fn losses_and_answers_that_come_twice_are_counted() {
 }
 
 #[test]
+fn answers_that_come_when_all_is_sent_are_answers_and_no_rate() {
+    let (client, mut server) = pair();
+    let queries = Queries::synthetic(&zone(Content::Plain), None, 7).unwrap();
+    let mut load = Load::new(client, ends(false), SourcePorts { first: 20_000, count: 4 }, &queries).unwrap();
+    let (stop, mut held) = (AtomicBool::new(false), Vec::new());
+    // held back until the load ends, which it does when there are some
+    let work = || {
+        let ended = stop.load(Ordering::Relaxed);
+        serve(&mut server, |question| {
+            held.push(answer_with(question, &[expected_address(question)]));
+            None
+        });
+        stop.store(held.len() >= 20 || ended, Ordering::Relaxed);
+        let mut replies = Burst::new();
+        for answer in held.drain(..if ended { held.len().min(BURST_FRAMES) } else { 0 }) {
+            let mut frame = server.take().unwrap();
+            assert!(frame.fill(&answer));
+            replies.push(frame);
+        }
+        server.transmit(&mut replies);
+        server.flush();
+    };
+    let outcome = load.run(&plan(Some(20_000.0), 60_000), &stop, work);
+    assert!(outcome.sent >= 20 && outcome.answered == outcome.sent, "{outcome}");
+    for good in [Good::NoError, Good::Any] {
+        assert_eq!((outcome.good_share(good), outcome.good_rate(good)), (1.0, 0.0), "{outcome}");
+    }
+}
+
+#[test]
 fn versions_go_forward_whole_or_are_faults() {
     let records = |version: [u8; 4], question: &[u8]| {
         let last = expected_address(question)[3];

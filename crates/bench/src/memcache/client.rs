@@ -1,8 +1,8 @@
 //! The client as a service of the stack: connections that each have some requests under way, and some that have one at a time and ask
 //! seldom, by which the latency is told that a client sees which is not itself the load.
 //!
-//! A connection that fails is not made again: what fails here is counted, and the load is none. After start-up nothing is allocated for a
-//! request.
+//! A connection that fails is not made again while a load runs: what fails here is counted, and the load is none. After start-up nothing is
+//! allocated for a request.
 
 use super::answer::{self, Answer, Kind};
 use super::outcome::Outcome;
@@ -112,6 +112,26 @@ impl Client {
             Ok(connection) => self.conns[index as usize].connection = Some(connection),
             Err(why) => self.fail(index, &why),
         }
+    }
+
+    /// A connection from `index` on that was not asked for.
+    pub(super) fn unasked(&self, index: u32) -> Option<u32> {
+        let is = |conn: &Conn| conn.connection.is_none() && !conn.failed;
+        (index..self.count()).find(|index| is(&self.conns[*index as usize]))
+    }
+
+    /// Those that failed are to be asked for again.
+    pub(super) fn renew(&mut self) {
+        for conn in self.conns.iter_mut().filter(|conn| conn.failed) {
+            (conn.connection, conn.failed) = (None, false);
+            conn.held.clear();
+            conn.out.clear();
+        }
+    }
+
+    /// Connections that do not stand.
+    pub(super) fn lacking(&self) -> u64 {
+        self.conns.iter().filter(|conn| !conn.stands).count() as u64
     }
 
     /// Connections that neither stand nor failed.
@@ -325,9 +345,10 @@ impl Service for Client {
         self.flush(calls, cookie as u32);
     }
 
-    fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, reason: DeadReason) {
+    fn dead(&mut self, _now: Instant, connection: Connection, cookie: u64, reason: DeadReason) {
+        // one that failed may have a successor by now
         if let Some(conn) = self.conns.get_mut(cookie as usize)
-            && conn.connection.take().is_some()
+            && conn.connection.take_if(|known| *known == connection).is_some()
         {
             self.fail(cookie as u32, &format!("a connection is dead: {reason:?}"));
         }

@@ -5,7 +5,7 @@
 //! connections that make the load, and of some that ask seldom, as mutilate's master does beside its agents. [`Load::search`] looks for
 //! the highest rate at which the second has its 99th percentile below a bound.
 //!
-//! Left out: the binary protocol, UDP, multi-gets, and connections that are made anew.
+//! Left out: the binary protocol, UDP, multi-gets, and connections that are made anew while a load runs.
 
 mod answer;
 mod client;
@@ -91,23 +91,22 @@ impl<P: Port> Load<P> {
     /// Opens all connections. `tick` tells the time, once an iteration; tests move it by hand and let the other end work there.
     pub(crate) fn connect(&mut self, wait: Wait, tick: &mut impl FnMut() -> Instant) -> Result<()> {
         let (mut next, mut now) = (0, tick());
-        let count = self.work.service().count();
         let end = now + PATIENCE;
-        while (next < count || self.work.service().pending() > 0) && now < end {
-            let until = (next + DIALS).min(count);
+        while self.work.service().pending() > 0 && now < end {
             let (peer, sources) = (&self.peer, &mut self.sources);
             self.work.with_parts(|client, stack| {
-                for index in next..until {
+                for _ in 0..DIALS {
+                    let Some(index) = client.unasked(next) else { break };
                     let asked = dial(now, stack, peer, sources, index.into()).map_err(|why| why.to_string());
                     client.on_asked(index, asked);
+                    next = index + 1;
                 }
             });
-            next = until;
             self.work.poll_soon();
             now = self.step(wait, tick);
         }
         let client = self.work.service();
-        let (pending, failures) = (client.pending(), &client.outcome.failures);
+        let (count, pending, failures) = (client.count(), client.pending(), &client.outcome.failures);
         ensure!(
             pending == 0 && failures.is_empty(),
             "not all of {count} connections stand: {pending} unanswered {failures:?}"
@@ -170,9 +169,10 @@ impl<P: Port> Load<P> {
         let mut search = Search::from(from);
         while let Some(rate) = search.rate
             && !stop.load(Ordering::Relaxed)
-            && self.work.service().is_alive()
+            && self.renew(plan.wait, tick)
         {
             let held = (0..TRIES).any(|_| {
+                self.renew(plan.wait, tick);
                 let outcome = self.run(&Plan { rate: Some(rate), ..*plan }, stop, tick);
                 let held = outcome.holds(p99_us);
                 eprintln!(
@@ -193,6 +193,16 @@ impl<P: Port> Load<P> {
         runs
     }
 
+    /// Asks again for the connections that failed, so that no rate is tried with fewer; whether there is any. Whatever does not stand then
+    /// is lacking in the next run, which holds nothing.
+    fn renew(&mut self, wait: Wait, tick: &mut impl FnMut() -> Instant) -> bool {
+        self.work.service().renew();
+        if let Err(why) = self.connect(wait, tick) {
+            eprintln!("{why}");
+        }
+        self.work.service().is_alive()
+    }
+
     /// Ends all connections.
     pub(crate) fn close(&mut self, wait: Wait, tick: &mut impl FnMut() -> Instant) {
         let now = tick();
@@ -211,6 +221,7 @@ impl<P: Port> Load<P> {
         let client = self.work.service();
         let mut outcome = Outcome::new(plan.rate);
         outcome.misses_most = plan.misses_most;
+        outcome.lacking = client.lacking();
         client.count_anew(outcome);
         client.ask(Asks::Records);
         client.schedule = Schedule::new(now, span, plan.rate, seed);

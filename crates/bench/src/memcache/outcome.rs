@@ -33,6 +33,9 @@ pub(crate) struct Outcome {
     pub(crate) refused: u64,
     /// answers that were not what was stored, those of the warm-up among them
     pub(crate) wrong: u64,
+    /// connections that did not stand when it began
+    #[serde(default)]
+    pub(crate) lacking: u64,
     /// connections that failed since the run before, by reason
     pub(crate) failures: BTreeMap<String, u64>,
     /// requests without an answer when the load ended, shortly after its span
@@ -69,6 +72,7 @@ impl Outcome {
             stored: 0,
             refused: 0,
             wrong: 0,
+            lacking: 0,
             failures: BTreeMap::new(),
             unfinished: 0,
             bytes: 0,
@@ -134,9 +138,9 @@ impl Outcome {
         if self.probes > 0 { self.unloaded.p99_us } else { self.latency.p99_us }
     }
 
-    /// Answers that did not come, or were wrong; a value that is gone is none of them.
+    /// Answers that did not come, or were wrong, and connections that were not there to ask on; a value that is gone is none of them.
     pub(crate) fn failed(&self) -> u64 {
-        self.wrong + self.refused + self.unfinished + self.failures.values().sum::<u64>()
+        self.wrong + self.refused + self.unfinished + self.lacking + self.failures.values().sum::<u64>()
     }
 
     /// The share of the GETs that found nothing.
@@ -168,6 +172,9 @@ impl fmt::Display for Outcome {
         let Outcome { hits, misses, stored, refused, wrong, .. } = self;
         writeln!(f, "GET          {:>10}  found and compared, {misses} not found, {wrong} wrong", hits)?;
         writeln!(f, "SET          {stored:>10}  stored, {refused} refused")?;
+        if self.lacking > 0 {
+            writeln!(f, "lacking      {:>10}  connections that did not stand when it began", self.lacking)?;
+        }
         for (why, count) in &self.failures {
             writeln!(f, "error        {count:>10}  {why}")?;
         }

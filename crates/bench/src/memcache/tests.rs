@@ -144,3 +144,25 @@ fn what_is_wrong_in_the_warm_up_is_told() {
     assert_eq!(outcome.failures.values().sum::<u64>(), 7, "{outcome}");
     assert!(outcome.to_string().contains(&format!("{} wrong", outcome.wrong)), "{outcome}");
 }
+
+#[test]
+fn a_rate_is_held_by_all_connections_or_by_none() {
+    let mut bed = bed(Mix::Usr, MANNER, 64 << 20);
+    bed.start();
+    // whoever is told something wrong is gone
+    let records = bed.load.work.service().records.clone();
+    bed.load.work.service().records = records.other();
+    let outcome = bed.run(&plan(Some(2_000.0), 1));
+    assert!((1..7).contains(&outcome.wrong), "{outcome}");
+    bed.load.work.service().records = records;
+    let lost = outcome.wrong;
+    for _ in 0..2 {
+        let outcome = bed.run(&plan(Some(5_000.0), 100));
+        assert_eq!((outcome.lacking, outcome.failures.len(), outcome.wrong), (lost, 0, 0), "{outcome}");
+        assert!(outcome.answered > 0 && !outcome.holds(1e9), "{outcome}");
+    }
+    // a search has them made again
+    let stop = AtomicBool::new(false);
+    let runs = bed.with(|load, mut tick| load.search(&plan(None, 50), (20_000.0, 150.0), &stop, &mut tick));
+    assert!(runs[0].holds(150.0) && runs.iter().all(|run| run.lacking == 0), "{}", runs[0]);
+}

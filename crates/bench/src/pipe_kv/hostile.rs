@@ -192,11 +192,12 @@ impl<S: Service> Service for Beside<S> {
 struct Compared {
     alone: Vec<RoundFigures>,
     beside: Vec<RoundFigures>,
-    foe: Done,
+    /// what the hostile one has had done in its slices
+    foe: Vec<Done>,
 }
 
-/// What the hostile application has had done, in its slices.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the hostile application has had done.
+#[derive(Clone, Copy, Debug)]
 struct Done {
     judged: u64,
     refused: u64,
@@ -209,10 +210,12 @@ impl Done {
         Done { judged: stats.calls(), refused, copied_bytes: stats.sent_bytes() }
     }
 
-    fn add(&mut self, before: Done, after: Done) {
-        self.judged += after.judged - before.judged;
-        self.refused += after.refused - before.refused;
-        self.copied_bytes += after.copied_bytes - before.copied_bytes;
+    fn since(self, before: Done) -> Done {
+        Done {
+            judged: self.judged - before.judged,
+            refused: self.refused - before.refused,
+            copied_bytes: self.copied_bytes - before.copied_bytes,
+        }
     }
 }
 
@@ -229,15 +232,15 @@ fn medians(rounds: &[RoundFigures]) -> Vec<f64> {
 fn compare<S: Service>(options: &ProtectionOptions, plan: Plan, honest: S, slice: Duration) -> Result<Compared> {
     let foes = Plan { connections: FOES, ..plan };
     let place = Place::Other { spin: SPIN };
-    let (foe, remote, stats) = Other::hostile(place, options.hostile_cpu, &foes)?;
+    let (mut foe, remote, stats) = Other::hostile(place, options.hostile_cpu, &foes)?;
     let is_there = Rc::new(Cell::new(false));
     let elsewhere = Elsewhere { foes: [Foe::default(); FOES] };
     let beside = Beside { honest, remote, elsewhere, is_there: is_there.clone(), cycles: 0 };
     foe.stop()?;
     let mut clients = Clients::new(plan, beside)?;
     clients.run_for(slice / 4)?;
-    let mut compared = Compared { alone: Vec::new(), beside: Vec::new(), foe: Done::default() };
-    for _ in 0..options.rounds() {
+    let mut compared = Compared { alone: Vec::new(), beside: Vec::new(), foe: Vec::new() };
+    for round in 1..=options.rounds() {
         compared.alone.push(clients.run_for(slice)?);
         is_there.set(true);
         foe.go_on()?;
@@ -245,11 +248,14 @@ fn compare<S: Service>(options: &ProtectionOptions, plan: Plan, honest: S, slice
         clients.run_for(slice / 4)?;
         let before = Done::of(&stats);
         compared.beside.push(clients.run_for(slice)?);
-        compared.foe.add(before, Done::of(&stats));
+        let done = Done::of(&stats).since(before);
+        // else what was measured is the honest one beside nobody
+        foe.ensure_runs().context("the hostile application")?;
+        ensure!(done.refused > 0, "the hostile application did nothing that was refused in round {round}");
+        compared.foe.push(done);
         foe.stop()?;
         is_there.set(false);
     }
-    ensure!(compared.foe.refused > 0, "the hostile application did nothing that was refused");
     Ok(compared)
 }
 
@@ -279,22 +285,22 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
             let time = |rounds| Summary::of(&medians(rounds)).context("no round was run");
             let figure =
                 |what, unit, decimals, summary| Figure { what, unit, decimals, summary, mean: None, asked: None };
+            let had = |what_it_had: &str, unit, decimals, of: fn(&Done) -> f64| -> Result<Figure> {
+                let rates: Vec<f64> = foe.iter().map(|done| of(done) / slice.as_secs_f64()).collect();
+                let summary = Summary::of(&rates).context("no round was run")?;
+                Ok(figure(format!("{what}, the hostile application's {what_it_had}"), unit, decimals, summary))
+            };
             let rows = [
                 figure(format!("{what}, alone"), "ns a request", 0, time(alone)?),
                 figure(format!("{what}, beside a hostile application"), "ns a request", 0, time(beside)?),
                 figure(format!("{what}, beside to alone"), "ratio", 3, ratio(medians)?),
                 figure(format!("{what}, beside to alone, all of the time"), "ratio", 3, ratio(means)?)
                     .asked(Some(ASKED)),
+                had("calls judged", "a second", 0, |done| done.judged as f64)?,
+                had("calls refused", "a second", 0, |done| done.refused as f64)?,
+                had("octets copied", "MB a second", 1, |done| done.copied_bytes as f64 / 1e6)?,
             ];
             rows.iter().for_each(|row| println!("{}", row.line()));
-            let seconds = slice.as_secs_f64() * f64::from(options.rounds());
-            let rate = |count: u64| count as f64 / seconds;
-            println!(
-                "  the hostile application had {:.0} calls a second judged, {:.0} of them refused, and {:.1} MB copied",
-                rate(foe.judged),
-                rate(foe.refused),
-                rate(foe.copied_bytes) / 1e6
-            );
             figures.extend(rows);
         }
     }
@@ -303,7 +309,8 @@ pub(super) fn hostile(options: &ProtectionOptions, seconds: u32) -> Result<()> {
             "Server's time a request of an echo over the in-memory pipe, inline or in a process on processor {}, alone and with an application \
              in another process on processor {} that writes anything into what it shares with the same thread of the server, behind the filters of `simoom run`. {} rounds of a \
              slice each, {:.0} ms; a round's figure is the median of its slice's sections, the ratio that of one round's slices; *all of the time* \
-             compares the slices' means.",
+             compares the slices' means. In each round it must have run to the end, and have been refused something; what it had done is told of the \
+             slices that it ran in.",
             options.app_cpu,
             options.hostile_cpu,
             options.rounds(),

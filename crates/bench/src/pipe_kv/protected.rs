@@ -127,6 +127,14 @@ impl Other {
         self.signal(Signal::CONT)
     }
 
+    /// An error when it has ended; it is a zombie then, which takes every signal.
+    pub(super) fn ensure_runs(&mut self) -> Result<()> {
+        match self.child.try_wait().context("cannot look after the other process")? {
+            None => Ok(()),
+            Some(status) => bail!("the other process ended: {status}"),
+        }
+    }
+
     fn with(place: Place, cpu: Option<u32>, plan: &Plan, args: &[&str]) -> Result<(Other, Remote, Arc<Stats>)> {
         let channel = Channel::new(0, place, cpu, Grant::new(plan.connections as u32 + 1, 0..1))?;
         ensure!(channel.open(), "a new channel is in use");

@@ -11,6 +11,8 @@ pub(crate) enum Cell {
     Number(f64, usize),
     /// less than this number, with its decimals: nothing was measured below it
     Below(f64, usize),
+    /// this number or more, with its decimals: nothing was measured above it
+    AtLeast(f64, usize),
     /// nothing was measured
     Missing,
 }
@@ -32,6 +34,7 @@ impl Cell {
             Cell::Count(count) => count.to_string(),
             Cell::Number(value, decimals) => format!("{value:.decimals$}"),
             Cell::Below(value, decimals) => format!("<{value:.decimals$}"),
+            Cell::AtLeast(value, decimals) => format!("≥{value:.decimals$}"),
             Cell::Missing => String::new(),
         }
     }
@@ -42,6 +45,7 @@ impl Cell {
             Cell::Count(count) => grouped(&count.to_string()),
             Cell::Number(value, decimals) => grouped(&format!("{value:.decimals$}")),
             Cell::Below(value, decimals) => format!("< {}", grouped(&format!("{value:.decimals$}"))),
+            Cell::AtLeast(value, decimals) => format!("≥ {}", grouped(&format!("{value:.decimals$}"))),
             Cell::Text(text) => text.replace('|', "\\|"),
             Cell::Missing => "–".into(),
         }
@@ -127,7 +131,8 @@ mod tests {
         table.row(vec![Cell::text("say \"x\""), Cell::Number(1234.56, 1)]);
         table.row(vec![Cell::text("plain"), Cell::Missing]);
         table.row(vec![Cell::text("low"), Cell::Below(1000.0, 0)]);
-        assert_eq!(table.csv(), "\"a, b\",n\n\"say \"\"x\"\"\",1234.6\nplain,\nlow,<1000\n");
+        table.row(vec![Cell::text("high"), Cell::AtLeast(1000.0, 0)]);
+        assert_eq!(table.csv(), "\"a, b\",n\n\"say \"\"x\"\"\",1234.6\nplain,\nlow,<1000\nhigh,≥1000\n");
     }
 
     #[test]
@@ -136,8 +141,9 @@ mod tests {
         table.row(vec![Cell::text("a|b"), Cell::Count(1_234_567), Cell::number(Some(-1234.5), 2)]);
         table.row(vec![Cell::text("c"), Cell::Count(12), Cell::number(Some(f64::NAN), 2)]);
         table.row(vec![Cell::text("d"), Cell::Below(200_000.0, 0), Cell::Missing]);
+        table.row(vec![Cell::text("e"), Cell::AtLeast(600_000.0, 0), Cell::Missing]);
         let expected = "| server | answers/s | ratio |\n|---|---:|---:|\n| a\\|b | 1,234,567 | -1,234.50 |\n| c | 12 | – |\n\
-                        | d | < 200,000 | – |\n";
+                        | d | < 200,000 | – |\n| e | ≥ 600,000 | – |\n";
         assert_eq!(table.markdown(), expected);
     }
 

@@ -65,7 +65,7 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     served.lab().silence()?;
     let rate = match options.rate {
         Some(rate) => rate,
-        None => (served.capacity(&grid::rates(100e3, 1.2e6), 1.0)?.peak * SHARE_OF_PEAK).floor(),
+        None => (served.capacity(&grid::rates(100e3, 1.2e6), 1.0)?.peak().number() * SHARE_OF_PEAK).floor(),
     };
     ensure!(rate >= 1.0, "the server answered nothing");
     eprintln!("{rate:.0} questions/s for {} s, a reload every {} s", options.seconds, options.every);

@@ -105,8 +105,8 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let server = Server::simoom("simoom", &memory);
     let bed = Bed::new(&options.common, std::slice::from_ref(&server), "")?;
     site.write(&bed.folder().join("www"), 0)?;
-    let first = site.entries[1].page.to_string();
-    let mut up = bed.serve(&server, &lab::Options::default(), &first[1..])?;
+    let first = site.entries[1].page.to_string()[1..].to_owned();
+    let mut up = bed.serve(&server, &lab::Options::default(), &[first])?;
     eprintln!(
         "{:.0} requests/s for {} s, a reload every {} s, {} files",
         options.rate,

@@ -89,7 +89,8 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     requests_per_s: f64,
-    gbit_per_s: f64,
+    /// None where too few of the answers were good
+    gbit_per_s: Option<f64>,
     /// of processor 0, in percent
     busy: f64,
     calls_per_s: Option<f64>,
@@ -140,7 +141,7 @@ fn measure(
     line: &mut Measured,
 ) -> Result<()> {
     let lab = lab::Options { offloads: line.line.offloads, ..lab::Options::default() };
-    let mut up = match bed.serve(line.line.server(at), &lab, &point.files[0]) {
+    let mut up = match bed.serve(line.line.server(at), &lab, &point.files) {
         Err(error) if line.line.optional && lab::uninterrupted().is_ok() => {
             let text = format!("{error:#}");
             let why = text.trim().lines().next_back().unwrap_or_default().trim().to_owned();
@@ -161,7 +162,7 @@ fn measure(
     let (run, busy, ()) = up.run_watched(&load, sleep)?;
     let mut sample = Sample {
         requests_per_s: run.requests_per_s,
-        gbit_per_s: run.bytes_per_s * 8.0 / 1e9,
+        gbit_per_s: run.bytes_per_s.map(|bytes| bytes * 8.0 / 1e9),
         busy: busy.server_s / busy.span_s * 100.0,
         failures: run.failures,
         ..Sample::default()
@@ -174,12 +175,12 @@ fn measure(
         sample.calls_each = Some(calls / run.requests_per_s);
         sample.resident_mib = procs::group_resident_bytes(up.pid()?)? as f64 / f64::from(1 << 20);
     }
+    let gbit_per_s = sample.gbit_per_s.map_or_else(|| "no".into(), |gbit| format!("{gbit:.3}"));
     eprintln!(
-        "{round} {:>6} {:<28} {:>9.0} requests/s {:>7.3} Gb/s  processor 0 {:>3.0}%{}",
+        "{round} {:>6} {:<28} {:>9.0} requests/s {gbit_per_s:>7} Gb/s  processor 0 {:>3.0}%{}",
         point.word,
         shown(&line.line),
         sample.requests_per_s,
-        sample.gbit_per_s,
         sample.busy,
         sample.calls_per_s.map_or(String::new(), |calls| format!("  {calls:.0} calls/s"))
     );
@@ -235,6 +236,11 @@ fn values(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Vec<f64> {
     samples.iter().map(of).collect()
 }
 
+/// A figure of every sample; None where one has none.
+fn whole(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Option<Vec<f64>> {
+    samples.iter().map(of).collect()
+}
+
 fn table_row(table: &mut Table, plan: &Plan, point: &Point, line: &Measured, at: usize, peer: Option<&Measured>) {
     let samples = &line.samples[at];
     let rates = values(samples, |sample| sample.requests_per_s);
@@ -250,7 +256,7 @@ fn table_row(table: &mut Table, plan: &Plan, point: &Point, line: &Measured, at:
         Cell::Number(rate.median, 0),
         Cell::Number(rate.least, 0),
         Cell::Number(rate.greatest, 0),
-        Cell::number(median(|sample| sample.gbit_per_s), 3),
+        Cell::number(whole(samples, |sample| sample.gbit_per_s).and_then(|rates| stats::median(&rates)), 3),
         Cell::number(ratio.map(|ratio| ratio.median), 2),
         Cell::number(ratio.map(|ratio| ratio.least), 2),
         Cell::number(ratio.map(|ratio| ratio.greatest), 2),
@@ -275,7 +281,8 @@ fn method(plan: &Plan, options: &Manner, lines: &[Measured]) -> String {
     let manner = if options.keep_alive { "further requests on a connection" } else { "a connection for each request" };
     let mut text = format!(
         "{} The load is {load}, with {manner}; {} s each and {LONGER_S} s more (of wrk whole seconds), {} rounds in turn: medians, and medians of ratios within a round. \
-         Requests/s are of all of a load, processor time of the {} s within it. The server has processor 0, the load processor 1, between them one veth pair, a laboratory of its own for each measurement; with \
+         Requests/s are of all of a load's good answers, *failed* of those that were none, and there are no Gb/s where more than one in a thousand \
+         was none; processor time is of the {} s within it. Each file was asked for and compared before. The server has processor 0, the load processor 1, between them one veth pair, a laboratory of its own for each measurement; with \
          *offloads* off neither end segments or sums in the device. Processor 0 is busy by /proc/stat, softirqs included.",
         plan.what, options.seconds, options.rounds, options.seconds
     );
@@ -295,13 +302,13 @@ fn method(plan: &Plan, options: &Manner, lines: &[Measured]) -> String {
 struct Value {
     title: &'static str,
     axis: &'static str,
-    of: fn(&Sample) -> f64,
+    of: fn(&Sample) -> Option<f64>,
 }
 
 const VALUES: [Value; 3] = [
     Value { title: "throughput", axis: "Gb/s", of: |sample| sample.gbit_per_s },
-    Value { title: "processor 0", axis: "busy, %", of: |sample| sample.busy },
-    Value { title: "system calls", axis: "system calls/s", of: |sample| sample.calls_per_s.unwrap_or_default() },
+    Value { title: "processor 0", axis: "busy, %", of: |sample| Some(sample.busy) },
+    Value { title: "system calls", axis: "system calls/s", of: |sample| sample.calls_per_s },
 ];
 
 fn charts(plan: &Plan, lines: &[Measured]) -> Vec<Chart> {
@@ -317,7 +324,7 @@ fn charts(plan: &Plan, lines: &[Measured]) -> Vec<Chart> {
 
 fn series(plan: &Plan, line: &Measured, value: &Value) -> Series {
     let of = plan.points.iter().zip(&line.samples).filter_map(|(point, samples)| {
-        let summary = Summary::of(&values(samples, value.of))?;
+        let summary = Summary::of(&whole(samples, value.of)?)?;
         Some(((point.x, summary.median), (summary.least, summary.greatest)))
     });
     Series::ranged(shown(&line.line), of)
@@ -341,7 +348,7 @@ mod tests {
     fn measured(line: Line, rates: &[&[f64]]) -> Measured {
         let sample = |rate: &f64| Sample {
             requests_per_s: *rate,
-            gbit_per_s: rate / 1e3,
+            gbit_per_s: Some(rate / 1e3),
             busy: 50.0,
             calls_per_s: Some(rate * 2.0),
             calls_each: Some(2.0),
@@ -379,6 +386,15 @@ mod tests {
         assert_eq!(rows.len(), 6, "{csv}");
         assert_eq!(rows[0], "1k,nginx,on,150,100,200,0.150,,,,50,3750.00,2,300,2.000,7.0");
         assert_eq!(rows[1], "1k,simoom,on,350,300,400,0.350,2.50,2.00,3.00,50,1458.33,2,700,2.000,7.0");
+        // a server that refuses in one round has no throughput
+        let mut refused = lines.clone();
+        refused[1].samples[0][1].gbit_per_s = None;
+        let refused = super::report(&plan, &options, &refused);
+        assert!(refused.table.csv().contains("1k,simoom,on,350,300,400,,2.50,"), "{}", refused.table.csv());
+        let points =
+            |report: &Report| report.charts.iter().map(|chart| format!("{:?}", chart.series[1])).collect::<Vec<_>>();
+        let (whole, refused) = (points(&report), points(&refused));
+        assert!(whole[0] != refused[0] && whole[1] == refused[1], "{refused:?}");
         assert!(rows[3].starts_with("1k,simoom,off,45,40,50,0.045,4.50,4.00,5.00,"), "{csv}");
         assert!(report.method.contains("Left out: simoom, gather, since the server says `no 'gather'`."));
         assert_eq!((report.charts.len(), report.charts[0].series.len()), (3, 4));

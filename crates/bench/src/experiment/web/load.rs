@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 
 /// Addresses that the kernel of the client's host does not have. Ports of one run out at 60,000 connections a second.
 const OWN_ADDRESSES: &str = "198.18.0.3-198.18.0.34";
-/// A load runs so long before processor time is looked at, and at least so long after.
-const MARGIN: Duration = Duration::from_millis(700);
+/// A load runs so many seconds before processor time is looked at, and at least so many after.
+const MARGIN_S: f64 = 0.7;
 /// By so many seconds a load is longer than what is watched of it.
-pub(in crate::experiment) const LONGER_S: f64 = 1.4;
+pub(in crate::experiment) const LONGER_S: f64 = 2.0 * MARGIN_S;
+/// Octets of answers are a throughput where so many of the answers are good: pages of errors have octets, too.
+const GOOD_SHARE: f64 = 0.999;
 
 /// Who makes the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -69,8 +71,8 @@ pub(in crate::experiment) struct Load<'a> {
 pub(in crate::experiment) struct Run {
     /// good answers a second
     pub(in crate::experiment) requests_per_s: f64,
-    /// octets of answers a second, heads and all
-    pub(in crate::experiment) bytes_per_s: f64,
+    /// octets of answers a second, heads and all; None where more than one in a thousand of the answers was no good one
+    pub(in crate::experiment) bytes_per_s: Option<f64>,
     /// answers that did not come or were wrong
     pub(in crate::experiment) failures: u64,
     /// of a reflector: all frames that came, as whole bursts a second
@@ -97,7 +99,7 @@ impl Up<'_> {
             // it learns what it asks for first; its first line of progress comes after a second of the load
             process.wait_for(" requests/s ", START)?;
         } else {
-            std::thread::sleep(MARGIN);
+            std::thread::sleep(Duration::from_secs_f64(MARGIN_S));
             lab::uninterrupted()?;
         }
         let pid = self.pid()?;
@@ -210,16 +212,17 @@ fn of_bursts(outcome: &bursts::Outcome) -> Run {
     let requests_per_s = outcome.answered_rate();
     Run {
         requests_per_s,
-        bytes_per_s: outcome.bytes as f64 * 1e9 / outcome.span_ns.max(1) as f64,
+        bytes_per_s: Some(outcome.bytes as f64 * 1e9 / outcome.span_ns.max(1) as f64),
         failures: 0,
         frames_per_s: Some(outcome.frames_rate()),
     }
 }
 
 fn of_own(outcome: &http::Outcome) -> Run {
+    let is_good = outcome.good_in_span as f64 >= GOOD_SHARE * outcome.answered_in_span as f64;
     Run {
         requests_per_s: outcome.good_rate(),
-        bytes_per_s: outcome.bytes_in_span as f64 * 1e9 / outcome.span_ns.max(1) as f64,
+        bytes_per_s: is_good.then(|| outcome.bytes_in_span as f64 * 1e9 / outcome.span_ns.max(1) as f64),
         failures: outcome.bad(),
         frames_per_s: None,
     }
@@ -238,6 +241,7 @@ fn of_wrk(text: &str) -> Result<Run> {
     let requests = text.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<f64>().ok());
     let good = if others > 0 { 1.0 - others as f64 / requests.context("no count of requests")? } else { 1.0 };
     let bytes_per_s = value("Transfer/sec:").and_then(binary_octets).context("no transfer rate")?;
+    let bytes_per_s = (good >= GOOD_SHARE).then_some(bytes_per_s);
     Ok(Run { requests_per_s: requests_per_s * good, bytes_per_s, failures, frames_per_s: None })
 }
 
@@ -245,16 +249,22 @@ fn of_h2load(text: &str) -> Result<Run> {
     let value = |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
     // finished in 3.00s, 1234.50 req/s, 1.20MB/s
     let parts: Vec<&str> = value("finished in").context("no summary")?.split(',').map(str::trim).collect();
-    let rate = parts.get(1).and_then(|part| part.strip_suffix("req/s")?.trim().parse().ok());
+    let rate: Option<f64> = parts.get(1).and_then(|part| part.strip_suffix("req/s")?.trim().parse().ok());
     let bytes = parts.get(2).and_then(|part| binary_octets(part.strip_suffix("/s")?));
     // requests: 10 total, 10 started, 10 done, 10 succeeded, 0 failed, 0 errored, 0 timeout
     let counts = value("requests:").context("no counts")?;
     let count = |name: &str| {
         counts.split(',').find_map(|part| part.trim().strip_suffix(name)?.trim().parse::<u64>().ok()).unwrap_or(0)
     };
+    // its rate is of requests that ended, whatever their status; those that succeeded have 2xx or 3xx
+    let good = match count("done") {
+        0 => 0.0,
+        done => count("succeeded") as f64 / done as f64,
+    };
+    let bytes_per_s = bytes.context("no transfer rate")?;
     Ok(Run {
-        requests_per_s: rate.context("no rate")?,
-        bytes_per_s: bytes.context("no transfer rate")?,
+        requests_per_s: rate.context("no rate")? * good,
+        bytes_per_s: (good >= GOOD_SHARE).then_some(bytes_per_s),
         failures: count("failed") + count("timeout"),
         frames_per_s: None,
     })
@@ -295,8 +305,9 @@ mod tests {
         let run = of_wrk(text).unwrap();
         // a quarter of what it counts are no files
         assert_eq!((run.requests_per_s, run.failures), (94_999.5, 95_006));
-        assert_eq!(run.bytes_per_s, 153.17 * f64::from(1 << 20));
-        assert_eq!(of_wrk("Requests/sec: 5\nTransfer/sec: 2.00GB").unwrap().failures, 0);
+        assert_eq!(run.bytes_per_s, None);
+        let run = of_wrk("Requests/sec: 5\nTransfer/sec: 153.17MB").unwrap();
+        assert_eq!((run.failures, run.bytes_per_s), (0, Some(153.17 * f64::from(1 << 20))));
         assert!(of_wrk("unable to connect to 198.18.0.1:http Connection refused\n").is_err());
     }
 
@@ -305,9 +316,26 @@ mod tests {
         let text = "starting benchmark...\nfinished in 3.00s, 19999.33 req/s, 24.22MB/s\n\
                     requests: 59998 total, 59998 started, 59998 done, 59990 succeeded, 8 failed, 8 errored, 1 timeout\n";
         let run = of_h2load(text).unwrap();
-        assert_eq!((run.requests_per_s, run.failures), (19_999.33, 9));
-        assert_eq!(run.bytes_per_s, 24.22 * f64::from(1 << 20));
+        assert_eq!((run.requests_per_s, run.failures), (19_999.33 * (59_990.0 / 59_998.0), 9));
+        assert_eq!(run.bytes_per_s, Some(24.22 * f64::from(1 << 20)));
+        // a refusal is one that ended
+        let refused = "finished in 1.00s, 10.00 req/s, 2.00MB/s\n\
+                       requests: 10 total, 10 started, 10 done, 6 succeeded, 4 failed, 0 errored, 0 timeout\n";
+        let run = of_h2load(refused).unwrap();
+        assert_eq!((run.requests_per_s, run.failures, run.bytes_per_s), (6.0, 4, None));
+        let none = refused.replace("10 done, 6", "0 done, 0");
+        assert_eq!(of_h2load(&none).unwrap().requests_per_s, 0.0);
         assert!(of_h2load("no").is_err());
+    }
+
+    #[test]
+    fn octets_of_refusals_are_no_throughput() {
+        let mut outcome = http::Outcome::new(None);
+        (outcome.span_ns, outcome.bytes_in_span) = (1_000_000_000, 4096);
+        (outcome.answered_in_span, outcome.good_in_span) = (1000, 999);
+        assert_eq!(of_own(&outcome).bytes_per_s, Some(4096.0));
+        outcome.good_in_span = 998;
+        assert_eq!((of_own(&outcome).bytes_per_s, of_own(&outcome).requests_per_s), (None, 998.0));
     }
 
     #[test]

@@ -165,26 +165,43 @@ impl Bed {
         Process::spawn(command)
     }
 
-    /// Starts `server` in a laboratory of its own and waits until it answers with the file `name`.
-    pub(super) fn serve(&self, server: &Server, options: &lab::Options, name: &str) -> Result<Up<'_>> {
+    /// Starts `server` in a laboratory of its own, waits until it answers with the first of `files`, and compares all of them, once each:
+    /// loads look at no content, or take for right what the server sent first.
+    pub(super) fn serve(&self, server: &Server, options: &lab::Options, files: &[String]) -> Result<Up<'_>> {
         let lab = Lab::with(options)?;
         let mut process = self.start(server, &lab)?;
         if server.words.iter().any(|word| word == "{simoom}") {
             // until its program is attached the kernel's own sockets answer, and who met those would be reset
             process.wait_for("serving on ", START).with_context(|| format!("{} does not come up", server.name))?;
         }
-        let mut answer_bytes = 0;
-        let probe = || match lab.client().inside(|| answer_bytes_of(name)) {
-            Ok(bytes) => {
-                answer_bytes = bytes;
-                true
-            }
-            Err(_) => false,
-        };
-        process.wait_until(probe, START).with_context(|| format!("{} does not come up", server.name))?;
+        let (at, name) = (ADDRESS.parse()?, files.first().context("no file to ask for")?);
+        let answers = || lab.client().inside(|| answer(at, name)).is_ok();
+        process.wait_until(answers, START).with_context(|| format!("{} does not come up", server.name))?;
+        let answer_bytes = lab
+            .client()
+            .inside(|| self.ensure_right(at, files))
+            .with_context(|| format!("what {} serves", server.name))?;
         // attaching a program made the receive threads anew
         lab.pin();
         Ok(Up { bed: self, name: server.name.clone(), process, lab, answer_bytes, segments: None })
+    }
+
+    /// Asks for each of `files` once, from this thread's host: octets of the answer with the first. An error where a body is not the file.
+    fn ensure_right(&self, at: SocketAddr, files: &[String]) -> Result<u64> {
+        let mut first = None;
+        for name in files {
+            let (whole, body) = answer(at, name).with_context(|| format!("/{name}"))?;
+            let path = self.folder().join("www").join(name);
+            let content = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            ensure!(
+                whole[body..] == content,
+                "/{name}: a body of {} octets is not the file, of {}",
+                whole.len() - body,
+                content.len()
+            );
+            first.get_or_insert(whole.len() as u64);
+        }
+        first.context("no file to ask for")
     }
 
     /// Starts a reflector of so many frames a request in a laboratory of its own.
@@ -231,35 +248,37 @@ impl Up<'_> {
     }
 }
 
-/// Asks for a file once, from this thread's host: the octets of the whole answer.
-fn answer_bytes_of(name: &str) -> Result<u64> {
-    let at: SocketAddr = ADDRESS.parse()?;
+/// Asks for a file once, from this thread's host: the whole answer, and where its body begins.
+fn answer(at: SocketAddr, name: &str) -> Result<(Vec<u8>, usize)> {
     let mut stream = TcpStream::connect_timeout(&at, PROBE)?;
     stream.set_read_timeout(Some(PROBE))?;
     stream.write_all(format!("GET /{name} HTTP/1.1\r\nHost: {}\r\n\r\n", at.ip()).as_bytes())?;
-    let (mut answer, mut buffer, mut bytes) = (Vec::new(), vec![0; 64 << 10], 0);
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+    let mut shape = None;
     loop {
         let count = stream.read(&mut buffer)?;
         ensure!(count > 0, "the answer ended early");
-        bytes += count as u64;
-        if answer.len() < buffer.len() {
-            answer.extend_from_slice(&buffer[..count]);
+        answer.extend_from_slice(&buffer[..count]);
+        if shape.is_none() {
+            shape = whole_bytes(&answer)?;
         }
-        if whole_bytes(&answer)?.is_some_and(|whole| bytes >= whole) {
-            return Ok(bytes);
+        if let Some((body, whole)) = shape
+            && answer.len() as u64 >= whole
+        {
+            return Ok((answer, body));
         }
     }
 }
 
-/// Octets of the whole answer that begins so; None before its head has ended.
-fn whole_bytes(answer: &[u8]) -> Result<Option<u64>> {
+/// Octets of the head and of the whole answer that begins so; None before its head has ended.
+fn whole_bytes(answer: &[u8]) -> Result<Option<(usize, u64)>> {
     let Some(at) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let head = String::from_utf8_lossy(&answer[..at]);
     ensure!(head.starts_with("HTTP/1.1 200 "), "not 200: {}", head.lines().next().unwrap_or_default());
     let mut fields = head.lines().filter_map(|line| line.split_once(':'));
     let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length: u64 = length.and_then(|(_, value)| value.trim().parse().ok()).context("no Content-Length")?;
-    Ok(Some(at as u64 + 4 + length))
+    Ok(Some((at + 4, (at as u64 + 4).saturating_add(length))))
 }
 
 /// Octets by a word of the command line: 700, 4k, 1m.
@@ -318,7 +337,7 @@ mod tests {
     #[test]
     fn an_answer_is_whole_by_its_head() {
         assert_eq!(whole_bytes(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 5\r\n").unwrap(), None);
-        assert_eq!(whole_bytes(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 5\r\n\r\nab").unwrap(), Some(43));
+        assert_eq!(whole_bytes(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 5\r\n\r\nab").unwrap(), Some((38, 43)));
         assert!(whole_bytes(b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\n").is_err());
         assert!(whole_bytes(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
     }
