@@ -56,6 +56,7 @@ pub(crate) struct AccessLog {
     next: Mutex<Option<File>>,
     stop: AtomicBool,
     counters: Arc<Counters>,
+    /// of a file: a pipe and a device stay what they are, and nobody moves them away
     path: Option<PathBuf>,
     format: LogFormat,
 }
@@ -97,12 +98,13 @@ pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) ->
             Some(file)
         }
     };
+    let is_file = file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|is| is.is_file()));
     let log = AccessLog {
         rings: Mutex::default(),
         next: Mutex::default(),
         stop: AtomicBool::new(false),
         counters: Arc::default(),
-        path: settings.path.clone(),
+        path: settings.path.clone().filter(|_| is_file),
         format: settings.format,
     };
     Ok(Opened { log: Arc::new(log), file })
@@ -150,7 +152,7 @@ impl AccessLog {
         let (file, _) = open::open_as_we_are(path).map_err(|error| {
             let (path, why) = (path.display(), sandbox::explain(path, &error));
             format!(
-                "access log {path}: cannot be opened anew: {why}; the old file is written on: make its folder the user's that simoom runs as"
+                "access log {path}: cannot be opened anew: {why}; the old file is written on: make the file and its folder the user's that simoom runs as"
             )
         })?;
         *next = Some(file);
