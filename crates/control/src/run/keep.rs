@@ -215,7 +215,7 @@ fn start(command: &EnterCommand, output: &Output) -> io::Result<(Program, String
         }
     };
     let mut lacks = String::new();
-    // one that ends before, or hangs, has nothing to say
+    // one that ends before has nothing to say, and one that takes longer goes on unheard
     let _ = report.set_read_timeout(Some(BECOMES_WITHIN));
     let _ = BufReader::new(report).read_line(&mut lacks);
     Ok((Program { child, pidfd, passed_on, ended: None }, lacks.trim().to_owned()))

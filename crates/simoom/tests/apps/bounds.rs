@@ -236,6 +236,14 @@ fn a_keeper_hears_words_that_come_together() {
     assert!(keeper.0.wait().unwrap().success());
 }
 
+#[test]
+fn a_program_runs_also_where_its_keeper_does_not_wait_for_it_any_more() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(ours);
+    let output = started("enter-app", &["/bin/echo", "here"]).stdin(OwnedFd::from(theirs)).output().unwrap();
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("here\n".to_owned(), String::new()));
+}
+
 /// Has a command run as a user who is not root; in a root directory of its own no namespace of users can be made.
 fn without_root(command: &mut Command, place: &Place, namespaces: bool) {
     let mut all = if namespaces {
