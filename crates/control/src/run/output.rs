@@ -10,8 +10,9 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A longer line is shown as several.
-const LINE_BYTES: usize = 1024;
+/// A longer line is shown as several. Each of its bytes may be shown as six, and behind a name as long as a file's it is still no longer than
+/// what a pipe takes in one piece (PIPE_BUF): of a part that stood in a line of its own nobody would know whose it is.
+const LINE_BYTES: usize = 600;
 /// Lines that are shown at once, and how many more each second: a program that ends with a trace is heard out.
 const LINES: u32 = 256;
 const LINES_A_SECOND: u32 = 16;
@@ -193,6 +194,10 @@ mod tests {
         let whole = format!("application a writes: {}", "x".repeat(LINE_BYTES));
         assert_eq!(said, [whole.as_str(); 3]);
         assert_eq!(taken(&mut lines, now, b"\n"), ["application a writes: xxxxx"]);
+        // also with the longest name, of what is shown longest
+        let mut lines = Lines::new(&"n".repeat(255), now);
+        let said = taken(&mut lines, now, &[0x1b; 3000]);
+        assert!(said.len() > 1 && said.iter().all(|line| line.len() < 4096));
     }
 
     #[test]
