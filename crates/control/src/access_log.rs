@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use web::log::Record;
@@ -56,6 +56,7 @@ pub(crate) struct AccessLog {
     next: Mutex<Option<File>>,
     stop: AtomicBool,
     counters: Arc<Counters>,
+    /// of a file: a pipe and a device stay what they are, and nobody moves them away
     path: Option<PathBuf>,
     format: LogFormat,
 }
@@ -97,12 +98,13 @@ pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) ->
             Some(file)
         }
     };
+    let is_file = file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|is| is.is_file()));
     let log = AccessLog {
         rings: Mutex::default(),
         next: Mutex::default(),
         stop: AtomicBool::new(false),
         counters: Arc::default(),
-        path: settings.path.clone(),
+        path: settings.path.clone().filter(|_| is_file),
         format: settings.format,
     };
     Ok(Opened { log: Arc::new(log), file })
@@ -150,7 +152,7 @@ impl AccessLog {
         let (file, _) = open::open_as_we_are(path).map_err(|error| {
             let (path, why) = (path.display(), sandbox::explain(path, &error));
             format!(
-                "access log {path}: cannot be opened anew: {why}; the old file is written on: make its folder the user's that simoom runs as"
+                "access log {path}: cannot be opened anew: {why}; the old file is written on: make the file and its folder the user's that simoom runs as"
             )
         })?;
         *next = Some(file);
@@ -191,7 +193,7 @@ impl Writer {
         loop {
             // read before the last look, so what was put in before the end is found
             let last = self.log.stop.load(Ordering::Acquire);
-            self.take_next();
+            drop(take_next(&self.log, &mut self.file));
             let found = self.drain();
             if last {
                 return;
@@ -228,19 +230,14 @@ impl Writer {
         found
     }
 
-    /// Goes on with the file that was opened anew, if there is one.
-    fn take_next(&mut self) {
-        if let Some(next) = self.log.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.file = Some(next);
-        }
-    }
-
     fn flush(&mut self, records: u64) {
-        self.take_next();
+        // held meanwhile: who opens the file anew waits for what is being written to the old one
+        let next = take_next(&self.log, &mut self.file);
         let outcome = match &mut self.file {
             Some(file) => file.write_all(&self.lines),
             None => io::stderr().lock().write_all(&self.lines),
         };
+        drop(next);
         self.lines.clear();
         match outcome {
             Ok(()) => {
@@ -259,10 +256,20 @@ impl Writer {
     }
 }
 
+/// Goes on with the file that was opened anew, if there is one; no other is while what this gives is held.
+fn take_next<'a>(log: &'a AccessLog, file: &mut Option<File>) -> MutexGuard<'a, Option<File>> {
+    let mut next = log.next.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(next) = next.take() {
+        *file = Some(next);
+    }
+    next
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::privileges;
+    use std::io::Read;
 
     /// Records come from real requests, made by the service itself in the tests of the command; here only the file's ways.
     #[test]
@@ -290,6 +297,26 @@ mod tests {
         assert!(!writer.drain());
         assert_eq!(log.rings.lock().unwrap().len(), 1);
         drop(stays);
+    }
+
+    #[test]
+    fn who_opens_the_file_anew_waits_for_a_write_to_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = config::AccessLog { path: Some(folder.path().join("log")), format: LogFormat::Combined };
+        let log = open(&settings, None).unwrap().log();
+        // instead of the old file what takes no more than a part
+        let (mut reader, old) = io::pipe().unwrap();
+        let file = Some(File::from(std::os::fd::OwnedFd::from(old)));
+        let lines = vec![b'x'; 1 << 20];
+        let mut writer = Writer { log: log.clone(), file, lines, failing: false };
+        let writing = std::thread::spawn(move || writer.flush(1));
+        let mut read = vec![0];
+        reader.read_exact(&mut read).unwrap();
+        assert!(log.next.try_lock().is_err(), "the file can be opened anew while the old one is written to");
+        reader.read_to_end(&mut read).unwrap();
+        writing.join().unwrap();
+        assert_eq!((read.len(), log.counters.lines.get()), (1 << 20, 1));
+        log.reopen().unwrap();
     }
 
     #[test]

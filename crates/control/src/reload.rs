@@ -30,8 +30,24 @@ use std::time::{Duration, Instant};
 use web::Site;
 use zone::Zone;
 
-/// A line about what was done, or everything that was wrong.
-pub(crate) type Outcome = Result<String, Vec<String>>;
+/// A line about what was done.
+pub(crate) type Outcome = Result<String, Failure>;
+
+/// What did not go well.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// what serves now
+    pub(crate) said: String,
+    /// everything that was wrong
+    pub(crate) errors: Vec<String>,
+}
+
+/// What was read, and serves now.
+struct Taken {
+    message: String,
+    /// whether that is something new
+    is_new: bool,
+}
 
 /// How long the serving threads may take to let go of the old tables; they do so within a cycle.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -100,7 +116,7 @@ pub(crate) struct Loader {
 }
 
 /// What is said when nothing was replaced.
-pub(crate) fn kept(zones: bool, content: bool) -> &'static str {
+fn kept(zones: bool, content: bool) -> &'static str {
     match (zones, content) {
         (_, false) => "not reloaded, the old zones go on serving",
         (false, true) => "not reloaded, the old content goes on serving",
@@ -198,32 +214,44 @@ impl Loader {
 
     fn reload(&mut self) -> Outcome {
         notify::reloading();
+        // whatever else is wrong: who has moved the old one away waits for it
+        let log = self.access_log.as_ref().map_or(Ok(()), |log| log.reopen());
         // a bug that one file brings to light must not end reloading for good
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.attempt()))
+        let read = catch_unwind(AssertUnwindSafe(|| self.attempt()))
             .unwrap_or_else(|_| Err(vec!["the reload failed by a bug in simoom: please report it".into()]));
+        let outcome = match (read, log) {
+            (Ok(taken), Ok(())) => Ok(taken),
+            // the old file can be written on, so this keeps nothing that was read from being served
+            (Ok(Taken { message, .. }), Err(line)) => {
+                Err(Failure { said: format!("{message}; the access log is not opened anew"), errors: vec![line] })
+            }
+            (Err(errors), log) => Err(Failure {
+                said: kept(self.zones.is_some(), self.content.is_some()).to_owned(),
+                errors: log.err().into_iter().chain(errors).collect(),
+            }),
+        };
         match &outcome {
-            Ok(message) => {
+            Ok(Taken { message, is_new }) => {
+                let counter = if *is_new { &self.counters.done } else { &self.counters.unchanged };
+                counter.add(1);
                 tracing::info!("{message}");
                 notify::ready(message);
             }
-            Err(errors) => {
+            Err(Failure { said, errors }) => {
                 self.counters.failed.add(1);
                 for error in errors {
                     tracing::error!("{error}");
                 }
-                let message = kept(self.zones.is_some(), self.content.is_some());
-                tracing::error!("{message}");
-                notify::ready(message);
+                tracing::error!("{said}");
+                notify::ready(said);
             }
         }
-        outcome
+        outcome.map(|taken| taken.message)
     }
 
     /// Reads everything aside, and swaps all or nothing.
-    fn attempt(&mut self) -> Outcome {
+    fn attempt(&mut self) -> Result<Taken, Vec<String>> {
         let begun = Instant::now();
-        // whatever else is wrong: who has moved the old one away waits for it
-        let log = self.access_log.as_ref().map_or(Ok(()), |log| log.reopen()).map_err(|line| vec![line]);
         while self.draining.is_some() {
             self.look_at_drain();
             std::thread::sleep(DRAIN_LOOK);
@@ -231,11 +259,11 @@ impl Loader {
         let secrets = self.new_secrets();
         let zones = self.zones.as_ref().map(Zones::read).transpose();
         let content = self.content.as_mut().map(Content::read).transpose();
-        let (secrets, zones, content) = match (log, secrets, zones, content) {
-            (Ok(()), Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
+        let (secrets, zones, content) = match (secrets, zones, content) {
+            (Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
             // everything that is wrong with any
-            (log, secrets, zones, content) => {
-                let errors = [log.err(), secrets.err(), zones.err(), content.err()];
+            (secrets, zones, content) => {
+                let errors = [secrets.err(), zones.err(), content.err()];
                 return Err(errors.into_iter().flatten().flatten().collect());
             }
         };
@@ -245,8 +273,7 @@ impl Loader {
         let what = if self.content.is_none() { "no zone file" } else { "no file" };
         let message = match (described.is_empty(), &secrets) {
             (true, None) => {
-                self.counters.unchanged.add(1);
-                return Ok(format!("nothing to reload: {what} has changed"));
+                return Ok(Taken { message: format!("nothing to reload: {what} has changed"), is_new: false });
             }
             (true, Some(_)) => format!("reloaded the cookie secrets; {what} has changed"),
             (false, _) => format!("reloaded {} in {:.1} s", described.join("; "), begun.elapsed().as_secs_f64()),
@@ -266,10 +293,9 @@ impl Loader {
         if let Some(loaded) = content {
             self.replace_content(loaded);
         }
-        self.counters.done.add(1);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         self.counters.last_unix_s.set(now.map_or(0, |now| now.as_secs()));
-        Ok(message)
+        Ok(Taken { message, is_new: true })
     }
 
     /// The secrets of the cookies, if there is a file of them that says something new.

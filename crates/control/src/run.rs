@@ -362,7 +362,8 @@ impl App {
     /// Starts the application, and again when it has ended.
     fn supervise(&mut self, stop: &AtomicBool, ready: &mpsc::SyncSender<Result<(), String>>) {
         let mut rest = RESTART_FIRST;
-        loop {
+        // also between two lives: one that begins in a server that ends is for nothing
+        while !stop.load(Ordering::Acquire) {
             let began = Instant::now();
             let outcome = self.run_once(stop, ready);
             self.channels.iter().for_each(|channel| channel.lose());
@@ -390,7 +391,7 @@ impl App {
         }
     }
 
-    /// Waits until then, and longer for an end that takes its time.
+    /// Waits until then, and longer for an end that takes its time; no longer than until the stop.
     fn rest(&mut self, until: Instant, stop: &AtomicBool) -> Result<(), String> {
         let is_clean = |channel: &Arc<Channel>| channel.state() == State::Down;
         while Instant::now() < until || !self.channels.iter().all(is_clean) || self.keeper.runs()? {
@@ -449,6 +450,21 @@ impl App {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_started_once_the_server_is_to_stop() {
+        let (keeper, mut told) = Keeper::played();
+        let (life, _) = UnixStream::pair().unwrap();
+        let (name, channels, lacks) = ("a".to_owned(), Vec::new(), String::new());
+        let mut app = App { name, restart: true, keeper, channels, _life: life, lacks };
+        let (ready, _is_ready) = mpsc::sync_channel(1);
+        // as a stop while one that has ended rests leaves it
+        app.supervise(&AtomicBool::new(true), &ready);
+        drop(app);
+        let mut words = String::new();
+        std::io::Read::read_to_string(&mut told, &mut words).unwrap();
+        assert_eq!(words, "");
+    }
 
     #[test]
     fn shares_are_told_among_those_that_have_a_processor_in_common() {

@@ -11,7 +11,7 @@ use crate::driver::{Driver, Prepared};
 use crate::error::{Error, reason};
 use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
-use crate::reload::{self, Loader, Outcome};
+use crate::reload::{self, Failure, Loader, Outcome};
 use crate::run::Apps;
 use crate::service::{Plan, Published};
 use crate::supervise::{self, Line};
@@ -120,10 +120,7 @@ impl World {
         }
         match outcome.recv() {
             Ok(Ok(message)) => json!({ "ok": true, "message": message }),
-            Ok(Err(errors)) => {
-                let error = reload::kept(self.published.tables.is_some(), self.published.site.is_some());
-                json!({ "ok": false, "error": error, "errors": errors })
-            }
+            Ok(Err(Failure { said, errors })) => json!({ "ok": false, "error": said, "errors": errors }),
             Err(_) => failed(gone),
         }
     }
@@ -302,6 +299,8 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     registry.add(confined.clone());
     let records = log.as_ref().map(access_log::Opened::log);
     if let Some(log) = &records {
+        // as a reload will do
+        log.reopen().unwrap_or_else(|line| tracing::warn!("{line}"));
         registry.add(log.counters());
     }
     if let Some(cache) = &published.cache {

@@ -126,7 +126,8 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 fn report(lacks: &Lacks) -> io::Result<()> {
     let words: Vec<_> = [lacks.user, lacks.network, lacks.namespace].into_iter().flatten().collect();
     let keeper = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
-    File::from(keeper).write_all(format!("{}\n", words.join(", ")).as_bytes())?;
+    // which may have waited for it in vain: the program is to run all the same
+    let _ = File::from(keeper).write_all(format!("{}\n", words.join(", ")).as_bytes());
     Ok(nix::unistd::dup2_stdin(File::open("/dev/null")?)?)
 }
 

@@ -4,19 +4,23 @@ use super::output::Output;
 use crate::error::{Error, how_ended, reason};
 use crate::privileges;
 use crate::words::Cpus;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, PipeReader, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How long a process may take to become the application; less than the server waits for the answer.
 const BECOMES_WITHIN: Duration = Duration::from_secs(5);
+/// How long the last words of one that has ended may take to be passed on; where nobody reads the log, they never are. Less than the server waits
+/// for a keeper's end.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// What the keeper needs: to become the application's user and to end it, and a network namespace for it.
 const KEPT: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
@@ -75,8 +79,8 @@ impl EnterCommand {
     }
 }
 
-/// The keeper: starts the program when it is told, says when it has ended, and ends it with whoever tells. What the program writes it
-/// passes on to the server's log.
+/// The keeper: starts the program when it is told, says when it has ended, and ends it with whoever tells. What the program writes, threads
+/// of their own pass on to the server's log: where that stands still, this one hears what it is told all the same.
 ///
 /// # Errors
 /// What kept it from keeping.
@@ -88,30 +92,17 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
     }
     give_up_all_but_kept().map_err(failed)?;
     privileges::close_to_others();
-    let mut output = Output::open(&command.name).map_err(failed)?;
-    let mut child = None::<(Child, OwnedFd)>;
+    let output = Output::new(&command.name);
+    let mut program = None::<Program>;
     let said = |line: &str| {
         let mut output = io::stdout().lock();
         writeln!(output, "{line}").and_then(|()| output.flush())
     };
-    let mut input = io::stdin().lock();
+    let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?));
     loop {
-        let heard = {
-            let mut both = vec![PollFd::new(&input, PollFlags::IN)];
-            both.extend(child.iter().map(|(_, pidfd)| PollFd::new(pidfd, PollFlags::IN)));
-            let (waits, within) = output.waits(Instant::now());
-            both.extend(waits.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-            if poll(&mut both, within.as_ref()).is_err() {
-                continue;
-            }
-            !both[0].revents().is_empty()
-        };
-        output.pass_on(Instant::now());
-        if let Some((running, _)) = &mut child
-            && let Ok(Some(status)) = running.try_wait()
-        {
-            child = None;
-            output.finish(Instant::now());
+        let heard = wait(&input, program.as_ref());
+        if let Some(status) = program.as_mut().and_then(Program::has_ended) {
+            program = None;
             if said(&format!("ended {}", how_ended(status))).is_err() {
                 break;
             }
@@ -123,18 +114,17 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
         if input.read_line(&mut line).unwrap_or(0) == 0 {
             break;
         }
-        let answer = match (line.trim(), &mut child) {
+        let answer = match (line.trim(), &program) {
             ("start", None) => match start(command, &output) {
                 Ok((started, lacks)) => {
-                    let answer = format!("started {} {lacks}", started.0.id());
-                    child = Some(started);
+                    let answer = format!("started {} {lacks}", started.child.id());
+                    program = Some(started);
                     answer
                 }
                 Err(error) => format!("failed {}", reason(&error)),
             },
-            ("kill", Some((_, pidfd))) => {
-                // one that has just ended is told as such
-                let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            ("kill", Some(program)) => {
+                program.kill();
                 continue;
             }
             ("kill", None) => continue,
@@ -144,20 +134,74 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
             break;
         }
     }
-    if let Some((mut running, pidfd)) = child {
-        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        let _ = running.wait();
-        output.finish(Instant::now());
+    if let Some(mut program) = program {
+        program.kill();
+        let _ = program.child.wait();
+        let within = Timespec::try_from(LAST_WORDS).ok();
+        let _ = poll(&mut [PollFd::new(&program.passed_on, PollFlags::IN)], within.as_ref());
     }
     Ok(String::new())
 }
 
-/// The process, and what could not be had for it.
-fn start(command: &EnterCommand, output: &Output) -> io::Result<((Child, OwnedFd), String)> {
+/// A program that was started.
+struct Program {
+    child: Child,
+    pidfd: OwnedFd,
+    /// hangs up when all that it has written is passed on
+    passed_on: PipeReader,
+    /// how it has ended, and until when its last words are waited for
+    ended: Option<(ExitStatus, Instant)>,
+}
+
+impl Program {
+    /// What comes of it next, and until when it is waited for.
+    fn next(&self) -> (BorrowedFd<'_>, Option<Instant>) {
+        match self.ended {
+            None => (self.pidfd.as_fd(), None),
+            Some((_, until)) => (self.passed_on.as_fd(), Some(until)),
+        }
+    }
+
+    /// How it has ended, once that is to be told: behind its last words, so that they stand before in the log.
+    fn has_ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            let status = self.child.try_wait().ok().flatten();
+            self.ended = status.map(|status| (status, Instant::now() + LAST_WORDS));
+        }
+        let (status, until) = self.ended?;
+        let none = Timespec::default();
+        let is_passed_on = poll(&mut [PollFd::new(&self.passed_on, PollFlags::IN)], Some(&none)).unwrap_or(0) > 0;
+        (is_passed_on || Instant::now() >= until).then_some(status)
+    }
+
+    /// One that has just ended is told as such.
+    fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// Waits for a word of the server's, or for what comes of the program; whether there is a word.
+fn wait(input: &BufReader<File>, program: Option<&Program>) -> bool {
+    // behind one that was read may stand another, of which the kernel knows no more
+    if !input.buffer().is_empty() {
+        return true;
+    }
+    let (next, until) = program.map(Program::next).unzip();
+    let left = until.flatten().map(|until| until.saturating_duration_since(Instant::now()));
+    let within = left.and_then(|left| Timespec::try_from(left).ok());
+    let mut both = vec![PollFd::new(input.get_ref(), PollFlags::IN)];
+    both.extend(next.map(|next| PollFd::from_borrowed_fd(next, PollFlags::IN)));
+    // interrupted is nothing heard yet
+    poll(&mut both, within.as_ref()).is_ok() && !both[0].revents().is_empty()
+}
+
+/// The program, and what could not be had for it.
+fn start(command: &EnterCommand, output: &Output) -> io::Result<(Program, String)> {
     let (report, theirs) = UnixStream::pair()?;
+    let (written, passed_on) = output.begin()?;
     let mut launcher = Command::new("/proc/self/exe");
     launcher.arg("enter-app").args(command.arguments());
-    launcher.stdin(OwnedFd::from(theirs)).stdout(output.end()?).stderr(output.end()?);
+    launcher.stdin(OwnedFd::from(theirs)).stdout(written.try_clone()?).stderr(written);
     let mut child = launcher.spawn()?;
     // the child has its copies
     drop(launcher);
@@ -171,10 +215,10 @@ fn start(command: &EnterCommand, output: &Output) -> io::Result<((Child, OwnedFd
         }
     };
     let mut lacks = String::new();
-    // one that ends before, or hangs, has nothing to say
+    // one that ends before has nothing to say, and one that takes longer goes on unheard
     let _ = report.set_read_timeout(Some(BECOMES_WITHIN));
     let _ = BufReader::new(report).read_line(&mut lacks);
-    Ok(((child, pidfd), lacks.trim().to_owned()))
+    Ok((Program { child, pidfd, passed_on, ended: None }, lacks.trim().to_owned()))
 }
 
 fn give_up_all_but_kept() -> io::Result<()> {

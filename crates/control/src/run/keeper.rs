@@ -80,6 +80,14 @@ impl Keeper {
         Ok(Keeper { child: child?, socket: Some(BufReader::new(ours)), line: String::new(), program: Program::Ended })
     }
 
+    /// One whose part is played by whoever has the other end of its socket.
+    #[cfg(test)]
+    pub(super) fn played() -> (Keeper, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new("true").spawn().unwrap();
+        (Keeper { child, socket: Some(BufReader::new(ours)), line: String::new(), program: Program::Ended }, theirs)
+    }
+
     fn tell(&mut self, line: &str) -> Result<(), String> {
         let socket = self.socket.as_mut().ok_or("its keeper has ended")?;
         writeln!(socket.get_mut(), "{line}").map_err(|error| format!("its keeper: {}", reason(&error)))

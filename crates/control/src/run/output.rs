@@ -1,16 +1,18 @@
 //! What an application writes to its standard output and error.
 //!
-//! It goes through a pipe to the keeper, which passes it on to the server's log: each line behind the application's name, so that none is
-//! taken for the server's own, without control characters, and only so many of them. The keeper reads on when there are more, but not faster
-//! than costs it little: who writes without end waits for it, and for nobody else.
+//! It goes through a pipe to a thread of the keeper, which passes it on to the server's log: each line behind the application's name, so that
+//! none is taken for the server's own, without control characters, and only so many of them. The thread reads on when there are more, but not
+//! faster than costs it little: who writes without end waits for it, and for nobody else. Where the log takes nothing more, because who reads
+//! it stands still, the thread waits, and the application when its pipe is full; the keeper does not.
 
-use rustix::event::Timespec;
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A longer line is shown as several.
-const LINE_BYTES: usize = 1024;
+/// A longer line is shown as several. Each of its bytes may be shown as six, and behind a name as long as a file's it is still no longer than
+/// what a pipe takes in one piece (PIPE_BUF): of a part that stood in a line of its own nobody would know whose it is.
+const LINE_BYTES: usize = 600;
 /// Lines that are shown at once, and how many more each second: a program that ends with a trace is heard out.
 const LINES: u32 = 256;
 const LINES_A_SECOND: u32 = 16;
@@ -19,70 +21,54 @@ const READ_BYTES: usize = 64 << 10;
 /// How long nothing is read when lines are left out.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// An application's pipe.
+/// What an application's processes write, one after the other.
 #[derive(Debug)]
-pub(super) struct Output {
-    reader: PipeReader,
-    /// the other end, for processes that are started
-    writer: PipeWriter,
-    lines: Lines,
-    /// nothing is read before
-    pause_until: Option<Instant>,
-}
+pub(super) struct Output(Arc<Mutex<Lines>>);
 
 impl Output {
-    pub(super) fn open(name: &str) -> io::Result<Output> {
-        let (reader, writer) = io::pipe()?;
-        fcntl_setfl(&reader, OFlags::NONBLOCK)?;
-        Ok(Output { reader, writer, lines: Lines::new(name, Instant::now()), pause_until: None })
+    pub(super) fn new(name: &str) -> Output {
+        Output(Arc::new(Mutex::new(Lines::new(name, Instant::now()))))
     }
 
-    /// For a process to write to.
-    pub(super) fn end(&self) -> io::Result<PipeWriter> {
-        self.writer.try_clone()
+    /// A pipe for a process to write to, which a thread reads until it is closed, and one that hangs up when all of that is passed on.
+    pub(super) fn begin(&self) -> io::Result<(PipeWriter, PipeReader)> {
+        let (pipe, written) = io::pipe()?;
+        let (passed_on, held) = io::pipe()?;
+        let lines = self.0.clone();
+        std::thread::Builder::new().name("output".into()).spawn(move || {
+            // those of the process before come first
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            pass_on(pipe, &mut lines);
+            drop(held);
+        })?;
+        Ok((written, passed_on))
     }
+}
 
-    /// What is waited for, and how long at most.
-    pub(super) fn waits(&self, now: Instant) -> (Option<&PipeReader>, Option<Timespec>) {
-        let left = self.pause_until.map(|until| until.saturating_duration_since(now));
-        let pauses = left.is_some_and(|left| !left.is_zero());
-        let within = left.or((self.lines.left_out > 0).then(|| Duration::from_secs(1)));
-        // no more than a second
-        let within = within.map(|it| Timespec { tv_sec: it.as_secs() as i64, tv_nsec: it.subsec_nanos().into() });
-        ((!pauses).then_some(&self.reader), within)
-    }
-
-    /// Passes on what is there, if there is something.
-    pub(super) fn pass_on(&mut self, now: Instant) {
-        if self.pause_until.is_some_and(|until| now < until) {
-            return;
-        }
-        let leaves_out = self.lines.left_out;
-        let more = self.read(now);
-        let much = more && self.lines.left_out > leaves_out;
-        self.pause_until = much.then_some(now + PAUSE);
-        self.lines.tell_left_out(now, &mut say);
-    }
-
-    /// Passes the rest on that a process has left which has ended.
-    pub(super) fn finish(&mut self, now: Instant) {
-        // what was in the pipe, whose size nobody has changed
-        let _ = (0..4).take_while(|_| self.read(now)).count();
-        self.lines.end(now, &mut say);
-        self.pause_until = None;
-    }
-
-    /// Whether there was something.
-    fn read(&mut self, now: Instant) -> bool {
-        let mut bytes = vec![0; READ_BYTES];
-        match self.reader.read(&mut bytes) {
-            Ok(read @ 1..) => {
-                self.lines.take(now, &bytes[..read], &mut say);
-                true
+/// Passes on what is written, until nobody can write any more.
+fn pass_on(mut pipe: PipeReader, lines: &mut Lines) {
+    let mut bytes = vec![0; READ_BYTES];
+    loop {
+        // how many are left out is told when it has paused, too
+        let within = (lines.left_out > 0).then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let left_out = lines.left_out;
+        // interrupted is nothing there yet
+        if poll(&mut [PollFd::new(&pipe, PollFlags::IN)], within.as_ref()).unwrap_or(0) > 0 {
+            match pipe.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(read) => lines.take(Instant::now(), &bytes[..read], &mut say),
+                Err(_) => {}
             }
-            // the pipe has an end of our own, so there is always more to come
-            _ => false,
         }
+        if lines.left_out > left_out {
+            std::thread::sleep(PAUSE);
+        }
+        lines.tell_left_out(Instant::now(), &mut say);
+    }
+    lines.end(Instant::now(), &mut say);
+    while lines.left_out > 0 {
+        std::thread::sleep(PAUSE);
+        lines.tell_left_out(Instant::now(), &mut say);
     }
 }
 
@@ -208,6 +194,10 @@ mod tests {
         let whole = format!("application a writes: {}", "x".repeat(LINE_BYTES));
         assert_eq!(said, [whole.as_str(); 3]);
         assert_eq!(taken(&mut lines, now, b"\n"), ["application a writes: xxxxx"]);
+        // also with the longest name, of what is shown longest
+        let mut lines = Lines::new(&"n".repeat(255), now);
+        let said = taken(&mut lines, now, &[0x1b; 3000]);
+        assert!(said.len() > 1 && said.iter().all(|line| line.len() < 4096));
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! What an application takes of the machine, writes, and lacks.
 
-use super::{ask, common, compiled, connect, in_c, kill, processes};
-use common::{Place, Server, text, until};
+use super::{ask, common, compiled, connect, field, in_c, kill, processes, status};
+use common::{PATIENCE, Place, Server, text, until};
+use rustix::fs::OFlags;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 /// Takes threads and memory without end (and ends it where nothing bounds them, for the machine's sake), then serves all the same.
 const GREEDY: &str = r#"
@@ -133,6 +138,110 @@ fn what_an_application_writes_is_not_taken_for_the_servers_and_does_not_fill_its
     let lines = log.iter().filter(|line| line.contains("and so on")).count();
     assert!((100..10_000).contains(&lines), "{lines} lines");
     assert_eq!(processes(&server).len(), 1, "{log:#?}");
+}
+
+/// Writes long lines without end, also while it serves.
+const LOUD: &str = r#"
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include "simoom.h"
+static void *shout(void *line)
+{
+	for (;;)
+		puts(line);
+	return line;
+}
+int main(void)
+{
+	static const struct simoom_service service;
+	static char line[1001];
+	pthread_t thread;
+	memset(line, 'x', sizeof line - 1);
+	return pthread_create(&thread, NULL, shout, line) || simoom_run(&service, NULL, 0);
+}
+"#;
+
+/// A process that is killed when it goes out of scope.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // it may have ended; the child is ours, so the number is too
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_no_program_from_its_end() {
+    let place = Place::new();
+    place.write("loud.c", LOUD);
+    let program = compiled(Path::new(&place.path("loud.c")), place.0.path());
+    let (log, written) = std::io::pipe().unwrap();
+    let mut command = common::simoom();
+    let [listen, control] = [format!("127.0.0.1:{}", common::free_port()), place.path("control")];
+    command.args(["run", "--listen", &listen, "--control", &control, "--cpus", "0", "--"]).arg(&program);
+    let server = Killed(command.stderr(written).spawn().unwrap());
+    drop(command);
+    let mut log = BufReader::new(log);
+    let mut line_with = |part: &str| {
+        let is = |line: &String| line.contains(part);
+        log.by_ref().lines().map(Result::unwrap).find(is).unwrap_or_else(|| panic!("no `{part}`"))
+    };
+    let is_there = line_with(" is there");
+    let pid: i32 = is_there.split_once(": process ").unwrap().1.strip_suffix(" is there").unwrap().parse().unwrap();
+    line_with("serving on");
+    let keeper: i32 = field(&status(pid), "PPid:").parse().unwrap();
+    // nobody reads any more, and nothing more has room; the same pipe opened again may be written to without waiting
+    let mut again = std::fs::File::options();
+    let again = again.write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let mut full = again.open(format!("/proc/self/fd/{}", log.get_ref().as_raw_fd())).unwrap();
+    while full.write(b"x").is_ok() {}
+    let writes = || {
+        let mut threads = std::fs::read_dir(format!("/proc/{keeper}/task")).unwrap();
+        // the number of a system call, and what it has as its first argument: standard error
+        let call = |thread: PathBuf| std::fs::read_to_string(thread.join("syscall")).unwrap_or_default();
+        threads.any(|thread| call(thread.unwrap().path()).split(' ').nth(1) == Some("0x2"))
+    };
+    until(writes, || "the keeper writes nothing".into());
+    drop(server);
+    for pid in [pid, keeper] {
+        until(|| !Path::new(&format!("/proc/{pid}")).exists(), || format!("process {pid} goes on without its server"));
+    }
+}
+
+/// `keep-app` or `enter-app`, as a server and a keeper start them.
+fn started(command: &str, program: &[&str]) -> Command {
+    let mut started = common::simoom();
+    // what is granted is not looked at by these programs
+    started.args([command, "--name=a", "--memory-bytes=4294967296", "--threads=8", "--grant=3:0:0,0,0", "--"]);
+    started.args(program);
+    started
+}
+
+#[test]
+fn a_keeper_hears_words_that_come_together() {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    let theirs = OwnedFd::from(theirs);
+    let mut keeper = started("keep-app", &["/bin/true"]);
+    let mut keeper = Killed(keeper.stdin(theirs.try_clone().unwrap()).stdout(theirs).spawn().unwrap());
+    ours.write_all(b"kill\nstart\n").unwrap();
+    let mut said = BufReader::new(ours).lines().map(Result::unwrap);
+    assert!(said.next().unwrap().starts_with("started "));
+    assert_eq!(said.next().unwrap(), "ended exit status 0");
+    drop(said);
+    assert!(keeper.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_runs_also_where_its_keeper_does_not_wait_for_it_any_more() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(ours);
+    let output = started("enter-app", &["/bin/echo", "here"]).stdin(OwnedFd::from(theirs)).output().unwrap();
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("here\n".to_owned(), String::new()));
 }
 
 /// Has a command run as a user who is not root; in a root directory of its own no namespace of users can be made.

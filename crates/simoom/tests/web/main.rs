@@ -324,6 +324,41 @@ fn the_access_log_has_a_line_for_each_request() {
 }
 
 #[test]
+fn a_log_that_cannot_be_opened_anew_keeps_no_page_from_being_served() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    site(&place);
+    std::fs::set_permissions(place.path("."), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // root's, where root alone gives names
+    let path = place.path("access.log");
+    std::fs::write(&path, "").unwrap();
+    let server = serve(&place, &["--access-log", &path, "--user", "nobody"]);
+    let cannot = "access.log: cannot be opened anew: Permission denied; the old file is written on: make the file and";
+    server.wait_for_log(cannot);
+    place.write("site/index.html", "<h1>another</h1>");
+    let reload = server.ctl(&["reload"]);
+    let said = text(&reload.stderr);
+    assert_eq!(reload.status.code(), Some(1), "{said}");
+    assert!(said.contains("; the access log is not opened anew") && said.contains(cannot), "{said}");
+    assert_eq!(get(&mut connect(server.address), "/").body, b"<h1>another</h1>");
+    assert_eq!(server.stat("reloads_total  outcome=failed"), 1);
+    until(|| std::fs::read_to_string(&path).unwrap().contains("GET / "), || "no line".into());
+    drop(server);
+    // what nobody moves away is not opened anew: a pipe of root's, as a container has
+    let more = ["--access-log", "/dev/stdout", "--user", "nobody"];
+    let prepare = |command: &mut Command| {
+        command.stdout(std::process::Stdio::piped());
+    };
+    let server = common::Server::start_service(&place, &["web", &place.path("site")], &more, prepare);
+    place.write("site/index.html", "<h1>a third</h1>");
+    let reload = server.ctl(&["reload"]);
+    assert!(reload.status.success(), "{}", text(&reload.stderr));
+    assert_eq!(get(&mut connect(server.address), "/").body, b"<h1>a third</h1>");
+}
+
+#[test]
 fn dns_and_web_in_one_process() {
     let place = Place::new();
     site(&place);
