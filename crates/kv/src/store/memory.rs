@@ -86,6 +86,9 @@ pub(crate) struct Memory {
     returned: Vec<u32>,
     /// pages of chunks that were freed: the allocator has their memory
     freed_chunks: u64,
+    /// times that somebody went from a chunk to the one behind it
+    #[cfg(test)]
+    pub(super) followed: std::cell::Cell<usize>,
 }
 
 fn sizes() -> Vec<u32> {
@@ -115,6 +118,8 @@ impl Memory {
             high: pages as u32,
             returned: Vec::with_capacity(pages),
             freed_chunks: 0,
+            #[cfg(test)]
+            followed: 0.into(),
             classes,
         }
     }
@@ -377,6 +382,8 @@ impl Memory {
 
     /// The chunk behind a chunk.
     pub(crate) fn next(&self, chunk: u32) -> u32 {
+        #[cfg(test)]
+        self.followed.set(self.followed.get() + 1);
         self.chunks(chunk).map_or(NONE, |(chunks, n)| chunks.next[n])
     }
 
