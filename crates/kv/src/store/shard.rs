@@ -676,6 +676,7 @@ impl Shard {
     /// Whether everything agrees with everything else: the index, the queues, the memory and the figures.
     #[cfg(test)]
     pub(crate) fn check(&self) {
+        self.memory.check();
         let mut places: Vec<u32> = (0..self.index.buckets()).flat_map(|bucket| self.index.places(bucket)).collect();
         places.sort_unstable();
         assert_eq!(places.len() as u64, self.figures.items.get());

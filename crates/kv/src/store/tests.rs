@@ -362,6 +362,37 @@ fn when_everything_is_held_a_store_fails_and_takes_no_more_memory() {
 }
 
 #[test]
+fn held_pages_do_not_hide_the_chunks_of_others() {
+    let (mut shard, figures) = shard(16);
+    // each fills the chunks of a page; 13 of them
+    let name = |n: u32| format!("{n}").into_bytes();
+    for n in 0..13 {
+        assert!(matches!(set(&mut shard, &name(n), &pattern(1, 15 * CHUNK_BYTES), 2), Outcome::Stored(_)));
+    }
+    let mut held = Vec::new();
+    for n in 0..11 {
+        let place = shard.find(hash(&name(n)), &name(n), 2).unwrap();
+        // nobody holds the first, which is given back before the others
+        if n > 0 {
+            held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
+        }
+        shard.remove(place);
+        shard.check();
+    }
+    while shard.memory().pages().1 > 0 {
+        let (key, before) = (format!("more {}", held.len()).into_bytes(), shard.memory().pages().1);
+        let place = shard.build(&order(Mode::Set, &key), 15 * CHUNK_BYTES, 2).unwrap();
+        held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
+        shard.discard(place);
+        assert!(shard.memory().pages().1 <= before);
+    }
+    drop(held.drain(..15));
+    assert!(matches!(set(&mut shard, b"z", &pattern(2, 15 * CHUNK_BYTES), 2), Outcome::Stored(_)));
+    assert_eq!(figures.evictions.get(), 0);
+    shard.check();
+}
+
+#[test]
 fn an_older_number_will_do_when_the_item_is_to_be_made_anew() {
     let (mut shard, _) = shard(4);
     let Outcome::Stored(first) = set(&mut shard, b"k", b"one", 2) else { panic!() };
