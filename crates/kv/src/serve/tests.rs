@@ -368,6 +368,23 @@ fn an_upload_whose_shard_was_emptied_is_answered_as_one_without_memory() {
 }
 
 #[test]
+fn what_is_counted_or_not_added_is_used_and_not_fetched() {
+    let shared = shared(4 << 20);
+    let mut bench = Bench::with(server(&shared), 64 << 10, 128);
+    assert_eq!(bench.run(b"set c 0 0 1\r\n5\r\n", &[usize::MAX]), b"STORED\r\n");
+    let uses = [("incr c 1", "6"), ("decr c 1", "5"), ("ma c", "HD"), ("add c 0 0 1\r\n7", "NOT_STORED")];
+    for (n, (command, answer)) in uses.into_iter().enumerate() {
+        bench.now += Duration::from_secs(5);
+        let said = bench.run(format!("{command}\r\nme c\r\n").as_bytes(), &[usize::MAX]);
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.starts_with(&format!("{answer}\r\nME c exp=-1 la=0 ")) && said.contains("fetch=no"), "{said}");
+        let mut shard = shared.store.shard(0);
+        let place = shard.find(shared.store.hash(b"c"), b"c", 2).unwrap();
+        assert_eq!(usize::from(shard.view(place).heat()), (n + 1).min(3), "{command}");
+    }
+}
+
+#[test]
 fn who_does_not_go_on_with_a_command_is_no_slow_reader() {
     let mut bench = Bench::new(64 << 10, 128);
     bench.send(b"set k 0 0 5\r\nva");

@@ -25,8 +25,8 @@ const CELL_LEAST_BYTES: usize = 64;
 pub(crate) const CELL_MOST_BYTES: usize = 2048;
 /// Cache lines that are asked for of an item: header, key and a small value, wherever in a line they begin.
 const FORESEEN_LINES: usize = 3;
-/// Pages that are looked through for a chunk that nobody holds.
-const LOOKS: usize = 8;
+/// Pages that are looked through, at a time, for a chunk or a page that nobody holds.
+const LOOKS: usize = 64;
 const NO_CELL: u16 = u16::MAX;
 
 const _: () = assert!(CELL_LEAST_BYTES.is_multiple_of(UNIT_BYTES) && CELL_MOST_BYTES.is_multiple_of(UNIT_BYTES));
@@ -55,6 +55,8 @@ struct Page {
     used: u16,
     /// where it stands among the pages that have something free
     open_at: u32,
+    /// where it stands among those of which nothing is used
+    idle_at: u32,
 }
 
 /// What a page is used for.
@@ -78,6 +80,10 @@ pub(crate) struct Memory {
     by_size: Vec<u8>,
     /// pages with free cells of each class; the last is for chunks
     open: Vec<Vec<u32>>,
+    /// which of the open ones of chunks is looked at next, when the last is held
+    turn: usize,
+    /// pages of which nothing is used, and that are not free yet
+    idle: Vec<u32>,
     /// pages of each class; the last is of chunks
     counts: Vec<u32>,
     /// pages from here to `high` were never used
@@ -86,6 +92,9 @@ pub(crate) struct Memory {
     returned: Vec<u32>,
     /// pages of chunks that were freed: the allocator has their memory
     freed_chunks: u64,
+    /// times that somebody went from a chunk to the one behind it
+    #[cfg(test)]
+    pub(super) followed: std::cell::Cell<usize>,
 }
 
 fn sizes() -> Vec<u32> {
@@ -104,17 +113,29 @@ impl Memory {
         let pages = pages.min((NONE / UNITS_A_PAGE) as usize);
         let classes = sizes();
         let class = |size: usize| classes.iter().position(|&most| size <= most as usize).unwrap_or_default() as u8;
-        let empty = || Page { kind: Kind::Free, cell_bytes: 0, freed: NO_CELL, fresh: 0, used: 0, open_at: NONE };
+        let empty = || Page {
+            kind: Kind::Free,
+            cell_bytes: 0,
+            freed: NO_CELL,
+            fresh: 0,
+            used: 0,
+            open_at: NONE,
+            idle_at: NONE,
+        };
         Memory {
             bytes: base::huge::zeroed(pages * PAGE_BYTES),
             by_size: (0..=CELL_MOST_BYTES / 8).map(|eights| class(8 * eights)).collect(),
             open: (0..=classes.len()).map(|_| Vec::with_capacity(pages)).collect(),
+            turn: 0,
+            idle: Vec::with_capacity(pages),
             counts: vec![0; classes.len() + 1],
             pages: (0..pages).map(|_| empty()).collect(),
             low: 0,
             high: pages as u32,
             returned: Vec::with_capacity(pages),
             freed_chunks: 0,
+            #[cfg(test)]
+            followed: 0.into(),
             classes,
         }
     }
@@ -206,8 +227,9 @@ impl Memory {
             ((PAGE_BYTES / page.cell_bytes as usize) as u16) - 1 - page.fresh
         };
         page.used += 1;
-        let cell_bytes = page.cell_bytes;
-        if page.freed == NO_CELL && page.fresh == 0 {
+        let (cell_bytes, is_full) = (page.cell_bytes, page.freed == NO_CELL && page.fresh == 0);
+        self.employ(number);
+        if is_full {
             self.shut(class, number);
         }
         Some(Memory::place(number, cell, cell_bytes))
@@ -226,8 +248,30 @@ impl Memory {
         bytes[..2].copy_from_slice(&page.freed.to_le_bytes());
         page.freed = cell;
         page.used -= 1;
+        let is_idle = page.used == 0;
         if was_full {
             self.unshut(usize::from(class), number);
+        }
+        if is_idle {
+            self.dismiss(number);
+        }
+    }
+
+    /// Of a page nothing is used.
+    fn dismiss(&mut self, number: u32) {
+        self.pages[number as usize].idle_at = self.idle.len() as u32;
+        self.idle.push(number);
+    }
+
+    /// Of a page something is used, or it is free.
+    #[inline]
+    fn employ(&mut self, number: u32) {
+        let at = std::mem::replace(&mut self.pages[number as usize].idle_at, NONE);
+        if at != NONE {
+            self.idle.swap_remove(at as usize);
+            if let Some(&moved) = self.idle.get(at as usize) {
+                self.pages[moved as usize].idle_at = at;
+            }
         }
     }
 
@@ -264,9 +308,11 @@ impl Memory {
             self.bytes[at..at + PAGE_BYTES].fill(0);
         }
         let kind = Kind::Cells(class as u8);
-        self.pages[number as usize] = Page { kind, cell_bytes: bytes, freed: NO_CELL, fresh, used: 0, open_at: NONE };
+        let (freed, open_at, idle_at) = (NO_CELL, NONE, NONE);
+        self.pages[number as usize] = Page { kind, cell_bytes: bytes, freed, fresh, used: 0, open_at, idle_at };
         self.counts[class] += 1;
         self.unshut(class, number);
+        self.dismiss(number);
         true
     }
 
@@ -297,42 +343,44 @@ impl Memory {
         let class = self.classes.len();
         self.counts[class] += 1;
         self.unshut(class, number);
+        self.dismiss(number);
         true
     }
 
     /// A chunk that nobody holds, for the item at `owner`; None when no page has one.
     pub(crate) fn take_chunk(&mut self, owner: u32) -> Option<u32> {
         let class = self.classes.len();
-        let open = self.open[class].len();
-        for look in 0..open.min(LOOKS) {
-            let number = self.open[class][open - 1 - look];
+        for _ in 0..self.open[class].len().min(LOOKS) {
+            let number = *self.open[class].last()?;
             let page = &mut self.pages[number as usize];
             let Kind::Chunks(chunks) = &mut page.kind else { continue };
             let is_there = |n: &usize| chunks.free & 1 << n != 0 && Arc::strong_count(&chunks.contents[*n]) == 1;
-            let Some(n) = (0..CHUNKS).find(is_there) else { continue };
+            let Some(n) = (0..CHUNKS).find(is_there) else {
+                self.set_aside(class);
+                continue;
+            };
             chunks.free &= !(1 << n);
             (chunks.next[n], chunks.owner[n]) = (NONE, owner);
             page.used += 1;
-            if chunks.free == 0 {
+            let is_full = chunks.free == 0;
+            self.employ(number);
+            if is_full {
                 self.shut(class, number);
             }
             return Some(number * CHUNKS as u32 + n as u32);
         }
-        // all of these are held: next time others are looked at
-        if open > LOOKS {
-            let held = self.open[class][open - 1];
-            self.shut(class, held);
-            self.open[class].insert(0, held);
-            self.number_open(class);
-        }
         None
     }
 
-    #[cold]
-    fn number_open(&mut self, class: usize) {
-        for (at, number) in self.open[class].iter().enumerate() {
-            self.pages[*number as usize].open_at = at as u32;
-        }
+    /// Puts another of the open pages in the place of the last, which is held: each has its turn before one has its second.
+    fn set_aside(&mut self, class: usize) {
+        let open = &mut self.open[class];
+        let last = open.len() - 1;
+        let at = if self.turn < last { self.turn } else { 0 };
+        open.swap(at, last);
+        let moved = [(open[at], at), (open[last], last)];
+        self.turn = at + 1;
+        moved.into_iter().for_each(|(number, at)| self.pages[number as usize].open_at = at as u32);
     }
 
     fn chunks(&self, chunk: u32) -> Option<(&Chunks, usize)> {
@@ -358,9 +406,14 @@ impl Memory {
         chunks.free |= 1 << n;
         chunks.owner[n] = NONE;
         let next = std::mem::replace(&mut chunks.next[n], NONE);
-        self.pages[number as usize].used -= 1;
+        let page = &mut self.pages[number as usize];
+        page.used -= 1;
+        let is_idle = page.used == 0;
         if was_full {
             self.unshut(class, number);
+        }
+        if is_idle {
+            self.dismiss(number);
         }
         next
     }
@@ -377,6 +430,8 @@ impl Memory {
 
     /// The chunk behind a chunk.
     pub(crate) fn next(&self, chunk: u32) -> u32 {
+        #[cfg(test)]
+        self.followed.set(self.followed.get() + 1);
         self.chunks(chunk).map_or(NONE, |(chunks, n)| chunks.next[n])
     }
 
@@ -433,9 +488,7 @@ impl Memory {
 
     /// A page of which nothing is used, and nothing held.
     pub(crate) fn idle_page(&self) -> Option<u32> {
-        let idle = |page: &Page| page.used == 0 && !matches!(page.kind, Kind::Free);
-        let mut pages = (0..).zip(&self.pages).filter(|(_, page)| idle(page));
-        pages.find(|(number, _)| !self.is_held(*number)).map(|(number, _)| number)
+        self.idle.iter().rev().take(LOOKS).copied().find(|number| !self.is_held(*number))
     }
 
     /// Frees a page of which nothing is used.
@@ -446,9 +499,30 @@ impl Memory {
             (Use::Chunks, false) => self.classes.len(),
         };
         self.shut(class, number);
+        self.employ(number);
         self.counts[class] -= 1;
         self.freed_chunks += u64::from(class == self.classes.len());
         self.pages[number as usize].kind = Kind::Free;
         self.returned.push(number);
+    }
+
+    /// Whether the lists of pages agree with the pages.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        for (number, page) in (0..).zip(&self.pages) {
+            let is_idle = page.used == 0 && !matches!(page.kind, Kind::Free);
+            assert_eq!(is_idle, self.idle.get(page.idle_at as usize) == Some(&number), "{number} among the idle");
+            assert_eq!(is_idle, page.idle_at != NONE);
+            let (class, is_open) = match &page.kind {
+                Kind::Free => (0, false),
+                Kind::Cells(class) => (usize::from(*class), page.freed != NO_CELL || page.fresh > 0),
+                Kind::Chunks(chunks) => (self.classes.len(), chunks.free != 0),
+            };
+            assert_eq!(
+                is_open,
+                self.open[class].get(page.open_at as usize) == Some(&number),
+                "{number} among the open"
+            );
+        }
     }
 }

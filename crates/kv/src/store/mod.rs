@@ -2,7 +2,8 @@
 //!
 //! Every connection sees every item, whichever thread has it. A thread that works on a key takes the lock of the key's shard for some
 //! hundred nanoseconds; nothing is sent, waited for or logged under it. With one thread there is one shard, and its lock is never
-//! waited for. Under [`Limits::shared_nothing`] there is a shard for each thread, and a connection sees the items of one alone.
+//! waited for. Under [`Limits::shared_nothing`] there is a shard for each thread, or some where one cannot number a thread's memory, and a
+//! connection sees the items of one thread alone.
 //!
 //! A panic under a lock empties the shard: half of a change would be worse than a cache that has to be filled again.
 
@@ -44,7 +45,7 @@ pub struct Limits {
     pub threads: usize,
     /// from the machine's entropy: what keys are hashed with
     pub secret: [u64; 2],
-    /// a connection sees the items of its thread's shard alone, so that threads never meet
+    /// a connection sees the items of its thread's shards alone, so that threads never meet
     pub shared_nothing: bool,
 }
 
@@ -54,8 +55,30 @@ pub(crate) enum Home {
     /// all, by their hashes
     #[default]
     All,
-    /// this one
-    Of(u32),
+    /// so many, a power of two, from this one on, by their hashes
+    Of { first: u32, count: u32 },
+}
+
+impl Home {
+    /// Where the keys of the connections stand that a thread accepts.
+    fn new(limits: &Limits, thread: usize) -> Home {
+        if !limits.shared_nothing {
+            return Home::All;
+        }
+        let count = shards_a_thread(limits);
+        Home::Of { first: (thread % limits.threads.max(1) * count) as u32, count: count as u32 }
+    }
+
+    /// The number of a hash's shard, of so many.
+    #[inline]
+    fn number(self, shards: usize, hash: u64) -> usize {
+        // not the bits that choose buckets (low) or make tags (high)
+        let turn = (hash >> 32) as usize;
+        match self {
+            Home::All => turn & (shards - 1),
+            Home::Of { first, count } => first as usize + (turn & (count as usize - 1)),
+        }
+    }
 }
 
 /// A key that is about to be asked for.
@@ -122,16 +145,12 @@ impl Store {
     /// The number of a hash's shard.
     #[inline]
     pub(crate) fn number(&self, home: Home, hash: u64) -> usize {
-        match home {
-            // not the bits that choose buckets (low) or make tags (high)
-            Home::All => (hash >> 32) as usize & (self.shards.len() - 1),
-            Home::Of(shard) => shard as usize,
-        }
+        home.number(self.shards.len(), hash)
     }
 
     /// Where the keys of the connections stand that a thread accepts.
     pub(crate) fn home(&self, thread: usize) -> Home {
-        if self.limits.shared_nothing { Home::Of((thread % self.shards.len()) as u32) } else { Home::All }
+        Home::new(&self.limits, thread)
     }
 
     /// Asks for the memory of all these keys, so that the cache misses overlap. What another thread works on is left out.
@@ -198,16 +217,22 @@ impl Store {
     }
 }
 
-/// How many shards there are: for each thread one under `shared_nothing`, else some for each, a power of two.
+/// How many shards there are: as many for each thread as its memory needs under `shared_nothing`, else some for each, a power of two.
 fn shards(limits: &Limits) -> usize {
     if limits.shared_nothing {
-        return limits.threads.max(limits.memory_bytes.div_ceil(MEMORY_MOST_BYTES) as usize);
+        return limits.threads.max(1) * shards_a_thread(limits);
     }
     let most = if limits.threads > 1 { limits.threads * SHARDS_A_THREAD } else { 1 };
     let room = limits.memory_bytes / (LARGEST_ITEMS * limits.item_bytes).max(1);
     let shards = (most.next_power_of_two() as u64).min(room.max(1));
     // the largest power of two that is not larger, or what it takes to number all memory
     (1 << shards.ilog2()).max(limits.memory_bytes.div_ceil(MEMORY_MOST_BYTES).next_power_of_two() as usize)
+}
+
+/// Shards of a thread under `shared_nothing`, a power of two: what it takes to number its memory.
+fn shards_a_thread(limits: &Limits) -> usize {
+    let each = limits.memory_bytes.div_ceil(limits.threads.max(1) as u64);
+    each.div_ceil(MEMORY_MOST_BYTES).next_power_of_two() as usize
 }
 
 /// Bytes of an item as memcached counts them, so that the largest one is the same.

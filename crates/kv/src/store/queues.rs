@@ -41,7 +41,9 @@ impl Queues {
     }
 
     fn ghost(&self, hash: u64) -> (usize, u32) {
-        ((hash >> 32) as usize & (self.ghosts.len() - 1), hash as u32 | 1)
+        // not the bits that choose the shard, which are the same for all that comes here
+        let at = hash >> (u64::BITS - self.ghosts.len().trailing_zeros());
+        (at as usize, hash as u32 | 1)
     }
 
     /// Puts an item in, whose header says in which queue.
@@ -120,5 +122,25 @@ impl Queues {
     /// Items of a queue: small, main.
     pub(crate) fn lengths(&self, queue: usize) -> [u32; 2] {
         self.lists[queue].map(|list| list.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Home, Limits, Store};
+
+    #[test]
+    fn the_hashes_of_one_shard_of_many_may_stand_at_every_ghosts_place() {
+        let (memory_bytes, item_bytes) = (64 << 20, 64 << 10);
+        let store = Store::new(Limits { memory_bytes, item_bytes, threads: 8, secret: [1, 2], shared_nothing: false });
+        assert_eq!(store.shards(), 32);
+        let queues = Queues::new(1, 512);
+        let hashes = (0..1u32 << 18).map(|n| store.hash(&n.to_le_bytes())).filter(|h| store.number(Home::All, *h) == 7);
+        let mut places: Vec<usize> = hashes.map(|hash| queues.ghost(hash).0).collect();
+        places.sort_unstable();
+        places.dedup();
+        // sixteen hashes a place, so one in e^16 is missing
+        assert_eq!(places.len(), 512);
     }
 }

@@ -1,4 +1,5 @@
-//! One shard: items found by key, stored, evicted, swept. Everything here is done under the shard's lock, and takes a bounded time.
+//! One shard: items found by key, stored, evicted, swept. Everything here is done under the shard's lock, and takes a bounded time: for large
+//! values one that grows with their length, since their chunks are taken, given back and, for append and prepend, copied in one hold.
 
 use super::figures::Figures;
 use super::index::{Index, NONE};
@@ -60,6 +61,15 @@ pub(crate) enum Outcome {
     NotFound,
     NotStored,
     NoMemory,
+}
+
+/// Where in an item's value the next bytes go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    /// of a large value
+    chunk: u32,
+    /// in the chunk, or in a small value
+    at: u32,
 }
 
 /// There is no memory.
@@ -173,11 +183,14 @@ impl Shard {
 
     #[cold]
     fn remove_dead(&mut self, place: u32, now: u32) {
-        let view = self.view(place);
+        self.count_dead(self.view(place), now);
+        self.remove(place);
+    }
+
+    fn count_dead(&self, view: View<'_>, now: u32) {
         let expired = view.expiry() != 0 && view.expiry() <= now;
         let counter = if expired { &self.figures.expired } else { &self.figures.flushed };
         counter.add(1);
-        self.remove(place);
     }
 
     /// Notes that an item was asked for.
@@ -197,15 +210,24 @@ impl Shard {
         }
     }
 
+    /// Notes that an item was worked on by who did not see its value: that is no less a use, but no fetch.
+    pub(crate) fn note_use(&mut self, place: u32, now: u32) {
+        let cell = self.memory.cell_mut(place);
+        let heat = View(cell).heat();
+        item::set_heat(cell, (heat + 1).min(HEAT_MOST));
+        item::set_read(cell, now);
+    }
+
     /// How often it was made anew.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// An empty one in its place, with the same numbers for stores.
+    /// An empty one in its place, with the same numbers for stores, and a flush that was put off.
     pub(crate) fn renewed(&self, bytes: u64, figures: Arc<Figures>) -> Shard {
-        let item_bytes = self.item_bytes;
-        Shard { cas: self.cas, generation: self.generation.wrapping_add(1), ..Shard::new(bytes, item_bytes, figures) }
+        let Shard { cas, flush_at, item_bytes, .. } = *self;
+        let generation = self.generation.wrapping_add(1);
+        Shard { cas, flush_at, generation, ..Shard::new(bytes, item_bytes, figures) }
     }
 
     /// A new number for a store.
@@ -334,8 +356,7 @@ impl Shard {
     fn count_eviction(&mut self, place: u32, now: u32) {
         let view = self.view(place);
         if self.is_dead(view, now) {
-            self.figures.expired.add(1);
-            return;
+            return self.count_dead(view, now);
         }
         self.figures.evictions.add(1);
         if !view.is(FETCHED) {
@@ -462,6 +483,9 @@ impl Shard {
     pub(crate) fn store(&mut self, order: &Order<'_>, value: Source<'_>, now: u32) -> Outcome {
         let old = self.find(order.hash, order.key, now);
         let (stays_stale, verdict) = self.judge(order, old);
+        if let (Mode::Add, Some(old)) = (order.mode, old) {
+            self.note_use(old, now);
+        }
         let result = match verdict {
             Some(refused) => refused,
             None => match (order.mode, old) {
@@ -517,7 +541,8 @@ impl Shard {
                     return self.overwrite(order, old, bytes, now);
                 }
                 let Ok(place) = self.build(order, bytes.len(), now) else { return Outcome::NoMemory };
-                self.write(place, 0, bytes);
+                let mut cursor = self.start(place);
+                self.write(place, &mut cursor, bytes);
                 place
             }
         };
@@ -541,13 +566,11 @@ impl Shard {
     /// Writes a value over the one before, which no one holds: small values leave as copies.
     fn overwrite(&mut self, order: &Order<'_>, place: u32, bytes: &[u8], now: u32) -> Outcome {
         let before = self.view(place).size();
+        self.note_use(place, now);
         let cell = self.memory.cell_mut(place);
-        let heat = View(cell).heat();
-        item::set_heat(cell, (heat + 1).min(HEAT_MOST));
         item::set_bytes(cell, bytes.len() as u32);
         item::set_flags(cell, order.flags);
         item::set_expiry(cell, order.expiry);
-        item::set_read(cell, now);
         item::mark(cell, FETCHED | STALE | WON | BINARY, false);
         item::mark(cell, BINARY, order.binary);
         item::value_mut(cell).copy_from_slice(bytes);
@@ -557,23 +580,27 @@ impl Shard {
         Outcome::Stored(self.renumber(place))
     }
 
-    /// Writes a part of a value that is being filled.
-    pub(crate) fn write(&mut self, place: u32, mut at: usize, mut bytes: &[u8]) {
-        let view = self.view(place);
-        if !view.is(LARGE) {
+    /// Where the value of an item that is to be filled begins.
+    pub(crate) fn start(&self, place: u32) -> Cursor {
+        Cursor { chunk: self.view(place).chunk(), at: 0 }
+    }
+
+    /// Writes the next part of a value that is being filled.
+    pub(crate) fn write(&mut self, place: u32, cursor: &mut Cursor, mut bytes: &[u8]) {
+        if !self.view(place).is(LARGE) {
+            let at = cursor.at as usize;
             item::value_mut(self.memory.cell_mut(place))[at..at + bytes.len()].copy_from_slice(bytes);
+            cursor.at += bytes.len() as u32;
             return;
         }
-        let mut chunk = view.chunk();
-        while at >= CHUNK_BYTES {
-            chunk = self.memory.next(chunk);
-            at -= CHUNK_BYTES;
-        }
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - at));
-            self.memory.write_chunk(chunk, at, now);
-            (bytes, at) = (later, 0);
-            chunk = self.memory.next(chunk);
+            if cursor.at as usize == CHUNK_BYTES {
+                *cursor = Cursor { chunk: self.memory.next(cursor.chunk), at: 0 };
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - cursor.at as usize));
+            self.memory.write_chunk(cursor.chunk, cursor.at as usize, now);
+            cursor.at += now.len() as u32;
+            bytes = later;
         }
     }
 
@@ -609,23 +636,22 @@ impl Shard {
             self.discard(place);
             return Outcome::NotStored;
         };
-        let (old_at, new_at) = if order.mode == Mode::Append { (0, kept) } else { (added, 0) };
-        // chunks are written from their beginning on
+        let mut cursor = self.start(place);
         if order.mode == Mode::Append {
-            self.copy(old, place, old_at);
+            self.copy(old, place, &mut cursor);
         }
         match value {
-            Source::Bytes(bytes) => self.write(place, new_at, bytes),
-            Source::Built(from) => self.copy(from, place, new_at),
+            Source::Bytes(bytes) => self.write(place, &mut cursor, bytes),
+            Source::Built(from) => self.copy(from, place, &mut cursor),
         }
         if order.mode == Mode::Prepend {
-            self.copy(old, place, old_at);
+            self.copy(old, place, &mut cursor);
         }
         self.link(place, Some(old), now)
     }
 
     /// Copies an item's value into that of another, from there on.
-    fn copy(&mut self, from: u32, to: u32, mut at: usize) {
+    fn copy(&mut self, from: u32, to: u32, cursor: &mut Cursor) {
         let mut copied = std::mem::take(&mut self.copied);
         let view = self.view(from);
         let (mut chunk, mut left) = (NONE, 0);
@@ -634,14 +660,14 @@ impl Shard {
         } else {
             copied.clear();
             copied.extend_from_slice(view.value());
-            self.write(to, at, &copied);
+            self.write(to, cursor, &copied);
         }
         while chunk != NONE && left > 0 {
             let bytes = left.min(CHUNK_BYTES);
             copied.clear();
             copied.extend_from_slice(&self.memory.chunk_bytes(chunk)[..bytes]);
-            self.write(to, at, &copied);
-            (at, left) = (at + bytes, left - bytes);
+            self.write(to, cursor, &copied);
+            left -= bytes;
             chunk = self.memory.next(chunk);
         }
         self.copied = copied;
@@ -650,6 +676,7 @@ impl Shard {
     /// Whether everything agrees with everything else: the index, the queues, the memory and the figures.
     #[cfg(test)]
     pub(crate) fn check(&self) {
+        self.memory.check();
         let mut places: Vec<u32> = (0..self.index.buckets()).flat_map(|bucket| self.index.places(bucket)).collect();
         places.sort_unstable();
         assert_eq!(places.len() as u64, self.figures.items.get());

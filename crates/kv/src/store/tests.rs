@@ -3,7 +3,7 @@ use super::memory::{CHUNK_BYTES, PAGE_BYTES};
 use super::shard::{Mode, Order, Outcome, Shard, Source};
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A hash that has many keys in one bucket.
 fn hash(key: &[u8]) -> u64 {
@@ -127,8 +127,9 @@ fn run(shard: &mut Shard, twin: &mut Twin, act: &Act, evicts: bool) {
                 true => match shard.build(&order, bytes.len(), now) {
                     Ok(place) => {
                         let (a, b) = bytes.split_at(bytes.len() / 3);
-                        shard.write(place, 0, a);
-                        shard.write(place, a.len(), b);
+                        let mut cursor = shard.start(place);
+                        shard.write(place, &mut cursor, a);
+                        shard.write(place, &mut cursor, b);
                         Source::Built(place)
                     }
                     Err(_) => {
@@ -143,9 +144,11 @@ fn run(shard: &mut Shard, twin: &mut Twin, act: &Act, evicts: bool) {
                     twin.items.insert(key, (value, expiry, cas));
                 }
                 (Err(expected), stored) if expected == stored => {}
-                // what was evicted is not there
+                // what was evicted is not there; what had no memory for more is as it was
                 (_, Outcome::NotFound | Outcome::NotStored | Outcome::NoMemory) if evicts => {
-                    twin.items.remove(&key);
+                    if shard.find(hash(&name), &name, now).is_none() {
+                        twin.items.remove(&key);
+                    }
                 }
                 (Err(Outcome::NotStored), Outcome::Stored(cas)) if evicts && mode == Mode::Add => {
                     twin.items.insert(key, (bytes, expiry, cas));
@@ -359,6 +362,37 @@ fn when_everything_is_held_a_store_fails_and_takes_no_more_memory() {
 }
 
 #[test]
+fn held_pages_do_not_hide_the_chunks_of_others() {
+    let (mut shard, figures) = shard(16);
+    // each fills the chunks of a page; 13 of them
+    let name = |n: u32| format!("{n}").into_bytes();
+    for n in 0..13 {
+        assert!(matches!(set(&mut shard, &name(n), &pattern(1, 15 * CHUNK_BYTES), 2), Outcome::Stored(_)));
+    }
+    let mut held = Vec::new();
+    for n in 0..11 {
+        let place = shard.find(hash(&name(n)), &name(n), 2).unwrap();
+        // nobody holds the first, which is given back before the others
+        if n > 0 {
+            held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
+        }
+        shard.remove(place);
+        shard.check();
+    }
+    while shard.memory().pages().1 > 0 {
+        let (key, before) = (format!("more {}", held.len()).into_bytes(), shard.memory().pages().1);
+        let place = shard.build(&order(Mode::Set, &key), 15 * CHUNK_BYTES, 2).unwrap();
+        held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
+        shard.discard(place);
+        assert!(shard.memory().pages().1 <= before);
+    }
+    drop(held.drain(..15));
+    assert!(matches!(set(&mut shard, b"z", &pattern(2, 15 * CHUNK_BYTES), 2), Outcome::Stored(_)));
+    assert_eq!(figures.evictions.get(), 0);
+    shard.check();
+}
+
+#[test]
 fn an_older_number_will_do_when_the_item_is_to_be_made_anew() {
     let (mut shard, _) = shard(4);
     let Outcome::Stored(first) = set(&mut shard, b"k", b"one", 2) else { panic!() };
@@ -392,12 +426,67 @@ fn shards_are_as_many_as_threads_need_and_memory_allows() {
 }
 
 #[test]
+fn threads_that_share_nothing_have_shards_for_all_of_their_memory_and_no_other_thread_has_one() {
+    for (gib, threads, expected) in [(1, 1, 1), (1, 3, 3), (64, 1, 4), (100, 3, 6), (256, 4, 16)] {
+        let (memory_bytes, item_bytes) = (gib << 30, 1 << 20);
+        let limits = Limits { memory_bytes, item_bytes, threads, secret: [1, 2], shared_nothing: true };
+        let count = shards(&limits);
+        assert_eq!(count, expected);
+        assert!(memory_bytes / count as u64 <= MEMORY_MOST_BYTES);
+        let of = |thread| {
+            let numbers = (0..64u64).map(move |n| Home::new(&limits, thread).number(count, n << 32));
+            numbers.collect::<BTreeSet<_>>()
+        };
+        let all: Vec<usize> = (0..threads).flat_map(of).collect();
+        assert_eq!(all, (0..count).collect::<Vec<_>>(), "{gib} GiB, {threads} threads");
+    }
+}
+
+#[test]
+fn what_goes_after_a_flush_is_neither_expired_nor_evicted() {
+    let (mut shard, figures) = shard(8);
+    let mut fill = |from: u32, count: u32| {
+        (from..from + count).for_each(|n| {
+            let done = set(&mut shard, format!("{n:08}").as_bytes(), &[7; 100], 2);
+            assert!(matches!(done, Outcome::Stored(_)), "{n}: {done:?}");
+        });
+        shard.flush();
+    };
+    fill(0, 10_000);
+    let (items, evictions) = (figures.items.get(), figures.evictions.get());
+    assert!(items > 1000 && evictions > 1000, "{items} items, {evictions} evicted");
+    fill(10_000, 1000);
+    assert_eq!((figures.flushed.get(), figures.expired.get(), figures.evictions.get()), (1000, 0, evictions));
+}
+
+#[test]
+fn a_large_value_takes_steps_by_its_length_however_it_comes() {
+    const CHUNKS: usize = 512;
+    let figures = Arc::<Figures>::default();
+    let mut shard = Shard::new((200 * PAGE_BYTES) as u64, 4 << 20, figures);
+    let value = pattern(3, CHUNKS * CHUNK_BYTES);
+    let large = order(Mode::Set, b"k");
+    let place = shard.build(&large, value.len(), 2).unwrap();
+    let mut cursor = shard.start(place);
+    value.chunks(1448).for_each(|part| shard.write(place, &mut cursor, part));
+    let followed = shard.memory().followed.take();
+    assert!(followed <= CHUNKS, "{followed} to write {CHUNKS}");
+    assert!(matches!(shard.store(&large, Source::Built(place), 2), Outcome::Stored(_)));
+    assert!(matches!(shard.store(&order(Mode::Append, b"k"), Source::Bytes(b"x"), 2), Outcome::Stored(_)));
+    let followed = shard.memory().followed.take();
+    assert!(followed <= 2 * CHUNKS, "{followed} to copy {CHUNKS}");
+    assert!(get(&mut shard, b"k", 2).unwrap() == [&value[..], b"x"].concat());
+    shard.check();
+}
+
+#[test]
 fn a_panic_empties_the_shard_and_no_other() {
     let limits =
         Limits { memory_bytes: 64 << 20, item_bytes: 1 << 20, threads: 2, secret: [1, 2], shared_nothing: false };
     let store = Store::new(limits);
     for number in 0..store.shards() {
         set(&mut store.shard(number), b"k", b"v", 2);
+        store.shard(number).flush_at(60);
     }
     let numbers: Vec<_> = (0..store.shards()).map(|n| store.shard(n).generation()).collect();
     let panics = || {
@@ -409,4 +498,8 @@ fn a_panic_empties_the_shard_and_no_other() {
     assert_eq!(found, [true, false, true, true]);
     assert_eq!((store.shard(0).generation(), store.shard(1).generation()), (numbers[0], numbers[1] + 1));
     assert_eq!(store.figures().map(|figures| figures.reset.get()).sum::<u64>(), 1);
+    // the flush that was put off is still to come, there as elsewhere
+    set(&mut store.shard(1), b"k", b"v", 59);
+    let found = |now| (0..store.shards()).filter(|n| store.shard(*n).find(hash(b"k"), b"k", now).is_some()).count();
+    assert_eq!((found(59), found(60)), (4, 0));
 }

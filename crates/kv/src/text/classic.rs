@@ -293,6 +293,7 @@ pub(super) fn change(
         let value = item::value_mut(shard.cell_mut(place));
         value.fill(b' ');
         value[..text.len()].copy_from_slice(&text);
+        shard.note_use(place, now);
         shard.renumber(place);
         return Changed::To(number, place);
     }

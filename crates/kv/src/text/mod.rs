@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::out::Out;
 use crate::serve::Shared;
 use crate::stats::Stats;
-use crate::store::shard::{Mode, Order, Outcome, Source};
+use crate::store::shard::{Cursor, Mode, Order, Outcome, Source};
 use crate::store::{Home, Store};
 use arrayvec::ArrayVec;
 
@@ -70,6 +70,7 @@ pub(crate) struct Filling {
     shard: usize,
     generation: u32,
     place: u32,
+    cursor: Cursor,
     bytes: u32,
     done: u32,
     end: [u8; 2],
@@ -338,10 +339,10 @@ fn take_value(
     let mut shard = world.store.shard(number);
     match shard.build(&store.order(hash, key), bytes, world.now) {
         Ok(place) => {
-            let generation = shard.generation();
+            let (generation, cursor) = (shard.generation(), shard.start(place));
             drop(shard);
             let (bytes, done, end) = (bytes as u32, 0, [0; 2]);
-            *state = State::Filling(Filling { shard: number, generation, place, bytes, done, end, store });
+            *state = State::Filling(Filling { shard: number, generation, place, cursor, bytes, done, end, store });
         }
         Err(_) => {
             drop(shard);
@@ -365,7 +366,7 @@ fn fill(world: &mut World<'_>, filling: &mut Filling, input: &[u8]) -> usize {
     if of_value > 0 {
         let mut shard = world.store.shard(filling.shard);
         if shard.generation() == filling.generation {
-            shard.write(filling.place, filling.done as usize, &input[..of_value]);
+            shard.write(filling.place, &mut filling.cursor, &input[..of_value]);
         }
         filling.done += of_value as u32;
     }
