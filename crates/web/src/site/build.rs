@@ -222,8 +222,9 @@ impl SiteBuilder {
         Ok(body.map(|body| self.push(host, file, body, bytes as u64, tag)))
     }
 
-    /// Adds a file that is not held but read while it is sent, from what `source` makes; that of the version before goes on when
-    /// it has the file under the same identity.
+    /// Adds a file that is not held but read while it is sent, from `source`. What was read of it for the version before, under the
+    /// same identity, goes on to be of use; its source does not, since the file may have moved without a trace in its identity, as
+    /// when a directory above it was renamed.
     ///
     /// Its entity tag is made of the identity instead of the octets, so another machine's differs. It is a strong one all the same
     /// (RFC 9110 section 8.8.1) if the identity changes whenever the content does and the source gives no octet of any other
@@ -235,18 +236,21 @@ impl SiteBuilder {
         &mut self,
         host: usize,
         file: &File<'_>,
-        source: impl FnOnce() -> Box<dyn Source>,
+        source: Box<dyn Source>,
     ) -> Result<(), FileError> {
         self.check_path(host, file.path)?;
-        let held = self.before.as_ref().and_then(|before| {
+        let before = self.before.as_ref().and_then(|before| {
             let (at, _) = before.identities.get(&(file.identity, file.encoding))?;
-            before.origin(before.representations[*at as usize].origin).cloned()
+            before.origin(before.representations[*at as usize].origin)
         });
-        let origin = held.unwrap_or_else(|| Arc::new(Origin::new(file.identity.bytes, source())));
+        let origin = match before {
+            Some(before) => before.moved(source),
+            None => Origin::new(file.identity.bytes, source),
+        };
         let Identity { device, inode, bytes, modified_ns } = file.identity;
         let identity = [device.to_ne_bytes(), inode.to_ne_bytes(), bytes.to_ne_bytes()].concat();
         let tag = tag_of(file.encoding, &[&b"identity"[..], &identity, &modified_ns.to_ne_bytes()].concat());
-        self.push(host, file, Body::Origin(origin), bytes, tag);
+        self.push(host, file, Body::Origin(Arc::new(origin)), bytes, tag);
         Ok(())
     }
 
