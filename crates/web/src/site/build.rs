@@ -84,8 +84,8 @@ pub enum BuildError {
 enum Body {
     Small(Box<[u8]>),
     Object(ObjectId),
-    /// read while it is sent
-    Origin(Arc<Origin>),
+    /// read while it is sent; the number of its origin
+    Origin(u32),
 }
 
 struct Stored {
@@ -113,6 +113,7 @@ pub struct SiteBuilder {
     unix_s: u64,
     before: Option<Arc<Site>>,
     content: ContentBuilder,
+    origins: Vec<Arc<Origin>>,
     files: Vec<Stored>,
     directories: BTreeSet<(u16, Box<[u8]>)>,
 }
@@ -134,6 +135,7 @@ impl SiteBuilder {
             unix_s,
             before,
             content,
+            origins: Vec::new(),
             files: Vec::new(),
             directories: BTreeSet::new(),
         })
@@ -232,12 +234,7 @@ impl SiteBuilder {
     ///
     /// # Errors
     /// See [`SiteBuilder::check_path`].
-    pub fn add_source(
-        &mut self,
-        host: usize,
-        file: &File<'_>,
-        source: Box<dyn Source>,
-    ) -> Result<(), FileError> {
+    pub fn add_source(&mut self, host: usize, file: &File<'_>, source: Box<dyn Source>) -> Result<(), FileError> {
         self.check_path(host, file.path)?;
         let before = self.before.as_ref().and_then(|before| {
             let (at, _) = before.identities.get(&(file.identity, file.encoding))?;
@@ -250,7 +247,9 @@ impl SiteBuilder {
         let Identity { device, inode, bytes, modified_ns } = file.identity;
         let identity = [device.to_ne_bytes(), inode.to_ne_bytes(), bytes.to_ne_bytes()].concat();
         let tag = tag_of(file.encoding, &[&b"identity"[..], &identity, &modified_ns.to_ne_bytes()].concat());
-        self.push(host, file, Body::Origin(Arc::new(origin)), bytes, tag);
+        let number = self.origins.len() as u32;
+        self.origins.push(Arc::new(origin));
+        self.push(host, file, Body::Origin(number), bytes, tag);
         Ok(())
     }
 
@@ -283,7 +282,7 @@ impl SiteBuilder {
     /// # Errors
     /// What makes it impossible; a file alone never does.
     pub fn finish(self) -> Result<Site, BuildError> {
-        let SiteBuilder { config, rules, seed, content, files, mut directories, .. } = self;
+        let SiteBuilder { config, rules, seed, content, origins, files, mut directories, .. } = self;
         for file in &files {
             for (at, _) in file.path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
                 directories.insert((file.host, file.path[..=at].into()));
@@ -297,7 +296,6 @@ impl SiteBuilder {
             rules: &rules,
             files: &files,
             content,
-            origins: Vec::new(),
             representations: Vec::new(),
             identities: BTreeMap::new(),
             entries: Vec::new(),
@@ -318,7 +316,7 @@ impl SiteBuilder {
             table,
             entries: maker.entries.into(),
             representations: maker.representations.into(),
-            origins: maker.origins.into(),
+            origins: origins.into(),
             identities: maker.identities,
             hosts: hosts.into(),
             has_names: config.hosts.iter().any(|host| !host.names.is_empty()),
@@ -353,7 +351,6 @@ struct Maker<'b> {
     rules: &'b [Rules],
     files: &'b [Stored],
     content: ContentBuilder,
-    origins: Vec<Arc<Origin>>,
     representations: Vec<Representation>,
     identities: BTreeMap<(Identity, Encoding), (u32, u64)>,
     entries: Vec<Entry>,
@@ -495,7 +492,7 @@ impl Maker<'_> {
             extra: &extra,
             server: self.config.server.as_deref(),
         };
-        place(&mut self.content, &mut self.origins, &fields, body).ok_or_else(|| BuildError::Fields(shown(path)))
+        place(&mut self.content, &fields, body).ok_or_else(|| BuildError::Fields(shown(path)))
     }
 
     /// What a directory's path answers, with and without its slash.
@@ -610,8 +607,7 @@ impl Maker<'_> {
             extra: &[],
             server: self.config.server.as_deref(),
         };
-        place(&mut self.content, &mut self.origins, &fields, body)
-            .ok_or_else(|| BuildError::Fields("error pages".to_owned()))
+        place(&mut self.content, &fields, body).ok_or_else(|| BuildError::Fields("error pages".to_owned()))
     }
 
     fn names(&mut self) {
@@ -634,14 +630,9 @@ struct FieldsOf {
 }
 
 /// Adds the objects of a representation; None when its fields are too long.
-fn place(
-    content: &mut ContentBuilder,
-    origins: &mut Vec<Arc<Origin>>,
-    fields: &Fields<'_>,
-    body: &Body,
-) -> Option<Representation> {
+fn place(content: &mut ContentBuilder, fields: &Fields<'_>, body: &Body) -> Option<Representation> {
     let mut head = fields.write()?;
-    let mut number = NO_ORIGIN;
+    let mut origin = NO_ORIGIN;
     let (head_id, body_id, body_at) = match body {
         Body::Small(bytes) => {
             head.text.extend_from_slice(bytes);
@@ -649,12 +640,8 @@ fn place(
             (id, id, u64::from(head.head_end))
         }
         Body::Object(id) => (content.add(&head.text), *id, 0),
-        Body::Origin(origin) => {
-            let known = origins.iter().rposition(|known| Arc::ptr_eq(known, origin));
-            number = known.unwrap_or(origins.len()) as u32;
-            if known.is_none() {
-                origins.push(origin.clone());
-            }
+        Body::Origin(number) => {
+            origin = *number;
             (content.add(&head.text), NO_OBJECT, 0)
         }
     };
@@ -670,7 +657,7 @@ fn place(
         body: body_id,
         body_at,
         body_bytes: fields.body_bytes,
-        origin: number,
+        origin,
     })
 }
 
