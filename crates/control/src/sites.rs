@@ -397,7 +397,7 @@ pub(crate) fn load(
         }
         if budget.is_over(number) {
             // the walk asked for every path
-            let _ = builder.add_source(found.host, &described(found, &found.print), || OnDisk::source(root, found));
+            let _ = builder.add_source(found.host, &described(found, &found.print), OnDisk::source(root, found));
             continue;
         }
         if !found.print.fresh && builder.add_held(found.host, &described(found, &found.print)) == Ok(true) {

@@ -67,7 +67,7 @@ pub struct Unreadable;
 
 /// One version of a file whose bytes are read when they are wanted.
 pub struct Origin {
-    /// never used again, so what was read of another version cannot be taken for this one's
+    /// of no other version, so what was read of another one cannot be taken for this one's
     number: u64,
     bytes: u64,
     source: Box<dyn Source>,
@@ -78,6 +78,11 @@ impl Origin {
     pub(crate) fn new(bytes: u64, source: Box<dyn Source>) -> Origin {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Origin { number: NUMBERS.fetch_add(1, Ordering::Relaxed), bytes, source }
+    }
+
+    /// The same version, read from elsewhere: what was read of it before goes on to be of use.
+    pub(crate) fn moved(&self, source: Box<dyn Source>) -> Origin {
+        Origin { number: self.number, bytes: self.bytes, source }
     }
 
     pub(crate) fn bytes(&self) -> u64 {

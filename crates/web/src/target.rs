@@ -42,9 +42,6 @@ pub(crate) fn split<'b>(method: Method, target: &'b str) -> Result<(Form<'b>, Op
     let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://")).ok_or(Malformed)?;
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);
-    if authority.is_empty() {
-        return Err(Malformed);
-    }
     let form = match rest.first() {
         Some(b'/') => path(rest),
         _ => Form::Path { raw: b"/", query: rest },
@@ -145,14 +142,14 @@ fn close_segment(scratch: &mut Scratch, end: usize) -> Result<usize, Malformed> 
 #[inline]
 pub(crate) fn host<'b>(head: &Head<'_, 'b>, authority: Option<&'b [u8]>) -> Result<&'b [u8], Malformed> {
     // the Host field must be well formed even when the target's authority stands above it
-    let mut name = host_of(head.value(Field::Host).unwrap_or_default())?;
-    if let Some(authority) = authority {
-        name = host_of(authority)?;
-    }
-    Ok(name.strip_suffix(b".").unwrap_or(name))
+    let field = host_of(head.value(Field::Host).unwrap_or_default())?;
+    let Some(authority) = authority else { return Ok(field) };
+    let name = host_of(authority)?;
+    // a URI names a host (RFC 9110 section 4.2.1); the field of a target without an authority may be empty
+    if name.is_empty() { Err(Malformed) } else { Ok(name) }
 }
 
-/// uri-host [ ":" port ] without the port (RFC 9110 section 7.2, RFC 3986 section 3.2).
+/// uri-host [ ":" port ] without the port (RFC 9110 section 7.2, RFC 3986 section 3.2) and final dot.
 fn host_of(authority: &[u8]) -> Result<&[u8], Malformed> {
     let (name, port) = match authority.first() {
         Some(b'[') => {
@@ -176,6 +173,7 @@ fn host_of(authority: &[u8]) -> Result<&[u8], Malformed> {
             (name, rest)
         }
     };
+    let name = name.strip_suffix(b".").unwrap_or(name);
     match port {
         [] => Ok(name),
         [b':', digits @ ..] if digits.iter().all(u8::is_ascii_digit) && digits.len() <= 5 => Ok(name),
@@ -294,7 +292,7 @@ mod tests {
         assert_eq!(get("HTTPS://h"), Ok((path("/", ""), Some(&b"h"[..]))));
         assert_eq!(get("http://h?q"), Ok((path("/", "?q"), Some(&b"h"[..]))));
         assert_eq!(split(Method::Options, "*"), Ok((Form::Server, None)));
-        for wrong in ["*", "a", "", "ftp://h/", "http:///a", "http:", "h:443", "/a#b"] {
+        for wrong in ["*", "a", "", "ftp://h/", "http:", "h:443", "/a#b"] {
             assert_eq!(get(wrong), Err(Malformed), "{wrong}");
         }
     }
@@ -310,6 +308,8 @@ mod tests {
             ("[::1]", "[::1]"),
             ("192.0.2.1:80", "192.0.2.1"),
             ("a_b", "a_b"),
+            ("a.b.:80", "a.b"),
+            (".", ""),
         ] {
             assert_eq!(host_of(authority.as_bytes()), Ok(host.as_bytes()), "{authority}");
         }

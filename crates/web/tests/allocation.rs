@@ -174,7 +174,7 @@ fn nor_for_files_that_are_sent_in_chunks() {
     let mut builder = SiteBuilder::new(Config::default(), 5, 1_700_000_000, None).unwrap();
     let identity = Identity { bytes: BYTES, ..Identity::default() };
     let file = File { path: b"/long", modified_unix_s: 7, identity, encoding: web::Encoding::Identity };
-    builder.add_source(0, &file, || Box::new(Even)).unwrap();
+    builder.add_source(0, &file, Box::new(Even)).unwrap();
     let cache = web::chunks::Cache::new(8 << 20, 16);
     let options = Options { connections: 16, cache: Some(cache.clone()), ..Options::default() };
     let site = Arc::new(builder.finish().unwrap());

@@ -16,9 +16,10 @@ pub(crate) fn run(zone: &Zone, problems: &mut Problems) {
         let under = above_dname.as_ref().filter(|dname| node.name().is_subdomain_of(dname.name()));
         match under {
             Some(dname) => under_dname(&node, dname, problems),
-            None => above_dname = node.has(Rtype::DNAME).then(|| node.clone()),
+            None => above_dname = (node.has(Rtype::DNAME) && !is_cut(zone, &node)).then(|| node.clone()),
         }
         aliases(&node, problems);
+        dname_at_cut(zone, &node, problems);
         targets(zone, &node, problems);
         services(&node, problems);
     }
@@ -73,6 +74,22 @@ fn aliases(node: &Node<'_>, problems: &mut Problems) {
         let what =
             format!("{} has a CNAME and {} beside it; keep one of them (RFC 2181 10.1)", node.name(), other.rtype());
         problems.error(other.place(), what);
+    }
+}
+
+/// Whether the node is another zone's, delegated here.
+fn is_cut(zone: &Zone, node: &Node<'_>) -> bool {
+    node.has(Rtype::NS) && node.name() != zone.origin()
+}
+
+/// RFC 6672 section 2.3: beside the NS of a delegation there is no DNAME; what is below is the other zone's.
+fn dname_at_cut(zone: &Zone, node: &Node<'_>, problems: &mut Problems) {
+    if let Some(set) = node.rrset(Rtype::DNAME).filter(|_| is_cut(zone, node)) {
+        let what = format!(
+            "{} has a DNAME and the NS of a delegation; remove one, or move the DNAME to the zone that it delegates to (RFC 6672 2.3)",
+            node.name()
+        );
+        problems.error(set.place(), what);
     }
 }
 

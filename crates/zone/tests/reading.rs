@@ -242,6 +242,10 @@ fn what_the_zone_must_be() {
     refused("a CNAME b\na CNAME c\n", 2, 1, "2 CNAME records");
     refused("a DNAME b\na DNAME c\n", 2, 1, "2 DNAME records");
     refused("x.y.a A 192.0.2.1\na DNAME b\n", 1, 1, "below the DNAME of a.example.");
+    // a cut's glue is not to blame for the DNAME beside the NS, which may stand at the apex
+    refused("a NS ns.test.\na DNAME b\n", 2, 1, "a.example. has a DNAME and the NS of a delegation");
+    refused("a NS ns.a\na DNAME b\nns.a A 192.0.2.1\n", 2, 1, "a.example. has a DNAME and the NS of a delegation");
+    assert!(read("$ORIGIN example.\n$TTL 3\n@ SOA a.test. b 1 2 3 4 5\n@ NS a.test.\n@ DNAME b.test.\n").is_ok());
     refused("b.test. A 192.0.2.1\n", 1, 1, "outside the zone example.");
     refused("a CH A 192.0.2.1\n", 1, 1, "class CH in a zone of class IN");
     let of_class = |class: &str| format!("$ORIGIN x.\n@ 60 {class} SOA a. b. 1 2 3 4 5\n@ 60 {class} NS a.\n");

@@ -4,25 +4,35 @@
 //! have to be those of the load. The time of change (ctime) moves with every write, and nobody can set it back, so the entity tag
 //! that is made of these is a strong one. Two writes can only share a time while the file is young; such a file is waited for at
 //! the load.
+//!
+//! What only the moment denies, such as a descriptor while there is none, says nothing of the file: it is tried again for a while
+//! before those who wait are turned away.
 
 use super::budget::Budget;
-use super::{ATTEMPTS, Found, Lines, Root, Tree, why};
+use super::{ATTEMPTS, Found, Lines, Root, Tree, Wrong, why};
 use crate::error::reason;
 use crate::print::Print;
 use ::web::chunks::{Source, Unreadable};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often a reading is tried that the moment denies, and the rest in between: a second, in which nobody else could read either.
+const TRIES: usize = 20;
+const REST: Duration = Duration::from_millis(50);
 
 /// One version of a file.
 pub(super) struct OnDisk {
     root: Arc<Root>,
     path: Vec<u8>,
     print: Print,
-    /// the operator was told that it is gone
+    /// the operator was told that it cannot be read, and it could not since
     told: AtomicBool,
 }
 
@@ -32,36 +42,60 @@ impl OnDisk {
         Box::new(OnDisk { root, path, print, told: AtomicBool::new(false) })
     }
 
-    /// Reads, or says in a few words why not.
-    fn attempt(&self, at: u64, into: &mut [u8]) -> Result<(), String> {
-        let changed = || "it is not what was loaded any more".to_owned();
-        let cannot = |why: &dyn std::fmt::Display| format!("it cannot be read: {why}");
-        let file = File::from(open(&self.root, &self.path).map_err(|error| cannot(&why(error)))?);
-        let is_same = || Print::of(&file).is_ok_and(|print| print.same(&self.print));
-        if !is_same() {
-            return Err(changed());
+    fn attempt(&self, at: u64, into: &mut [u8]) -> Result<(), Wrong> {
+        let file = open(&self.root, &self.path).map_err(|error| Wrong::Io(error.into()))?;
+        let file = File::from(file);
+        let same = || match Print::of(&file).map_err(Wrong::Io)?.same(&self.print) {
+            true => Ok(()),
+            false => Err(Wrong::Changed),
+        };
+        same()?;
+        file.read_exact_at(into, at).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Wrong::Changed,
+            _ => Wrong::Io(error),
+        })?;
+        same()
+    }
+
+    /// Reads; `rest` is called before each further try.
+    fn read_with_rests(&self, at: u64, into: &mut [u8], rest: &dyn Fn()) -> Result<(), Unreadable> {
+        let mut outcome = self.attempt(at, into);
+        for _ in 1..TRIES {
+            match &outcome {
+                Err(Wrong::Io(error)) if may_pass(error) => rest(),
+                _ => break,
+            }
+            outcome = self.attempt(at, into);
         }
-        match file.read_exact_at(into, at) {
-            Ok(()) if is_same() => Ok(()),
-            Ok(()) => Err(changed()),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed()),
-            Err(error) => Err(cannot(&reason(&error))),
+        let reload = "; reload to serve what is there now";
+        let (what, mend) = match outcome {
+            Ok(()) => {
+                self.told.store(false, Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(Wrong::Changed) => ("it is not what was loaded any more".to_owned(), reload),
+            Err(Wrong::Io(error)) => {
+                (format!("it cannot be read: {}", reason(&error)), if may_pass(&error) { "" } else { reload })
+            }
+        };
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let named = self.root.named(&self.path);
+            tracing::warn!("{named}: {what}; connections that are sent it are reset{mend}");
         }
+        Err(Unreadable)
     }
 }
 
 impl Source for OnDisk {
     fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        self.attempt(at, into).map_err(|why| {
-            if !self.told.swap(true, Ordering::Relaxed) {
-                let named = self.root.named(&self.path);
-                tracing::warn!(
-                    "{named}: {why}; connections that are sent it are reset; reload to serve what is there now"
-                );
-            }
-            Unreadable
-        })
+        self.read_with_rests(at, into, &|| std::thread::sleep(REST))
     }
+}
+
+/// Whether an error is of the moment and not of the file.
+fn may_pass(error: &io::Error) -> bool {
+    use Errno as E;
+    matches!(Errno::from_io_error(error), Some(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN))
 }
 
 /// Neither a FIFO nor a device that took the file's place may hold up who reads.
@@ -116,4 +150,63 @@ pub(super) fn settle(roots: &[Arc<Root>], tree: &mut Tree, budget: &Budget) -> R
     }
     let errors = errors.finish("that cannot be read");
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::cell::Cell;
+    use std::os::fd::AsRawFd;
+    use std::process::Command;
+
+    /// In a process of its own, since the bound is the whole process's.
+    #[test]
+    fn a_reading_waits_while_there_is_no_descriptor() {
+        const ALONE: &str = "SIMOOM_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            return without_descriptors();
+        }
+        let test = "sites::on_disk::tests::a_reading_waits_while_there_is_no_descriptor";
+        let child = Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(ALONE, "1").output();
+        let output = child.unwrap();
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    fn without_descriptors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "what stands in it").unwrap();
+        let root = Arc::new(Root { fd: File::open(folder.path()).unwrap().into(), shown: "root".to_owned() });
+        let print = Print::of(&File::open(&path).unwrap()).unwrap();
+        let file = OnDisk { root, path: b"/file".to_vec(), print, told: AtomicBool::new(false) };
+        let rests = Cell::new(0);
+        let read = |rest: &dyn Fn()| {
+            let mut bytes = [0; 4];
+            rests.set(0);
+            let counted = || {
+                rests.set(rests.get() + 1);
+                rest();
+            };
+            let outcome = file.read_with_rests(5, &mut bytes, &counted).map(|()| bytes);
+            (outcome, rests.get(), file.told.load(Ordering::Relaxed))
+        };
+        assert_eq!(read(&|| {}), (Ok(*b"stan"), 0, false));
+        // the number that the next descriptor would have
+        let free = u64::try_from(File::open(&path).unwrap().as_raw_fd()).unwrap();
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(free), maximum: before.maximum }).unwrap();
+        assert_eq!(read(&|| {}), (Err(Unreadable), TRIES - 1, true));
+        let third = || {
+            if rests.get() == 3 {
+                setrlimit(Resource::Nofile, before).unwrap();
+            }
+        };
+        // and what passed is not held against the file
+        assert_eq!(read(&third), (Ok(*b"stan"), 3, false));
+        // what is of the file is not waited for
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read(&|| {}), (Err(Unreadable), 0, true));
+    }
 }

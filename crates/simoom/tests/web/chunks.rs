@@ -171,6 +171,21 @@ fn reloads_leave_downloads_of_files_that_stay_alone() {
 }
 
 #[test]
+fn a_file_that_moves_with_its_directory_is_served_where_it_is_now() {
+    let place = Place::new();
+    let root = |name: &str| place.path(&format!("site/{name}"));
+    std::fs::create_dir_all(root("v1")).unwrap();
+    std::fs::write(root("v1/large.bin"), numbered(LARGE_BYTES, 0)).unwrap();
+    let server = serve(&place, &["--memory", "4M", "--cache", "1M"]);
+    let large = |path: &str| get(&mut connect(server.address), path).body == numbered(LARGE_BYTES, 0);
+    assert!(large("/v1/large.bin"));
+    // which touches nothing of the file itself
+    std::fs::rename(root("v1"), root("v2")).unwrap();
+    assert!(server.ctl(&["reload"]).status.success());
+    assert!(large("/v2/large.bin"));
+}
+
+#[test]
 fn a_stop_lets_answers_from_disk_finish() {
     let place = Place::new();
     let mut server = chunked(&place, &[]);

@@ -68,6 +68,10 @@ fn methods_and_targets() {
     check("GET * HTTP/1.1|Host: h||", 400, &[]);
     check("GET a.txt HTTP/1.1|Host: h||", 400, &[]);
     check("GET http://h/a.txt HTTP/1.1|Host: other||", 200, &[("Content-Length", Some("10"))]);
+    // RFC 9110 section 4.2.1: an http URI names a host
+    for nobody in ["http://", "http://:80", "http://.", "https://.:443"] {
+        check(&format!("GET {nobody}/a.txt HTTP/1.1|Host: h||"), 400, &[]);
+    }
     check("GET /a.txt?query=1 HTTP/1.1|Host: h||", 200, &[]);
     check("GET /%61.txt HTTP/1.1|Host: h||", 200, &[]);
     check("GET /sub/../a.txt HTTP/1.1|Host: h||", 200, &[]);

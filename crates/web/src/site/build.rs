@@ -84,8 +84,8 @@ pub enum BuildError {
 enum Body {
     Small(Box<[u8]>),
     Object(ObjectId),
-    /// read while it is sent
-    Origin(Arc<Origin>),
+    /// read while it is sent; the number of its origin
+    Origin(u32),
 }
 
 struct Stored {
@@ -113,6 +113,7 @@ pub struct SiteBuilder {
     unix_s: u64,
     before: Option<Arc<Site>>,
     content: ContentBuilder,
+    origins: Vec<Arc<Origin>>,
     files: Vec<Stored>,
     directories: BTreeSet<(u16, Box<[u8]>)>,
 }
@@ -134,6 +135,7 @@ impl SiteBuilder {
             unix_s,
             before,
             content,
+            origins: Vec::new(),
             files: Vec::new(),
             directories: BTreeSet::new(),
         })
@@ -222,8 +224,9 @@ impl SiteBuilder {
         Ok(body.map(|body| self.push(host, file, body, bytes as u64, tag)))
     }
 
-    /// Adds a file that is not held but read while it is sent, from what `source` makes; that of the version before goes on when
-    /// it has the file under the same identity.
+    /// Adds a file that is not held but read while it is sent, from `source`. What was read of it for the version before, under the
+    /// same identity, goes on to be of use; its source does not, since the file may have moved without a trace in its identity, as
+    /// when a directory above it was renamed.
     ///
     /// Its entity tag is made of the identity instead of the octets, so another machine's differs. It is a strong one all the same
     /// (RFC 9110 section 8.8.1) if the identity changes whenever the content does and the source gives no octet of any other
@@ -231,22 +234,22 @@ impl SiteBuilder {
     ///
     /// # Errors
     /// See [`SiteBuilder::check_path`].
-    pub fn add_source(
-        &mut self,
-        host: usize,
-        file: &File<'_>,
-        source: impl FnOnce() -> Box<dyn Source>,
-    ) -> Result<(), FileError> {
+    pub fn add_source(&mut self, host: usize, file: &File<'_>, source: Box<dyn Source>) -> Result<(), FileError> {
         self.check_path(host, file.path)?;
-        let held = self.before.as_ref().and_then(|before| {
+        let before = self.before.as_ref().and_then(|before| {
             let (at, _) = before.identities.get(&(file.identity, file.encoding))?;
-            before.origin(before.representations[*at as usize].origin).cloned()
+            before.origin(before.representations[*at as usize].origin)
         });
-        let origin = held.unwrap_or_else(|| Arc::new(Origin::new(file.identity.bytes, source())));
+        let origin = match before {
+            Some(before) => before.moved(source),
+            None => Origin::new(file.identity.bytes, source),
+        };
         let Identity { device, inode, bytes, modified_ns } = file.identity;
         let identity = [device.to_ne_bytes(), inode.to_ne_bytes(), bytes.to_ne_bytes()].concat();
         let tag = tag_of(file.encoding, &[&b"identity"[..], &identity, &modified_ns.to_ne_bytes()].concat());
-        self.push(host, file, Body::Origin(origin), bytes, tag);
+        let number = self.origins.len() as u32;
+        self.origins.push(Arc::new(origin));
+        self.push(host, file, Body::Origin(number), bytes, tag);
         Ok(())
     }
 
@@ -279,7 +282,7 @@ impl SiteBuilder {
     /// # Errors
     /// What makes it impossible; a file alone never does.
     pub fn finish(self) -> Result<Site, BuildError> {
-        let SiteBuilder { config, rules, seed, content, files, mut directories, .. } = self;
+        let SiteBuilder { config, rules, seed, content, origins, files, mut directories, .. } = self;
         for file in &files {
             for (at, _) in file.path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
                 directories.insert((file.host, file.path[..=at].into()));
@@ -293,7 +296,6 @@ impl SiteBuilder {
             rules: &rules,
             files: &files,
             content,
-            origins: Vec::new(),
             representations: Vec::new(),
             identities: BTreeMap::new(),
             entries: Vec::new(),
@@ -314,7 +316,7 @@ impl SiteBuilder {
             table,
             entries: maker.entries.into(),
             representations: maker.representations.into(),
-            origins: maker.origins.into(),
+            origins: origins.into(),
             identities: maker.identities,
             hosts: hosts.into(),
             has_names: config.hosts.iter().any(|host| !host.names.is_empty()),
@@ -349,7 +351,6 @@ struct Maker<'b> {
     rules: &'b [Rules],
     files: &'b [Stored],
     content: ContentBuilder,
-    origins: Vec<Arc<Origin>>,
     representations: Vec<Representation>,
     identities: BTreeMap<(Identity, Encoding), (u32, u64)>,
     entries: Vec<Entry>,
@@ -491,7 +492,7 @@ impl Maker<'_> {
             extra: &extra,
             server: self.config.server.as_deref(),
         };
-        place(&mut self.content, &mut self.origins, &fields, body).ok_or_else(|| BuildError::Fields(shown(path)))
+        place(&mut self.content, &fields, body).ok_or_else(|| BuildError::Fields(shown(path)))
     }
 
     /// What a directory's path answers, with and without its slash.
@@ -606,8 +607,7 @@ impl Maker<'_> {
             extra: &[],
             server: self.config.server.as_deref(),
         };
-        place(&mut self.content, &mut self.origins, &fields, body)
-            .ok_or_else(|| BuildError::Fields("error pages".to_owned()))
+        place(&mut self.content, &fields, body).ok_or_else(|| BuildError::Fields("error pages".to_owned()))
     }
 
     fn names(&mut self) {
@@ -630,14 +630,9 @@ struct FieldsOf {
 }
 
 /// Adds the objects of a representation; None when its fields are too long.
-fn place(
-    content: &mut ContentBuilder,
-    origins: &mut Vec<Arc<Origin>>,
-    fields: &Fields<'_>,
-    body: &Body,
-) -> Option<Representation> {
+fn place(content: &mut ContentBuilder, fields: &Fields<'_>, body: &Body) -> Option<Representation> {
     let mut head = fields.write()?;
-    let mut number = NO_ORIGIN;
+    let mut origin = NO_ORIGIN;
     let (head_id, body_id, body_at) = match body {
         Body::Small(bytes) => {
             head.text.extend_from_slice(bytes);
@@ -645,12 +640,8 @@ fn place(
             (id, id, u64::from(head.head_end))
         }
         Body::Object(id) => (content.add(&head.text), *id, 0),
-        Body::Origin(origin) => {
-            let known = origins.iter().rposition(|known| Arc::ptr_eq(known, origin));
-            number = known.unwrap_or(origins.len()) as u32;
-            if known.is_none() {
-                origins.push(origin.clone());
-            }
+        Body::Origin(number) => {
+            origin = *number;
             (content.add(&head.text), NO_OBJECT, 0)
         }
     };
@@ -666,7 +657,7 @@ fn place(
         body: body_id,
         body_at,
         body_bytes: fields.body_bytes,
-        origin: number,
+        origin,
     })
 }
 

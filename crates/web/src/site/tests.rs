@@ -61,6 +61,34 @@ fn what_the_version_before_has_is_shared_and_not_read() {
 }
 
 #[test]
+fn a_file_that_is_read_while_it_is_sent_has_one_origin_wherever_it_is_served() {
+    struct Zeros;
+    impl crate::chunks::Source for Zeros {
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), crate::chunks::Unreadable> {
+            into.fill(0);
+            Ok(())
+        }
+    }
+    let host = Host { error_pages: vec![(404, "/b.html".into())], index: vec!["c.html".into()], ..Host::default() };
+    let mut builder = testing::builder(Config { server: None, hosts: vec![host] }, None);
+    for (n, path) in ["/c.html", "/a.html", "/b.html"].into_iter().enumerate() {
+        let identity = Identity { inode: n as u64, bytes: 100 + n as u64, ..Identity::default() };
+        builder.add_source(0, &File { identity, ..file(path, 0) }, Box::new(Zeros)).unwrap();
+    }
+    let site = builder.finish().unwrap();
+    assert_eq!(site.read_when_sent(), (3, 303));
+    let is_whole = |page: &Representation, bytes: u64| {
+        let origin = site.origin(page.origin).expect("it is not held");
+        assert_eq!((page.body_bytes, origin.bytes()), (bytes, bytes));
+    };
+    for (path, bytes) in [("/c.html", 100), ("/", 100), ("/a.html", 101), ("/b.html", 102)] {
+        let Some(Entry::Page { first, .. }) = site.entry(0, path.as_bytes()) else { panic!("{path}") };
+        is_whole(&site.representations[first as usize], bytes);
+    }
+    is_whole(site.error_page(0, 404).unwrap(), 102);
+}
+
+#[test]
 fn a_file_is_written_in_place_or_not_at_all() {
     let mut builder = testing::builder(config(), None);
     for bytes in [3, 100_000] {
