@@ -20,13 +20,11 @@ pub(crate) struct Out {
     parts: VecDeque<Part>,
     /// bytes and parts that there is room for from the beginning
     room: (usize, usize),
-    /// of the parts
+    /// of the parts that are not taken yet
     part_bytes: u64,
-    /// what an engine has taken
-    taken: u64,
-    /// of our own bytes
+    /// what an engine has taken of our own bytes
     own_taken: usize,
-    /// of the first part
+    /// and of the first part
     part_taken: usize,
 }
 
@@ -35,7 +33,7 @@ impl Out {
     pub(crate) fn new(bytes: usize, parts: usize) -> Out {
         let room = (bytes, parts);
         let (bytes, parts) = (Vec::with_capacity(bytes), VecDeque::with_capacity(parts));
-        Out { bytes, parts, room, part_bytes: 0, taken: 0, own_taken: 0, part_taken: 0 }
+        Out { bytes, parts, room, part_bytes: 0, own_taken: 0, part_taken: 0 }
     }
 
     /// Takes what is here, and leaves nothing, with the same room.
@@ -63,15 +61,14 @@ impl Out {
     /// Bytes that are not taken yet.
     #[inline]
     pub(crate) fn left(&self) -> u64 {
-        self.bytes.len() as u64 + self.part_bytes - self.taken
+        (self.bytes.len() - self.own_taken) as u64 + self.part_bytes
     }
 
     /// Forgets everything. What grew to more than twice its room does not stay so.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
-        (self.part_bytes, self.taken) = (0, 0);
-        (self.own_taken, self.part_taken) = (0, 0);
+        (self.part_bytes, self.own_taken, self.part_taken) = (0, 0, 0);
         let (bytes, parts) = self.room;
         if self.bytes.capacity() > 2 * bytes || self.parts.capacity() > 2 * parts {
             self.shrink();
@@ -133,7 +130,6 @@ impl Out {
 
     /// So many bytes more were taken.
     fn advance(&mut self, taken: u64) {
-        self.taken += taken;
         let mut taken = taken as usize;
         while let Some(part) = self.parts.front() {
             let own = taken.min(part.behind - self.own_taken);
@@ -141,6 +137,7 @@ impl Out {
             taken -= own;
             let of_part = taken.min(part.bytes - self.part_taken);
             self.part_taken += of_part;
+            self.part_bytes -= of_part as u64;
             taken -= of_part;
             if self.part_taken < part.bytes {
                 return;

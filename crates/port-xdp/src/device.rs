@@ -56,7 +56,7 @@ pub struct Device {
 /// # Errors
 /// The kernel's, also where a driver does not tell.
 pub fn receive_queues(name: &str) -> io::Result<u32> {
-    ethtool::channels(name).map(|channels| channels.combined + channels.rx).or_else(|_| ethtool::receive_queues(name))
+    ethtool::channels(name).map(ethtool::Channels::receiving).or_else(|_| ethtool::receive_queues(name))
 }
 
 impl Device {
@@ -76,7 +76,7 @@ impl Device {
         let Some(mut device) = found else { return Ok(None) };
         if let Ok(channels) = ethtool::channels(name) {
             device.combined = channels.combined > 0;
-            device.rx_queues = channels.combined + channels.rx;
+            device.rx_queues = channels.receiving();
             device.tx_queues = channels.combined + channels.tx;
         } else if let Ok(rings) = ethtool::receive_queues(name) {
             device.rx_queues = rings;

@@ -27,6 +27,13 @@ pub(crate) struct Channels {
     pub(crate) combined: u32,
 }
 
+impl Channels {
+    /// Queues that receive.
+    pub(crate) fn receiving(self) -> u32 {
+        self.combined + self.rx
+    }
+}
+
 /// Queues in use.
 pub(crate) fn channels(interface: &str) -> io::Result<Channels> {
     // cmd, max rx, tx, other, combined, then the counts in the same order
