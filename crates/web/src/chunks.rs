@@ -19,6 +19,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
@@ -142,18 +143,15 @@ struct Mailbox {
 }
 
 enum Request {
-    Need {
-        origin: Arc<Origin>,
-        index: u32,
-        waiter: Waiter,
-    },
-    /// chunks that will be wanted soon
-    Hint {
-        origin: Arc<Origin>,
-        from: u32,
-        to: u32,
-    },
+    Need { origin: Arc<Origin>, index: u32, waiter: Waiter },
+    Hint(Hint),
     Stop,
+}
+
+/// Chunks that will be wanted soon.
+struct Hint {
+    origin: Arc<Origin>,
+    chunks: Range<u32>,
 }
 
 struct Entry {
@@ -245,8 +243,10 @@ struct Shared {
     most_bytes: u64,
     /// connections that send from chunks now
     streams: AtomicUsize,
-    /// requests to read ahead that wait
-    hints: AtomicUsize,
+    /// what is to be read ahead when nobody waits for a chunk
+    hints: Mutex<VecDeque<Hint>>,
+    /// those, and those that are still among the requests
+    hint_count: AtomicUsize,
     stopped: AtomicBool,
     reads: AtomicU64,
     failed: AtomicU64,
@@ -268,7 +268,8 @@ impl Cache {
             waiting: Mutex::new(waiting),
             most_bytes: most_bytes.max(CACHE_LEAST_BYTES),
             streams: AtomicUsize::new(0),
-            hints: AtomicUsize::new(0),
+            hints: Mutex::default(),
+            hint_count: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -308,7 +309,7 @@ impl Cache {
         let _ = self.0.requests.try_send(Request::Stop);
     }
 
-    /// Serves one request, or one that found no room before; false when there is none that can be served now.
+    /// Serves one request, or one that found no room before, or reads one chunk ahead; false when there is nothing to do now.
     pub fn turn(&self) -> bool {
         if self.feed() {
             return true;
@@ -318,12 +319,10 @@ impl Cache {
             Err(_) => Err(TryRecvError::Empty),
         };
         match request {
-            Ok(request) => {
-                self.serve(request);
-                true
-            }
-            Err(_) => false,
+            Ok(request) => self.serve(request),
+            Err(_) => return self.read_ahead(),
         }
+        true
     }
 
     /// Tries who has waited for room the longest; whether it found some.
@@ -339,27 +338,38 @@ impl Cache {
                 let table = lock(&self.0.table);
                 self.need(table, origin, index, waiter, false);
             }
-            Request::Hint { origin, from, to } => {
-                self.0.hints.fetch_sub(1, Ordering::Relaxed);
-                for index in from..to.min(origin.chunks()) {
-                    let mut table = lock(&self.0.table);
-                    if !table.starved.is_empty() {
-                        return;
-                    }
-                    let mut evicted = Vec::new();
-                    let (key, bytes) = ((origin.number, index), cost(origin.chunk_bytes(index)));
-                    let begun = table.begin(key, bytes, Some(self.0.most_bytes), &mut evicted);
-                    drop(table);
-                    self.drop_evicted(evicted);
-                    match begun {
-                        Begun::Here(_) | Begun::Joined => {}
-                        Begun::Read => self.read(&origin, index),
-                        Begun::NoRoom => return,
-                    }
-                }
-            }
+            Request::Hint(hint) => lock(&self.0.hints).push_back(hint),
             Request::Stop => {}
         }
+    }
+
+    /// Reads one chunk of the next hint, whose others come after those of all other hints; false when there is no hint.
+    fn read_ahead(&self) -> bool {
+        let Some(mut hint) = lock(&self.0.hints).pop_front() else { return false };
+        if self.read_next(&mut hint) && !hint.chunks.is_empty() {
+            lock(&self.0.hints).push_back(hint);
+        } else {
+            self.0.hint_count.fetch_sub(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// False when there is no room for what nobody waits for.
+    fn read_next(&self, Hint { origin, chunks }: &mut Hint) -> bool {
+        let Some(index) = chunks.next() else { return false };
+        let mut table = lock(&self.0.table);
+        if !table.starved.is_empty() {
+            return false;
+        }
+        let mut evicted = Vec::new();
+        let (key, bytes) = ((origin.number, index), cost(origin.chunk_bytes(index)));
+        let begun = table.begin(key, bytes, Some(self.0.most_bytes), &mut evicted);
+        drop(table);
+        self.drop_evicted(evicted);
+        if matches!(begun, Begun::Read) {
+            self.read(origin, index);
+        }
+        !matches!(begun, Begun::NoRoom)
     }
 
     /// Gets a chunk for somebody; false when there was no room and he waits on. `first`: he stands before all who wait.
@@ -499,15 +509,16 @@ impl Desk {
         self.cache.0.requests.try_send(Request::Need { origin: origin.clone(), index, waiter }).is_ok()
     }
 
-    /// Has chunks read that will be wanted soon, if there is time for it.
+    /// Has chunks read that will be wanted soon, when nobody waits for one.
     pub(crate) fn hint(&self, origin: &Arc<Origin>, from: u32, to: u32) {
         let shared = &self.cache.0;
-        if shared.hints.fetch_add(1, Ordering::Relaxed) < HINTS_MOST
-            && shared.requests.try_send(Request::Hint { origin: origin.clone(), from, to }).is_ok()
+        let hint = Hint { origin: origin.clone(), chunks: from..to.min(origin.chunks()) };
+        if shared.hint_count.fetch_add(1, Ordering::Relaxed) < HINTS_MOST
+            && shared.requests.try_send(Request::Hint(hint)).is_ok()
         {
             return;
         }
-        shared.hints.fetch_sub(1, Ordering::Relaxed);
+        shared.hint_count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The next answer: for which place, and the chunk.

@@ -153,7 +153,26 @@ fn reading_ahead_is_dropped_where_it_would_be_in_the_way() {
     assert!((0..64).all(|place| desk.ask(&origin, 0, place)));
     work_off(&cache);
     assert_eq!(std::iter::from_fn(|| desk.told()).count(), 64);
-    assert_eq!(cache.0.hints.load(Ordering::Relaxed), 0);
+    assert_eq!(cache.0.hint_count.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn who_waits_goes_before_what_is_read_ahead_and_hints_take_turns() {
+    let cache = Cache::new(64 << 20, 64);
+    let ((one, of_one), (other, of_other)) = (made(1, 64 * CHUNK_BYTES), made(2, 64 * CHUNK_BYTES));
+    let reads = || [&of_one, &of_other].map(|made| made.reads.load(Ordering::Relaxed));
+    let mut desk = Desk::new(cache.clone(), 1);
+    desk.hint(&one, 0, 16);
+    desk.hint(&other, 0, 16);
+    // they are heard of, and two chunks are read
+    (0..4).for_each(|_| assert!(cache.turn()));
+    assert_eq!(reads(), [1, 1]);
+    assert!(desk.ask(&one, 40, 0) && cache.turn());
+    assert!(is_right(1, 40, &desk.told().unwrap().1.unwrap()));
+    assert_eq!(reads(), [2, 1]);
+    work_off(&cache);
+    assert_eq!(reads(), [17, 16]);
+    assert!((0..16).all(|index| desk.get(&one, index).is_some() && desk.get(&other, index).is_some()));
 }
 
 #[test]
