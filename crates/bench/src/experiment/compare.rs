@@ -186,7 +186,7 @@ fn method(options: &Options) -> String {
     }
     if let Some(rate) = options.cpu_rate {
         text += &format!(
-            " Processor time a good answer at {rate:.0} questions/s, from /proc/stat, softirqs included; *lost beside that* had no good answer."
+            " Processor time a good answer at {rate:.0} questions/s, what was not idle by /proc/stat, softirqs included; *lost beside that* had no good answer."
         );
     }
     if let Some(rate) = options.latency_rate {

@@ -329,7 +329,7 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
     }
     if !options.no_cost {
         text += &format!(
-            " Processor time a request is what /proc/stat counts as busy on processor 0, softirqs included, over {} s of a load that is {LONGER_S} s longer (of \
+            " Processor time a request is what processor 0 was not idle for by /proc/stat, softirqs included, over {} s of a load that is {LONGER_S} s longer (of \
              h2load whole seconds), at half of nginx's requests/s of the round, divided by the requests/s of all of that load (`simoom-bench \
              http --rate`; for wrk h2load, which has no connection for each request).",
             options.rate_seconds

@@ -283,7 +283,7 @@ fn method(plan: &Plan, options: &Manner, lines: &[Measured]) -> String {
         "{} The load is {load}, with {manner}; {} s each and {LONGER_S} s more (of wrk whole seconds), {} rounds in turn: medians, and medians of ratios within a round. \
          Requests/s are of all of a load's good answers, *failed* of those that were none, and there are no Gb/s where more than one in a thousand \
          was none; processor time is of the {} s within it. Each file was asked for and compared before. The server has processor 0, the load processor 1, between them one veth pair, a laboratory of its own for each measurement; with \
-         *offloads* off neither end segments or sums in the device. Processor 0 is busy by /proc/stat, softirqs included.",
+         *offloads* off neither end segments or sums in the device. Processor 0 is busy when it is not idle by /proc/stat, softirqs included.",
         plan.what, options.seconds, options.rounds, options.seconds
     );
     if plan.calls {
