@@ -9,7 +9,7 @@ const PACKAGES: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 const HEADERS: &[&str] = &["answer", "below", "cookie", "entries", "filter", "question"];
 
 /// Each is src/NAME.bpf.c.
-const PROGRAMS: &[&str] = &["nic", "reuseport", "steering"];
+const PROGRAMS: &[&str] = &["nic", "reflect", "reuseport", "steering"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");

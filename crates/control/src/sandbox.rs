@@ -31,11 +31,12 @@ use landlock::{
 use paths::Allowed;
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// What this process may read or write by name, once that is decided.
-static BOUNDS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+/// What this process may read or write, once that is decided: each by its name, and by what it was then (device and inode).
+static BOUNDS: OnceLock<Vec<(PathBuf, Option<(u64, u64)>)>> = OnceLock::new();
 
 /// What is in force, for as long as the process lives.
 #[derive(Debug)]
@@ -84,7 +85,7 @@ pub(crate) fn confine<'a>(
         return Ok(Confined { said: "off".into(), landlock: None, outgoing, seccomp: false, _held: Vec::new() });
     }
     let allowed = Allowed::of(settings, files, control);
-    let bounds = allowed.bounds();
+    let bounds = allowed.bounds().into_iter().map(|path| (path.clone(), identity(&path))).collect();
     let (landlock, held) = match restrict(&allowed, &outgoing) {
         Ok((abi, held)) => {
             // nobody decides twice
@@ -252,7 +253,12 @@ fn outside(path: &Path, error: &io::Error) -> bool {
     }
     // the names of files are no secret to Landlock
     let (Some(bounds), Ok(real)) = (BOUNDS.get(), path.canonicalize()) else { return false };
-    !bounds.iter().any(|bound| real.starts_with(bound))
+    // a directory that was put in the place of an allowed one is another
+    !bounds.iter().any(|(bound, was)| real.starts_with(bound) && identity(bound) == *was)
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|of| (of.dev(), of.ino()))
 }
 
 #[cfg(test)]

@@ -126,6 +126,30 @@ fn a_root_that_leads_elsewhere_is_refused_and_the_old_content_goes_on() {
 }
 
 #[test]
+fn a_root_that_was_put_anew_below_a_first_level_directory_is_refused_with_the_reason() {
+    let (place, site) = (Place::new(), tempfile::tempdir_in("/tmp").unwrap());
+    let [root, old] = ["root", "old"].map(|end| site.path().with_extension(end));
+    let make = |page: &str| {
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("index.html"), page).unwrap();
+    };
+    make("one");
+    let server = Server::start_service(&place, &["web", root.to_str().unwrap()], &[], |_| {});
+    std::fs::rename(&root, &old).unwrap();
+    make("another");
+    let output = server.ctl(&["reload"]);
+    let (confined, said, page) = (is_confined(&server), text(&output.stderr), get(&server, "/"));
+    [&root, &old].iter().for_each(|at| std::fs::remove_dir_all(at).unwrap());
+    if !confined {
+        assert!(output.status.success() && page == "another");
+        return;
+    }
+    let why = "it lies outside of what the server allowed itself to read when it started";
+    assert!(output.status.code() == Some(1) && said.contains(why), "{said}");
+    assert_eq!(page, "one");
+}
+
+#[test]
 fn an_include_that_leads_elsewhere_is_refused_and_the_old_zone_goes_on() {
     let place = Place::new();
     for folder in ["zones", "shared", "elsewhere"] {

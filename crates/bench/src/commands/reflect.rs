@@ -3,9 +3,11 @@
 use super::{seconds, stop_flag};
 use crate::reflect::{Bursts, cycle};
 use crate::xdp::{self, Mode};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use base::{BURST_FRAMES, Burst};
+use bpf::reflect::Reflector;
 use port::{Outgoing, Port as _};
+use port_xdp::device::Device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -17,7 +19,8 @@ use std::time::{Duration, Instant};
 Every frame to --listen goes back with hardware addresses, addresses and ports swapped and nothing else read: no server on the
 same port can answer more than this sends back. With --segments each frame is a request that is answered by so many full frames
 with its headers turned round and its first eight octets behind them, and no protocol: no server that sends frame by frame can
-answer more requests for a file of that size (`simoom-bench bursts` asks). Until SIGTERM, or for --seconds.
+answer more requests for a file of that size (`simoom-bench bursts` asks). With --driver a program in the driver sends the frames
+back: what a driver answers cannot cost less. Until SIGTERM, or for --seconds.
 
   simoom-bench reflect --interface vs --listen 198.18.0.1:53
   simoom-bench reflect --interface vs --listen 198.18.0.1:7 --segments 46        64 KiB in segments of 1448 bytes")]
@@ -31,6 +34,9 @@ pub(crate) struct Options {
     /// Answer each frame by so many full ones
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     segments: Option<u32>,
+    /// Have the driver send back what comes to the port, whatever its address
+    #[arg(long, conflicts_with_all = ["segments", "mode", "batch"])]
+    driver: bool,
     /// How to use AF_XDP
     #[arg(long, value_name = "WORD", default_value = "auto")]
     mode: Mode,
@@ -49,6 +55,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(cpu) = options.cpu {
         crate::procs::pin(cpu)?;
+    }
+    if options.driver {
+        return in_the_driver(options);
     }
     let opened = xdp::open(&options.interface, options.mode, options.listen.iter().copied())
         .with_context(|| format!("cannot use {}", options.interface))?;
@@ -88,5 +97,23 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     eprintln!("reflected {reflected} frames");
+    Ok(())
+}
+
+/// Leaves it to the driver.
+fn in_the_driver(options: &Options) -> Result<()> {
+    let [listen] = options.listen[..] else { bail!("--driver takes one --listen") };
+    let interface = &options.interface;
+    let device = Device::find(interface).with_context(|| format!("cannot use {interface}"))?;
+    let device = device.with_context(|| format!("there is no interface {interface}"))?;
+    let reflector = Reflector::attach(device.index, listen.port(), device.driver == "veth")
+        .with_context(|| format!("cannot use {interface}"))?;
+    eprintln!("reflecting at {interface}");
+    let (stop, begun) = (stop_flag()?, Instant::now());
+    let span = options.seconds.map(Duration::from_secs_f64);
+    while !stop.load(Ordering::Relaxed) && span.is_none_or(|span| begun.elapsed() < span) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("reflected {} frames", reflector.reflected()?);
     Ok(())
 }

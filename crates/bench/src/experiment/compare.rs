@@ -22,9 +22,10 @@ server is the subject; the others are what it is divided by. A wrong answer, or 
   simoom-bench compare --servers simoom,reflector,knot-xdp,nsd --rounds 5
   simoom-bench compare --servers simoom-sockets,knot,nsd --names 10000
   simoom-bench compare --servers simoom,knot-xdp --no-throughput --latency-rate 150k
+  simoom-bench compare --servers simoom-driver,simoom-xdp,reflector-driver --no-throughput --cpu-rate 200k
   simoom-bench compare --servers knot-xdp,reflector -- ./server --port vs      the command is the subject")]
 pub(crate) struct Options {
-    /// Servers: simoom, simoom-sockets, reflector, knot-xdp, knot, nsd
+    /// Servers: simoom, simoom-driver, simoom-xdp, simoom-sockets, reflector, reflector-driver, knot-xdp, knot, nsd
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "simoom,reflector,knot-xdp,knot,nsd")]
     servers: Vec<Subject>,
     /// Names in the zone

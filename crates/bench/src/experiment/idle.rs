@@ -46,7 +46,7 @@ struct Found {
 
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
-    ensure!(!options.servers.contains(&Subject::Reflector), "a reflector answers no question");
+    ensure!(!options.servers.iter().any(Subject::reflects), "a reflector answers no question");
     let ours = options.servers.iter().any(|subject| matches!(subject, Subject::Simoom(..)));
     let simoom = if ours { options.common.simoom()? } else { "simoom".into() };
     let bed = Bed::new(plain_zone(10_000), &simoom, super::Generator::Own)?;

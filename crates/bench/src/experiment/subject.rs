@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Subject {
     /// the yardstick over our own port
     Reflector,
+    /// the yardstick of the driver tier
+    ReflectorDriver,
     /// NLnet Labs' NSD
     Nsd,
     /// Knot DNS on kernel sockets
@@ -23,8 +25,13 @@ pub(crate) enum Subject {
 }
 
 /// The peers by the words of the command line.
-const WORDS: [(&str, Subject); 4] =
-    [("reflector", Subject::Reflector), ("nsd", Subject::Nsd), ("knot", Subject::Knot), ("knot-xdp", Subject::KnotXdp)];
+const WORDS: [(&str, Subject); 5] = [
+    ("reflector", Subject::Reflector),
+    ("reflector-driver", Subject::ReflectorDriver),
+    ("nsd", Subject::Nsd),
+    ("knot", Subject::Knot),
+    ("knot-xdp", Subject::KnotXdp),
+];
 
 /// What ours is started with when nothing else is said.
 const SIMOOM: &str = "--interface vs --listen 198.18.0.1:53 --cpus 0";
@@ -38,9 +45,13 @@ impl std::str::FromStr for Subject {
             return Ok(subject.clone());
         }
         match word {
-            "simoom" => Ok(Subject::simoom("simoom", "")),
+            "simoom" => Ok(Subject::simoom(word, "")),
+            "simoom-driver" => Ok(Subject::simoom(word, "--tier driver")),
+            "simoom-xdp" => Ok(Subject::simoom(word, "--tier xdp")),
             "simoom-sockets" => Ok(Subject::Simoom(word.into(), words(SIMOOM_SOCKETS))),
-            _ => Err("one of reflector, nsd, knot, knot-xdp, simoom, simoom-sockets".into()),
+            _ => Err("one of reflector, reflector-driver, nsd, knot, knot-xdp, simoom, simoom-driver, simoom-xdp, \
+                      simoom-sockets"
+                .into()),
         }
     }
 }
@@ -68,17 +79,18 @@ impl Subject {
 
     /// Answers are questions come back: none can be checked, and none has a meaning.
     pub(crate) fn reflects(&self) -> bool {
-        *self == Subject::Reflector
+        matches!(self, Subject::Reflector | Subject::ReflectorDriver)
     }
 
     /// The command that serves the zone of `data`.
     pub(crate) fn command(&self, data: &Data, simoom: &Path) -> Result<Vec<OsString>> {
         let plain = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         Ok(match self {
-            Subject::Reflector => {
+            Subject::Reflector | Subject::ReflectorDriver => {
                 let ours = std::env::current_exe().context("where this program lies")?;
                 let mut command = vec![ours.into_os_string()];
                 command.extend(plain(&["reflect", "--interface", "vs", "--listen", "198.18.0.1:53", "--cpu", "0"]));
+                command.extend((*self == Subject::ReflectorDriver).then(|| "--driver".into()));
                 command
             }
             Subject::Nsd => {
@@ -186,7 +198,9 @@ mod tests {
 
     #[test]
     fn every_word_names_a_subject_and_back() {
-        for word in ["reflector", "nsd", "knot", "knot-xdp", "simoom", "simoom-sockets"] {
+        for word in
+            WORDS.iter().map(|(word, _)| *word).chain(["simoom", "simoom-driver", "simoom-xdp", "simoom-sockets"])
+        {
             assert_eq!(word.parse::<Subject>().unwrap().name(), word);
         }
         assert!("bind".parse::<Subject>().is_err());
