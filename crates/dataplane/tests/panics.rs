@@ -196,6 +196,9 @@ fn a_thread_that_panics_serves_its_groups_again_and_others_do_not_notice() {
     println!("panic seen after {seen:?}, its groups served again after {served:?}");
     world.until("the others", |world| world.answered(&of[1], &before, 50));
     world.until("resets", |world| of[0].iter().all(|&at| world.clients.0[at].dead.is_some()));
+    // what was lost of theirs has been sent again when they go on
+    let then = world.clients.0.clone();
+    world.until("the others after that", |world| world.answered(&of[1], &then, 50));
 
     for &at in &of[0] {
         assert_eq!(world.clients.0[at].dead, Some(DeadReason::Reset));
