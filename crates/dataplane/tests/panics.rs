@@ -6,7 +6,7 @@ use base::{Burst, Clock, Instant};
 use dataplane::{Config, Dataplane, Idle, Owners, Sharing};
 use port::Port;
 use port::pipe::{self, Pipe};
-use stack::tcp::Event;
+use stack::tcp::{Event, Ignored};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, TcpConfig, TcpListener};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -88,9 +88,15 @@ struct World {
     clients: Clients,
     groups: Groups,
     clock: Clock,
+    /// the client's time while it does not go on
+    stands: Option<Instant>,
 }
 
 impl World {
+    fn now(&self) -> Instant {
+        self.stands.unwrap_or_else(|| self.clock.now())
+    }
+
     fn thread_of(&self, client: SocketAddr) -> usize {
         let flow = Flow::new(Protocol::TCP, client, (SERVER, 80).into()).unwrap();
         usize::from(self.groups.of(&flow) % 2)
@@ -103,13 +109,13 @@ impl World {
         let local = (from..).map(|port| (CLIENT, port).into()).find(|local| self.thread_of(*local) == thread);
         let hop = [2, 0, 0, 0, 0, 2];
         self.clients.0.push(Client::default());
-        let now = self.clock.now();
+        let now = self.now();
         self.stack.connect(now, local.unwrap(), (SERVER, 80).into(), hop, number as u64, 10_000).unwrap();
         number
     }
 
     fn cycle(&mut self) {
-        let now = self.clock.now();
+        let now = self.now();
         let World { queues, stack, clients, groups, .. } = self;
         for from in 0..2 {
             let (mut rx, mut tx, mut free) = (Burst::new(), Burst::new(), Burst::new());
@@ -139,6 +145,12 @@ impl World {
         }
     }
 
+    /// Segments that came though they had come before: answers, and those to a SYN.
+    fn twice(&self) -> u64 {
+        let counters = self.stack.tcp_counters().unwrap();
+        counters.ignored(Ignored::OldSegment) + counters.ignored(Ignored::UnexpectedSyn)
+    }
+
     /// Whether each of these has had so many answers more.
     fn answered(&self, which: &[usize], before: &[Client], more: u64) -> bool {
         which.iter().all(|&at| self.clients.0[at].answers >= before[at].answers + more)
@@ -162,37 +174,42 @@ fn a_thread_that_panics_serves_its_groups_again_and_others_do_not_notice() {
     };
     let dataplane: Dataplane<Pipe, Echo> = Dataplane::start(servers, &config, make, |_| Echo).unwrap();
     let stack = a_stack(CLIENT, Vec::new(), clients[0].facts());
-    let mut world =
-        World { queues: clients, stack, clients: Clients::default(), groups: groups(), clock: Clock::start() };
+    let (groups, clock) = (groups(), Clock::start());
+    let mut world = World { queues: clients, stack, clients: Clients::default(), groups, clock, stands: None };
     let of: [Vec<usize>; 2] = [0, 1].map(|thread| (0..EACH).map(|_| world.connect(thread)).collect());
     world.until("load on all", |world| world.clients.0.iter().all(|client| client.answers > 20));
 
     let before = world.clients.0.clone();
-    let now = world.clock.now();
+    let now = world.now();
     let begun = std::time::Instant::now();
     let connection = before[of[0][0]].handle.unwrap();
     world.stack.calls(now).unwrap().send(connection, b"panic").unwrap();
     let panics = || dataplane.counters().map(|counters| counters.panics.get()).collect::<Vec<_>>();
     world.until("the panic", |_| panics() == [1, 0]);
     let seen = begun.elapsed();
+    // a SYN that finds nobody is sent again after a second (RFC 6298 section 2.1), which does not pass here: none is
+    world.stands = Some(world.now());
     let again = world.connect(0);
     world.until("the first answer", |world| world.clients.0[again].answers > 0);
+    world.stands = None;
     let served = begun.elapsed();
     println!("panic seen after {seen:?}, its groups served again after {served:?}");
-    // a SYN that finds nobody is sent again after a second (RFC 6298 section 2.1): none was
-    assert!(served < Duration::from_secs(1), "{served:?}");
     world.until("the others", |world| world.answered(&of[1], &before, 50));
     world.until("resets", |world| of[0].iter().all(|&at| world.clients.0[at].dead.is_some()));
+    // what was lost of theirs has been sent again when they go on
+    let then = world.clients.0.clone();
+    world.until("the others after that", |world| world.answered(&of[1], &then, 50));
 
     for &at in &of[0] {
         assert_eq!(world.clients.0[at].dead, Some(DeadReason::Reset));
     }
     assert!(of[1].iter().all(|&at| world.clients.0[at].dead.is_none()));
-    // counted by whoever lost them; nothing had to be answered twice, and nothing went to another thread
+    // counted by whoever lost them; no answer was lost, and nothing went to another thread
     let lost: u64 = counted.lock().unwrap().iter().map(|counters| counters.event(Event::Lost)).sum();
     assert_eq!(lost, EACH as u64);
+    // where a thread had to stand still for the 200 ms of a tail loss probe (RFC 8985 section 7.2) an answer comes twice
     let again: u64 = counted.lock().unwrap().iter().map(|counters| counters.event(Event::Retransmitted)).sum();
-    assert_eq!(again, 0);
+    world.until("what was sent again had not come before", |world| world.twice() >= again);
     assert!(dataplane.crossings().all(|crossed| crossed.frames_out.get() == 0));
     assert_eq!((owners.count(0), panics()), (64, vec![1, 0]));
 }

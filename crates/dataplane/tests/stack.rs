@@ -39,10 +39,16 @@ fn listening(port: u16) -> stack::Config {
     }
 }
 
-fn question(facts: &Facts, client: &Facts, port: u16, payload: &[u8]) -> Vec<u8> {
+fn ends() -> (Client, Vec<Pipe>) {
+    let (mut clients, servers) = pipe::pair(&pipe::Config::default()).unwrap();
+    let server = servers[0].facts().clone();
+    (Client { queue: clients.remove(0), server, answers: Vec::new() }, servers)
+}
+
+fn question(server: &Facts, client: &Facts, port: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADERS_BYTES];
     frame.extend(payload);
-    let link = Link { dst: facts.mac, src: client.mac, tag: None, ether_type: EtherType::IPV4 };
+    let link = Link { dst: server.mac, src: client.mac, tag: None, ether_type: EtherType::IPV4 };
     link.write(&mut frame);
     let payload_bytes = 8 + payload.len();
     let mut head = [0; 20];
@@ -53,52 +59,68 @@ fn question(facts: &Facts, client: &Facts, port: u16, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// Asks until an answer comes, since what was sent before a reconfiguration took hold is dropped.
-fn ask(client: &mut Pipe, frame: &[u8]) -> Vec<u8> {
-    let start = std::time::Instant::now();
-    let mut burst = Burst::new();
-    loop {
-        assert!(start.elapsed() < Duration::from_secs(60), "no answer");
-        let mut question = client.take().expect("a free frame");
-        assert!(question.fill(frame));
+/// The client's end, and what it may be answered.
+struct Client {
+    queue: Pipe,
+    server: Facts,
+    answers: Vec<Vec<u8>>,
+}
+
+impl Client {
+    fn send(&mut self, port: u16, payload: &[u8]) {
+        let frame = question(&self.server, self.queue.facts(), port, payload);
+        // while nobody receives all of them are on their way
+        let Some(mut question) = self.queue.take() else { return };
+        assert!(question.fill(&frame));
+        let mut burst = Burst::new();
         burst.push(question);
-        client.transmit(&mut burst);
-        std::thread::sleep(Duration::from_millis(5));
-        client.flush();
-        client.receive(&mut burst, 64);
-        let mut answer = None;
-        for frame in burst.drain(..) {
-            // what else comes are claims of the address
-            if frame.bytes()[12..14] == [0x08, 0x00] {
-                answer = Some(frame.bytes()[HEADERS_BYTES..].to_vec());
+        self.queue.transmit(&mut burst);
+    }
+
+    /// Asks until this answer comes, since what was sent before a reconfiguration took hold is refused. Those to what was asked before
+    /// may still come, and no other.
+    fn ask(&mut self, port: u16, payload: &[u8], wanted: &[u8]) {
+        let start = std::time::Instant::now();
+        self.answers.push(wanted.to_vec());
+        let mut burst = Burst::new();
+        loop {
+            assert!(start.elapsed() < Duration::from_secs(60), "no answer");
+            self.send(port, payload);
+            std::thread::sleep(Duration::from_millis(5));
+            self.queue.flush();
+            self.queue.receive(&mut burst, 64);
+            let mut came = false;
+            for frame in burst.drain(..) {
+                // what else comes are claims of the address, and refusals
+                if frame.bytes()[12..14] == [0x08, 0x00] && frame.bytes()[23] == Protocol::UDP.0 {
+                    let answer = &frame.bytes()[HEADERS_BYTES..];
+                    assert!(self.answers.iter().any(|known| known == answer), "{answer:?}");
+                    came |= answer == wanted;
+                }
+                self.queue.give(frame);
             }
-            client.give(frame);
-        }
-        if let Some(answer) = answer {
-            return answer;
+            if came {
+                return;
+            }
         }
     }
 }
 
 #[test]
 fn datagrams_are_answered_and_a_new_configuration_takes_hold() {
-    let (mut clients, servers) = pipe::pair(&pipe::Config::default()).unwrap();
-    let (facts, client) = (servers[0].facts().clone(), &mut clients[0]);
-    let client_facts = client.facts().clone();
+    let (mut client, servers) = ends();
     let make_stack = |_, facts: &Facts| Stack::new(listening(53), facts);
     let dataplane: Dataplane<Pipe, Upper> =
         Dataplane::start(servers, &Config::default(), make_stack, |_| Upper).unwrap();
-    assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"hello")), b"HELLO");
+    client.ask(53, b"hello", b"HELLO");
     dataplane.command(|_, _, stack| stack.reconfigure(listening(5353)));
-    assert_eq!(ask(client, &question(&facts, &client_facts, 5353, b"moved")), b"MOVED");
+    client.ask(5353, b"moved", b"MOVED");
     dataplane.stop();
 }
 
 #[test]
 fn own_addresses_stay_in_use_over_a_panic() {
-    let (mut clients, servers) = pipe::pair(&pipe::Config::default()).unwrap();
-    let (facts, client) = (servers[0].facts().clone(), &mut clients[0]);
-    let client_facts = client.facts().clone();
+    let (mut client, servers) = ends();
     let short = Duration::from_millis(1);
     let claim = Claim {
         mode: ClaimMode::Detect,
@@ -119,19 +141,14 @@ fn own_addresses_stay_in_use_over_a_panic() {
         Dataplane::start(servers, &Config::default(), make_stack, |_| Upper).unwrap();
     let counters = dataplane.counters().next().unwrap().clone();
     let stack: &Arc<stack::Counters> = shown.get().unwrap();
-    assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"hello")), b"HELLO");
+    client.ask(53, b"hello", b"HELLO");
     let started = std::time::Instant::now();
-    let mut panic = client.take().expect("a free frame");
-    assert!(panic.fill(&question(&facts, &client_facts, 53, b"panic")));
-    let mut burst = Burst::new();
-    burst.push(panic);
-    client.transmit(&mut burst);
-    client.flush();
+    client.send(53, b"panic");
     while counters.panics.get() == 0 {
         assert!(started.elapsed() < Duration::from_secs(60), "no panic");
         std::thread::yield_now();
     }
-    assert_eq!(ask(client, &question(&facts, &client_facts, 53, b"again")), b"AGAIN");
+    client.ask(53, b"again", b"AGAIN");
     assert_eq!(stack.own()[0].readiness, Readiness::Ready);
     assert_eq!(made.load(Ordering::Relaxed), 1);
     dataplane.stop();

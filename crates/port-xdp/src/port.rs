@@ -14,11 +14,13 @@ use crate::ledger::Ledger;
 use crate::packet::Packet;
 use crate::ring::Descriptor;
 use crate::slot::Slot;
-use crate::socket::{Binding, Memory, Ready, Refused, Sender, Sizes, Socket, Step, Unbound, at, is_down, is_transient};
+use crate::socket::{
+    Binding, Memory, NO_ROOM, Ready, Refused, Sender, Sizes, Socket, Step, TAKEN, Unbound, at, is_down, is_transient,
+    may_lock,
+};
 use crate::stats::{Stats, Trouble};
 use base::{Arena, BURST_FRAMES, Burst, Frame, Pool};
 use port::{Facts, Inlet, Large, Outgoing, Port};
-use rustix::process::Resource;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -34,11 +36,6 @@ const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 const PATIENCE_FLUSHES: u32 = 16;
 /// Sockets opened in advance: each device reset takes one, and none can be opened once privileges are dropped.
 const SPARES: usize = 8;
-
-/// What the kernel refuses for a moment after a socket was closed, since it frees what that had apart from the call: its memory's part of
-/// the limit, and the queue.
-const NO_ROOM: (Step, i32) = (Step::Register, libc::ENOBUFS);
-const TAKEN: (Step, i32) = (Step::Bind, libc::EBUSY);
 
 /// How a port was made, and is made again.
 #[derive(Debug)]
@@ -186,8 +183,7 @@ impl XdpPort {
     /// Whether another socket's memory has room at the limit on locked memory once ours is closed, and not before.
     fn makes_room(&self) -> bool {
         let counts_for = self.sender.as_ref().and_then(|sender| sender.counts_for);
-        let limit = rustix::process::getrlimit(Resource::Memlock).current;
-        counts_for == Some(rustix::process::getuid()) && limit.is_none_or(|limit| limit >= self.arena.bytes() as u64)
+        counts_for == Some(rustix::process::getuid()) && may_lock(&self.arena)
     }
 
     fn count_spares(&self) {

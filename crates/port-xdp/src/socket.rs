@@ -7,7 +7,7 @@
 
 use crate::ring::{Address, AllOffsets, Descriptor, Drains, Fills, Ring};
 use base::Arena;
-use rustix::process::Uid;
+use rustix::process::{Resource, Uid};
 use rustix::thread::CapabilitySet;
 use std::io;
 use std::mem::MaybeUninit;
@@ -56,6 +56,11 @@ pub(crate) enum Step {
     Bind,
     Place,
 }
+
+/// What the kernel refuses for a moment after a socket was closed, since it frees what that had apart from the call: its memory's part of
+/// the limit, and the queue.
+pub(crate) const NO_ROOM: (Step, i32) = (Step::Register, libc::ENOBUFS);
+pub(crate) const TAKEN: (Step, i32) = (Step::Bind, libc::EBUSY);
 
 /// The kernel's answer, and to what.
 #[derive(Debug)]
@@ -346,6 +351,11 @@ fn register(fd: BorrowedFd<'_>, arena: &Arena) -> Result<Option<Uid>, Refused> {
     };
     set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region).map_err(at(Step::Register))?;
     Ok((!exempt).then(rustix::process::getuid))
+}
+
+/// Whether the limit on locked memory has room for this arena, if for no other beside it.
+pub(crate) fn may_lock(arena: &Arena) -> bool {
+    rustix::process::getrlimit(Resource::Memlock).current.is_none_or(|limit| limit >= arena.bytes() as u64)
 }
 
 fn bind(fd: BorrowedFd<'_>, memory: Memory<'_>, to: Binding) -> io::Result<()> {

@@ -28,7 +28,11 @@ fn share_a_processor(lab: &Lab, name: &str) {
     // with segmentation on, what the server sends is received on its own processor, at once
     sh("ip", &["netns", "exec", &lab.server, "ethtool", "-K", "vs", "tso", "off"]);
     sh("ip", &["netns", "exec", client, "sh", "-c", &format!("echo 1 > /sys/class/net/{name}/threaded")]);
-    sh("sh", &["-c", &format!("taskset -pc 0 $(pgrep '^napi/{name}-')")]);
+    // a run before, whose namespaces are about to go or were left behind, has threads of these names too
+    let pin = format!(
+        "set -e; threads=$(pgrep '^napi/{name}-'); for one in $threads; do taskset -pc 0 $one || test ! -e /proc/$one; done"
+    );
+    sh("sh", &["-c", &pin]);
     let mut first = CpuSet::new();
     first.set(0);
     sched_setaffinity(None, &first).unwrap();

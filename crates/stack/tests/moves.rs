@@ -601,11 +601,13 @@ fn crowd(seed: u64, moves: Option<Duration>, rates: Rates) -> (u64, [u64; 2]) {
     let server = script(20_000 + seed % 1000);
     let mut client = Peer::new(None);
     client.ends.extend((1..=12).map(|cookie| (cookie, script(4000 + 100 * cookie))));
-    // with one packet in twelve lost, five SYNs in a row that are not answered come up now and then; and a peer whose time-out has doubled
-    // to a minute still asks for the last acknowledgement when TIME-WAIT is over after one
+    // with one packet in twelve lost on each of four ways, five SYNs in a row that are not answered come up now and then, and eleven segments
+    // do once in some twenty thousand runs; and a peer whose time-out has doubled to a minute still asks for the last acknowledgement when
+    // TIME-WAIT is over after one
     let tcp = || {
         let mut tcp = world::tcp(30_000);
         tcp.times.syn_retransmissions = 12;
+        tcp.times.retransmissions = 16;
         tcp.times.time_wait = TIME_WAIT;
         tcp
     };

@@ -4,7 +4,7 @@ use super::outcome::other;
 use super::{LargeSends, Mode, OpenConfig, OpenError};
 use crate::answering::{Answering, answers};
 use crate::device::Device;
-use crate::socket::{self, Binding, Memory, Refused, Sizes, Socket, Step};
+use crate::socket::{self, Binding, Memory, NO_ROOM, Refused, Sizes, Socket, Step, TAKEN};
 use base::{Arena, Frame};
 use bpf::capability::{CAP_NET_RAW, missing_of};
 use bpf::{Attach, Config, Steering, SteeringError};
@@ -87,9 +87,10 @@ fn chunk_bytes(device: &Device, mode: Mode) -> Result<u16, OpenError> {
     })
 }
 
-/// How long a program of our own may take to go, and how long the kernel may take to free a queue.
-const OWN_PROGRAM_GOES: Duration = Duration::from_secs(1);
-const QUEUE_GOES: Duration = Duration::from_secs(3);
+/// How long a program of our own may take to go, where whoever holds its link may have to wait for a processor; and how long the
+/// kernel may take to free what a socket had.
+const OWN_PROGRAM_GOES: Duration = Duration::from_secs(10);
+const SOCKET_GOES: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Sockets, each with its share of the frames, not yet ports.
@@ -160,20 +161,22 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
     Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
 }
 
-/// A socket of a queue, which the kernel frees a while after the socket before was closed, as that of a server that has just ended.
+/// A socket of a queue. The kernel frees what the socket before had a while after that was closed: its queue, as of a server that has just
+/// ended, and its memory's part of the limit, as of the mode tried before.
 fn bind(memory: Memory<'_>, sizes: Sizes, to: Binding) -> Result<Socket, Refused> {
-    let until = Instant::now() + QUEUE_GOES;
+    let until = Instant::now() + SOCKET_GOES;
     loop {
         let fd = socket::open().map_err(|why| Refused { step: Step::Open, why })?;
         match Socket::bind(fd, memory, sizes, to) {
-            Err(refused) if is_taken(&refused) && Instant::now() < until => std::thread::sleep(RETRY),
+            Err(refused) if may_pass(&refused, memory) && Instant::now() < until => std::thread::sleep(RETRY),
             outcome => return outcome,
         }
     }
 }
 
-fn is_taken(refused: &Refused) -> bool {
-    refused.step == Step::Bind && refused.why.raw_os_error() == Some(libc::EBUSY)
+fn may_pass(refused: &Refused, memory: Memory<'_>) -> bool {
+    let registers = |arena| refused.is(NO_ROOM) && socket::may_lock(arena);
+    refused.is(TAKEN) || matches!(memory, Memory::Register(arena) if registers(arena))
 }
 
 /// The kernel does not know what was asked of it.
