@@ -79,7 +79,9 @@ fn figures_are_written_and_make_a_page() {
     let trace =
         ["experiment", "fig5", "--points", "4", "--files", "20", "--load", "own", "--keep-alive", "--offloads", "on"];
     run(out.path(), &[&trace[..], &quick].concat());
-    run(out.path(), &[&["experiment", "rtt", "--points", "0,10", "--kib", "256"], &quick[..]].concat());
+    // nothing is measured anew there, since a path may be so bad that nothing comes
+    let rtt = ["experiment", "rtt", "--points", "0,10", "--kib", "256", "--rounds", "1", "--seconds", "3"];
+    run(out.path(), &rtt);
     for (name, count, servers, rate) in [("fig4", 4, 1, 3), ("fig5", 2, 1, 3), ("rtt", 4, 1, 2)] {
         let rows = rows(out.path(), name);
         assert_eq!(rows.len(), count, "{name}: {rows:?}");

@@ -87,7 +87,7 @@ fn a_closed_loop_and_what_is_told_of_it() {
     let (answered, gone) = (run["answered"].as_u64().unwrap(), run["statuses"]["410"].as_u64().unwrap());
     assert!(answered.abs_diff(4 * gone) <= 4, "{run}");
 
-    let mut words = vec![BENCH, "http", "--interface", "vc", "--seconds", "0.5"];
+    let mut words = vec![BENCH, "http", "--interface", "vc", "--seconds", "3"];
     words.extend(args);
     words.push("http://198.18.0.1/1024");
     let text = lab.client().run(&words).unwrap();

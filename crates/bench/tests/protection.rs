@@ -23,7 +23,7 @@ fn children(parent: u32) -> Vec<u32> {
 fn a_round_beside_nobody_is_an_error() {
     let out = tempfile::tempdir().unwrap();
     let mut command = Command::new(BENCH);
-    command.args(["protection", "--hostile", "40", "--rounds", "5", "--app-cpu", "1", "--hostile-cpu", "1"]);
+    command.args(["protection", "--hostile", "120", "--rounds", "5", "--app-cpu", "1", "--hostile-cpu", "1"]);
     command.arg("--out").arg(out.path());
     let mut bench = Process::spawn(command).unwrap();
     let parent = bench.id();

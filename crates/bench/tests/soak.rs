@@ -78,5 +78,8 @@ fn a_short_soak_of_the_web_server_finds_nothing() {
     {
         assert!(report.figure(name) > 0, "{name} in {}", report.rows);
     }
-    assert_eq!(report.figure("requests of the load"), 1200, "{}", report.rows);
+    // one that is due when every connection is busy, as just before the end, or while the load has no processor, is told as such
+    let [sent, missed] =
+        ["requests of the load", "requests due while every connection was busy"].map(|name| report.figure(name));
+    assert!(sent > 0 && sent + missed == 1200, "{}", report.rows);
 }

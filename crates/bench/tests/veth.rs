@@ -27,7 +27,9 @@ fn load(lab: &Lab, server: &str, options: &[&str]) -> Value {
 /// What a load tells, what it says on standard error, and how it ends.
 fn load_of_any(lab: &Lab, server: &str, options: &[&str]) -> (Value, String, Option<i32>) {
     let mut load = lab.client().command(BENCH);
-    load.args(["dns", "--interface", "vc", "--server", server, "--names", "100", "--json"]).args(options);
+    load.args(["dns", "--interface", "vc", "--server", server, "--names", "100", "--json"]);
+    // it ends with the last answer, which may be late on a machine that is busy
+    load.args(["--stragglers", "30"]).args(options);
     let done = load.output().unwrap();
     let [text, error] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     let line = text.lines().last().unwrap_or_else(|| panic!("no figures: {error}"));
@@ -40,7 +42,8 @@ fn what_the_generator_sends_the_reflector_returns_over_both_families() {
     let servers = ["198.18.0.1:53", "[2001:db8:18::1]:53"];
     for (server, options) in servers.into_iter().flat_map(|server| [(server, &[][..]), (server, &["--driver"])]) {
         let mut reflector = reflector(&lab, server, options);
-        let results = load(&lab, server, &["--rate", "2000", "--seconds", "0.5", "--any-answer"]);
+        // all of them find room in veth's ring of 256 however long nobody takes them out
+        let results = load(&lab, server, &["--rate", "400", "--seconds", "0.5", "--any-answer"]);
         let run = &results["runs"][0];
         let sent = run["sent"].as_u64().unwrap();
         assert!(sent > 0, "{results}");
@@ -82,7 +85,7 @@ fn a_reflector_of_bursts_answers_each_request_by_all_its_frames() {
         assert_eq!(count("foreign"), 0, "{run}");
         let segments: u64 = segments.parse().unwrap();
         assert!(count("frames") >= segments * count("answered") && count("unfinished") <= 2, "{run}");
-        let text = lab.client().run(&[&words[..], &["--seconds", "0.2"]].concat()).unwrap();
+        let text = lab.client().run(&[&words[..], &["--seconds", "3"]].concat()).unwrap();
         assert!(text.lines().any(|line| line.starts_with("Requests/sec: ")), "{text}");
     }
 }

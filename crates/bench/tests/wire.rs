@@ -35,6 +35,22 @@ fn count(counts: &Value, name: &str) -> u64 {
     counts[name].as_u64().unwrap_or_else(|| panic!("no {name} in {counts}"))
 }
 
+/// Waits until `done` or fails.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Frames that the server's interface has received.
+fn received(lab: &Lab) -> u64 {
+    let text = lab.server().run(&["ip", "-s", "-j", "link", "show", "dev", "vs"]).unwrap();
+    let link: Value = serde_json::from_str(&text).unwrap();
+    count(&link[0]["stats64"]["rx"], "packets")
+}
+
 fn apart() -> Lab {
     require_programs(&["ping", "ip", "ethtool"]);
     Lab::with_middle(&Options::default()).unwrap()
@@ -71,22 +87,29 @@ fn a_path_is_as_long_as_it_was_asked_to_be_for_both_families() {
 fn losses_are_as_many_as_asked_and_the_same_for_the_same_seed() {
     let lab = apart();
     lab.silence().unwrap();
+    // all of them find room in a ring, however long nobody takes them out
+    let sent = 250;
     let run = |seed: &str| {
         let wire = join(&lab, &["--loss", "10,0", "--seed", seed]);
-        let (times, text) = ping(&lab, &["-c", "400", "-i", "0.005", "-W", "2", "198.18.0.1"]);
+        let (times, text) = ping(&lab, &["-c", &sent.to_string(), "-i", "0.005", "-W", "2", "198.18.0.1"]);
         let [there, back] = end(wire);
-        assert_eq!(count(&there, "arrived"), 400, "{there}");
-        assert_eq!(count(&there, "lost") + count(&there, "passed"), 400, "{there}");
+        let (arrived, lost, passed) = (count(&there, "arrived"), count(&there, "lost"), count(&there, "passed"));
+        assert!(arrived <= sent && lost + passed == arrived, "{there}");
         assert_eq!((count(&back, "lost"), count(&back, "overflow")), (0, 0), "{back}");
-        // ping may be gone when the last answers come
-        let passed = count(&there, "passed");
-        assert!(times.len() as u64 <= passed && times.len() as u64 + 50 > passed, "{there} {text}");
-        count(&there, "lost")
+        let answered = times.len() as u64;
+        assert!(answered <= passed, "{there} {text}");
+        // ping may be gone when the last answers come, and the path with it before they have
+        if arrived == sent && answered + 50 > passed { Ok(lost) } else { Err(format!("{there} {back} {text}")) }
     };
-    // 40 on average with a deviation of 6: five of them either way
-    let lost = run("7");
-    assert!((10..=70).contains(&lost), "{lost}");
-    assert_eq!(run("7"), lost);
+    let lost_of = |seed: &str| {
+        let mut runs = (0..20).map(|_| run(seed));
+        let first = runs.next().unwrap();
+        first.or_else(|said| runs.find_map(Result::ok).ok_or(said)).unwrap()
+    };
+    // 25 on average with a deviation of 4.7: five of them either way
+    let lost = lost_of("7");
+    assert!((1..=48).contains(&lost), "{lost}");
+    assert_eq!(lost_of("7"), lost);
 }
 
 #[test]
@@ -128,7 +151,7 @@ fn a_line_has_its_rate_and_drops_what_its_queue_cannot_hold() {
     lab.silence().unwrap();
     // 1000 bytes take 80 ms, so 300 ms hold five frames at most
     let wire = join(&lab, &["--rate", "100k,1G", "--queue", "300"]);
-    let (begin, sent) = (Instant::now(), 200);
+    let (begin, sent, before) = (Instant::now(), 200, received(&lab));
     lab.client().inside(|| {
         let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
         for _ in 0..sent {
@@ -138,7 +161,8 @@ fn a_line_has_its_rate_and_drops_what_its_queue_cannot_hold() {
                 .or_else(|_| socket.send_to(&[7; 1000 - 42], "198.18.0.1:9"));
         }
     });
-    std::thread::sleep(Duration::from_millis(500));
+    // four find room when all come at once, and one of them leaves every 80 ms
+    until("frames over the line", || received(&lab) >= before + 3);
     let [there, back] = end(wire);
     let frames = begin.elapsed().as_millis() as u64 / 80;
     let (passed, held, overflow) = (count(&there, "passed"), count(&there, "held"), count(&there, "overflow"));
@@ -167,12 +191,13 @@ fn readers_that_do_not_read_hold_nobody_up() {
         readers.iter().map(|reader| reader.peek(&mut all).unwrap_or(0)).sum::<usize>()
     };
     readers.iter().for_each(|reader| reader.set_nonblocking(true).unwrap());
+    // more than the frames that may be on their way out at once (2048)
+    until("what nobody reads", || unread() > 3 << 20);
     let mut before = 0;
     while unread() > before {
         before = unread();
         std::thread::sleep(Duration::from_millis(500));
     }
-    // more than the frames that may be on their way out at once (2048)
     assert!(before > 3 << 20, "{before}");
     let (times, text) = ping(&lab, &["-c", "5", "-i", "0.1", "-w", "30", "198.18.0.1"]);
     assert!(times.len() >= 5, "{text}, {before} bytes unread");

@@ -14,7 +14,12 @@ mod common;
 use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams};
 use base::Instant;
 use clap::Parser;
+use embed::{Error, Server};
+use sockets::BindError;
 use std::net::SocketAddr;
+
+/// How many ports are tried where the kernel is to choose one.
+const PORTS: u32 = 20;
 
 /// Echo over UDP and TCP.
 #[derive(Parser)]
@@ -100,16 +105,25 @@ impl Service for Echo {
     }
 }
 
+/// Serves both at one port that the kernel chooses; at another one where somebody else takes it, or has it for the one of them.
+fn start_anywhere(options: &Options) -> Result<Server, Box<dyn std::error::Error>> {
+    let mut tries = PORTS;
+    loop {
+        let free = std::net::UdpSocket::bind(options.listen)?.local_addr()?;
+        tries -= 1;
+        match options.place.builder().udp(free).tcp(free).start(|_| Echo::default()) {
+            Err(Error::Bind(BindError::InUse { .. })) if tries > 0 => {}
+            started => return Ok(started?),
+        }
+    }
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
-    let builder = options.place.builder().udp(options.listen);
-    // one port for both, also when the kernel chose it
-    let server = match options.listen.port() {
-        0 => {
-            let free = std::net::UdpSocket::bind(options.listen)?.local_addr()?;
-            options.place.builder().udp(free).tcp(free).start(|_| Echo::default())?
-        }
-        _ => builder.tcp(options.listen).start(|_| Echo::default())?,
+    let listen = options.listen;
+    let server = match listen.port() {
+        0 => start_anywhere(&options)?,
+        _ => options.place.builder().udp(listen).tcp(listen).start(|_| Echo::default())?,
     };
     common::say_ready(&server);
     server.until_signal()?;

@@ -1,8 +1,10 @@
 //! The examples, each run as its first lines say: on kernel sockets, and over AF_XDP in a laboratory, with real clients.
 
 use lab::{Host, Lab, Process};
+use rustix::net;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -44,6 +46,14 @@ impl Drop for Example {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A port where nobody listens, and the socket that keeps it from others.
+fn nobody() -> (OwnedFd, String) {
+    let held = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
+    net::bind(&held, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let at = SocketAddr::try_from(net::getsockname(&held).unwrap()).unwrap();
+    (held, at.to_string())
 }
 
 fn connect(to: SocketAddr) -> TcpStream {
@@ -106,10 +116,11 @@ fn the_client_counts_round_trips() {
     let echo = Example::on_sockets("echo", &["--listen", "127.0.0.1:0"]);
     let to = echo.at[1].to_string();
     let run = |args: &[&str]| Command::new(program("client")).args(args).output().expect("the client");
-    let out = run(&["--to", &to, "--connections", "5", "--count", "40", "--bytes", "3000"]);
+    let load = ["--connections", "5", "--count", "40", "--bytes", "3000", "--patience-ms", "60000"];
+    let out = run(&[&["--to", &to], &load[..]].concat());
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success() && said.starts_with("200 round trips"), "{said} {out:?}");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (_held, nobody) = nobody();
     let out = run(&["--to", &nobody]);
     assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("nobody listens"), "{out:?}");
 }
@@ -174,7 +185,7 @@ fn the_proxy_passes_on_ends_and_resets() {
     answer.reverse();
     assert!(answer == wanted, "{} of {} bytes", answer.len(), wanted.len());
     // whom the server does not let in is reset
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (_held, nobody) = nobody();
     let proxy = Example::on_sockets("proxy", &["--listen", "127.0.0.1:0", "--to", &nobody]);
     let mut stream = connect(proxy.at[0]);
     let ended = stream.read(&mut [0; 10]);
@@ -252,7 +263,9 @@ fn the_proxy_and_the_client_over_af_xdp() {
     lab.client().inside(|| echoes(proxy.at[0], 2_000_000));
     drop(proxy);
     let client = program("client").to_str().unwrap().to_owned();
+    let patience = ["--patience-ms", "60000"];
     let args = [&client, "--interface", "vs", "--own", "198.18.0.77/24", "--to", &to, "--connections", "3"];
+    let args = [&args[..], &patience].concat();
     let mut run = Process::spawn({
         let mut command = lab.server().command(args[0]);
         command.args(&args[1..]);

@@ -17,7 +17,7 @@ use std::{
 };
 
 /// How long a process has between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(20);
 

@@ -153,13 +153,18 @@ fn a_reset_in_the_middle_releases_what_was_queued() {
 fn a_slow_peer_gets_all_that_was_queued_before_the_close() {
     let bytes = 24 << 20;
     let (make, _, deaths) = objects(&version(1, bytes));
-    let linger = Duration::from_secs(3);
+    let (linger, pause) = (Duration::from_secs(8), Duration::from_millis(1100));
     let (running, address) = start(tcp(|s| s.linger = linger), make);
-    let mut stream = connect(address);
+    // the kernel is to hold little of it: from when it has all, the peer's end is waited for by time alone
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.connect(&address.into()).unwrap();
+    let mut stream: TcpStream = socket.into();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"bc").unwrap();
     // each pause is much shorter than the linger, all of them are longer
     for part in pattern(1, bytes).chunks_exact(bytes / 8) {
-        std::thread::sleep(linger / 6);
+        std::thread::sleep(pause);
         expect(&mut stream, part);
     }
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);

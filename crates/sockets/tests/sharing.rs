@@ -31,10 +31,16 @@ struct Hold {
 }
 
 impl Hold {
-    /// Sends "H" by `send` and returns when thread 0 sits in its service.
-    fn begin(&self, send: impl FnOnce()) {
+    /// Sends "H" by `send`; true when thread 0 sits in its service, false when it `is_answered`: what was thread 0's may have gone to
+    /// another thread meanwhile.
+    fn begin(&self, send: impl FnOnce(), mut is_answered: impl FnMut() -> bool) -> bool {
         send();
-        until("thread 0 in its service", || self.inside.load(Ordering::Acquire));
+        let mut inside = false;
+        until("somebody who takes it", || {
+            inside = self.inside.load(Ordering::Acquire);
+            inside || is_answered()
+        });
+        inside
     }
 
     fn end(&self) {
@@ -152,6 +158,28 @@ fn figure(running: &Running, of: impl Fn(&Sharing) -> u64) -> u64 {
     running.sharing().map(|sharing| of(sharing)).sum()
 }
 
+/// Has thread 0 held up by one of `streams`, with more of them where it has no other; which one it is, and how many it had then.
+fn hold_one(to: SocketAddr, hold: &Hold, streams: &mut Vec<TcpStream>) -> (usize, usize) {
+    let mut held = None;
+    until("thread 0 in its service", || {
+        let whose: Vec<usize> = streams.iter_mut().map(|stream| ask(stream, b"x")).collect();
+        let has: Vec<usize> = (0..whose.len()).filter(|at| whose[*at] == 0).collect();
+        let [at, _, ..] = has[..] else {
+            streams.extend(connections(to, 20).1);
+            return false;
+        };
+        let stream = &streams[at];
+        stream.set_nonblocking(true).unwrap();
+        let (mut sends, mut answer) = (stream, stream);
+        if hold.begin(|| sends.write_all(b"H").unwrap(), || answer.read(&mut [0]).is_ok()) {
+            held = Some((at, has.len()));
+        }
+        stream.set_nonblocking(false).unwrap();
+        held.is_some()
+    });
+    held.unwrap()
+}
+
 /// Without help, so that each does what comes to it.
 fn alone(config: Config) -> Config {
     Config { balance: Balance { steal: false, ..Balance::default() }, ..config }
@@ -207,16 +235,8 @@ fn sockets_that_are_used_again_keep_nothing_of_the_policy_before() {
 fn a_shared_socket_is_served_by_others_while_one_is_held_up() {
     for spread in [Spread::Shared, Spread::Affinity] {
         let (_running, address, hold) = who(of(Transport::Tcp, spread));
-        let mut all = Vec::new();
-        until("a connection of thread 0", || {
-            let (whose, streams) = connections(address, 20);
-            all.extend(streams);
-            whose.iter().position(|who| *who == 0).is_some_and(|at| {
-                let at = all.len() - 20 + at;
-                hold.begin(|| all[at].write_all(b"H").unwrap());
-                true
-            })
-        });
+        let (_, mut all) = connections(address, 20);
+        hold_one(address, &hold, &mut all);
         // whatever comes now is served by others
         let (whose, _more) = connections(address, 60);
         assert!(whose.iter().all(|who| *who != 0), "{spread:?}: {whose:?}");
@@ -227,10 +247,8 @@ fn a_shared_socket_is_served_by_others_while_one_is_held_up() {
 #[test]
 fn connections_of_a_thread_that_is_held_up_are_stolen_and_its_groups_taken_over() {
     let (running, address, hold) = who(of(Transport::Tcp, Spread::Affinity));
-    let (whose, mut streams) = connections(address, 60);
-    let before = whose.iter().filter(|who| **who == 0).count();
-    let at = whose.iter().position(|who| *who == 0).expect("a connection of thread 0");
-    hold.begin(|| streams[at].write_all(b"H").unwrap());
+    let (_, mut streams) = connections(address, 60);
+    let (at, before) = hold_one(address, &hold, &mut streams);
     until("groups taken over", || {
         let (whose, _some) = connections(address, 10);
         assert!(whose.iter().all(|who| *who != 0), "{whose:?}");
@@ -242,19 +260,31 @@ fn connections_of_a_thread_that_is_held_up_are_stolen_and_its_groups_taken_over(
     // what it had in hand it answers, and then it gives away what it was asked for
     streams[at].set_read_timeout(Some(PATIENCE)).unwrap();
     streams[at].read_exact(&mut [0]).unwrap();
-    until("connections given away", || figure(&running, |s| s.connections_taken.get()) > 0);
-    let whose: Vec<usize> = streams.iter_mut().map(|stream| ask(stream, b"x")).collect();
+    until("connections given away", || {
+        let has = streams.iter_mut().filter_map(|stream| (ask(stream, b"x") == 0).then_some(())).count();
+        figure(&running, |s| s.connections_taken.get()) > 0 && has < before
+    });
     assert_eq!(figure(&running, |s| s.connections_lost.get()), 0);
-    assert!(whose.iter().filter(|who| **who == 0).count() < before, "{whose:?}");
 }
 
 #[test]
 fn datagrams_of_a_thread_that_is_held_up_are_answered_by_others() {
     let (running, address, hold) = who(of(Transport::Udp, Spread::Affinity));
     let sockets: Vec<_> = (0..60).map(|_| socket(address)).collect();
-    let whose: Vec<_> = sockets.iter().map(|socket| ask_by(socket, b"x")).collect();
-    let at = whose.iter().position(|who| *who == 0).expect("a flow of thread 0");
-    hold.begin(|| assert_eq!(sockets[at].send(b"H").unwrap(), 1));
+    let mut held = None;
+    until("thread 0 in its service", || {
+        let at = sockets.iter().position(|socket| ask_by(socket, b"x") == 0);
+        held = at.filter(|at| {
+            let socket = &sockets[*at];
+            socket.set_nonblocking(true).unwrap();
+            let is_answered = || socket.recv(&mut [0]).is_ok();
+            let is_held = hold.begin(|| assert_eq!(socket.send(b"H").unwrap(), 1), is_answered);
+            socket.set_nonblocking(false).unwrap();
+            is_held
+        });
+        held.is_some()
+    });
+    let at = held.unwrap();
     until("a group taken over", || {
         for (_, socket) in sockets.iter().enumerate().filter(|(n, _)| *n != at) {
             assert_ne!(ask_by(socket, b"x"), 0);
@@ -274,9 +304,8 @@ fn datagrams_of_a_thread_that_is_held_up_are_answered_by_others() {
 fn without_balancing_who_waits_for_a_thread_waits() {
     let config = alone(of(Transport::Tcp, Spread::Affinity));
     let (_running, address, hold) = who(config);
-    let (whose, mut streams) = connections(address, 60);
-    let at = whose.iter().position(|who| *who == 0).expect("a connection of thread 0");
-    hold.begin(|| streams[at].write_all(b"H").unwrap());
+    let (_, mut streams) = connections(address, 60);
+    let (at, _) = hold_one(address, &hold, &mut streams);
     let mut waiting: Vec<_> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut silent = 0;
     for stream in &mut waiting {
@@ -301,10 +330,18 @@ fn the_groups_of_a_thread_that_panics_go_to_others_and_come_back() {
         Who { thread, hold: state.1.clone(), moves: false }
     });
     let owned = || running.sharing().map(|sharing| sharing.groups.get()).collect::<Vec<_>>();
-    let (whose, mut streams) = connections(address, 60);
-    broken.store(true, Ordering::Release);
-    let at = whose.iter().position(|who| *who == 0).unwrap();
-    streams[at].write_all(b"P").unwrap();
+    // a connection does not move here, so who has accepted it gets what is sent by it
+    let mut streams = Vec::new();
+    until("a connection of thread 0", || {
+        let (whose, more) = connections(address, 60);
+        streams.extend(more);
+        let at = whose.iter().position(|who| *who == 0).map(|at| streams.len() - whose.len() + at);
+        at.is_some_and(|at| {
+            broken.store(true, Ordering::Release);
+            streams[at].write_all(b"P").unwrap();
+            true
+        })
+    });
     until("a panic", || total(&running, |c| c.panics.get()) > 0);
     until("its groups with others", || figure(&running, |s| s.groups_left.get()) > 0);
     let begun = std::time::Instant::now();
@@ -328,8 +365,15 @@ fn a_burst_of_a_panic_is_counted_and_datagrams_go_on() {
     for spread in SPREADS {
         let (running, address, _) = who(of(Transport::Udp, spread));
         let sockets: Vec<_> = (0..30).map(|_| socket(address)).collect();
-        for socket in &sockets {
-            socket.send(b"P").unwrap();
+        let all_panic = || sockets.iter().for_each(|socket| assert_eq!(socket.send(b"P").unwrap(), 1));
+        all_panic();
+        // thread 0 panics at what it takes itself: others may take some, and more while it is held up
+        if spread != Spread::Shared {
+            until("panics", || {
+                all_panic();
+                std::thread::sleep(Duration::from_millis(20));
+                total(&running, |c| c.panics.get()) > 0 && total(&running, |c| c.dropped_panic.get()) > 0
+            });
         }
         let answered = |socket: &UdpSocket| {
             socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -337,11 +381,6 @@ fn a_burst_of_a_panic_is_counted_and_datagrams_go_on() {
             socket.recv(&mut [0; 1]).is_ok()
         };
         until("answers to all", || sockets.iter().all(answered));
-        if spread != Spread::Shared {
-            until("panics", || {
-                total(&running, |c| c.panics.get()) > 0 && total(&running, |c| c.dropped_panic.get()) > 0
-            });
-        }
     }
 }
 

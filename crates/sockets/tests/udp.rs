@@ -93,9 +93,16 @@ fn a_link_local_address_answers_who_asks_from_another_one() {
 
 #[test]
 fn both_wildcards_share_a_port() {
-    let first = Engine::bind(config("0.0.0.0:0", Transport::Udp)).unwrap();
-    let port = first.addresses()[0].port();
-    Engine::bind(config(&format!("[::]:{port}"), Transport::Udp)).unwrap();
+    // a port that is free for the one may be somebody else's for the other
+    let both = |_| {
+        let first = Engine::bind(config("0.0.0.0:0", Transport::Udp)).unwrap();
+        let port = first.addresses()[0].port();
+        match Engine::bind(config(&format!("[::]:{port}"), Transport::Udp)) {
+            Err(BindError::InUse { .. }) => false,
+            bound => bound.map(drop).is_ok(),
+        }
+    };
+    assert!((0..20).any(both));
 }
 
 #[test]
@@ -240,13 +247,17 @@ fn a_panic_is_contained_and_counted() {
 
 #[test]
 fn a_sleeping_engine_sleeps_wakes_and_stops() {
-    let (running, address) = start(config("127.0.0.1:0", Transport::Udp), |_| Reverse);
+    // an address that no other test has, whose port nobody takes when it is free again
+    let (running, address) = start(config("127.0.0.75:0", Transport::Udp), |_| Reverse);
     ask(&client("127.0.0.1:0", address), b"x");
     until("sleep", || total(&running, |c| c.sleeps.get()) > 0);
-    let cycles = total(&running, |c| c.cycles.get());
     // an idle thread makes no cycles of its own; a few may end the last burst
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    assert!(total(&running, |c| c.cycles.get()) <= cycles + 4);
+    let mut cycles = 0;
+    until("rest", || {
+        cycles = total(&running, |c| c.cycles.get());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        total(&running, |c| c.cycles.get()) == cycles
+    });
     running.wake();
     until("a cycle", || total(&running, |c| c.cycles.get()) > cycles);
     running.stop();
@@ -258,7 +269,8 @@ fn a_sleeping_engine_sleeps_wakes_and_stops() {
 fn bad_input_says_what_and_binds_nothing() {
     let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // of an address that no other test has, so that it stays free
+    let free = UdpSocket::bind("127.0.0.76:0").unwrap().local_addr().unwrap();
     for threads in [1, 2] {
         let endpoints = vec![endpoint(&free.to_string(), Transport::Udp), endpoint(&taken.to_string(), Transport::Udp)];
         let error = Engine::bind(Config { endpoints, threads, ..Config::default() }).unwrap_err();

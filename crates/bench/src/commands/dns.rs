@@ -63,6 +63,9 @@ pub(crate) struct Options {
     /// How long each rate is sent
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     seconds: f64,
+    /// How long answers are waited for at most when all is sent; one that comes later is lost
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
+    stragglers: f64,
     /// Check every so manieth answer to the last byte; 0 for none
     #[arg(long, value_name = "N", default_value_t = 16)]
     check_every: u64,
@@ -162,6 +165,7 @@ fn measure<P: port::Port>(options: &Options, load: &mut Load<'_, P>) -> Result<R
         let plan = Plan {
             rate,
             span: Duration::from_secs_f64(options.seconds),
+            stragglers: Duration::from_secs_f64(options.stragglers),
             check_every: if options.any_answer { 0 } else { options.check_every },
             wait: options.tool.wait,
             burst_frames: usize::from(options.batch),

@@ -2,7 +2,7 @@
 //! how long answers take at loads below it. In the laboratory with `simoom echo` over AF_XDP; on the in-memory pipe with GETs among a
 //! million items of the key-value store, where there is no kernel and no clock, and so throughput alone.
 
-use super::{Common, tell_written};
+use super::{ANEW_MOST, Common, tell_written, until_answered};
 use crate::commands::dns::Results;
 use crate::commands::{rate, seconds};
 use crate::found::{self, Found, Rounds};
@@ -65,8 +65,6 @@ const ADDRESS: &str = "198.18.0.1:7";
 /// How long a server may take to come up, and a load to end.
 const START: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How often loads are measured anew of which nothing came back.
-const ATTEMPTS: usize = 5;
 /// GETs of a round on the pipe, and before it.
 const GETS: u64 = 1_000_000;
 /// A load is sent so many times as long as a rate of the search.
@@ -89,7 +87,7 @@ struct Row {
     at_loads: Vec<AtLoad>,
     /// nanoseconds a GET
     get_ns: Vec<f64>,
-    /// how often the loads were measured anew, since of one nothing came back
+    /// how often the grid or the loads were measured anew, since nothing came back at all, or of one load
     anew: usize,
 }
 
@@ -147,30 +145,23 @@ fn echo(options: &Options, simoom: &Path, folder: &Path, batch: u16, row: &mut R
     // attaching a program made the receive threads anew
     lab.pin();
     let rates = grid::rates(options.from, options.to);
-    let found = ask(&lab, &rates, &["--stop-past-peak", "--seconds", &options.seconds.to_string()])?;
-    let peak = found.capacity.peak().number();
-    ensure!(peak > 0.0, "nothing came back");
+    // where nothing came back, the generator's own receive thread had no processor: that says nothing of the server
+    let search = || ask(&lab, &rates, &["--stop-past-peak", "--seconds", &options.seconds.to_string()]);
+    let (found, anew) = until_answered(search, |found| found.capacity.peak().number() > 0.0)?;
+    row.anew += anew;
     row.echo_peak.push(found.capacity.peak());
+    let peak = found.capacity.peak().number();
     let loads: Vec<f64> = options.loads.iter().map(|part| (peak * part).max(1.0).round()).collect();
     let span = (options.seconds * LONGER).to_string();
-    let mut runs = Vec::new();
-    // where nothing came back, the generator's own receive thread had no processor: that says nothing of the server
-    for attempt in 0..ATTEMPTS {
-        row.anew += usize::from(attempt > 0);
-        runs = ask(&lab, &loads, &["--wait", "poll", "--seconds", &span])?.runs;
+    let ask = || {
+        let runs = ask(&lab, &loads, &["--wait", "poll", "--seconds", &span])?.runs;
         ensure!(runs.len() == loads.len(), "{} loads were measured", runs.len());
-        if runs.iter().all(|run| run.answered > 0) {
-            break;
-        }
-        eprintln!("batch {batch}: of a load nothing came back");
-    }
+        Ok(runs)
+    };
+    let (runs, anew) = until_answered(ask, |runs| runs.iter().all(|run| run.answered > 0))?;
+    row.anew += anew;
     for (run, at) in runs.iter().zip(&mut row.at_loads) {
-        ensure!(
-            run.answered > 0 && run.foreign == 0,
-            "{} came back, and {} that nobody sent",
-            run.answered,
-            run.foreign
-        );
+        ensure!(run.foreign == 0, "{} came back, and {} that nobody sent", run.answered, run.foreign);
         let (p50_us, p99_us) = run.window_us.unwrap_or((run.latency.p50_us, run.latency.p99_us));
         at.rate.push(run.sent_rate());
         at.p50_us.push(p50_us);
@@ -292,8 +283,8 @@ fn method(options: &Options, anew: usize) -> String {
         "*batch* is the most frames that a cycle of the dataplane takes (`--batch`); it never waits for more than are there. `echo, AF_XDP`: \
          `simoom echo` over AF_XDP in a network namespace, on processor 0, and `simoom-bench dns --any-answer` in another, on \
          processor 1, joined by a veth pair, each with its receive thread on its own processor. *most* is the most answers at any rate of a grid that grows \
-         by 15%, {} s each, until three brought no more (`≥` where the generator, or the grid, went no further); the other loads are parts of that, {:.1} s each, by a generator that sleeps between datagrams. Where of one of \
-         them nothing came back, all loads of that batch and round are measured anew, {} times at most: that was so {anew} times. Every \
+         by 15%, {} s each, until three brought no more (`≥` where the generator, or the grid, went no further); the other loads are parts of that, {:.1} s each, by a generator that sleeps between datagrams. Where nothing \
+         came back at any rate of the grid, or of one of the loads, the grid or all loads of that batch and round are measured anew, {ANEW_MOST} times at most: that was so {anew} times. Every \
          datagram is numbered, so each answer is matched and timed; percentiles are medians over windows of 100 ms. `GET, pipe`: stack \
          and key-value service over the in-memory pipe, {} items, 512 connections with one GET each, every value compared; only the server's \
          cycles are timed. There is no clock and no kernel in it, so it has no latencies. {} rounds in turn: medians, the least and the \
@@ -303,7 +294,6 @@ fn method(options: &Options, anew: usize) -> String {
          on the USR mix; above 16 little, and no latency is lost, since no batch is waited for.)",
         options.seconds,
         options.seconds * LONGER,
-        ATTEMPTS - 1,
         options.items,
         options.rounds
     )

@@ -3,11 +3,11 @@
 
 use super::bed::Busy;
 use super::web::{self, Bed, Generator, LONGER_S, Load, Run, SEGMENT_BYTES, Server, Up, size, size_word};
-use super::{Common, tell_written};
+use super::{Common, tell_written, told_anew};
 use crate::commands::seconds;
 use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats::{self, Summary};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 /// Options of `simoom-bench compare-web`.
 #[derive(Debug, clap::Args)]
@@ -93,6 +93,8 @@ struct Figures {
     failures: u64,
     /// rounds in which the rate was not held
     unheld: usize,
+    /// how often a load was made anew of which nothing good had come back
+    anew: usize,
 }
 
 /// A rate is held when so much of it was answered.
@@ -192,6 +194,7 @@ fn measure(
         eprintln!("{round} {}  {:<20} {:>10.0} requests/s", case.words(), server.name, run.requests_per_s);
         figures.requests_per_s.push(run.requests_per_s);
         figures.failures += run.failures;
+        figures.anew += run.anew;
         if server.name == NGINX {
             half = Some(run.requests_per_s / 2.0);
         }
@@ -205,6 +208,7 @@ fn measure(
             run.requests_per_s
         );
         figures[servers.len()].requests_per_s.push(frames_per_s);
+        figures[servers.len()].anew += run.anew;
     }
     // h2load has no connection for each request
     let keeps_rate = !(case.generator == Generator::Wrk && close);
@@ -221,6 +225,7 @@ fn measure(
         );
         figures.cost_us.push(cost_us);
         figures.failures += run.failures;
+        figures.anew += run.anew;
         figures.unheld += usize::from(answered < HELD_SHARE * rate);
     }
     Ok(())
@@ -237,7 +242,6 @@ fn reflect(bed: &Bed, lab: &lab::Options, load: &Load<'_>, answer_bytes: u64) ->
 /// Processor 0's microseconds a good answer at the load's rate, and what came of the load.
 fn cost_us(up: &mut Up<'_>, load: &Load<'_>) -> Result<(f64, Run)> {
     let (run, Busy { server_s, span_s, .. }, ()) = up.run_watched(load, web::sleep)?;
-    ensure!(run.requests_per_s > 0.0, "no good answer at {} requests/s", load.rate.unwrap_or_default());
     Ok((server_s * 1e6 / (run.requests_per_s * span_s), run))
 }
 
@@ -342,6 +346,7 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
             );
         }
     }
+    text += &told_anew(figures.iter().flatten().map(|figures| figures.anew).sum());
     text
 }
 
@@ -387,6 +392,7 @@ mod tests {
             cost_us: costs.to_vec(),
             failures: 3,
             unheld: 1,
+            anew: 0,
         };
         let figures = [row(&[300.0, 200.0], &[2.0, 3.0]), row(&[100.0, 100.0], &[8.0, 6.0]), row(&[400.0, 400.0], &[])];
         let report = report(&options, &names, &cases(&options), &[figures.to_vec()]);

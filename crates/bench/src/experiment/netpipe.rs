@@ -2,7 +2,7 @@
 //! one connection, both ends on the same engine, ours over AF_XDP against the kernel's sockets.
 
 use super::messages::{self, Engine, OWN_ADDRESSES};
-use super::tell_written;
+use super::{tell_written, told_anew, until_answered};
 use crate::commands::messages::message_bytes;
 use crate::commands::seconds;
 use crate::messages::Outcome;
@@ -78,9 +78,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
     ensure!(processors >= 2, "each end has a processor of its own: this needs two");
     lab::interrupt_by(crate::commands::stop_flag()?);
     let mut rows = ENGINES.map(|_| vec![Row::default(); options.sizes.len()]);
+    let mut anew = 0;
     for round in 1..=options.rounds {
         for (engine, rows) in ENGINES.iter().zip(&mut rows) {
-            let runs = measure(options, *engine).with_context(|| engine.name())?;
+            let answered = |runs: &Vec<Outcome>| runs.iter().all(|run| run.answered > 0);
+            let measured = until_answered(|| measure(options, *engine), answered);
+            let (runs, again) = measured.with_context(|| engine.name())?;
+            anew += again;
             ensure!(runs.len() == rows.len(), "{} lengths were measured", runs.len());
             for (run, row) in runs.iter().zip(rows) {
                 row.add(run);
@@ -89,7 +93,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             eprintln!("{round} {:<18} {}", engine.name(), runs.iter().map(of).collect::<Vec<_>>().join("  "));
         }
     }
-    let report = report(options, &rows);
+    let mut report = report(options, &rows);
+    report.method += &told_anew(anew);
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.out)?);
     Ok(())

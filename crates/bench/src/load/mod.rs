@@ -26,8 +26,6 @@ use std::time::Duration;
 /// Behind its schedule by more than this, the generator gives questions up as unsent: a burst that makes up for a long pause
 /// would measure the pause.
 const LAG_MOST_FRAMES: u64 = 2048;
-/// How long answers are waited for when all is sent.
-const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// How the generator passes the time until something is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -65,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<f64>,
     /// how long to send
     pub(crate) span: Duration,
+    /// how long answers are waited for at most when all is sent
+    pub(crate) stragglers: Duration,
     /// every so manieth answer is checked to the last byte; 0: none
     pub(crate) check_every: u64,
     /// what to do when nothing is due
@@ -185,7 +185,7 @@ impl<'a, P: Port> Load<'a, P> {
     }
 
     fn wait_for_stragglers(&mut self, plan: &Plan, outcome: &mut Outcome, between: &mut impl FnMut()) {
-        let end_ns = self.now_ns() + STRAGGLERS.as_nanos() as u64;
+        let end_ns = self.now_ns() + plan.stragglers.as_nanos() as u64;
         while outcome.answered < outcome.sent && self.now_ns() < end_ns {
             let received = self.receive(plan, outcome);
             let outgoing = self.port.flush();

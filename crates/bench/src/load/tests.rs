@@ -23,8 +23,8 @@ fn zone(content: Content) -> Synthetic {
 }
 
 fn plan(rate: Option<f64>, ms: u64) -> Plan {
-    let span = Duration::from_millis(ms);
-    Plan { rate, span, check_every: 1, wait: Wait::Yield, burst_frames: 64, progress: false }
+    let (span, stragglers) = (Duration::from_millis(ms), Duration::from_millis(500));
+    Plan { rate, span, stragglers, check_every: 1, wait: Wait::Yield, burst_frames: 64, progress: false }
 }
 
 fn pair() -> (Pipe, Pipe) {

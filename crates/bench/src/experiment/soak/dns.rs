@@ -18,14 +18,16 @@ use std::time::Duration;
 
 /// The load runs at this share of the peak when no rate is given.
 const SHARE_OF_PEAK: f64 = 0.7;
+/// Seconds for which the last answers are waited for: what nobody has dropped comes, however late.
+const STRAGGLERS_S: &str = "30";
 
 /// Options of `simoom-bench soak`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The zone's records tell its version; a new version is put in place and reloaded every second. Questions sent must equal answers
-plus what is counted as dropped: by the server (its sockets, stack and service), and by the two ends of the wire. Exit status 1
-when they differ, when a checked answer mixes versions or is of an old one, or when resident memory from reload 100 on,
-by medians of a hundred reloads, leaves 2%.
+plus what is counted as dropped: by the server (its sockets, stack and service), and by the two ends of the wire. The last
+answers are waited for, 30 s at most. Exit status 1 when they differ, when a checked answer mixes versions or is of an old one, or when
+resident memory from reload 100 on, by medians of a hundred reloads, leaves 2%.
 Needs root.")]
 pub(crate) struct Options {
     /// How long
@@ -76,6 +78,8 @@ pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
         &rate.to_string(),
         "--seconds",
         &options.seconds.to_string(),
+        "--stragglers",
+        STRAGGLERS_S,
         "--check-every",
         &options.check_every.to_string(),
         "--absent",

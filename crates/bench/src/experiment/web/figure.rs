@@ -3,7 +3,7 @@
 
 use super::{Bed, Generator, LONGER_S, Load, Server, calls, sleep};
 use crate::commands::seconds;
-use crate::experiment::{Common, tell_written};
+use crate::experiment::{Common, tell_written, told_anew};
 use crate::procs;
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
@@ -99,6 +99,8 @@ struct Sample {
     /// of all its processes
     resident_mib: f64,
     failures: u64,
+    /// how often a load was made anew of which nothing good had come back
+    anew: usize,
 }
 
 /// A line with what was measured: rounds by point.
@@ -165,6 +167,7 @@ fn measure(
         gbit_per_s: run.bytes_per_s.map(|bytes| bytes * 8.0 / 1e9),
         busy: busy.server_s / busy.span_s * 100.0,
         failures: run.failures,
+        anew: run.anew,
         ..Sample::default()
     };
     if plan.calls {
@@ -173,6 +176,7 @@ fn measure(
         let (run, _, calls) = up.run_watched(&Load { seconds, ..load }, calls::count)?;
         sample.calls_per_s = Some(calls);
         sample.calls_each = Some(calls / run.requests_per_s);
+        sample.anew += run.anew;
         sample.resident_mib = procs::group_resident_bytes(up.pid()?)? as f64 / f64::from(1 << 20);
     }
     let gbit_per_s = sample.gbit_per_s.map_or_else(|| "no".into(), |gbit| format!("{gbit:.3}"));
@@ -290,6 +294,7 @@ fn method(plan: &Plan, options: &Manner, lines: &[Measured]) -> String {
         text += " System calls are counted by perf (raw_syscalls:sys_enter of the server's processes) in a load of their own. Resident \
                  memory is VmRSS of all its processes after the load, frames for the rings and the files included.";
     }
+    text += &told_anew(lines.iter().flat_map(|line| line.samples.iter().flatten()).map(|sample| sample.anew).sum());
     for line in lines {
         if let Some(why) = &line.left_out {
             text += &format!(" Left out: {}, since the server says `{}`.", line.line.name, why.replace('`', "'"));
@@ -354,6 +359,7 @@ mod tests {
             calls_each: Some(2.0),
             resident_mib: 7.0,
             failures: 1,
+            anew: 0,
         };
         let samples = rates.iter().map(|rounds| rounds.iter().map(sample).collect()).collect();
         Measured { line, samples, left_out: None }

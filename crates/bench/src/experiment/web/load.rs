@@ -3,6 +3,7 @@
 
 use super::{ADDRESS, REFLECTOR, START, Up};
 use crate::experiment::bed::Busy;
+use crate::experiment::until_answered;
 use crate::procs::Ticks;
 use crate::{bursts, http};
 use anyhow::{Context as _, Result, ensure};
@@ -77,20 +78,44 @@ pub(in crate::experiment) struct Run {
     pub(in crate::experiment) failures: u64,
     /// of a reflector: all frames that came, as whole bursts a second
     pub(in crate::experiment) frames_per_s: Option<f64>,
+    /// how often it was made anew, since nothing good had come back
+    pub(in crate::experiment) anew: usize,
+}
+
+impl Run {
+    /// Something good came back.
+    fn is_answered(&self) -> bool {
+        self.requests_per_s > 0.0 || self.frames_per_s.is_some_and(|rate| rate > 0.0)
+    }
 }
 
 impl Up<'_> {
-    /// Runs a load to its end.
+    /// Runs a load to its end; anew where nothing good came back, which is an error in the end.
     pub(in crate::experiment) fn run(&mut self, load: &Load<'_>) -> Result<Run> {
-        let mut process = Process::spawn(self.command(load)?)?;
-        self.finish(load, &mut process)
+        let run = || {
+            let mut process = Process::spawn(self.command(load)?)?;
+            self.finish(load, &mut process)
+        };
+        let (run, anew) = until_answered(run, Run::is_answered)?;
+        Ok(Run { anew, ..run })
     }
 
-    /// Runs a load, and takes processor time and whatever `watch` tells over its length; the load itself is a little longer.
+    /// Runs a load as [`Up::run`] does, and takes processor time and whatever `watch` tells over its length; the load itself is a
+    /// little longer.
     pub(in crate::experiment) fn run_watched<T>(
         &mut self,
         load: &Load<'_>,
-        watch: impl FnOnce(u32, Duration) -> Result<T>,
+        watch: impl Fn(u32, Duration) -> Result<T>,
+    ) -> Result<(Run, Busy, T)> {
+        let ((run, busy, watched), anew) =
+            until_answered(|| self.run_watched_once(load, &watch), |(run, ..)| run.is_answered())?;
+        Ok((Run { anew, ..run }, busy, watched))
+    }
+
+    fn run_watched_once<T>(
+        &mut self,
+        load: &Load<'_>,
+        watch: impl Fn(u32, Duration) -> Result<T>,
     ) -> Result<(Run, Busy, T)> {
         let span = Duration::from_secs_f64(load.seconds);
         let longer = Load { seconds: load.seconds + LONGER_S, ..*load };
@@ -118,7 +143,14 @@ impl Up<'_> {
         let status = process.wait(Duration::from_secs(3600))?;
         self.pid()?;
         let log = process.log();
-        ensure!(status.success(), "the load on {} failed ({status}): {}", self.name, log.trim());
+        let is_silent = match (self.segments, load.generator) {
+            (Some(_), _) => json(&log).is_ok_and(|outcome: bursts::Outcome| outcome.frames == 0),
+            (None, Generator::Own) => json(&log).is_ok_and(|outcome: http::Outcome| outcome.answered == 0),
+            (None, Generator::Wrk) => false,
+        };
+        // ours fail where nothing comes back, which is judged by who asked
+        let is_done = status.success() || is_silent;
+        ensure!(is_done, "the load on {} failed ({status}): {}", self.name, log.trim());
         let run = match (self.segments, load.generator, load.rate) {
             (Some(_), ..) => of_bursts(&json(&log)?),
             (None, Generator::Own, _) => of_own(&json(&log)?),
@@ -215,6 +247,7 @@ fn of_bursts(outcome: &bursts::Outcome) -> Run {
         bytes_per_s: Some(outcome.bytes as f64 * 1e9 / outcome.span_ns.max(1) as f64),
         failures: 0,
         frames_per_s: Some(outcome.frames_rate()),
+        anew: 0,
     }
 }
 
@@ -225,6 +258,7 @@ fn of_own(outcome: &http::Outcome) -> Run {
         bytes_per_s: is_good.then(|| outcome.bytes_in_span as f64 * 1e9 / outcome.span_ns.max(1) as f64),
         failures: outcome.bad(),
         frames_per_s: None,
+        anew: 0,
     }
 }
 
@@ -242,7 +276,7 @@ fn of_wrk(text: &str) -> Result<Run> {
     let good = if others > 0 { 1.0 - others as f64 / requests.context("no count of requests")? } else { 1.0 };
     let bytes_per_s = value("Transfer/sec:").and_then(binary_octets).context("no transfer rate")?;
     let bytes_per_s = (good >= GOOD_SHARE).then_some(bytes_per_s);
-    Ok(Run { requests_per_s: requests_per_s * good, bytes_per_s, failures, frames_per_s: None })
+    Ok(Run { requests_per_s: requests_per_s * good, bytes_per_s, failures, frames_per_s: None, anew: 0 })
 }
 
 fn of_h2load(text: &str) -> Result<Run> {
@@ -267,6 +301,7 @@ fn of_h2load(text: &str) -> Result<Run> {
         bytes_per_s: (good >= GOOD_SHARE).then_some(bytes_per_s),
         failures: count("failed") + count("timeout"),
         frames_per_s: None,
+        anew: 0,
     })
 }
 
