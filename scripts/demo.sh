@@ -63,7 +63,7 @@ echo "\$ simoom serve --config simoom.toml    # with this in it:"
 sed 's/^/    /' "$work/simoom.toml"
 "${on_server[@]}" "$simoom" serve --config "$work/simoom.toml" &
 pid=$!
-for _ in $(seq 50); do
+for _ in $(seq 600); do
   "$simoom" ctl --control "$control" status >/dev/null 2>&1 && break
   kill -0 "$pid" 2>/dev/null || { pid=; echo "the server did not start" >&2; exit 1; }
   sleep 0.1
@@ -71,7 +71,7 @@ done
 
 ask() {
   echo "\$ dig $*"
-  "${on_client[@]}" dig +noall +answer +comments +time=2 +tries=1 "$@" | grep -E 'status|IN' || { echo "no answer" >&2; exit 1; }
+  "${on_client[@]}" dig +noall +answer +comments +time=10 +tries=1 "$@" | grep -E 'status|IN' || { echo "no answer" >&2; exit 1; }
 }
 if command -v dig >/dev/null; then
   ask "${target[@]}" www.example.com A

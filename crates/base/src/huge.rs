@@ -101,13 +101,21 @@ mod tests {
             let status = std::fs::read_to_string("/proc/self/statm").unwrap();
             status.split(' ').nth(1).unwrap().parse().unwrap()
         };
-        let mut large = zeroed(64 << 20);
-        large.fill(1);
-        let full = resident();
-        clear(&mut large);
-        // other tests of this process may allocate meanwhile
-        assert!(resident() + 8192 < full, "{} of {full} pages", resident());
-        assert!(large.iter().all(|byte| *byte == 0));
+        let full_and_left = || {
+            let mut large = zeroed(64 << 20);
+            large.fill(1);
+            let full = resident();
+            clear(&mut large);
+            let left = resident();
+            assert!(large.iter().all(|byte| *byte == 0));
+            (full, left)
+        };
+        // other tests of this process allocate meanwhile, some of them as much as this one in the moment in which it counts
+        let mut counts = Vec::new();
+        while counts.last().is_none_or(|(full, left)| left + 8192 >= *full) {
+            assert!(counts.len() < 20, "{counts:?} pages");
+            counts.push(full_and_left());
+        }
     }
 
     #[test]

@@ -275,10 +275,10 @@ where
 
     /// Each thread's pulse.
     pub fn pulses(&self) -> impl Iterator<Item = Pulse> {
-        self.threads.iter().map(|thread| Pulse {
-            cycles: thread.counters.cycles.get(),
-            asleep: thread.shared.bell.is_asleep(),
-            waited_ns: thread.scheduled.waits().ns,
+        self.threads.iter().map(|thread| {
+            let (cycles, asleep) = (thread.counters.cycles.get(), thread.shared.bell.is_asleep());
+            let ran_ns = if asleep { None } else { thread.scheduled.ran_ns() };
+            Pulse { cycles, asleep, waited_ns: thread.scheduled.waits().ns, ran_ns }
         })
     }
 

@@ -3,7 +3,11 @@
 //! The frames that one host sent are judged, the server's unless [`Capture::of_client`] is asked for; a kernel sender leaves its own checksums to the device where offloads
 //! are on, and on a virtual wire nobody fills them in, so [`crate::Options::offloads`] off is needed to judge a kernel server.
 
-use crate::{Lab, process::output, raw::Sniffer};
+use crate::{
+    Host, Lab,
+    process::output,
+    raw::{MARK_ETHERTYPE, Outlet, Sniffer},
+};
 use anyhow::{Context as _, Result};
 use std::{collections::BTreeMap, fmt, process::Command};
 
@@ -11,6 +15,8 @@ use std::{collections::BTreeMap, fmt, process::Command};
 #[derive(Debug)]
 pub struct Capture {
     sniffer: Sniffer,
+    /// at the same interface
+    outlet: Outlet,
     /// the hardware address of the host whose frames are judged
     judged: [u8; 6],
 }
@@ -67,12 +73,18 @@ const SHOWN: [&str; 16] = [
 impl Capture {
     /// Starts a capture at the client's end of the wire: at the server's, AF_XDP hides its packets from captures.
     pub fn start(lab: &Lab) -> Result<Self> {
-        Ok(Self { sniffer: Sniffer::start(lab.client(), &[])?, judged: lab.server().mac()? })
+        Self::at(lab.client(), lab.server())
     }
 
     /// The same at the server's end, to judge the frames of the client's host.
     pub fn of_client(lab: &Lab) -> Result<Self> {
-        Ok(Self { sniffer: Sniffer::start(lab.server(), &[])?, judged: lab.client().mac()? })
+        Self::at(lab.server(), lab.client())
+    }
+
+    fn at(host: &Host, judged: &Host) -> Result<Self> {
+        // MiB that the kernel keeps for it while it does not run
+        let sniffer = Sniffer::start(host, &["-B", "64"])?;
+        Ok(Self { sniffer, outlet: Outlet::of(host), judged: judged.mac()? })
     }
 
     /// Ends the capture once the wire is quiet and judges it.
@@ -92,8 +104,9 @@ impl Capture {
 
     fn judge(&mut self, more: &[&str]) -> Result<(Findings, String)> {
         let mac = self.judged.map(|octet| format!("{octet:02x}")).join(":");
-        let file = self.sniffer.finish().to_str().context("a temporary path in UTF-8")?.to_owned();
-        let all = tshark(&file, "frame", &["-T", "fields", "-e", "eth.src", "-e", "_ws.col.Protocol"])?;
+        let file = self.sniffer.finish(&self.outlet)?.to_str().context("a temporary path in UTF-8")?.to_owned();
+        let but_marks = format!("!(eth.type == {MARK_ETHERTYPE})");
+        let all = tshark(&file, &but_marks, &["-T", "fields", "-e", "eth.src", "-e", "_ws.col.Protocol"])?;
         let problems = tshark(&file, &format!("eth.src == {mac} && ({PROBLEMS})"), &[&SHOWN[..], more].concat())?;
         let mut findings = Findings {
             frames: all.lines().count(),

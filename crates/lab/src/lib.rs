@@ -124,6 +124,16 @@ pub fn program_beside(path: &str, name: &str) -> PathBuf {
     program
 }
 
+/// Copies a file that may be a program, by a process of its own: what is open for writing here another thread's child may have, too, and then
+/// it cannot be run (ETXTBSY, execve(2)).
+///
+/// # Panics
+/// If it cannot be.
+pub fn copy_file(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{} is not copied to {}", from.display(), to.display());
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

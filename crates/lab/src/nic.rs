@@ -7,7 +7,9 @@
 
 use anyhow::Result;
 use std::net::SocketAddr;
-use wire::{Protocol, toeplitz};
+use wire::toeplitz;
+
+pub use wire::Protocol;
 
 /// How the NIC hashes.
 #[derive(Clone, Debug)]

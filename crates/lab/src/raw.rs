@@ -4,14 +4,15 @@
 //! before a packet socket sees a frame, and libpcap puts it back. Where no tags are looked at but answers are wanted at once,
 //! [`Direct`] has both directions in one socket.
 
-use crate::{Host, Process, process::wait_until};
+use crate::{Host, Process, frame, process::wait_until};
 use anyhow::{Context as _, Result, ensure};
 use smoltcp::{
     phy::{Device as _, Medium, RawSocket, RxToken as _, TxToken as _, wait},
     time::{Duration as Span, Instant as Timestamp},
 };
 use std::{
-    fs,
+    fs::{self, File},
+    io::{Read as _, Seek as _, SeekFrom},
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -21,9 +22,7 @@ use std::{
 /// Sends and receives frames at a host's interface.
 #[derive(Debug)]
 pub struct Raw {
-    // the socket is not Send: it lives on a thread of its own, in the host, which ends with this end of the channel
-    out: SyncSender<Vec<u8>>,
-    done: Receiver<()>,
+    outlet: Outlet,
     sent: Vec<Vec<u8>>,
     sniffer: Sniffer,
 }
@@ -34,28 +33,12 @@ impl Raw {
         // dumpcap knows no filter for the direction: what this host sends is told by its address, or below by its content
         let mac = host.mac()?.map(|octet| format!("{octet:02x}")).join(":");
         let sniffer = Sniffer::start(host, &["-f", &format!("not ether src {mac}")])?;
-        let (out, frames) = sync_channel::<Vec<u8>>(0);
-        let (report, done) = sync_channel(0);
-        let interface = host.interface();
-        let enter = host.entrance();
-        std::thread::spawn(move || {
-            enter();
-            let mut socket = RawSocket::new(interface, Medium::Ethernet).expect("root may open an AF_PACKET socket");
-            for frame in frames {
-                let token = socket.transmit(Timestamp::ZERO).expect("a raw socket always has a token");
-                token.consume(frame.len(), |buffer| buffer.copy_from_slice(&frame));
-                if report.send(()).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { out, done, sent: Vec::new(), sniffer })
+        Ok(Self { outlet: Outlet::of(host), sent: Vec::new(), sniffer })
     }
 
     /// Puts one frame on the wire as it is.
     pub fn send(&mut self, frame: &[u8]) -> Result<()> {
-        self.out.send(frame.to_vec()).ok().context("the sending thread has ended")?;
-        self.done.recv().context("the kernel refused the frame")?;
+        self.outlet.send(frame)?;
         self.sent.push(frame.to_vec());
         Ok(())
     }
@@ -76,6 +59,46 @@ impl Raw {
             timeout,
         );
         found
+    }
+}
+
+/// Sends frames at a host's interface.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    // the socket is not Send: it lives on a thread of its own, in the host, which ends with this end of the channel
+    out: SyncSender<Vec<u8>>,
+    done: Receiver<()>,
+}
+
+impl Outlet {
+    pub(crate) fn of(host: &Host) -> Outlet {
+        let (out, frames) = sync_channel::<Vec<u8>>(0);
+        let (report, done) = sync_channel(0);
+        let interface = host.interface();
+        let enter = host.entrance();
+        std::thread::spawn(move || {
+            let mut frames = frames.into_iter().peekable();
+            // who sends nothing has no socket, to which the kernel would give what comes
+            if frames.peek().is_none() {
+                return;
+            }
+            enter();
+            let mut socket = RawSocket::new(interface, Medium::Ethernet).expect("root may open an AF_PACKET socket");
+            for frame in frames {
+                let token = socket.transmit(Timestamp::ZERO).expect("a raw socket always has a token");
+                token.consume(frame.len(), |buffer| buffer.copy_from_slice(&frame));
+                if report.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Outlet { out, done }
+    }
+
+    /// Puts one frame on the wire as it is.
+    pub(crate) fn send(&self, frame: &[u8]) -> Result<()> {
+        self.out.send(frame.to_vec()).ok().context("the sending thread has ended")?;
+        self.done.recv().context("the kernel refused the frame")
     }
 }
 
@@ -127,6 +150,11 @@ pub(crate) struct Sniffer {
 
 /// Longer than the kernel keeps a block of frames before dumpcap sees it.
 const SETTLE: Duration = Duration::from_millis(700);
+/// How long dumpcap may take to write what the kernel has for it.
+const BEHIND_MOST: Duration = Duration::from_secs(60);
+/// What tells how far it has come, of nobody's hardware address.
+pub(crate) const MARK_ETHERTYPE: u16 = 0x88b5;
+const MARK_FROM: [u8; 6] = [2, 0, 0, 0, 0x88, 0xb5];
 
 impl Sniffer {
     pub(crate) fn start(host: &Host, filter: &[&str]) -> Result<Self> {
@@ -144,8 +172,43 @@ impl Sniffer {
         read_pcap(&fs::read(&self.file).unwrap_or_default()).unwrap_or_default()
     }
 
+    /// Sends a frame of [`MARK_ETHERTYPE`] from the host of the capture, and waits until it is in the file: then all is there that the
+    /// kernel had for dumpcap before.
+    fn catch_up(&self, outlet: &Outlet) -> Result<()> {
+        // the folder has a name of its own
+        let mark = frame::ethernet([0xff; 6], MARK_FROM, MARK_ETHERTYPE, self.file.as_os_str().as_encoded_bytes());
+        let (end, mut at) = (Instant::now() + BEHIND_MOST, PCAP_HEADER_BYTES as u64);
+        let mut is_there = || {
+            let mut new = Vec::new();
+            // what cannot be read is read the next time
+            if let Ok(mut file) = File::open(&self.file)
+                && file.seek(SeekFrom::Start(at)).is_ok()
+            {
+                let _ = file.read_to_end(&mut new);
+            }
+            let mut rest = &new[..];
+            while let Some((frame, after)) = first_frame(rest) {
+                at += (rest.len() - after.len()) as u64;
+                rest = after;
+                if frame.starts_with(&mark) {
+                    return true;
+                }
+            }
+            false
+        };
+        // again and again: one that finds a full queue is lost
+        loop {
+            outlet.send(&mark)?;
+            if wait_until(&mut is_there, Duration::from_secs(1)) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "dumpcap is more than {BEHIND_MOST:?} behind: {}", self.process.log());
+        }
+    }
+
     /// Waits until no frame has come for a while, ends the capture and gives its file.
-    pub(crate) fn finish(&mut self) -> &Path {
+    pub(crate) fn finish(&mut self, outlet: &Outlet) -> Result<&Path> {
+        self.catch_up(outlet)?;
         let length = || fs::metadata(&self.file).map_or(0, |meta| meta.len());
         let (mut last, mut since) = (length(), Instant::now());
         wait_until(
@@ -159,19 +222,26 @@ impl Sniffer {
             Duration::from_secs(30),
         );
         self.process.stop();
-        &self.file
+        Ok(&self.file)
     }
+}
+
+const PCAP_HEADER_BYTES: usize = 24;
+
+/// The first frame of what follows a pcap file's header, and what follows it, if it is there as a whole.
+fn first_frame(records: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (head, after) = records.split_at_checked(16)?;
+    let length = u32::from_ne_bytes(head[8..12].try_into().ok()?) as usize;
+    after.split_at_checked(length)
 }
 
 /// The whole frames of a pcap file in this machine's byte order; one being written at the end is left out.
 pub fn read_pcap(file: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let (header, mut rest) = file.split_at_checked(24).context("no pcap header")?;
+    let (header, mut rest) = file.split_at_checked(PCAP_HEADER_BYTES).context("no pcap header")?;
     let magic = u32::from_ne_bytes(header[..4].try_into()?);
     ensure!([0xa1b2_c3d4, 0xa1b2_3c4d].contains(&magic), "not a pcap file of this byte order");
     let mut frames = Vec::new();
-    while let Some((head, after)) = rest.split_at_checked(16) {
-        let length = u32::from_ne_bytes(head[8..12].try_into()?) as usize;
-        let Some((frame, after)) = after.split_at_checked(length) else { break };
+    while let Some((frame, after)) = first_frame(rest) {
         frames.push(frame.to_vec());
         rest = after;
     }

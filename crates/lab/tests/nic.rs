@@ -215,11 +215,17 @@ fn a_connection_moves_in_mid_flow_when_its_entry_is_rewritten() {
                 let begin = got.load(Ordering::Relaxed);
                 lab::wait_until(|| got.load(Ordering::Relaxed) >= begin + bytes, PATIENCE)
             };
-            assert!(flowed(8 << 20), "round {round}: nothing flows");
-            let before = arrived(&lab);
+            let old = 1 - queue as usize;
+            let mut before = arrived(&lab);
+            let has_left = || {
+                assert!(flowed(8 << 20), "round {round}: nothing flows");
+                let now = arrived(&lab);
+                std::mem::replace(&mut before, now)[old] == now[old]
+            };
+            assert!(lab::wait_until(has_left, PATIENCE), "round {round}: it flows on in the other queue");
             assert!(flowed(8 << 20), "round {round}: nothing flows");
             let moved = since(before, arrived(&lab));
-            assert!(moved[queue as usize] > 100 && moved[1 - queue as usize] == 0, "round {round}: {moved:?}");
+            assert!(moved[queue as usize] > 100 && moved[old] == 0, "round {round}: {moved:?}");
         }
         stop.store(true, Ordering::Relaxed);
         let sent = sent.join().unwrap();

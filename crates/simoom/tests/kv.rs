@@ -468,7 +468,7 @@ c.quit()
 #[test]
 fn who_does_not_read_is_made_to_wait_and_then_sent_away() {
     let place = Place::new();
-    let ours = start(&place, &["--memory", "16M", "--send-timeout", "2"]);
+    let ours = start(&place, &["--memory", "16M", "--send-timeout", "15"]);
     let value = "w".repeat(500_000);
     say(ours.address, format!("set w 0 0 500000\r\n{value}\r\n").as_bytes(), usize::MAX);
     let mut stuck: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(ours.address).unwrap()).collect();

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Place, Server, ask, run, text, until};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -164,8 +165,12 @@ fn a_terminal_is_used_and_given_back() {
     terminal.wait_for("q quit");
     terminal.press(b"\x03");
     terminal.ended(0);
-    let terminal = Terminal::start("timeout --foreground --preserve-status -s TERM 1", control, "");
+    let terminal = Terminal::start("sh -c 'echo pid=$$; exec \"$0\" \"$@\"'", control, "");
+    // it hears signals before it draws
     terminal.wait_for("q quit");
+    let said = terminal.text();
+    let pid = said.split_once("pid=").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
     terminal.ended(0);
 }
 
@@ -185,7 +190,7 @@ fn it_goes_on_at_any_size_and_over_a_restart_of_the_server() {
         // a few frames at that size
         std::thread::sleep(std::time::Duration::from_millis(150));
     }
-    server.signal(rustix::process::Signal::TERM);
+    server.signal(Signal::TERM);
     server.end();
     terminal.wait_for("no server answers");
     let again = Server::start(&place, &[]);

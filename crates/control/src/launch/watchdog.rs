@@ -1,8 +1,9 @@
 //! Looks after the dataplane's threads: one that hangs loses its queue to the kernel until it comes round again.
 //!
 //! The kernel's own sockets then answer at shared addresses; the thread's connections are lost, and nobody else's are. One that is
-//! only kept from its processor does not hang: what it has is still in good hands, and its load is the balancer's to move. A thread that
-//! cannot have its socket made anew tells nobody, and nobody is told when somebody changes an interface's queues; both are said here, too.
+//! only kept from its processor does not hang, nor does one whose processor a hypervisor took away: what it has is still in good hands, and
+//! its load is the balancer's to move. A thread that cannot have its socket made anew tells nobody, and nobody is told when somebody changes
+//! an interface's queues; both are said here, too.
 
 use crate::error::{reason, without_number};
 use base::Counter;

@@ -452,7 +452,7 @@ fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
 /// An example that runs on either engine, where an application's user can reach it.
 fn example(name: &str, folder: &Path) -> PathBuf {
     let program = folder.join(name);
-    std::fs::copy(build(&["-p", "embed", "--example", name]).join("examples").join(name), &program).unwrap();
+    lab::copy_file(&build(&["-p", "embed", "--example", name]).join("examples").join(name), &program);
     open(folder);
     program
 }

@@ -60,17 +60,17 @@ fn threads_of_an_application_are_on_the_processors_of_those_that_they_serve() {
     let log = server.process.log();
     let pid = log.split(": process ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     let allowed = |task: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{task}/status")).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{task}/status")).unwrap();
         status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
     };
     let tasks = || {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let mut tasks: Vec<u32> = tasks.map(|it| it.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
         tasks.sort_unstable();
-        tasks.iter().map(|task| allowed(&task.to_string())).collect::<Vec<_>>()
+        tasks.iter().map(|task| allowed(&format!("{pid}/task/{task}"))).collect::<Vec<_>>()
     };
     // beside kernel sockets, whose thread runs anywhere: that one's first, in the process that has both; then each queue's
-    let expected = ["0-1", "0", "1"];
+    let expected = [&allowed("self")[..], "0", "1"];
     assert!(lab::wait_until(|| tasks() == expected, PATIENCE), "{:?}", tasks());
 }
 
@@ -86,7 +86,7 @@ fn example(name: &str, folder: &Path) -> PathBuf {
     }
     assert!(build.current_dir(&root).status().unwrap().success());
     let program = folder.join(name);
-    std::fs::copy(target.join("examples").join(name), &program).unwrap();
+    lab::copy_file(&target.join("examples").join(name), &program);
     std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     program
 }

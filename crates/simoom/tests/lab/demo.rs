@@ -26,7 +26,7 @@ fn readable_copy() -> tempfile::TempDir {
     for (from, to) in copies {
         let to = dir.path().join(to);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(from, to).unwrap();
+        lab::copy_file(from.as_ref(), &to);
     }
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     dir

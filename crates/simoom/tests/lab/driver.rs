@@ -436,24 +436,36 @@ fn rates_hold_over_the_driver_and_the_stack() {
             })
             .collect();
         let since = |stats: &Stats, metric: &str| stats.sum(metric, &[]) - before.sum(metric, &[]);
+        let (mut whole, mut truncated, mut answer) = (0, 0, [0; 512]);
+        let mut take = || {
+            for socket in &sockets {
+                while socket.recv(&mut answer).is_ok() {
+                    *if answer[2] & 2 == 0 { &mut whole } else { &mut truncated } += 1;
+                }
+            }
+            whole + truncated
+        };
         let begun = std::time::Instant::now();
         for id in 0..ASKED {
             sockets[id as usize % 8].send(&asked("www.example.com", 1, None, id as u16)).unwrap();
             if id % 100 == 99 {
                 // so that no queue on the way overflows
                 server.wait_until("all questions", |stats| since(stats, "dns_questions_total") > id);
+                take();
             }
         }
         let seconds = begun.elapsed().as_secs() + 1;
-        let (mut whole, mut truncated, mut answer) = (0, 0, [0; 512]);
-        for socket in &sockets {
-            while socket.recv(&mut answer).is_ok() {
-                *if answer[2] & 2 == 0 { &mut whole } else { &mut truncated } += 1;
-            }
-        }
+        // a question is counted before what becomes of it, and an answer before it leaves
+        let dropped = |stats: &Stats| stats.sum("dns_drops_total", &[("reason", "rate limited")]);
+        let all_came = || {
+            let (taken, stats) = (take(), server.stats());
+            let sent = since(&stats, "dns_answers_total");
+            taken == sent && sent + dropped(&stats) == ASKED
+        };
+        assert!(lab::wait_until(all_came, PATIENCE), "{:?}", server.stats());
         let stats = server.stats();
         let (driver, slipped) = (since(&stats, "steering_answered_total"), since(&stats, "dns_slipped_total"));
-        let dropped = stats.sum("dns_drops_total", &[("reason", "rate limited")]);
+        let dropped = dropped(&stats);
         let said = format!("{queues} queues, {seconds} s, {whole} whole of them {driver} by the driver: {stats:?}");
         // a second's worth at once, and what the time allows
         assert!(whole <= RATE * (seconds + 1), "{said}");

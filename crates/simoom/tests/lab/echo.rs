@@ -121,7 +121,7 @@ fn nobodys_silence_is_loss_and_a_failure() {
     let lab = Lab::new().unwrap();
     // no host has this address, and no program this port
     for (at, words) in [("198.18.0.77", "no answer to 3 probes"), ("198.18.0.1:9", "nobody listens there")] {
-        let args = [at, "--count", "3", "--timeout", "100", "--warm-up", "0"];
+        let args = [at, "--count", "3", "--in-flight", "3", "--timeout", "3000", "--warm-up", "0"];
         let output = ping(lab.client(), &args);
         let (shown, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -156,8 +156,9 @@ fn a_peer_that_changes_octets_is_found_out() {
             }
         });
         for client in [&[][..], &["--interface", "vc"]] {
-            let common = ["198.18.0.1:7007", "--count", "10", "--timeout", "1000", "--warm-up", "0", "--json"];
-            let output = ping(lab.client(), &[&common[..], client].concat());
+            // those that are wrong are lost together
+            let common = ["198.18.0.1:7007", "--count", "10", "--in-flight", "10", "--timeout", "10000"];
+            let output = ping(lab.client(), &[&common[..], &["--warm-up", "0", "--json"], client].concat());
             let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!((count(&figures, "answered"), count(&figures, "wrong")), (5, 5), "{figures}");
             assert_eq!(count(&figures, "lost"), 5, "{figures}");
@@ -210,7 +211,7 @@ fn an_interruption_ends_a_ping_with_its_figures_told() {
     for client in [&[][..], &["--interface", "vc"]] {
         let before = echoed(&server.stats());
         let mut command = simoom(lab.client());
-        command.args(["ping", AT[0], "--seconds", "3600", "--warm-up", "0"]).args(client);
+        command.args(["ping", AT[0], "--seconds", "3600", "--warm-up", "0", "--timeout", "20000"]).args(client);
         let mut process = Process::spawn(command).unwrap();
         server.wait_until("nothing echoed", |stats| echoed(stats) > before + 100);
         process.signal(Signal::INT);
@@ -225,7 +226,7 @@ fn an_interruption_ends_a_ping_with_its_figures_told() {
 fn a_ladder_takes_every_step() {
     let lab = Lab::new().unwrap();
     // with a server of its own, over loopback
-    let output = ping(lab.client(), &["--ladder", "--seconds", "1", "--warm-up", "10"]);
+    let output = ping(lab.client(), &["--ladder", "--seconds", "3", "--warm-up", "10"]);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{output:?}");
     for step in ["sleeping in the kernel", "SO_BUSY_POLL=50", "spinning"] {
@@ -233,7 +234,7 @@ fn a_ladder_takes_every_step() {
         assert!(line.is_some_and(|line| line.contains('█')), "{step}: {shown}");
     }
     let _server = echo(lab.server(), &[&LISTEN[..], &["--interface", "vs"]].concat());
-    let args = [AT[0], "--ladder", "--interface", "vc", "--seconds", "1", "--warm-up", "10", "--json"];
+    let args = [AT[0], "--ladder", "--interface", "vc", "--seconds", "3", "--warm-up", "10", "--json"];
     let output = ping(lab.client(), &args);
     assert!(output.status.success(), "{output:?}");
     let steps: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -4,7 +4,9 @@
 use crate::common::{PATIENCE, Server, dig_until};
 use crate::web::{Web, contents, curl};
 use lab::capture::Capture;
-use lab::{Lab, NicOptions, Options, Process};
+use lab::nic::Protocol;
+use lab::{CLIENT_V4, CLIENT_V6, Lab, Nic, NicOptions, Options, Process, SERVER_V4, SERVER_V6};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -100,22 +102,40 @@ fn connections_go_from_thread_to_thread_and_lose_and_reorder_nothing() {
     assert_eq!(by_thread(&web.server, "dataplane_flow_groups", &[]).iter().sum::<u64>(), 4096);
 }
 
+/// Ports of the client from which connections to one of [`SERVERS`] are not of the thread that has this queue, as the table stands at the
+/// start.
+fn ports_of_the_other(nic: &Nic, at: usize, queue: u32) -> impl Iterator<Item = String> {
+    let ends: [(IpAddr, IpAddr); 2] = [(CLIENT_V4.into(), SERVER_V4.into()), (CLIENT_V6.into(), SERVER_V6.into())];
+    let (from, to) = ends[at];
+    // below those that the client's kernel chooses itself; others for each, since one that lingers is taken in both families
+    let first = 10_000 * (at as u16 + 1);
+    let entry = move |port| nic.entry_of((from, port).into(), SocketAddr::new(to, 80), Protocol::TCP).unwrap();
+    (first..first + 10_000).filter(move |port| entry(*port) % 2 != queue).map(|port: u16| port.to_string())
+}
+
 #[test]
 fn a_nic_that_sends_flows_elsewhere_costs_a_crossing_and_nothing_else() {
     let (lab, web) = two_threads(&["--balance", "steal"]);
     let nic = lab.nic().unwrap();
+    let crossed =
+        || by_thread(&web.server, "dataplane_crossed_frames_total", &[("direction", "out")]).iter().sum::<u64>();
+    // each connection has a port of its own: those before may linger
+    let mut ports = [0, 1].map(|queue| ports_of_the_other(nic, queue as usize, queue));
     for round in 0..6 {
         // all to one queue, in the middle of the next download
+        let before = crossed();
         let url = format!("http://{}/5000000.bin", SERVERS[round % 2]);
+        let [first, second] = [(); 2].map(|()| ports[round % 2].next().expect("a port"));
         let body = std::thread::scope(|scope| {
-            let download = scope.spawn(|| curl(&lab, &[&url, &url]));
+            let download = scope.spawn(|| curl(&lab, &["--local-port", &first, &url, &url]));
             nic.set_all(round as u32 % 2).unwrap();
             download.join().unwrap()
         });
         assert!(body == contents(5_000_000).repeat(2));
+        // and from the first packet on, where that one was over before
+        assert!(curl(&lab, &["--local-port", &second, &url]) == contents(5_000_000));
+        assert!(crossed() > before, "round {round}: {before}");
     }
-    let crossed = by_thread(&web.server, "dataplane_crossed_frames_total", &[("direction", "out")]);
-    assert!(crossed.iter().sum::<u64>() > 0, "{crossed:?}");
     assert_eq!(by_thread(&web.server, "dataplane_crossing_lost_total", &[]), [0, 0]);
 }
 

@@ -87,7 +87,7 @@ fn many_connections_see_each_others_items() {
 #[test]
 fn who_does_not_read_is_sent_away_and_others_are_served() {
     let lab = Lab::new().unwrap();
-    let server = start(lab.server(), &[&LISTEN[..], &["--memory", "16M", "--send-timeout", "2"]].concat());
+    let server = start(lab.server(), &[&LISTEN[..], &["--memory", "16M", "--send-timeout", "15"]].concat());
     let value = contents(400_000);
     let mut stream = connect(&lab, SERVERS[0]).unwrap();
     assert_eq!(ask(&mut stream, &store("w", &value), 8), b"STORED\r\n");

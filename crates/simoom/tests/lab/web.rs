@@ -141,12 +141,17 @@ fn files_of_every_size_come_whole_and_the_wire_stays_clean() {
 fn who_knocks_while_the_server_starts_is_refused_or_served() {
     let lab = Lab::new().unwrap();
     let (lab, up) = (&lab, &AtomicBool::new(false));
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
     std::thread::scope(|scope| {
         let knocking = scope.spawn(move || {
             let (mut refused, mut served) = (0, 0);
             while served < 5 || !up.load(Ordering::Acquire) {
                 match connect(lab, "198.18.0.1:80") {
-                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => refused += 1,
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                        refused += 1;
+                        // once is enough
+                        let _ = tell.try_send(());
+                    }
                     stream => {
                         assert_eq!(get(&mut stream.unwrap(), "/").expect("an answer"), b"hello");
                         served += 1;
@@ -155,6 +160,7 @@ fn who_knocks_while_the_server_starts_is_refused_or_served() {
             }
             (refused, served)
         });
+        told.recv_timeout(PATIENCE).expect("nobody comes");
         let web = Web::start(lab.server(), &LISTEN);
         up.store(true, Ordering::Release);
         let (refused, served) = knocking.join().unwrap();
@@ -461,7 +467,7 @@ fn downloads_go_in_super_segments_as_long_as_the_device_cuts_them() {
 }
 
 /// A figure of the client's kernel.
-fn kernel_count(lab: &Lab, table: &str, group: &str, what: &str) -> u64 {
+pub(crate) fn kernel_count(lab: &Lab, table: &str, group: &str, what: &str) -> u64 {
     let path = format!("/proc/thread-self/net/{table}");
     let tables = lab.client().inside(|| fs::read_to_string(path)).unwrap();
     let mut lines = tables.lines().filter_map(|line| line.strip_prefix(group)).map(str::split_whitespace);
@@ -472,7 +478,7 @@ fn kernel_count(lab: &Lab, table: &str, group: &str, what: &str) -> u64 {
 
 /// Segments that the client's kernel has sent again because they were lost: on a busy machine it does so for late acknowledgements, too,
 /// and is told that they came twice.
-fn lost(lab: &Lab) -> u64 {
+pub(crate) fn lost(lab: &Lab) -> u64 {
     let again = kernel_count(lab, "snmp", "Tcp: ", "RetransSegs");
     again.saturating_sub(kernel_count(lab, "netstat", "TcpExt: ", "TCPDSACKRecvSegs"))
 }

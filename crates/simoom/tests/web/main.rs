@@ -194,15 +194,17 @@ fn reloads_under_load_show_whole_versions_only() {
             let (stop, address) = (stop.clone(), server.address);
             std::thread::spawn(move || {
                 let (mut stream, mut last, mut count) = (connect(address), 0, 0);
-                while !stop.load(Ordering::Acquire) {
+                loop {
                     let body = get(&mut stream, "/page").body;
                     let n: usize = text(&body[..4]).parse().unwrap();
                     assert_eq!(body.len(), 200_000);
                     assert!(body.chunks(4).all(|part| part == &body[..4]), "bytes of two versions");
                     assert!(n >= last, "version {n} after {last}");
                     (last, count) = (n, count + 1);
+                    if stop.load(Ordering::Acquire) {
+                        return (last, count);
+                    }
                 }
-                (last, count)
             })
         })
         .collect();
