@@ -35,8 +35,16 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// What this process may read or write, once that is decided: each by its name, and by what it was then (device and inode).
-static BOUNDS: OnceLock<Vec<(PathBuf, Option<(u64, u64)>)>> = OnceLock::new();
+/// What this process may read or write, once that is decided.
+static BOUNDS: OnceLock<Vec<Bound>> = OnceLock::new();
+
+/// What may be read or written with all beneath it.
+#[derive(Debug)]
+struct Bound {
+    path: PathBuf,
+    /// device and inode, when it was allowed
+    was: Option<(u64, u64)>,
+}
 
 /// What is in force, for as long as the process lives.
 #[derive(Debug)]
@@ -85,7 +93,7 @@ pub(crate) fn confine<'a>(
         return Ok(Confined { said: "off".into(), landlock: None, outgoing, seccomp: false, _held: Vec::new() });
     }
     let allowed = Allowed::of(settings, files, control);
-    let bounds = allowed.bounds().into_iter().map(|path| (path.clone(), identity(&path))).collect();
+    let bounds = allowed.bounds().into_iter().map(|path| Bound { was: identity(&path), path }).collect();
     let (landlock, held) = match restrict(&allowed, &outgoing) {
         Ok((abi, held)) => {
             // nobody decides twice
@@ -254,7 +262,7 @@ fn outside(path: &Path, error: &io::Error) -> bool {
     // the names of files are no secret to Landlock
     let (Some(bounds), Ok(real)) = (BOUNDS.get(), path.canonicalize()) else { return false };
     // a directory that was put in the place of an allowed one is another
-    !bounds.iter().any(|(bound, was)| real.starts_with(bound) && identity(bound) == *was)
+    !bounds.iter().any(|bound| real.starts_with(&bound.path) && identity(&bound.path) == bound.was)
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
