@@ -319,10 +319,12 @@ impl Cache {
             Err(_) => Err(TryRecvError::Empty),
         };
         match request {
-            Ok(request) => self.serve(request),
-            Err(_) => return self.read_ahead(),
+            Ok(request) => {
+                self.serve(request);
+                true
+            }
+            Err(_) => self.read_ahead(),
         }
-        true
     }
 
     /// Tries who has waited for room the longest; whether it found some.

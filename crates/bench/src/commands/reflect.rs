@@ -108,8 +108,8 @@ fn in_the_driver(options: &Options) -> Result<()> {
     let device = device.with_context(|| format!("there is no interface {interface}"))?;
     let reflector = Reflector::attach(device.index, listen.port(), device.driver == "veth")
         .with_context(|| format!("cannot use {interface}"))?;
-    eprintln!("reflecting at {interface}");
     let (stop, begun) = (stop_flag()?, Instant::now());
+    eprintln!("reflecting at {interface}");
     let span = options.seconds.map(Duration::from_secs_f64);
     while !stop.load(Ordering::Relaxed) && span.is_none_or(|span| begun.elapsed() < span) {
         std::thread::sleep(Duration::from_millis(20));
