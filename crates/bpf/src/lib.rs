@@ -20,5 +20,5 @@ pub mod rss;
 pub mod steering;
 
 pub use kernel::kernel_before;
-pub use reuseport::{Selector, SelectorConfig, SelectorError};
+pub use reuseport::{NicHash, Selector, SelectorConfig, SelectorError};
 pub use steering::{Attach, Config, Steering, SteeringError, Taken};

@@ -1,21 +1,35 @@
 // The reuseport selector: which socket of a group gets a connection or a datagram, by flow group.
 //
 // A flow group is a bucket of the hash that the kernel has made of both addresses and ports with a secret of its own, so nobody
-// outside can aim at a group. A table says which thread a group belongs to. Where the threads are pinned and packets arrive on
-// all of their processors, user space switches on "here": then a group that nobody has taken over goes to the thread of the
-// processor that the packet arrived on, which is where the rest of its connection will arrive, too.
+// outside can aim at a group. Where a NIC's table is to follow the groups, a group is an entry of that table instead, by the
+// Toeplitz hash that the NIC makes: the kernel has that hash only of some NICs, and not here, so it is made once more.
+//
+// A table says which thread a group belongs to. Where the threads are pinned and packets arrive on all of their processors, user
+// space switches on "here": then a group that nobody has taken over goes to the thread of the processor that the packet arrived
+// on, which is where the rest of its connection will arrive, too.
 //
 // It runs for each new connection and for each datagram. It must stay within what the verifier of Linux 6.1 accepts.
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 // Mirrored in reuseport.rs. In a group's entry beside the thread: it was taken over, so it goes there from wherever.
 enum { TAKEN_OVER = 1u << 31 };
+// Bits of `ports`, mirrored there, too: of which packets the NIC hashes the ports.
+enum { TCP4 = 1, UDP4 = 2, TCP6 = 4, UDP6 = 8 };
+enum { INPUT_BYTES = 36 };
 
 // Groups there are.
 const volatile __u32 groups = 1;
 // Whether the threads are pinned, so that it matters where packets arrive.
 const volatile __u32 pinned = 0;
+// Whether groups are entries of a NIC's table; then there is a power of two of them.
+const volatile __u32 nic = 0;
+const volatile __u32 ports = 0;
+// What each value of each byte of the NIC's input adds to its hash.
+const volatile __u32 shares[INPUT_BYTES * 256] = {};
 
 struct settings {
   __u32 here;
@@ -63,9 +77,62 @@ struct {
   __type(value, __u64);
 } arrivals SEC(".maps");
 
+// By group: the processor plus one on which it last arrived; only where groups are a NIC's.
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, __u32);
+} places SEC(".maps");
+
+#define INLINE static __attribute__((always_inline)) inline
+
+// What `count` bytes add that stand at `at` of the input; both are known when this is compiled.
+INLINE __u32 sum(const __u8 *bytes, __u32 at, __u32 count) {
+  __u32 hash = 0;
+#pragma clang loop unroll(full)
+  for (__u32 n = 0; n < count; n++)
+    hash ^= shares[(at + n) * 256 + bytes[n]];
+  return hash;
+}
+
+// The ports stand first in the headers of both protocols, and so in what the kernel shows of the packet.
+INLINE __u32 hash_of_ports(struct sk_reuseport_md *md, __u32 tcp, __u32 udp, __u32 at) {
+  __u8 bytes[4];
+  if (!(ports & (md->ip_protocol == IPPROTO_TCP ? tcp : udp)) || bpf_skb_load_bytes(md, 0, bytes, sizeof bytes))
+    return 0;
+  return sum(bytes, at, sizeof bytes);
+}
+
+// The NIC's hash of the packet; of one that is not what it should be, anything.
+INLINE __u32 toeplitz(struct sk_reuseport_md *md) {
+  __u8 addresses[32];
+  if (md->eth_protocol == bpf_htons(ETH_P_IP)) {
+    if (bpf_skb_load_bytes_relative(md, 12, addresses, 8, BPF_HDR_START_NET))
+      return 0;
+    return sum(addresses, 0, 8) ^ hash_of_ports(md, TCP4, UDP4, 8);
+  }
+  if (bpf_skb_load_bytes_relative(md, 8, addresses, 32, BPF_HDR_START_NET))
+    return 0;
+  return sum(addresses, 0, 32) ^ hash_of_ports(md, TCP6, UDP6, 32);
+}
+
+INLINE __u32 group_of(struct sk_reuseport_md *md) {
+  if (nic)
+    return toeplitz(md) & (groups - 1);
+  return ((__u64)md->hash * groups) >> 32;
+}
+
+// Written only when it changes, so that processors share the line for reading.
+INLINE void note(__u32 group, __u32 processor) {
+  __u32 *place = bpf_map_lookup_elem(&places, &group);
+  if (place && *place != processor + 1)
+    *place = processor + 1;
+}
+
 SEC("sk_reuseport")
 int choose(struct sk_reuseport_md *md) {
-  __u32 group = ((__u64)md->hash * groups) >> 32;
+  __u32 group = group_of(md);
   __u32 *owner = bpf_map_lookup_elem(&owners, &group);
   if (!owner)
     return SK_PASS;
@@ -76,6 +143,8 @@ int choose(struct sk_reuseport_md *md) {
     __u64 *arrived = bpf_map_lookup_elem(&arrivals, &zero);
     if (arrived)
       *arrived += 1;
+    if (nic)
+      note(group, processor);
     if (settings.here && !(entry & TAKEN_OVER)) {
       __u32 *own = bpf_map_lookup_elem(&processors, &processor);
       if (own && *own)

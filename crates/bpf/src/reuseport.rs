@@ -5,6 +5,7 @@
 //! keyed hash of the flow comes with the packet, a place without a socket falls back to the kernel's choice, and it needs
 //! CAP_BPF alone. What the program cannot see is the hash that the NIC made; so where packets arrive is told by the processor
 //! it runs on.
+//! For groups that are to be entries of a NIC's table the program makes the NIC's hash once more, given its key.
 //!
 //! A selector serves one reuseport group. Loading needs the capability; attaching and changing entries does not (since Linux 5.19),
 //! so a server may have dropped it by then.
@@ -45,6 +46,24 @@ pub struct SelectorConfig {
     pub processors: Vec<usize>,
     /// sockets of the reuseport group, one a thread
     pub threads: u32,
+    /// the hash of a NIC by which packets fall into groups, a power of two of them; None: the kernel's, under a secret
+    pub hash: Option<NicHash>,
+}
+
+/// How a NIC hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicHash {
+    /// what each value (256) of each byte of the input (36) adds to the hash, as `wire::toeplitz::Table` has it
+    pub shares: Vec<u32>,
+    /// whether it takes in the ports of TCP over IPv4, of UDP over IPv4, of TCP over IPv6, of UDP over IPv6
+    pub ports: [bool; 4],
+}
+
+impl NicHash {
+    /// The bits of the program.
+    fn ports(&self) -> u32 {
+        self.ports.iter().enumerate().map(|(bit, counts)| u32::from(*counts) << bit).sum()
+    }
 }
 
 /// The selector of one reuseport group.
@@ -55,6 +74,7 @@ pub struct Selector {
     processors: Array<MapData, u32>,
     recent: PerCpuArray<MapData, u32>,
     arrivals: PerCpuArray<MapData, u64>,
+    places: Array<MapData, u32>,
     settings: Array<MapData, u32>,
 }
 
@@ -75,10 +95,19 @@ impl Selector {
         let groups = config.groups.max(1);
         let pinned = u32::from(!config.processors.is_empty());
         let processors = config.processors.iter().max().map_or(1, |most| most + 1) as u32;
-        let mut program = EbpfLoader::new()
+        let nic = u32::from(config.hash.is_some());
+        let ports = config.hash.as_ref().map_or(0, NicHash::ports);
+        let mut loader = EbpfLoader::new();
+        if let Some(hash) = &config.hash {
+            loader.override_global("shares", &*hash.shares, true);
+        }
+        let mut program = loader
             .verifier_log_level(VerifierLogLevel::DISABLE)
             .override_global("groups", &groups, true)
             .override_global("pinned", &pinned, true)
+            .override_global("nic", &nic, true)
+            .override_global("ports", &ports, true)
+            .map_max_entries("places", if config.hash.is_some() { groups } else { 1 })
             .map_max_entries("owners", groups)
             .map_max_entries("sockets", config.threads.max(1))
             .map_max_entries("recent", config.threads.max(1))
@@ -92,6 +121,7 @@ impl Selector {
             processors: map(&mut program, "processors")?,
             recent: map(&mut program, "recent")?,
             arrivals: map(&mut program, "arrivals")?,
+            places: map(&mut program, "places")?,
             settings: map(&mut program, ".data")?,
             program,
         };
@@ -147,6 +177,23 @@ impl Selector {
     pub fn recent(&self, thread: usize) -> Result<Vec<usize>, SelectorError> {
         let found = self.recent.get(&(thread as u32), 0).map_err(|error| refused("reading recent groups", &error))?;
         Ok(found.iter().filter_map(|group| group.checked_sub(1)).map(|group| group as usize).collect())
+    }
+
+    /// The processor on which a group last arrived; None where nothing did, or groups are not a NIC's.
+    ///
+    /// # Errors
+    /// The kernel's, or no such group.
+    pub fn place(&self, group: usize) -> Result<Option<usize>, SelectorError> {
+        let found = self.places.get(&(group as u32), 0).map_err(|error| refused("reading a group's place", &error))?;
+        Ok(found.checked_sub(1).map(|processor| processor as usize))
+    }
+
+    /// Forgets where a group arrived.
+    ///
+    /// # Errors
+    /// As for [`Selector::place`].
+    pub fn forget_place(&mut self, group: usize) -> Result<(), SelectorError> {
+        self.places.set(group as u32, 0, 0).map_err(|error| refused("forgetting a group's place", &error))
     }
 
     /// How much arrived on each processor; only counted when the threads are pinned.

@@ -44,6 +44,7 @@ impl Table {
             groups: config.balance.groups as u32,
             processors: processors.clone(),
             threads: config.threads as u32,
+            hash: None,
         };
         let selectors = (0..reuseport_groups).map(|_| Selector::load(&sizes)).collect::<Result<_, _>>()?;
         let owners = Owners::new(config.balance.groups, config.threads);

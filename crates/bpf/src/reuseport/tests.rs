@@ -9,10 +9,14 @@ const GROUPS: usize = 64;
 
 /// A reuseport group of as many sockets as threads.
 fn group(kind: Type, threads: usize) -> (Vec<Socket>, SocketAddr) {
-    let mut address: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    group_at("127.0.0.1:0", kind, threads)
+}
+
+fn group_at(address: &str, kind: Type, threads: usize) -> (Vec<Socket>, SocketAddr) {
+    let mut address: SocketAddr = address.parse().unwrap();
     let mut sockets = Vec::new();
     for _ in 0..threads {
-        let socket = Socket::new(Domain::IPV4, kind.nonblocking(), None).unwrap();
+        let socket = Socket::new(Domain::for_address(address), kind.nonblocking(), None).unwrap();
         socket.set_reuse_port(true).unwrap();
         socket.bind(&SockAddr::from(address)).unwrap();
         address = socket.local_addr().unwrap().as_socket().unwrap();
@@ -25,7 +29,11 @@ fn group(kind: Type, threads: usize) -> (Vec<Socket>, SocketAddr) {
 }
 
 fn selector(sockets: &[Socket], processors: Vec<usize>) -> Selector {
-    let config = SelectorConfig { groups: GROUPS as u32, processors, threads: sockets.len() as u32 };
+    with_hash(sockets, processors, None)
+}
+
+fn with_hash(sockets: &[Socket], processors: Vec<usize>, hash: Option<NicHash>) -> Selector {
+    let config = SelectorConfig { groups: GROUPS as u32, processors, threads: sockets.len() as u32, hash };
     let mut selector = Selector::load(&config).expect("a selector; the tests of this crate need root");
     let sockets: Vec<_> = sockets.iter().map(|socket| socket.as_fd()).collect();
     selector.attach(&sockets).unwrap();
@@ -112,5 +120,69 @@ fn here_is_the_thread_of_the_processor_unless_a_group_was_taken_over() {
     selector.set_here(false).unwrap();
     (0..GROUPS).for_each(|group| selector.set_owner(group, last, false).unwrap());
     assert_eq!(from(processors[0])[last], 10);
+    sched_setaffinity(None, &mine).unwrap();
+}
+
+/// A table as of no key: the program adds up what it is given.
+fn shares() -> Vec<u32> {
+    (0..36 * 256u32).map(|n| n.wrapping_mul(0x9e37_79b9).rotate_left(n % 31)).collect()
+}
+
+/// The group of a packet from `src` to `dst`.
+fn group_of(shares: &[u32], src: SocketAddr, dst: SocketAddr, ports: bool) -> usize {
+    let octets = |at: SocketAddr| match at.ip() {
+        std::net::IpAddr::V4(ip) => ip.octets().to_vec(),
+        std::net::IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let mut input = [octets(src), octets(dst)].concat();
+    if ports {
+        input.extend([src.port().to_be_bytes(), dst.port().to_be_bytes()].concat());
+    }
+    let hash = input.iter().enumerate().fold(0, |hash, (at, byte)| hash ^ shares[at * 256 + usize::from(*byte)]);
+    hash as usize % GROUPS
+}
+
+#[test]
+fn groups_of_a_nic_are_entries_of_its_table_and_it_is_seen_where_they_arrive() {
+    let mine = sched_getaffinity(None).unwrap();
+    let processor = (0..CpuSet::MAX_CPU).find(|cpu| mine.is_set(*cpu)).unwrap();
+    let mut one = CpuSet::new();
+    one.set(processor);
+    sched_setaffinity(None, &one).unwrap();
+    for counted in [[true; 4], [false; 4], [true, false, false, true]] {
+        let hash = NicHash { shares: shares(), ports: counted };
+        for (at, kind, ports) in [
+            ("127.0.0.1:0", Type::STREAM, counted[0]),
+            ("127.0.0.1:0", Type::DGRAM, counted[1]),
+            ("[::1]:0", Type::STREAM, counted[2]),
+            ("[::1]:0", Type::DGRAM, counted[3]),
+        ] {
+            let (sockets, to) = group_at(at, kind, 2);
+            let mut selector = with_hash(&sockets, vec![processor, processor + 1], Some(hash.clone()));
+            (0..GROUPS).for_each(|group| selector.set_owner(group, group % 2, false).unwrap());
+            for _ in 0..20 {
+                let from = if kind == Type::STREAM {
+                    let stream = TcpStream::connect(to).unwrap();
+                    stream.local_addr().unwrap()
+                } else {
+                    let socket = UdpSocket::bind((to.ip(), 0)).unwrap();
+                    socket.send_to(b"x", to).unwrap();
+                    socket.local_addr().unwrap()
+                };
+                let group = group_of(&hash.shares, from, to, ports);
+                let mut buffer = [std::mem::MaybeUninit::uninit(); 8];
+                let mut arrived = |socket: &Socket| match kind {
+                    Type::STREAM => socket.accept().is_ok(),
+                    _ => socket.recv(&mut buffer).is_ok(),
+                };
+                let found = [arrived(&sockets[0]), arrived(&sockets[1])];
+                assert_eq!(found, [group % 2 == 0, group % 2 == 1], "{at} {kind:?} {counted:?}");
+                assert_eq!(selector.place(group).unwrap(), Some(processor));
+                selector.forget_place(group).unwrap();
+                assert_eq!(selector.place(group).unwrap(), None);
+            }
+            assert!(selector.place(GROUPS).is_err());
+        }
+    }
     sched_setaffinity(None, &mine).unwrap();
 }
