@@ -517,5 +517,29 @@ impl Owners {
     }
 }
 
+/// A new queue for an entry of the table by which a NIC spreads flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// the entry
+    pub entry: u16,
+    /// the queue
+    pub queue: u16,
+}
+
+/// Who writes such a table.
+pub trait IndirectionTable {
+    /// Writes these entries, all or none.
+    ///
+    /// # Errors
+    /// In words. The table is not written again then.
+    fn write(&mut self, turns: &[Turn]) -> Result<(), String>;
+
+    /// The table is not written any more, and why: told once.
+    fn given_up(&mut self, why: &str);
+}
+
+/// Why, where packets come to other queues than hash and table say.
+pub const UNTRUE: &str = "frames come to other queues than its hash and its table say";
+
 #[cfg(test)]
 mod tests;

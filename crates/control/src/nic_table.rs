@@ -13,7 +13,7 @@
 use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::words::{Balance, RssTable};
-use dataplane::Turn;
+use base::balance::{IndirectionTable, Turn};
 use port_xdp::nic::Nic;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -283,7 +283,7 @@ impl Keeper {
     }
 }
 
-impl dataplane::Table for Keeper {
+impl IndirectionTable for Keeper {
     fn write(&mut self, turns: &[Turn]) -> Result<(), String> {
         let all: Vec<u32> = turns.iter().flat_map(|turn| [turn.entry.into(), turn.queue.into()]).collect();
         let line = format!("{}\n", sentence(&all));

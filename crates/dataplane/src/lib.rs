@@ -34,5 +34,5 @@ pub use cycle::{Activity, Floor, Loop, Parcel};
 pub use idle::Idle;
 pub use owners::{MOST_THREADS, Owners};
 pub use pulse::{Finding, Pulse, Watched};
-pub use steering::{Steering, Table, Turn};
+pub use steering::Steering;
 pub use threads::{Config, Dataplane, Sharing};

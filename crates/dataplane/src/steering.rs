@@ -15,6 +15,7 @@
 
 use crate::bell::Bell;
 use base::Counter;
+use base::balance::{self, IndirectionTable, Turn};
 use base::counter::{Figure, Report};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -41,27 +42,6 @@ const STATE: u32 = !0xffff;
 const FOLLOWS: u8 = 0;
 const FAILED: u8 = 1;
 const UNTRUE: u8 = 2;
-
-/// A new queue for an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// the entry
-    pub entry: u16,
-    /// the queue
-    pub queue: u16,
-}
-
-/// Who writes the table.
-pub trait Table {
-    /// Writes these entries, all or none.
-    ///
-    /// # Errors
-    /// In words. The table is not written again then.
-    fn write(&mut self, turns: &[Turn]) -> Result<(), String>;
-
-    /// The table is not written any more, and why: told once.
-    fn given_up(&mut self, why: &str);
-}
 
 /// What has become of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +143,7 @@ impl Steering {
     }
 
     /// Writes what is wished for, by `table`, until [`Steering::stop`]. One thread does this.
-    pub fn serve(&self, table: &mut dyn Table) {
+    pub fn serve(&self, table: &mut dyn IndirectionTable) {
         // whatever becomes of this thread, nobody waits for it
         let _leaves = Leaves(self);
         let (mut turns, mut said) = (Vec::new(), false);
@@ -178,7 +158,7 @@ impl Steering {
     }
 
     /// One look at all wishes; whether something was written.
-    pub(crate) fn step(&self, table: &mut dyn Table, turns: &mut Vec<Turn>, said: &mut bool) -> bool {
+    pub(crate) fn step(&self, table: &mut dyn IndirectionTable, turns: &mut Vec<Turn>, said: &mut bool) -> bool {
         self.take_wishes(turns);
         let mut wrote = false;
         if !turns.is_empty() && self.follows() {
@@ -201,7 +181,7 @@ impl Steering {
         }
         self.answer(turns, if wrote { DONE } else { REFUSED });
         if !self.follows() && !std::mem::replace(said, true) {
-            table.given_up("frames come to other queues than its hash and its table say");
+            table.given_up(balance::UNTRUE);
         }
         wrote
     }
@@ -375,7 +355,7 @@ mod tests {
         said: Vec<String>,
     }
 
-    impl Table for Fake {
+    impl IndirectionTable for Fake {
         fn write(&mut self, turns: &[Turn]) -> Result<(), String> {
             if self.written.len() == self.most {
                 return Err("it is locked".into());
@@ -419,7 +399,7 @@ mod tests {
     #[test]
     fn a_writer_that_ends_leaves_nobody_waiting() {
         struct Breaks;
-        impl Table for Breaks {
+        impl IndirectionTable for Breaks {
             fn write(&mut self, _: &[Turn]) -> Result<(), String> {
                 panic!("a bug")
             }

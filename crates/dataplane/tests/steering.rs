@@ -2,8 +2,9 @@
 //! end each comes to the thread that answers it.
 
 use app::{Listener, Service};
+use base::balance::{IndirectionTable, Turn};
 use base::{Burst, Instant};
-use dataplane::{Config, Dataplane, Idle, Owners, Sharing, Steering, Table, Turn};
+use dataplane::{Config, Dataplane, Idle, Owners, Sharing, Steering};
 use port::Port;
 use port::pipe::{self, Pipe};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
@@ -47,7 +48,7 @@ fn server(_: usize, facts: &port::Facts) -> Stack {
 #[derive(Clone)]
 struct Entries(Arc<[AtomicU16]>, bool);
 
-impl Table for Entries {
+impl IndirectionTable for Entries {
     fn write(&mut self, turns: &[Turn]) -> Result<(), String> {
         if self.1 {
             return Err("locked".into());

@@ -1,5 +1,6 @@
 //! What an engine is told, and what is said when it cannot be done.
 
+use crate::nic::NicSpread;
 use app::{Listener, PerSource};
 use std::io;
 use std::net::SocketAddr;
@@ -157,6 +158,8 @@ pub struct Config {
     pub receive: Spread,
     /// how threads help each other out
     pub balance: Balance,
+    /// the NIC by whose table flow groups are made, where threads are pinned; None: by the kernel's hash
+    pub nic: Option<NicSpread>,
     /// a cycle that takes so long counts as slow
     pub slow_after: Duration,
     /// whether there may be no endpoint at all: for a service that only asks for connections
@@ -184,6 +187,7 @@ impl Default for Config {
             accept: Spread::default(),
             receive: Spread::default(),
             balance: Balance::default(),
+            nic: None,
             slow_after: app::Cycles::SLOW_AFTER,
             may_lack_endpoints: false,
             streams: Streams::default(),

@@ -4,6 +4,7 @@ use crate::bind;
 use crate::config::{BindError, Config, Endpoint, Spread, Transport};
 use crate::counters::{Counters, Sharing};
 use crate::help::{Helper, Theirs};
+use crate::nic::{NicCounters, Writer};
 use crate::run::Loop;
 use crate::selector::{self, Table};
 use crate::share::{self, Board, Queue};
@@ -11,6 +12,7 @@ use crate::sys;
 use crate::udp::Udp;
 use crate::unqueued::Unqueued;
 use app::{Cycles, Listener, Service};
+use base::balance::IndirectionTable;
 use base::{Clock, Instant};
 use bpf::SelectorError;
 use mio::net::TcpListener;
@@ -117,6 +119,8 @@ pub struct Engine {
     balanced: Vec<(usize, Vec<Bound>)>,
     /// the programs that go by flow groups, or why there are none
     table: Option<Result<Table, SelectorError>>,
+    /// who writes the NIC's table
+    nic: Option<Box<dyn IndirectionTable + Send>>,
     polls_in_epoll: bool,
 }
 
@@ -186,7 +190,15 @@ impl Engine {
         }
         // now, while there may be the capability for it
         let table = (!balanced.is_empty()).then(|| Table::load(&config, balanced.len()));
-        Ok(Engine { config, addresses, sockets: all, threads, balanced, table, polls_in_epoll })
+        Ok(Engine { config, addresses, sockets: all, threads, balanced, table, nic: None, polls_in_epoll })
+    }
+
+    /// Has the table of [`Config::nic`] follow the flow groups, from the start on. It is dropped with the engine, or before where it
+    /// cannot follow.
+    #[must_use]
+    pub fn keep_table(mut self, table: Box<dyn IndirectionTable + Send>) -> Engine {
+        self.nic = Some(table);
+        self
     }
 
     /// Whether threads that wait poll the device's queue as [`Config::busy_poll_us`] says; also true when that is 0. A thread that
@@ -215,13 +227,13 @@ impl Engine {
                 SockRef::from(&*accepting.socket).listen(accepting.backlog)?;
             }
         }
-        let notes = self.balance();
+        let (notes, nic) = self.balance()?;
         let unqueued = Arc::new(Unqueued::new(self.sockets.iter().filter_map(Bound::datagrams)));
         let make = Arc::new(make);
         let stage = Arc::<Stage>::default();
         let clock = Clock::start();
         let (threads, addresses) = (Vec::new(), self.addresses);
-        let mut running = Running { stage: stage.clone(), threads, addresses, notes, unqueued };
+        let mut running = Running { stage: stage.clone(), threads, addresses, notes, nic, unqueued };
         for (n, mut thread) in self.threads.into_iter().enumerate() {
             let (make, stage, config) = (make.clone(), stage.clone(), self.config.clone());
             let (waker, counters, sharing) = (thread.waker.clone(), thread.counters.clone(), thread.sharing.clone());
@@ -255,18 +267,27 @@ impl Engine {
 }
 
 impl Engine {
-    /// Puts the selector in force and tells the threads of each other; what the operator should know of it.
-    fn balance(&mut self) -> Vec<String> {
-        let mut notes = Vec::new();
+    /// Puts the selector in force and tells the threads of each other; what the operator should know of it, and who writes the NIC's
+    /// table.
+    fn balance(&mut self) -> io::Result<(Vec<String>, Option<Nic>)> {
+        let (mut notes, mut nic) = (Vec::new(), None);
         let groups: Vec<Vec<_>> =
             self.balanced.iter().map(|(_, sockets)| sockets.iter().map(Bound::as_fd).collect()).collect();
-        let table = self.table.take().and_then(|table| {
+        let mut table = self.table.take().and_then(|table| {
             let attached = table.and_then(|mut table| table.attach(&groups).map(|()| table));
             attached.inspect_err(|error| notes.push(without_table(error, &groups, &self.config))).ok()
         });
         drop(groups);
         if self.balanced.is_empty() {
-            return notes;
+            return Ok((notes, nic));
+        }
+        if let Some(table) = table.as_mut().filter(|table| table.is_of_a_nic())
+            && let Some(writes) = self.nic.take()
+        {
+            let counters = Arc::<NicCounters>::default();
+            let (writer, orders) = Writer::start(writes, counters.clone())?;
+            table.follow_by(orders);
+            nic = Some((writer, counters));
         }
         let queue = |endpoint: &Endpoint, bound: &Bound| match bound {
             Bound::Udp(socket) => Queue::Udp(socket.clone()),
@@ -282,7 +303,7 @@ impl Engine {
             let thread = &mut self.threads[me];
             thread.helper = Some(Helper::new(board.clone(), me, &self.config, theirs, thread.sharing.clone()));
         }
-        notes
+        Ok((notes, nic))
     }
 
     /// The queues of thread `n`, to be used by another one.
@@ -330,12 +351,16 @@ struct Handle {
     cycles: Arc<Cycles>,
 }
 
+/// Who writes a NIC's table, and what of it is counted.
+type Nic = (Writer, Arc<NicCounters>);
+
 /// A running engine. Dropping it stops it.
 pub struct Running {
     stage: Arc<Stage>,
     threads: Vec<Handle>,
     addresses: Vec<SocketAddr>,
     notes: Vec<String>,
+    nic: Option<Nic>,
     unqueued: Arc<Unqueued>,
 }
 
@@ -363,6 +388,11 @@ impl Running {
     /// What the kernel has dropped in front of all threads.
     pub fn unqueued(&self) -> &Arc<Unqueued> {
         &self.unqueued
+    }
+
+    /// What has become of the NIC's table, where it follows.
+    pub fn nic(&self) -> Option<&Arc<NicCounters>> {
+        self.nic.as_ref().map(|(_, counters)| counters)
     }
 
     /// What was asked for and could not be had, and what is done instead, a line each.
@@ -398,6 +428,10 @@ impl Running {
                 // panics of the service are contained; one of ours was already shown by the panic hook
                 let _ = join.join();
             }
+        }
+        // it ends with the last thread
+        if let Some((writer, _)) = &mut self.nic {
+            writer.join();
         }
     }
 }

@@ -10,9 +10,10 @@
 use crate::config::Config;
 use crate::counters::{Counters, Sharing};
 use crate::run::{Loop, Taken};
+use crate::selector::Whose;
 use crate::share::{Board, policy};
 use crate::udp::Udp;
-use app::{Listener, Service};
+use app::{Addresses, Listener, Service};
 use base::Instant;
 use base::balance::{Balancer, Look, Move, Relief, WHOLE};
 use mio::Token;
@@ -61,10 +62,12 @@ pub(crate) struct Helper {
 }
 
 /// Connections that are still to be given away.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Gift {
     to: usize,
     count: usize,
+    /// which ones; None: any
+    whose: Option<Whose>,
     /// where to look for them next, and at how many places
     place: usize,
     looks: usize,
@@ -243,9 +246,12 @@ impl Helper {
             return;
         }
         self.balancer.on_relieved(now);
+        // those of the groups that have gone, where that can be told
+        let whose = self.board.table().and_then(|table| table.whose(to));
+        let part = if whose.is_some() { WHOLE } else { part };
         let count = (connections as u64 * u64::from(part) / u64::from(WHOLE)) as usize;
-        let place = self.gift.map_or(0, |gift| gift.place);
-        self.gift = Some(Gift { to, count, place, looks: places });
+        let place = self.gift.as_ref().map_or(0, |gift| gift.place);
+        self.gift = Some(Gift { to, count, whose, place, looks: places });
     }
 }
 
@@ -282,7 +288,8 @@ impl Loop<'_> {
             }
             gift.looks -= 1;
             gift.place = (gift.place + 1) % self.table.places();
-            parcels.extend(self.table.depart(gift.place, self.thread.poll.registry(), service));
+            let goes = |at: &Addresses| gift.whose.as_ref().is_none_or(|whose| whose.has(at.peer, at.local));
+            parcels.extend(self.table.depart(gift.place, goes, self.thread.poll.registry(), service));
         }
         gift.count -= parcels.len();
         if !parcels.is_empty() {
@@ -379,7 +386,7 @@ mod tests {
         let mut helper = Helper::new(board.clone(), 0, &config, vec![Vec::new(), Vec::new()], sharing.clone());
         board.ask(1, Relief { from: 0, part: WHOLE / 2 });
         helper.heed(Instant::ZERO, 8, 8);
-        assert_eq!(helper.gift.map(|gift| (gift.to, gift.count, gift.looks)), Some((1, 4, 8)));
+        assert_eq!(helper.gift.as_ref().map(|gift| (gift.to, gift.count, gift.looks)), Some((1, 4, 8)));
         // as a thread does whose service has panicked
         helper.recover(&counters);
         helper.go_down();

@@ -17,6 +17,7 @@ mod counters;
 mod engine;
 mod help;
 mod idle;
+mod nic;
 mod outbox;
 mod run;
 mod scheduled;
@@ -33,5 +34,6 @@ pub use config::{
 };
 pub use counters::{Counters, Sharing};
 pub use engine::{Engine, Running};
+pub use nic::{NicCounters, NicSpread};
 pub use sys::{set_busy_poll, set_epoll_busy_poll};
 pub use unqueued::Unqueued;

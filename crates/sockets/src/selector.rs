@@ -4,20 +4,29 @@
 //! All reuseport groups of an engine follow one table. Where eBPF cannot be had, a classic program deals flows out by the
 //! NIC's hash, and the table does not exist: nothing can be moved then.
 //!
+//! Where a NIC is known whose table can follow, groups are entries of it ([`crate::nic`]), and those that nobody has taken over belong to
+//! the thread on whose processor they arrive.
+//!
 //! The table is locked to be changed: a few times a second, by threads that have time. No packet waits for it.
 
 use crate::config::Config;
+use crate::nic::{Following, NicSpread, Orders};
 use crate::sys;
 use base::balance::{Move, Owners, Relief, WHOLE};
 use bpf::{Selector, SelectorConfig, SelectorError};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use wire::Protocol;
+use wire::flow::{Flow, Groups};
 
 /// SKF_AD_OFF + SKF_AD_RXHASH: where a classic program finds the hash that the NIC, or the kernel in its place, has made.
 const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
 
 /// Groups that move at once at most: each costs a system call for each program.
 const MOVES: usize = 1024;
+/// Looks at arrivals for each at where every group arrives, which costs as much.
+const LEARN_EVERY: u32 = 10;
 
 /// Who owns which group, and the programs that were told.
 #[derive(Debug)]
@@ -31,6 +40,32 @@ pub(crate) struct Table {
     /// the processor of each thread, when they are pinned
     processors: Vec<usize>,
     arrivals: Arrivals,
+    /// the NIC whose entries the groups are; None where they are not, or it is not as it was said to be
+    nic: Option<Nic>,
+    /// threads that do not run
+    down: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Nic {
+    groups: Groups,
+    following: Following,
+    looks: u32,
+}
+
+/// The groups of a thread, for who has to find its connections.
+#[derive(Debug)]
+pub(crate) struct Whose {
+    groups: Groups,
+    theirs: Box<[bool]>,
+}
+
+impl Whose {
+    /// Whether a connection from `remote` to `local` is one of theirs.
+    pub(crate) fn has(&self, remote: SocketAddr, local: SocketAddr) -> bool {
+        let flow = Flow::new(Protocol::TCP, remote, local);
+        flow.is_some_and(|flow| self.theirs[usize::from(self.groups.of(&flow))])
+    }
 }
 
 impl Table {
@@ -40,16 +75,49 @@ impl Table {
     /// Why there can be none.
     pub(crate) fn load(config: &Config, reuseport_groups: usize) -> Result<Table, SelectorError> {
         let processors = pinned(config);
+        let spread = config.nic.as_ref().filter(|_| !processors.is_empty());
+        let groups = spread.map_or(config.balance.groups, |spread| spread.table.len());
         let sizes = SelectorConfig {
-            groups: config.balance.groups as u32,
+            groups: groups as u32,
             processors: processors.clone(),
             threads: config.threads as u32,
-            hash: None,
+            hash: spread.map(NicSpread::hash),
         };
         let selectors = (0..reuseport_groups).map(|_| Selector::load(&sizes)).collect::<Result<_, _>>()?;
-        let owners = Owners::new(config.balance.groups, config.threads);
-        let taken_over = vec![false; config.balance.groups];
-        Ok(Table { owners, walked: 0, taken_over, selectors, processors, arrivals: Arrivals::default() })
+        let nic = |spread: &NicSpread| Nic {
+            groups: spread.groups(),
+            following: Following::new(spread, None),
+            looks: 0,
+        };
+        Ok(Table {
+            owners: Owners::new(groups, config.threads),
+            walked: 0,
+            taken_over: vec![false; groups],
+            selectors,
+            processors,
+            arrivals: Arrivals::default(),
+            nic: spread.map(nic),
+            down: vec![false; config.threads],
+        })
+    }
+
+    /// From now on the NIC's table follows, by who takes these orders.
+    pub(crate) fn follow_by(&mut self, orders: Orders) {
+        if let Some(nic) = &mut self.nic {
+            nic.following.obeyed_by(orders);
+        }
+    }
+
+    /// Whether groups are a NIC's entries.
+    pub(crate) fn is_of_a_nic(&self) -> bool {
+        self.nic.is_some()
+    }
+
+    /// The groups of `thread`, where its connections can be told by them.
+    pub(crate) fn whose(&self, thread: usize) -> Option<Whose> {
+        let nic = self.nic.as_ref()?;
+        let theirs = self.owners.iter().map(|owner| owner == thread).collect();
+        Some(Whose { groups: nic.groups.clone(), theirs })
     }
 
     /// Puts the programs in force on their sockets, by group and thread.
@@ -83,10 +151,13 @@ impl Table {
         for &group in &groups {
             let owner = self.owners.of(group);
             // taken back, it follows its packets again
-            let back = self.arrivals.spread && self.taken_over[group] && relief.part > 0;
+            let back = self.arrivals.spread && self.taken_over[group] && relief.part > 0 && self.nic.is_none();
             self.taken_over[group] = !back;
             self.owners.give(group, owner, thief);
             self.tell(group);
+        }
+        if let Some(nic) = &mut self.nic {
+            nic.following.turn(groups.iter().map(|group| (*group, thief)));
         }
         groups.len()
     }
@@ -94,7 +165,8 @@ impl Table {
     /// Which groups: the recent ones first, then, if it is a part that is asked for, those from where the last walk ended.
     fn choose(&mut self, recent: &[usize], Relief { from, part }: Relief, thief: usize) -> Vec<usize> {
         let all = self.taken_over.len();
-        let follows = self.arrivals.spread;
+        // where they follow by themselves and nobody knows which
+        let follows = self.arrivals.spread && self.nic.is_none();
         let theirs = |group: &usize| self.owners.of(*group) == from && (self.taken_over[*group] || !follows);
         // the table does not tell whose it is, and it brings something to every thread
         let nobodys = |group: &usize| !self.taken_over[*group] && (part > 0 || self.owners.of(*group) != thief);
@@ -114,6 +186,7 @@ impl Table {
 
     /// Gives all groups of a thread that does not run to `heirs`; what moved.
     pub(crate) fn leave(&mut self, thread: usize, heirs: &[usize]) -> Vec<Move> {
+        self.down[thread] = true;
         let moves = self.owners.leave(thread, heirs);
         moves.iter().for_each(|moved| self.tell(moved.group));
         self.set_processor(thread, None);
@@ -122,6 +195,7 @@ impl Table {
 
     /// Gives back what [`Table::leave`] took away.
     pub(crate) fn come_back(&mut self, thread: usize, left: &[Move]) {
+        self.down[thread] = false;
         for moved in self.owners.come_back(left) {
             self.tell(moved.group);
         }
@@ -146,6 +220,52 @@ impl Table {
             for selector in &mut self.selectors {
                 // refused, groups stay with their owners: slower, never wrong
                 let _ = selector.set_here(here);
+            }
+        }
+        self.follow_the_nic();
+    }
+
+    /// Takes in what of the NIC's table was written and, now and then, where its groups arrive.
+    fn follow_the_nic(&mut self) {
+        let Some(mut nic) = self.nic.take() else { return };
+        let found = nic.following.hear();
+        for group in found.turned {
+            // it follows its packets again, which from now on arrive where it was taken to
+            self.taken_over[group] = nic.following.thread_of(group) != Some(self.owners.of(group));
+            for selector in &mut self.selectors {
+                // refused, an old place is taken for a late packet's
+                let _ = selector.forget_place(group);
+            }
+            self.tell(group);
+        }
+        nic.looks += 1;
+        let mut trusted = !found.over;
+        if trusted && nic.looks.is_multiple_of(LEARN_EVERY) {
+            let seen: Vec<_> = (0..self.taken_over.len()).map(|group| self.seen(group)).collect();
+            trusted = nic.following.learn(&seen, self.processors.len());
+            if trusted && self.arrivals.spread {
+                self.align(&nic.following);
+                let taken = (0..seen.len()).filter(|group| self.taken_over[*group]);
+                nic.following.turn(taken.map(|group| (group, self.owners.of(group))));
+            }
+        }
+        self.nic = trusted.then_some(nic);
+    }
+
+    /// On which thread's processor a group last arrived.
+    fn seen(&self, group: usize) -> Option<usize> {
+        let processor = self.selectors.iter().find_map(|selector| selector.place(group).ok().flatten())?;
+        self.processors.iter().position(|of| *of == processor)
+    }
+
+    /// Writes down for groups that follow their packets where that is.
+    fn align(&mut self, following: &Following) {
+        for group in 0..self.taken_over.len() {
+            let Some(to) = following.thread_of(group).filter(|to| !self.down[*to]) else { continue };
+            let owner = self.owners.of(group);
+            if !self.taken_over[group] && owner != to {
+                self.owners.give(group, owner, to);
+                self.tell(group);
             }
         }
     }
@@ -236,6 +356,8 @@ fn classic(groups: u32, threads: u32) -> [libc::sock_filter; 6] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::flow::Ports;
+    use wire::toeplitz::Key;
 
     #[test]
     fn packets_are_followed_when_they_arrive_everywhere() {
@@ -258,6 +380,8 @@ mod tests {
             selectors: Vec::new(),
             processors: (0..threads).collect(),
             arrivals: Arrivals { spread, ..Arrivals::default() },
+            nic: None,
+            down: vec![false; threads],
         }
     }
 
@@ -302,6 +426,52 @@ mod tests {
         // one that is stolen from stays where it is needed
         let theirs = (0..120).find(|group| table.taken_over[*group]).unwrap();
         assert_eq!(table.choose(&[theirs], relief(0, 0), 3), [theirs]);
+    }
+
+    /// The same over a NIC of two queues whose table deals entries out in turn, with the threads' processors the other way round.
+    fn table_of_a_nic() -> Table {
+        let entries = (0..8).map(|entry| entry % 2).collect();
+        let spread = NicSpread { key: Key::MICROSOFT, ports: Ports::ALL, table: entries };
+        let mut following = Following::new(&spread, None);
+        assert!(following.learn(&[Some(1), Some(0), None, None, None, None, None, None], 2));
+        Table { nic: Some(Nic { groups: spread.groups(), following, looks: 0 }), ..table(8, 2, true) }
+    }
+
+    fn owners(table: &Table) -> Vec<usize> {
+        table.owners.iter().collect()
+    }
+
+    #[test]
+    fn groups_of_a_nic_belong_where_their_queue_arrives_until_they_are_taken_over() {
+        let mut table = table_of_a_nic();
+        assert_eq!(owners(&table), [0, 1, 0, 1, 0, 1, 0, 1]);
+        let nic = table.nic.take().unwrap();
+        table.align(&nic.following);
+        assert_eq!(owners(&table), [1, 0, 1, 0, 1, 0, 1, 0]);
+        table.nic = Some(nic);
+        // only what is the other one's is taken from it, and it stays taken wherever it arrives
+        assert_eq!(table.take_over(relief(1, WHOLE / 2), 0), 2);
+        let nic = table.nic.take().unwrap();
+        table.align(&nic.following);
+        assert_eq!((table.count(0), table.count(1)), (6, 2));
+        // nothing comes to a thread that does not run
+        let moved = table.leave(0, &[1]);
+        table.align(&nic.following);
+        assert_eq!((moved.len(), table.count(0)), (6, 0));
+        table.come_back(0, &moved);
+        assert_eq!((table.count(0), table.count(1)), (6, 2));
+    }
+
+    #[test]
+    fn connections_are_told_by_the_groups_of_a_nic() {
+        let mut table = table_of_a_nic();
+        let (remote, local) = ("198.18.0.2:1000".parse().unwrap(), "198.18.0.1:80".parse().unwrap());
+        let has = |table: &Table, thread| table.whose(thread).unwrap().has(remote, local);
+        let whose = usize::from(!has(&table, 0));
+        assert!(has(&table, whose) && !has(&table, 1 - whose));
+        table.leave(whose, &[1 - whose]);
+        assert!(has(&table, 1 - whose) && !has(&table, whose));
+        assert!(self::table(8, 2, true).whose(0).is_none(), "by the kernel's hash nobody can tell");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::steering::{Table, Turn};
+use base::balance::{IndirectionTable, Turn};
 use base::{Arena, Pool};
 use port::{Inlet, Waiting};
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ const ON_ITS_WAY: Duration = Duration::from_micros(900);
 /// The NIC's table, to be written as a driver does: whole and at once, or not at all.
 struct Written<'a>(&'a mut Vec<u16>, &'a mut u32, &'a mut u32);
 
-impl Table for Written<'_> {
+impl IndirectionTable for Written<'_> {
     fn write(&mut self, turns: &[Turn]) -> Result<(), String> {
         *self.1 = self.1.checked_sub(1).ok_or("refused")?;
         turns.iter().for_each(|turn| self.0[usize::from(turn.entry)] = turn.queue);

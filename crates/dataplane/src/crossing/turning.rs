@@ -14,8 +14,9 @@
 //! A group that is being turned stays with its thread; that takes milliseconds.
 
 use super::{Coming, Crossing, Note};
-use crate::steering::{Answer, Steering, Turn};
+use crate::steering::{Answer, Steering};
 use base::Instant;
+use base::balance::Turn;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::flow::is_plain;

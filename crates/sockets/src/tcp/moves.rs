@@ -58,10 +58,16 @@ impl Table {
         self.slots.len()
     }
 
-    /// Takes out the connection at a place, if there is one that may go.
-    pub(crate) fn depart<S: Service>(&mut self, index: usize, registry: &Registry, service: &mut S) -> Option<Parcel> {
+    /// Takes out the connection at a place, if there is one that may go and `goes`.
+    pub(crate) fn depart<S: Service>(
+        &mut self,
+        index: usize,
+        goes: impl Fn(&Addresses) -> bool,
+        registry: &Registry,
+        service: &mut S,
+    ) -> Option<Parcel> {
         let slot = self.slots.get_mut(index)?;
-        let mut conn = slot.conn.take_if(|conn| conn.is_at_rest())?;
+        let mut conn = slot.conn.take_if(|conn| conn.is_at_rest() && goes(&conn.addresses))?;
         let handle = Connection { index: index as u32, generation: slot.generation };
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(handle.index);

@@ -98,7 +98,11 @@ impl Floor {
     }
 
     fn depart(&mut self, index: usize) -> Option<Parcel> {
-        self.table.depart(index, self.poll.registry(), &mut self.service)
+        self.depart_if(index, |_| true)
+    }
+
+    fn depart_if(&mut self, index: usize, goes: impl Fn(&Addresses) -> bool) -> Option<Parcel> {
+        self.table.depart(index, goes, self.poll.registry(), &mut self.service)
     }
 
     fn arrive(&mut self, parcel: Parcel) -> bool {
@@ -149,6 +153,7 @@ fn a_connection_goes_on_at_another_thread_as_if_it_had_been_there_always() {
     assert_eq!(answer(&mut clients[1]).unwrap(), 5);
     one.table.set_now(Instant::from_nanos(2_000));
     // what comes on its way is not lost
+    assert!(one.depart_if(1, |_| false).is_none(), "it is not one of those");
     let parcel = one.depart(1).unwrap();
     clients[1].write_all(b"12").unwrap();
     assert_eq!((one.table.len(), one.table.places()), (1, 2));
