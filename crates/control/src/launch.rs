@@ -4,6 +4,7 @@
 //! listeners and the TCP of the web's and the key-value store's; what it leaves to the kernel (fragments, IP options, DNS over TCP, what comes in
 //! elsewhere) finds the sockets there.
 
+mod behind;
 mod check;
 mod limits;
 mod listeners;
@@ -73,7 +74,7 @@ pub(crate) fn open(settings: &Settings, inherited: Vec<OwnedFd>) -> Result<Opene
     };
     if settings.backend == Backend::Sockets {
         if !settings.interfaces.is_empty() {
-            tracing::info!("--backend sockets: --interface has no effect, the listeners say where");
+            tracing::info!("--backend sockets: the listeners say where; --interface says no more than whose table may follow");
         }
         say_what_has_no_effect(settings);
         return Ok(alone(open_sockets(settings, &listeners, true, threads, inherited)?, false));
@@ -198,6 +199,13 @@ fn open_sockets(
         return Ok(None);
     }
     warn_short_backlog(settings);
+    let behind = if alone {
+        let listening: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address.ip()).collect();
+        behind::behind(settings, &listening, threads)?
+    } else {
+        None
+    };
+    let (nic, keeper) = behind.map(|behind| (behind.spread, behind.keeper)).unzip();
     let default = sockets::Config::default();
     let config = sockets::Config {
         endpoints,
@@ -217,6 +225,7 @@ fn open_sockets(
             migrate: settings.balance.is_none_or(|balance| balance == Balance::On),
             groups: settings.flow_groups,
         },
+        nic,
         streams: limits::on_sockets(settings, threads),
         // echo gives back whatever comes
         slow_after: settings.slow_after,
@@ -245,7 +254,11 @@ fn open_sockets(
             "--busy-poll: this kernel does not poll while a thread waits for events (Linux 6.9 does); add --idle spin"
         );
     }
-    bound
+    let followed = |engine: Engine| match keeper {
+        Some(keeper) => engine.keep_table(Box::new(keeper)),
+        None => engine,
+    };
+    bound.map(|engine| engine.map(followed))
 }
 
 fn spread(word: Spread) -> sockets::Spread {
@@ -305,6 +318,9 @@ impl Opened {
             sockets.counters().for_each(|counters| registry.add(counters.clone()));
             registry.add(sockets.unqueued().clone());
             sockets.sharing().for_each(|sharing| registry.add(sharing.clone()));
+            if let Some(nic) = sockets.nic() {
+                registry.add(nic.clone());
+            }
             sockets.notes().iter().for_each(|note| tracing::info!("{note}"));
             running.threads += self.socket_threads;
             running.backend = format!("sockets, {}", count(self.socket_threads, "thread"));

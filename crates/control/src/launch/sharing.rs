@@ -28,11 +28,11 @@ use wire::toeplitz::Key;
 const SUPPOSED_ENTRIES: usize = 128;
 
 /// How a NIC spreads flows.
-struct Spreading {
-    key: Key,
-    ports: Ports,
+pub(super) struct Spreading {
+    pub(super) key: Key,
+    pub(super) ports: Ports,
     /// the queue of each entry
-    table: Vec<u32>,
+    pub(super) table: Vec<u32>,
 }
 
 /// How the threads of an interface share its flows.
@@ -168,14 +168,14 @@ impl Drop for Writer {
 }
 
 /// A NIC that is known by its key, and by its table where that is kept; else as drivers start: it deals entries out in turn. Ports count.
-fn supposed(key: Key, keeper: Option<&Keeper>, queues: usize) -> Spreading {
+pub(super) fn supposed(key: Key, keeper: Option<&Keeper>, queues: usize) -> Spreading {
     let in_turn = || (0..SUPPOSED_ENTRIES).map(|entry| (entry % queues) as u32).collect();
     let table = keeper.map_or_else(in_turn, |keeper| keeper.found().to_vec());
     Spreading { key, ports: Ports::ALL, table }
 }
 
 /// What the device says, or why that is not enough.
-fn read(nic: &Nic) -> Result<Spreading, String> {
+pub(super) fn read(nic: &Nic) -> Result<Spreading, String> {
     let failed = |error: io::Error| format!("asking for its hash: {error}");
     let rss = nic.rss().map_err(failed)?.ok_or("its driver does not say how it spreads flows")?;
     if rss.function != HashFunction::Toeplitz || rss.symmetric {
@@ -193,7 +193,7 @@ fn read(nic: &Nic) -> Result<Spreading, String> {
 }
 
 /// Whether a group can be of one entry, and an entry of one thread.
-fn check(spreading: Spreading, groups: usize, threads: usize) -> Result<Spreading, String> {
+pub(super) fn check(spreading: Spreading, groups: usize, threads: usize) -> Result<Spreading, String> {
     let entries = spreading.table.len();
     if !entries.is_power_of_two() || entries > groups.min(MOST_GROUPS) {
         return Err(format!("its table has {entries} entries, which {groups} flow groups do not divide"));

@@ -24,6 +24,7 @@ mod life;
 mod likeness;
 mod metrics;
 mod missing;
+mod nic_sockets;
 mod nic_table;
 mod own;
 mod peers;
