@@ -1,13 +1,16 @@
 //! An interface's queues through AF_XDP, for one thread.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use base::{Burst, Frame};
+use bpf::rss::Table;
 use bpf::steering::UDP;
 use port::{Facts, Outgoing, Port};
 use port_xdp::{Handle, Listener, OpenConfig, XdpPort};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use wire::flow::{Flow, Groups};
+use std::path::Path;
+use wire::flow::{Flow, Groups, Ports};
+use wire::toeplitz::Key;
 
 /// How AF_XDP is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -42,9 +45,32 @@ pub(crate) struct Queues {
     receive_next: usize,
     transmit_next: usize,
     /// flows to queues, where they are kept apart
-    flows: Option<Groups>,
+    flows: Option<Dealt>,
+    /// the queues of what is being sent
+    queues: Vec<usize>,
     /// detaches the program when it goes
     _handle: Handle,
+}
+
+/// Which queue a flow goes through.
+#[derive(Debug)]
+struct Dealt {
+    groups: Groups,
+    /// the queue of each group, read for each frame as a NIC does; None: it has the group's number
+    table: Option<Table>,
+}
+
+impl Dealt {
+    /// What is of no flow goes through the first, and so does what the table sends where nothing is.
+    fn queue(&self, frame: &Frame, queues: usize) -> usize {
+        let Some(flow) = Flow::of_frame(frame.bytes()) else { return 0 };
+        let group = self.groups.of(&flow);
+        let queue = match &self.table {
+            Some(table) => table.get(group.into()).map_or(0, |queue| queue as usize),
+            None => group.into(),
+        };
+        if queue < queues { queue } else { 0 }
+    }
 }
 
 /// Slots of the receive ring where much more comes back than goes out: many connections' windows, or bursts, may arrive at once while
@@ -78,14 +104,22 @@ pub(crate) fn open_deep(interface: &str, mode: Mode, taken: SocketAddr) -> Resul
     })
 }
 
-/// Opens `interface` and takes everything to `addresses`, which the kernel must not have. Each flow goes out through a queue of its own.
-pub(crate) fn open_own(interface: &str, mode: Mode, addresses: &[IpAddr]) -> Result<Opened> {
+/// Opens `interface` and takes everything to `addresses`, which the kernel must not have. Each flow goes out through a queue of its own:
+/// that which `table`, a pinned array, names for its Toeplitz hash under Microsoft's key, if there is one.
+pub(crate) fn open_own(interface: &str, mode: Mode, addresses: &[IpAddr], table: Option<&Path>) -> Result<Opened> {
+    let table = table.map(|path| Table::open(path).with_context(|| path.display().to_string())).transpose()?;
+    let entries = table.as_ref().map(Table::read).transpose()?.map(|entries| entries.len());
+    ensure!(entries.is_none_or(usize::is_power_of_two), "the table has {} entries", entries.unwrap_or(0));
     let mut opened = open_with(interface, mode, |config| {
         config.own = addresses.to_vec();
         config.rx_slots = DEEP_RX_SLOTS;
     })?;
     let queues = opened.port.ports.len();
-    opened.port.flows = (queues > 1).then(|| Groups::keyed(queues, FLOWS));
+    let groups = || match entries {
+        Some(entries) => Groups::toeplitz(entries, &Key::MICROSOFT, Ports::ALL),
+        None => Groups::keyed(queues, FLOWS),
+    };
+    opened.port.flows = (queues > 1).then(|| Dealt { groups: groups(), table });
     Ok(opened)
 }
 
@@ -95,19 +129,19 @@ fn open_with(interface: &str, mode: Mode, take: impl FnOnce(&mut OpenConfig)) ->
     take(&mut config);
     let opened = port_xdp::open(&config)?;
     let what = opened.got.to_string();
-    let port = Queues { ports: opened.ports, receive_next: 0, transmit_next: 0, flows: None, _handle: opened.handle };
+    let port = Queues { ports: opened.ports, receive_next: 0, transmit_next: 0, flows: None, queues: Vec::new(), _handle: opened.handle };
     Ok(Opened { port, what })
 }
 
-/// Sends each frame through its flow's queue, and what is of no flow through the first; how many were taken, from the front.
-fn by_flow(ports: &mut [impl Port], flows: &Groups, from: &mut Burst) -> usize {
-    let queue = |frame: &Frame| Flow::of_frame(frame.bytes()).map_or(0, |flow| usize::from(flows.of(&flow)));
-    let mut sent = 0;
+/// Sends each frame through its queue of `queues`; how many were taken, from the front.
+fn each_by_its_own(ports: &mut [impl Port], queues: &[usize], from: &mut Burst) -> usize {
+    let (mut sent, mut at) = (0, 0);
     let mut run = Burst::new();
-    while let Some(at) = from.first().map(queue) {
-        let count = from.iter().take_while(|frame| queue(frame) == at).count();
+    while let Some(&queue) = queues.get(at) {
+        let count = queues[at..].iter().take_while(|of| **of == queue).count();
         run.extend(from.drain(..count));
-        sent += ports[at].transmit(&mut run);
+        sent += ports[queue].transmit(&mut run);
+        at += count;
         if !run.is_empty() {
             // full: these stand in front again
             run.extend(from.drain(..));
@@ -148,7 +182,9 @@ impl Port for Queues {
     #[inline]
     fn transmit(&mut self, from: &mut Burst) -> usize {
         if let Some(flows) = &self.flows {
-            return by_flow(&mut self.ports, flows, from);
+            self.queues.clear();
+            self.queues.extend(from.iter().map(|frame| flows.queue(frame, self.ports.len())));
+            return each_by_its_own(&mut self.ports, &self.queues, from);
         }
         let sent = self.ports[self.transmit_next].transmit(from);
         self.transmit_next = (self.transmit_next + 1) % self.ports.len();
@@ -237,10 +273,11 @@ mod tests {
 
     #[test]
     fn a_flow_keeps_to_its_queue() {
-        let flows = Groups::keyed(2, FLOWS);
+        let flows = Dealt { groups: Groups::keyed(2, FLOWS), table: None };
         let (mut ports, mut ends) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();
         let mut from = frames(&mut ports[0], (1000..1032).chain(1000..1032));
-        assert_eq!(by_flow(&mut ports, &flows, &mut from), 64);
+        let queues: Vec<_> = from.iter().map(|frame| flows.queue(frame, 2)).collect();
+        assert_eq!(each_by_its_own(&mut ports, &queues, &mut from), 64);
         let mut seen = [Vec::new(), Vec::new()];
         for port in &mut ports {
             port.flush();
@@ -258,11 +295,12 @@ mod tests {
 
     #[test]
     fn what_a_full_queue_has_no_room_for_stays_in_its_order() {
-        let flows = Groups::keyed(2, FLOWS);
+        let flows = Dealt { groups: Groups::keyed(2, FLOWS), table: None };
         let (mut ports, _ends) = pipe::pair(&pipe::Config { queues: 2, ..pipe::Config::default() }).unwrap();
         let mut from = frames(&mut ports[0], 1000..1032);
         let mut ports: Vec<Narrow> = ports.into_iter().map(|pipe| Narrow(pipe, 8)).collect();
-        let sent = by_flow(&mut ports, &flows, &mut from);
+        let queues: Vec<_> = from.iter().map(|frame| flows.queue(frame, 2)).collect();
+        let sent = each_by_its_own(&mut ports, &queues, &mut from);
         assert!((8..=16).contains(&sent), "{sent}");
         let left: Vec<u16> =
             from.iter().map(|frame| u16::from_be_bytes([frame.bytes()[34], frame.bytes()[35]])).collect();

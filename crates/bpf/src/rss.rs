@@ -37,8 +37,15 @@ impl Table {
     /// # Errors
     /// The kernel's.
     pub fn read(&self) -> Result<Vec<u32>, RssError> {
-        let read = (0..self.0.len()).map(|entry| self.0.get(&entry, 0)).collect::<Result<_, _>>();
-        read.map_err(|e| RssError { doing: "reading the map", why: chain(&e) })
+        (0..self.0.len()).map(|entry| self.get(entry)).collect()
+    }
+
+    /// The queue of one entry.
+    ///
+    /// # Errors
+    /// The kernel's, or no such entry.
+    pub fn get(&self, entry: u32) -> Result<u32, RssError> {
+        self.0.get(&entry, 0).map_err(|e| RssError { doing: "reading the map", why: chain(&e) })
     }
 
     /// Writes an entry.

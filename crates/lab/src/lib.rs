@@ -32,7 +32,7 @@ pub mod raw;
 pub mod zonegen;
 
 pub use namespace::{CLIENT_V4, CLIENT_V6, Host, Lab, MIDDLE, Options, SERVER_V4, SERVER_V6, Side};
-pub use nic::{Nic, NicOptions};
+pub use nic::{Nic, NicOptions, Pins};
 pub use process::{Process, interrupt_by, patiently, uninterrupted, wait_until};
 
 use std::path::{Path, PathBuf};

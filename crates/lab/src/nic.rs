@@ -5,8 +5,11 @@
 //! client's kernel sends. What bypasses the kernel's queueing does not: AF_XDP, and AF_PACKET with PACKET_QDISC_BYPASS. There the
 //! sender's own queue is the receiver's, so a generator of that kind asks [`Nic::queue_of`].
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
 use wire::toeplitz;
 
 pub use wire::Protocol;
@@ -33,6 +36,32 @@ pub struct Nic {
     udp_ports: bool,
     queues: u32,
     program: bpf::nic::Nic,
+}
+
+/// A bpffs of one's own, where a table can be pinned. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Pins(TempDir);
+
+impl Pins {
+    /// Mounts it.
+    pub fn new() -> Result<Pins> {
+        let dir = tempfile::Builder::new().prefix("simoom-bpffs-").tempdir()?;
+        let status = Command::new("mount").args(["-t", "bpf", "none"]).arg(dir.path()).status()?;
+        ensure!(status.success(), "mounting a bpffs at {}", dir.path().display());
+        Ok(Pins(dir))
+    }
+
+    /// Where the table is to be pinned.
+    pub fn table(&self) -> PathBuf {
+        self.0.path().join("rss")
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        // lazily: a process that has just ended may hold it for a moment
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
 }
 
 /// Entries of the table.

@@ -74,6 +74,10 @@ pub(crate) struct Options {
     /// Beside the load so many SYNs a second to the server, from addresses of 10.0.0.0/8 in no order
     #[arg(long, value_name = "R", value_parser = rate)]
     flood: Option<f64>,
+    /// Send each flow through the queue that this pinned BPF array names for its Toeplitz hash under Microsoft's key, as a NIC at the
+    /// server would deal flows out; else by a hash of the generator's own
+    #[arg(long, value_name = "FILE")]
+    nic_table: Option<PathBuf>,
     #[command(flatten)]
     tool: Tool,
     /// More to ask for, a line each
@@ -124,7 +128,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(one_family, "the addresses and the server, {}, must be of one family", server.ip());
     let hop = interface::next_hop_mac(&options.interface, server, options.server_mac)?;
     interface::ensure_free(addresses)?;
-    let opened = xdp::open_own(&options.interface, options.tool.mode, addresses)
+    let opened = xdp::open_own(&options.interface, options.tool.mode, addresses, options.nic_table.as_deref())
         .with_context(|| format!("cannot use {}", options.interface))?;
     eprintln!("{}", opened.what);
     let manner = Manner {

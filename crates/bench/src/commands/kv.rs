@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(one_family, "the addresses and the server, {}, must be of one family", options.server.ip());
     let hop = interface::next_hop_mac(&options.interface, options.server, options.server_mac)?;
     interface::ensure_free(addresses)?;
-    let opened = xdp::open_own(&options.interface, options.tool.mode, addresses)
+    let opened = xdp::open_own(&options.interface, options.tool.mode, addresses, None)
         .with_context(|| format!("cannot use {}", options.interface))?;
     eprintln!("{}", opened.what);
     let manner = Manner { connections: options.connections, depth: options.depth, probes: options.probes };

@@ -126,7 +126,7 @@ fn over_af_xdp(options: &Options, interface: &str, sources: &Sources, plans: &[P
     let hop = interface::next_hop_mac(interface, server, options.server_mac)?;
     interface::ensure_free(addresses)?;
     let opened =
-        xdp::open_own(interface, options.tool.mode, addresses).with_context(|| format!("cannot use {interface}"))?;
+        xdp::open_own(interface, options.tool.mode, addresses, None).with_context(|| format!("cannot use {interface}"))?;
     eprintln!("{}", opened.what);
     let stop = stop_flag()?;
     let mut sources = sources.clone();

@@ -1,9 +1,9 @@
 //! The NIC's table follows flow groups under kernel sockets, too.
 
 use crate::common::PATIENCE;
-use crate::nic_table::{Pins, a_nic, key};
+use crate::nic_table::{a_nic, key};
 use crate::web::{SERVERS, Web, connect, contents, curl};
-use lab::{Lab, Process};
+use lab::{Lab, Pins, Process};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;

@@ -4,41 +4,14 @@ use crate::common::{PATIENCE, Stats};
 use crate::flows::download_while_groups_move;
 use crate::web::{SERVERS, Web, contents, curl, kernel_count, lost};
 use lab::capture::Capture;
-use lab::{Lab, NicOptions, Options};
+use lab::{Lab, NicOptions, Options, Pins};
 use rustix::process::Signal;
-use std::path::PathBuf;
-use std::process::Command;
-use tempfile::TempDir;
-
-/// A bpffs of the test's own.
-pub(crate) struct Pins(TempDir);
-
-impl Pins {
-    fn new() -> Pins {
-        let dir = tempfile::Builder::new().prefix("simoom-bpffs-").tempdir().unwrap();
-        let status = Command::new("mount").args(["-t", "bpf", "none"]).arg(dir.path()).status().unwrap();
-        assert!(status.success(), "mounting a bpffs");
-        Pins(dir)
-    }
-
-    /// The pinned table.
-    pub(crate) fn table(&self) -> PathBuf {
-        self.0.path().join("rss")
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        // lazily: a keeper that has just ended may hold it for a moment
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
 
 /// Two hosts, the server's with a NIC of two queues whose table is a pinned map.
 pub(crate) fn a_nic() -> (Pins, Lab) {
     lab::require_programs(&["mount", "umount", "curl", "tshark"]);
     let options = Options { queues: 2, offloads: false, nic: Some(NicOptions::default()), ..Options::default() };
-    let (pins, lab) = (Pins::new(), Lab::with(&options).unwrap());
+    let (pins, lab) = (Pins::new().unwrap(), Lab::with(&options).unwrap());
     lab.nic().unwrap().pin(&pins.table()).unwrap();
     (pins, lab)
 }

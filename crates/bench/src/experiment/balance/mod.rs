@@ -13,10 +13,11 @@ use crate::http::Outcome;
 use crate::procs::Ticks;
 use anyhow::{Context as _, Result, bail, ensure};
 use compiler::Compiler;
-use lab::{Lab, Process};
-use std::path::PathBuf;
+use lab::{Lab, Pins, Process};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use wire::toeplitz::Key;
 
 /// Options of `simoom-bench experiment balance`.
 #[derive(Debug, clap::Args)]
@@ -149,18 +150,19 @@ struct Line {
 
 struct Bed {
     folder: tempfile::TempDir,
+    pins: Pins,
     simoom: PathBuf,
 }
 
 impl Bed {
     fn new(options: &Options) -> Result<Bed> {
-        ensure_can_run(&["ip", "ethtool", "taskset", "chrt", "gcc"])?;
+        ensure_can_run(&["ip", "ethtool", "taskset", "chrt", "gcc", "mount", "umount"])?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         ensure!(processors >= 2, "one of two processors compiles; there is {processors}");
         lab::interrupt_by(crate::commands::stop_flag()?);
         let simoom = options.common.simoom()?;
         let folder = tempfile::Builder::new().prefix("simoom-bench-").tempdir().context("no temporary folder")?;
-        let bed = Bed { folder, simoom };
+        let bed = Bed { folder, pins: Pins::new()?, simoom };
         std::fs::create_dir(bed.path("www")).context("no folder for the file")?;
         std::fs::write(bed.path("www/file"), vec![b'x'; options.bytes as usize]).context("no file to serve")?;
         std::fs::write(bed.path("made.c"), compiler::source(options.functions)).context("no source to compile")?;
@@ -172,10 +174,13 @@ impl Bed {
     }
 
     fn server(&self, engine: Engine, balance: &str) -> Result<Server> {
+        let key: Vec<String> = Key::MICROSOFT.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!(
-            "simoom={} web --listen {ADDRESS} {} --cpus 0,1 --balance {balance} --per-source 1000000 --control {} {}",
+            "simoom={} web --listen {ADDRESS} {} --cpus 0,1 --balance {balance} --per-source 1000000 --rss-key {} --rss-table {} --control {} {}",
             self.simoom.display(),
             engine.options(),
+            key.join(":"),
+            self.pins.table().display(),
             self.path("control").display(),
             self.path("www").display()
         );
@@ -199,7 +204,11 @@ impl Bed {
         case: Case,
         rate: Option<f64>,
     ) -> Result<Figures> {
-        let lab = Lab::with(&lab::Options { queues: 2, ..lab::Options::default() })?;
+        let lab =
+            Lab::with(&lab::Options { queues: 2, nic: Some(lab::NicOptions::default()), ..lab::Options::default() })?;
+        // the last laboratory's
+        let _ = std::fs::remove_file(self.pins.table());
+        lab.nic().context("the laboratory has a NIC")?.pin(&self.pins.table())?;
         let words = self.server(engine, case.balance)?.words;
         let mut serving = lab.server().command(&words[0]);
         serving.args(&words[1..]);
@@ -207,7 +216,7 @@ impl Bed {
         serving.wait_for("serving on ", START).context("the server does not come up")?;
         let compiler = case.compiler.then(|| Compiler::start(&self.path("made.c"), COMPILER));
         let span_s = if rate.is_some() { options.seconds } else { PEAK_S };
-        let mut load = Process::spawn(load(&lab, options, requests, rate, span_s)?)?;
+        let mut load = Process::spawn(load(&lab, options, requests, rate, span_s, &self.pins.table())?)?;
         std::thread::sleep(ATTACH);
         place(&lab)?;
         load.wait_for("measures", START).context("the load does not begin")?;
@@ -251,10 +260,17 @@ fn ticks() -> Result<[Ticks; 2]> {
 }
 
 /// The generator, on its processor.
-fn load(lab: &Lab, options: &Options, requests: u32, rate: Option<f64>, span_s: f64) -> Result<Command> {
+fn load(
+    lab: &Lab,
+    options: &Options,
+    requests: u32,
+    rate: Option<f64>,
+    span_s: f64,
+    table: &Path,
+) -> Result<Command> {
     let mut load = lab.client().command("taskset");
     load.args(["-c", &LOAD.to_string()]).arg(std::env::current_exe().context("where this program lies")?);
-    load.args(["http", "--interface", "vc", "--address", OWN, "--json"]);
+    load.args(["http", "--interface", "vc", "--address", OWN, "--json", "--nic-table"]).arg(table);
     load.args(["--connections", &options.connections.to_string(), "--requests-per-connection", &requests.to_string()]);
     load.args(["--warm-up", &options.warm_up.to_string(), "--seconds", &span_s.to_string()]);
     if let Some(rate) = rate {

@@ -116,8 +116,8 @@ fn method(options: &Options) -> String {
     format!(
         "`simoom web` with a thread on each of two processors; `gcc -O2` on {} lines of C, again and again, on processor 1. The load, \
          `simoom-bench http` over AF_XDP, is an open loop ({rate}) over up to {} connections, for a file of {} bytes; it runs on processor 0, \
-         which it shares with the server's first thread, waits by sched_yield, and sends each flow through the queue that its hash names, \
-         as a NIC would deal it out. The receive thread of each of the server's two queues is on the processor of its number, the client's on \
+         which it shares with the server's first thread, waits by sched_yield, and sends each flow through the queue that a table of 128 \
+         entries names for its Toeplitz hash, as a NIC would deal it out; with migration the server writes that table. The receive thread of each of the server's two queues is on the processor of its number, the client's on \
          processor 0, with real-time priority: they take their processor as interrupts would. Latency runs from when a request was due. *No \
          balancer* is `--balance off`, *stealing* `--balance steal` (of kernel sockets; AF_XDP moves groups or nothing), *migration* and *no compiler* \
          `--balance on`. {} s each after {} s that do \

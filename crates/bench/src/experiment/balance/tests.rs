@@ -43,11 +43,13 @@ fn a_report_compares_with_no_compiler_with_no_balancer_and_with_the_compiler_alo
 
 #[test]
 fn the_server_is_told_how_to_balance() {
-    let bed = Bed { folder: tempfile::tempdir().unwrap(), simoom: PathBuf::from("/s") };
+    let bed = Bed { folder: tempfile::tempdir().unwrap(), pins: Pins::new().unwrap(), simoom: PathBuf::from("/s") };
     let words = |engine, balance| bed.server(engine, balance).unwrap().words.join(" ");
     let start = "/s web --listen 198.18.0.1:80 --backend sockets --accept affinity --cpus 0,1 --balance steal ";
     assert!(words(Engine::Sockets, "steal").starts_with(start));
     assert!(words(Engine::Xdp, "on").contains(" --interface vs --cpus 0,1 --balance on "));
+    let table = format!(" --rss-key 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa --rss-table {} ", bed.pins.table().display());
+    assert!(words(Engine::Xdp, "on").contains(&table));
 }
 
 #[test]
