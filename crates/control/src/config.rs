@@ -87,7 +87,8 @@ pub struct DataplaneOptions {
     pub rss_key: Option<RssKey>,
     /// Whether the NIC's table by which it spreads flows follows when flow groups move to other threads (follow; then each entry
     /// of it is a group), or stays as it is (keep); or the pinned BPF array that is the table, where a program spreads flows, with
-    /// --rss-key; what is written is put back at the end; nothing is written with --balance off; default: follow
+    /// --rss-key; what is written is put back at the end; nothing is written with --balance off, nor, on kernel sockets, without
+    /// --cpus; default: follow
     #[arg(long, value_name = "follow|keep|FILE")]
     pub rss_table: Option<RssTable>,
     /// Take frames only from this prefix (again for more)
