@@ -129,7 +129,14 @@ fn open_with(interface: &str, mode: Mode, take: impl FnOnce(&mut OpenConfig)) ->
     take(&mut config);
     let opened = port_xdp::open(&config)?;
     let what = opened.got.to_string();
-    let port = Queues { ports: opened.ports, receive_next: 0, transmit_next: 0, flows: None, queues: Vec::new(), _handle: opened.handle };
+    let port = Queues {
+        ports: opened.ports,
+        receive_next: 0,
+        transmit_next: 0,
+        flows: None,
+        queues: Vec::new(),
+        _handle: opened.handle,
+    };
     Ok(Opened { port, what })
 }
 

@@ -6,6 +6,7 @@
 
 mod behind;
 mod check;
+mod kernel;
 mod limits;
 mod listeners;
 mod routers;
@@ -19,17 +20,17 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
-use crate::words::{Backend, Balance, Idle, Spread, Threads, Tier, Transmit, WebTransmit};
+use crate::words::{Backend, Threads, Tier, Transmit, WebTransmit};
 pub(crate) use check::check;
 
 use base::Clock;
 use base::ring::Consumer;
 use bpf::steering::Answers;
 use dataplane::tap::{Copy, tap};
-use listeners::{Listening, division, listeners, taken_connections};
+use kernel::open_sockets;
+use listeners::{Listening, division, listeners};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sockets::{BindError, Engine};
-use std::net::SocketAddr;
+use sockets::Engine;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -74,7 +75,9 @@ pub(crate) fn open(settings: &Settings, inherited: Vec<OwnedFd>) -> Result<Opene
     };
     if settings.backend == Backend::Sockets {
         if !settings.interfaces.is_empty() {
-            tracing::info!("--backend sockets: the listeners say where; --interface says no more than whose table may follow");
+            tracing::info!(
+                "--backend sockets: the listeners say where; --interface says no more than whose table may follow"
+            );
         }
         say_what_has_no_effect(settings);
         return Ok(alone(open_sockets(settings, &listeners, true, threads, inherited)?, false));
@@ -170,103 +173,6 @@ fn refuse_the_kernels(settings: &Settings) -> Result<(), Error> {
         })
         .collect();
     if lines.is_empty() { Ok(()) } else { Err(Error::Input(lines)) }
-}
-
-/// The kernel takes a longer backlog without a word and keeps to its own bound.
-fn warn_short_backlog(settings: &Settings) {
-    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|text| text.trim().parse().ok());
-    let Some(asked) = settings.dns.as_ref().map(|dns| dns.tcp_backlog) else { return };
-    if let Some(most) = most.filter(|most: &u32| asked > *most) {
-        let place =
-            settings.file.as_ref().map_or("--tcp-backlog".to_owned(), |file| format!("{file}: dns.tcp-backlog"));
-        tracing::warn!(
-            "{place}: the kernel holds {most} connections, not {asked}; raise it with `sysctl net.core.somaxconn={asked}`"
-        );
-    }
-}
-
-fn open_sockets(
-    settings: &Settings,
-    listeners: &[Listening],
-    alone: bool,
-    threads: usize,
-    inherited: Vec<OwnedFd>,
-) -> Result<Option<Engine>, Error> {
-    let is_own = |address: &SocketAddr| settings.own.iter().any(|own| own.0.address == address.ip());
-    let endpoints: Vec<_> =
-        listeners.iter().filter(|at| !is_own(&at.address)).flat_map(|at| at.endpoints(settings)).collect();
-    if endpoints.is_empty() {
-        return Ok(None);
-    }
-    warn_short_backlog(settings);
-    let behind = if alone {
-        let listening: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address.ip()).collect();
-        behind::behind(settings, &listening, threads)?
-    } else {
-        None
-    };
-    let (nic, keeper) = behind.map(|behind| (behind.spread, behind.keeper)).unzip();
-    let default = sockets::Config::default();
-    let config = sockets::Config {
-        endpoints,
-        threads,
-        cpus: if alone { settings.cpus.clone().unwrap_or_default() } else { Vec::new() },
-        batch: settings.batch,
-        idle: match settings.idle {
-            _ if !alone => sockets::Idle::Block,
-            Idle::Spin => sockets::Idle::Spin,
-            Idle::Adaptive => sockets::Idle::Adaptive,
-            Idle::Block => sockets::Idle::Block,
-        },
-        accept: spread(settings.accept),
-        receive: spread(settings.receive),
-        balance: sockets::Balance {
-            steal: settings.balance != Some(Balance::Off),
-            migrate: settings.balance.is_none_or(|balance| balance == Balance::On),
-            groups: settings.flow_groups,
-        },
-        nic,
-        streams: limits::on_sockets(settings, threads),
-        // echo gives back whatever comes
-        slow_after: settings.slow_after,
-        datagram_bytes: match (&settings.echo, settings.apps.is_empty()) {
-            (Some(_), _) => 65_535,
-            (None, false) => guard::layout::SEND_BYTES,
-            (None, true) => default.datagram_bytes,
-        },
-        busy_poll_us: if alone { settings.busy_poll_us } else { 0 },
-        // what the program will take would find no connection that the kernel has held
-        refuse_until_started: if alone { Vec::new() } else { taken_connections(settings, listeners) },
-        ..default
-    };
-    let bound = Engine::bind_with(config, inherited).map(Some).map_err(|error| match error {
-        BindError::Config(_) | BindError::Twice { .. } => Error::input(error.to_string()),
-        BindError::NoSuchAddress { .. } if !settings.interfaces.is_empty() => {
-            Error::environment(format!("{error}; or give --own if simoom is to answer ARP and NDP for it"))
-        }
-        // a port may come free, and an address may come: nothing of that is in the settings alone
-        _ => Error::environment(error.to_string()),
-    });
-    if let Ok(Some(engine)) = &bound
-        && !engine.polls_in_epoll()
-    {
-        tracing::warn!(
-            "--busy-poll: this kernel does not poll while a thread waits for events (Linux 6.9 does); add --idle spin"
-        );
-    }
-    let followed = |engine: Engine| match keeper {
-        Some(keeper) => engine.keep_table(Box::new(keeper)),
-        None => engine,
-    };
-    bound.map(|engine| engine.map(followed))
-}
-
-fn spread(word: Spread) -> sockets::Spread {
-    match word {
-        Spread::Shared => sockets::Spread::Shared,
-        Spread::PerCore => sockets::Spread::PerCore,
-        Spread::Affinity => sockets::Spread::Affinity,
-    }
 }
 
 impl Opened {

@@ -84,11 +84,8 @@ impl Table {
             hash: spread.map(NicSpread::hash),
         };
         let selectors = (0..reuseport_groups).map(|_| Selector::load(&sizes)).collect::<Result<_, _>>()?;
-        let nic = |spread: &NicSpread| Nic {
-            groups: spread.groups(),
-            following: Following::new(spread, None),
-            looks: 0,
-        };
+        let nic =
+            |spread: &NicSpread| Nic { groups: spread.groups(), following: Following::new(spread, None), looks: 0 };
         Ok(Table {
             owners: Owners::new(groups, config.threads),
             walked: 0,
@@ -232,16 +229,13 @@ impl Table {
         for group in found.turned {
             // it follows its packets again, which from now on arrive where it was taken to
             self.taken_over[group] = nic.following.thread_of(group) != Some(self.owners.of(group));
-            for selector in &mut self.selectors {
-                // refused, an old place is taken for a late packet's
-                let _ = selector.forget_place(group);
-            }
+            self.forget(group);
             self.tell(group);
         }
         nic.looks += 1;
         let mut trusted = !found.over;
         if trusted && nic.looks.is_multiple_of(LEARN_EVERY) {
-            let seen: Vec<_> = (0..self.taken_over.len()).map(|group| self.seen(group)).collect();
+            let seen: Vec<_> = (0..self.taken_over.len()).map(|group| self.seen_since(group)).collect();
             trusted = nic.following.learn(&seen, self.processors.len());
             if trusted && self.arrivals.spread {
                 self.align(&nic.following);
@@ -252,10 +246,19 @@ impl Table {
         self.nic = trusted.then_some(nic);
     }
 
-    /// On which thread's processor a group last arrived.
-    fn seen(&self, group: usize) -> Option<usize> {
+    /// On which thread's processor a group has arrived since this was last asked: what was before may not hold any more, where somebody
+    /// sends a queue's interrupts elsewhere.
+    fn seen_since(&mut self, group: usize) -> Option<usize> {
         let processor = self.selectors.iter().find_map(|selector| selector.place(group).ok().flatten())?;
+        self.forget(group);
         self.processors.iter().position(|of| *of == processor)
+    }
+
+    fn forget(&mut self, group: usize) {
+        for selector in &mut self.selectors {
+            // refused, an old place is taken for a late packet's
+            let _ = selector.forget_place(group);
+        }
     }
 
     /// Writes down for groups that follow their packets where that is.

@@ -125,8 +125,8 @@ fn over_af_xdp(options: &Options, interface: &str, sources: &Sources, plans: &[P
     ensure!(one_family, "the addresses and the server, {}, must be of one family", server.ip());
     let hop = interface::next_hop_mac(interface, server, options.server_mac)?;
     interface::ensure_free(addresses)?;
-    let opened =
-        xdp::open_own(interface, options.tool.mode, addresses, None).with_context(|| format!("cannot use {interface}"))?;
+    let opened = xdp::open_own(interface, options.tool.mode, addresses, None)
+        .with_context(|| format!("cannot use {interface}"))?;
     eprintln!("{}", opened.what);
     let stop = stop_flag()?;
     let mut sources = sources.clone();

@@ -83,7 +83,12 @@ fn interface(settings: &Settings, listening: &[IpAddr]) -> Option<String> {
     }
     let index = one_of(&addresses().ok()?, listening)?;
     let device = |name: String| Device::find(&name).ok().flatten();
-    names().ok()?.into_iter().filter_map(device).find(|device| device.index == index && !device.loopback).map(|it| it.name)
+    names()
+        .ok()?
+        .into_iter()
+        .filter_map(device)
+        .find(|device| device.index == index && !device.loopback)
+        .map(|it| it.name)
 }
 
 /// The one interface that has all of these addresses.
@@ -101,7 +106,8 @@ mod tests {
     fn the_interface_is_that_of_all_addresses() {
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
         let has = |interface, address| Address { interface, address: at(address), prefix_bits: 24 };
-        let all = BTreeSet::from([has(1, "127.0.0.1"), has(2, "192.0.2.1"), has(2, "2001:db8::1"), has(3, "192.0.2.3")]);
+        let all =
+            BTreeSet::from([has(1, "127.0.0.1"), has(2, "192.0.2.1"), has(2, "2001:db8::1"), has(3, "192.0.2.3")]);
         let one = |listening: &[&str]| one_of(&all, &listening.iter().map(|text| at(text)).collect::<Vec<_>>());
         assert_eq!(one(&["192.0.2.1"]), Some(2));
         assert_eq!(one(&["192.0.2.1", "2001:db8::1", "192.0.2.1"]), Some(2));

@@ -260,14 +260,7 @@ fn ticks() -> Result<[Ticks; 2]> {
 }
 
 /// The generator, on its processor.
-fn load(
-    lab: &Lab,
-    options: &Options,
-    requests: u32,
-    rate: Option<f64>,
-    span_s: f64,
-    table: &Path,
-) -> Result<Command> {
+fn load(lab: &Lab, options: &Options, requests: u32, rate: Option<f64>, span_s: f64, table: &Path) -> Result<Command> {
     let mut load = lab.client().command("taskset");
     load.args(["-c", &LOAD.to_string()]).arg(std::env::current_exe().context("where this program lies")?);
     load.args(["http", "--interface", "vc", "--address", OWN, "--json", "--nic-table"]).arg(table);

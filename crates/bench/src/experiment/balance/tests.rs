@@ -48,7 +48,10 @@ fn the_server_is_told_how_to_balance() {
     let start = "/s web --listen 198.18.0.1:80 --backend sockets --accept affinity --cpus 0,1 --balance steal ";
     assert!(words(Engine::Sockets, "steal").starts_with(start));
     assert!(words(Engine::Xdp, "on").contains(" --interface vs --cpus 0,1 --balance on "));
-    let table = format!(" --rss-key 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa --rss-table {} ", bed.pins.table().display());
+    let table = format!(
+        " --rss-key 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa --rss-table {} ",
+        bed.pins.table().display()
+    );
     assert!(words(Engine::Xdp, "on").contains(&table));
 }
 
