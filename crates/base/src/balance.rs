@@ -123,14 +123,17 @@ pub struct Scheduled {
     pub ran_ns: u64,
     /// nanoseconds for which it could have run and was not let
     pub waited_ns: u64,
+    /// how often it was let; 0 where that is not known
+    pub times: u64,
 }
 
 /// What [`Relief::part`] is a part of.
 pub const WHOLE: u32 = 1024;
 /// A thread is late that waited for its processor for this part of an interval,
 const LATE_PART: u32 = 4;
-/// in so many intervals in a row.
+/// in so many intervals in a row, and stays late while it waits for this part: what it has left is held up there as well.
 const LATE_INTERVALS: u32 = 2;
+const STILL_LATE_PART: u32 = 32;
 /// Two threads are level whose times differ by less than this part of an interval.
 const LEVEL_PART: u32 = 8;
 /// A thread takes over all that is held up elsewhere until it has something to do for this part of an interval: of what goes beyond,
@@ -144,6 +147,10 @@ const LEAST_PART: u32 = 64;
 const SLOW_PART: u32 = 16;
 /// and what was told before is forgotten with this time constant, in intervals.
 const SLOW_MEMORY: u32 = 64;
+/// A thread is held up longer than another that waits so many times as long each time, and a time that is more than a wake-up's. What moves
+/// joins the work of the other and waits with it, however often that one waits.
+const LONGER: u64 = 2;
+const LONG_WAIT_NS: u64 = 15_000;
 /// Intervals after which what was counted before no longer says anything.
 const STALE: u32 = 3;
 /// Intervals for which a thread takes over nothing after it was relieved itself.
@@ -169,6 +176,8 @@ struct Shares {
     waited: u32,
     /// intervals in a row for which it was late
     late: u32,
+    /// how long it waited each time, in nanoseconds; 0 where that is not known
+    each_ns: u64,
     /// for how long it has something to do for each time that it runs, times [`WHOLE`]
     slow: u32,
     /// how often its loop had come round at the end, unless it slept then
@@ -179,7 +188,7 @@ struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        Shares { counted: None, ran: 0, waited: 0, late: 0, slow: WHOLE, cycles: None, held_up: false }
+        Shares { counted: None, ran: 0, waited: 0, late: 0, each_ns: 0, slow: WHOLE, cycles: None, held_up: false }
     }
 }
 
@@ -200,7 +209,10 @@ impl Shares {
         };
         self.ran = part(counts.ran_ns, before.ran_ns);
         self.waited = part(counts.waited_ns, before.waited_ns).min(WHOLE - self.ran);
-        self.late = if self.waited >= WHOLE / LATE_PART { self.late.saturating_add(1) } else { 0 };
+        let times = counts.times.saturating_sub(before.times);
+        self.each_ns = counts.waited_ns.saturating_sub(before.waited_ns).checked_div(times).unwrap_or(0);
+        let least = if self.is_late() { STILL_LATE_PART } else { LATE_PART };
+        self.late = if self.waited >= WHOLE / least { self.late.saturating_add(1) } else { 0 };
         self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
             WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
         } else {
@@ -210,6 +222,10 @@ impl Shares {
 
     fn is_late(&self) -> bool {
         self.late >= LATE_INTERVALS
+    }
+
+    fn waits_longer_than(&self, other: &Shares) -> bool {
+        self.each_ns >= LONG_WAIT_NS && self.each_ns >= LONGER * other.each_ns
     }
 }
 
@@ -391,8 +407,8 @@ impl Balancer {
     fn late_one(&self) -> Option<Relief> {
         let late = self.others().filter(|thread| self.is_late(*thread));
         let from = late.max_by_key(|thread| self.views[*thread].shares.waited)?;
-        let (theirs, ours) = (self.views[from].shares.slow, self.views[self.me].shares.slow);
-        let part = if theirs >= 2 * ours {
+        let (theirs, ours) = (&self.views[from].shares, &self.views[self.me].shares);
+        let part = if theirs.slow >= 2 * ours.slow || theirs.waits_longer_than(ours) {
             self.level(from).max(self.room_for(from))
         } else if self.views[from].time().0 >= WHOLE - WHOLE / SPARE_PART {
             self.level(from)

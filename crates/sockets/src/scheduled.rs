@@ -14,13 +14,13 @@ impl Source {
         Some(Source(File::open("/proc/thread-self/schedstat").ok()?))
     }
 
-    /// What was counted so far (Documentation/scheduler/sched-stats: the first two figures).
+    /// What was counted so far (Documentation/scheduler/sched-stats: the three figures).
     pub(crate) fn read(&self) -> Option<Scheduled> {
         let mut text = [0; 64];
         let read = self.0.read_at(&mut text, 0).ok()?;
         let mut figures = std::str::from_utf8(&text[..read]).ok()?.split_ascii_whitespace();
         let mut next = || figures.next()?.parse().ok();
-        Some(Scheduled { ran_ns: next()?, waited_ns: next()? })
+        Some(Scheduled { ran_ns: next()?, waited_ns: next()?, times: next()? })
     }
 }
 

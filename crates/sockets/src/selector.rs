@@ -239,6 +239,9 @@ impl Table {
             trusted = nic.following.learn(&seen, self.processors.len());
             if trusted && self.arrivals.spread {
                 self.align(&nic.following);
+            }
+            if trusted {
+                // of those that moved before it was known where to
                 let taken = (0..seen.len()).filter(|group| self.taken_over[*group]);
                 nic.following.turn(taken.map(|group| (group, self.owners.of(group))));
             }
