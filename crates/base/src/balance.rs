@@ -211,8 +211,13 @@ impl Shares {
         self.waited = part(counts.waited_ns, before.waited_ns).min(WHOLE - self.ran);
         let times = counts.times.saturating_sub(before.times);
         self.each_ns = counts.waited_ns.saturating_sub(before.waited_ns).checked_div(times).unwrap_or(0);
-        let least = if self.is_late() { STILL_LATE_PART } else { LATE_PART };
-        self.late = if self.waited >= WHOLE / least { self.late.saturating_add(1) } else { 0 };
+        let is_late = if self.is_late() {
+            self.waited >= WHOLE / STILL_LATE_PART
+        } else {
+            // that it often waits for the kernel's own threads, a wake-up each time, is no other work
+            self.waited >= WHOLE / LATE_PART && (times == 0 || self.each_ns >= LONG_WAIT_NS)
+        };
+        self.late = if is_late { self.late.saturating_add(1) } else { 0 };
         self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
             WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
         } else {
@@ -408,7 +413,9 @@ impl Balancer {
         let late = self.others().filter(|thread| self.is_late(*thread));
         let from = late.max_by_key(|thread| self.views[*thread].shares.waited)?;
         let (theirs, ours) = (&self.views[from].shares, &self.views[self.me].shares);
-        let part = if theirs.slow >= 2 * ours.slow || theirs.waits_longer_than(ours) {
+        let part = if theirs.waits_longer_than(ours) {
+            self.level(from).max(self.room_to_run(from))
+        } else if theirs.slow >= 2 * ours.slow {
             self.level(from).max(self.room_for(from))
         } else if self.views[from].time().0 >= WHOLE - WHOLE / SPARE_PART {
             self.level(from)
@@ -429,6 +436,13 @@ impl Balancer {
     fn room_for(&self, from: usize) -> u32 {
         let room = (WHOLE / ROOM_PART).saturating_sub(self.ours());
         (u64::from(room) * u64::from(WHOLE) / self.here(from).max(1)).min(WHOLE.into()) as u32
+    }
+
+    /// The same, waits apart.
+    fn room_to_run(&self, from: usize) -> u32 {
+        let room = (WHOLE / ROOM_PART).saturating_sub(self.views[self.me].shares.ran);
+        let (_, run) = self.views[from].time();
+        (room * WHOLE / run.max(1)).min(WHOLE)
     }
 
     /// For what part of the last interval we had something to do.

@@ -37,6 +37,14 @@ const LONG_WAITS: Duration = Duration::from_millis(2);
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// One that is held up and on which each frame takes so many times as long as on the one that asks is relieved however busy that one is.
 const SLOWER: u64 = 2;
+/// A thread is held up longer than another that waits so many times as long each time, and a time that is more than a wake-up's. What moves
+/// joins the frames of the other and waits with them, however often that one waits; so it takes all for which it has room, until it
+/// needs this part of its time, and gives nothing back.
+const LONGER: u64 = 2;
+const LONGER_WAIT: Duration = Duration::from_micros(15);
+const ROOM_PART: u64 = 2;
+/// Intervals for which one that was relieved while it was held up takes nothing over.
+const HELD: u32 = 10;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 
@@ -47,6 +55,9 @@ struct Seat {
     at: AtomicU64,
     busy: AtomicBool,
     held_up: AtomicBool,
+    /// whether it has a backlog, and how long it waited each time that it was to run, in nanoseconds
+    behind: AtomicBool,
+    each_ns: AtomicU64,
     /// frames of its groups, as the halved weights have them: those of one interval
     frames: AtomicU32,
     /// what each takes, in nanoseconds, and what part of its time all that comes to it does
@@ -97,6 +108,12 @@ pub(crate) struct Balance {
     /// how the thread has waited for its processor, for how long it was busy, and when that was asked
     waits: Option<(Instant, Waits, u64)>,
     held_up: bool,
+    /// how long it waited each time of the last interval, in nanoseconds
+    each_ns: u64,
+    /// what part of the time for which it was busy it ran, of [`demand::WHOLE`]
+    ran: u64,
+    /// until when it takes nothing over
+    held_until: Option<Instant>,
     demand: Demand,
     /// frames by group, halved at each interval
     weights: Box<[u32]>,
@@ -111,7 +128,21 @@ impl Balance {
         let me = me as u16;
         let weights = vec![0; groups].into();
         let (load, demand) = (Load::default(), Demand::default());
-        Balance { me, policy, load, waits: None, held_up: false, demand, weights, board, next_at: None, last: me }
+        Balance {
+            me,
+            policy,
+            load,
+            waits: None,
+            held_up: false,
+            each_ns: 0,
+            ran: demand::WHOLE,
+            held_until: None,
+            demand,
+            weights,
+            board,
+            next_at: None,
+            last: me,
+        }
     }
 
     /// A frame of our group was taken.
@@ -124,6 +155,9 @@ impl Balance {
     pub(crate) fn departed(&mut self, group: u16) -> u32 {
         let weight = std::mem::take(&mut self.weights[usize::from(group)]);
         self.demand.went(weight);
+        if self.held_up {
+            self.held_until = self.next_at.map(|at| at + self.policy.migrate_every * HELD);
+        }
         weight
     }
 
@@ -165,14 +199,18 @@ impl Balance {
     /// Takes in how the thread has waited for its processor since it began, by the scheduler, and for how long it was busy, waits included.
     pub(crate) fn on_delay(&mut self, now: Instant, waits: Waits, busy_ns: u64) {
         if let Some((at, before, busy_before)) = self.waits {
-            self.demand.spent(now - at, Duration::from_nanos(busy_ns.saturating_sub(busy_before)));
+            let busy_ns = busy_ns.saturating_sub(busy_before);
+            self.demand.spent(now - at, Duration::from_nanos(busy_ns));
             let waited = waits.ns.saturating_sub(before.ns);
+            self.ran = demand::WHOLE - (waited.min(busy_ns) * demand::WHOLE).checked_div(busy_ns).unwrap_or(0);
             let each = Duration::from_nanos(waited / waits.times.saturating_sub(before.times).max(1));
             let waited = Duration::from_nanos(waited);
+            self.each_ns = each.as_nanos() as u64;
             self.held_up = if self.held_up {
                 waited >= (now - at) / LATE_PARTS[1] || each >= SHORT_WAIT
             } else {
-                waited >= (now - at) / LATE_PARTS[0] || each >= LONG_WAIT && waited >= LONG_WAITS
+                // that it often waits for the kernel's own threads, a wake-up each time, is no other work
+                waited >= (now - at) / LATE_PARTS[0] && each >= LONGER_WAIT || each >= LONG_WAIT && waited >= LONG_WAITS
             };
         }
         self.waits = Some((now, waits, busy_ns));
@@ -206,6 +244,8 @@ impl Balance {
         seat.at.store(now.as_nanos(), Ordering::Relaxed);
         seat.busy.store(busy, Ordering::Relaxed);
         seat.held_up.store(self.held_up, Ordering::Relaxed);
+        seat.behind.store(self.load.is_busy(), Ordering::Relaxed);
+        seat.each_ns.store(self.each_ns, Ordering::Relaxed);
         seat.frames.store(frames, Ordering::Relaxed);
         seat.cost_ns.store(need.cost_ns, Ordering::Relaxed);
         seat.need.store(need.part, Ordering::Relaxed);
@@ -213,7 +253,8 @@ impl Balance {
             return Advice::Nothing;
         }
         // one that is held up may have time all the same: what its frames cost tells
-        let may_ask = !self.load.is_busy() && (!self.held_up || need.cost_ns > 0);
+        let held = self.held_until.is_some_and(|until| now < until);
+        let may_ask = !held && !self.load.is_busy() && (!self.held_up || need.cost_ns > 0);
         match may_ask.then(|| self.ask(now, frames, need)).flatten() {
             Some(relief) => {
                 self.last = relief.from;
@@ -242,6 +283,10 @@ impl Balance {
         let held_up = seat.held_up.load(Ordering::Relaxed);
         let [cost_ns, part] = [&seat.cost_ns, &seat.need].map(|word| word.load(Ordering::Relaxed));
         let their_need = Need { cost_ns, part };
+        let each_ns = seat.each_ns.load(Ordering::Relaxed);
+        if !seat.behind.load(Ordering::Relaxed) && waits_longer(self.each_ns, each_ns) {
+            return None;
+        }
         let slower = held_up && cost_ns >= SLOWER * need.known_cost(their_need);
         let least = theirs / if held_up { HELD_UP_PART } else { LEAST_PART };
         let frames = if cost_ns == 0 {
@@ -249,10 +294,19 @@ impl Balance {
             (theirs.saturating_sub(ours) / 2).max(least).max(1)
         } else {
             let level = their_need.levelled_with(need, self.policy.migrate_every);
-            let level = u32::try_from(level).unwrap_or(u32::MAX).min(theirs);
+            let room = if held_up && waits_longer(each_ns, self.each_ns) { self.room(need, their_need) } else { 0 };
+            let level = u32::try_from(level.max(room)).unwrap_or(u32::MAX).min(theirs);
             if slower { level.max(least).max(1) } else { level }
         };
         (frames > 0 && frames >= theirs / LEAST_PART).then_some(Relief { from, frames, of: theirs, held_up })
+    }
+
+    /// Frames an interval of another thread's for which we have room, waits apart.
+    fn room(&self, ours: Need, theirs: Need) -> u64 {
+        let runs = |of: u64| of * self.ran / demand::WHOLE;
+        let free = u128::from((demand::WHOLE / ROOM_PART).saturating_sub(runs(ours.part)));
+        let each = u128::from(demand::WHOLE * runs(ours.known_cost(theirs))).max(1);
+        (free * self.policy.migrate_every.as_nanos() / each) as u64
     }
 
     /// Which of our groups to give away for `frames` of the `of` that we had shown, from `from` on and round the end: none that would
@@ -293,6 +347,11 @@ impl Balance {
     pub(crate) fn shown(&self) -> (bool, u32) {
         (self.load.is_busy() || self.held_up, self.load.average())
     }
+}
+
+/// Whether who waits so long each time is held up longer than who waits for the other time.
+fn waits_longer(each_ns: u64, than_ns: u64) -> bool {
+    each_ns >= LONGER_WAIT.as_nanos() as u64 && each_ns >= LONGER * than_ns
 }
 
 #[cfg(test)]
