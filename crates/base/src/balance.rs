@@ -16,6 +16,8 @@
 //! - Such a thread is relieved at once. If its work takes half as long at the other one, waiting for the processor counted, of as much as
 //!   that one does in half of its time; beyond that, of as much as levels the two: of the time for which each had something to do, run or
 //!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
+//! - One that waits far longer each time than the other gives all for which the other has time: its processor has other work, which has to do
+//!   without what is left there, too. It is relieved until it waits no more.
 //! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen

@@ -3,10 +3,10 @@
 //! A thread is busy by its backlog, what waits in its port and in the rings from other threads when it comes to look, as
 //! Affinity-Accept judges listeners (`base::balance::Load`): from when the backlog passes a high mark until its moving average
 //! falls under a low one. It is busy, too, when it is *held up*, since its processor has other work: when for an eighth of an
-//! interval it could have run and did not, or had to wait long whenever it was to run, by the scheduler's own count. Peers that
+//! interval it could have run and did not, by more than wake-ups take, or had to wait long whenever it was to run, by the scheduler's own count. Peers that
 //! wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a thread without a backlog
 //! asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections; one that is held up, too,
-//! once it is known what a frame costs it.
+//! once it is known what a frame costs it. One that waits far longer each time than the one that asks gives all for which that one has time.
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
 //! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and

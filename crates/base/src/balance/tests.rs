@@ -228,6 +228,39 @@ fn beyond_that_it_is_relieved_until_both_have_as_much_to_do() {
     assert_eq!(part((5, 15), (20, 30)), 0);
 }
 
+impl Intervals {
+    /// The same, each having been let run so many times.
+    fn let_run(&mut self, shares: &[(u64, u64)], times: &[u64]) -> Option<Relief> {
+        self.counts.iter_mut().zip(times).for_each(|(counts, times)| counts.times += times);
+        self.next(shares)
+    }
+}
+
+#[test]
+fn who_waits_longer_each_time_gives_what_another_has_time_for_until_it_waits_no_more() {
+    // both wait as long as they run, but one 4 us each time, as for a wake-up, and the other 40
+    let (shares, times) = ([(15, 15), (25, 30)], [3750, 750]);
+    let mut all = Intervals::new(2);
+    assert_eq!(all.let_run(&shares, &times), None);
+    // 35 ms until half of the interval, for the 25 that it runs
+    assert_eq!(all.let_run(&shares, &times), Some(Relief { from: 1, part: WHOLE }));
+    // what is left waits less than would have begun it
+    assert!(all.let_run(&[(30, 18), (5, 6)], &[3750, 150]).is_some());
+    assert!(all.let_run(&[(35, 18), (2, 2)], &[3750, 50]).is_none());
+    // as often and as long as we wait ourselves, it is left what it has
+    let mut same = Intervals::new(2);
+    assert!((0..5).all(|_| same.let_run(&shares, &[375, 750]).is_none()));
+}
+
+#[test]
+fn short_waits_are_no_other_work_however_many() {
+    let mut all = Intervals::new(2);
+    assert!((0..5).all(|_| all.let_run(&[(10, 0), (20, 60)], &[100, 6000]).is_none()));
+    assert!(!all.balancer.is_late(1));
+    assert_eq!(all.let_run(&[(10, 0), (20, 60)], &[100, 600]), None, "once may be chance");
+    assert!(all.let_run(&[(10, 0), (20, 60)], &[100, 600]).is_some());
+}
+
 #[test]
 fn how_long_a_thread_was_held_up_is_not_forgotten_at_once() {
     let mut all = Intervals::new(2);

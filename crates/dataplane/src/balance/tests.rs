@@ -158,6 +158,58 @@ fn two_threads_are_levelled_by_the_time_that_they_need() {
     assert_eq!(asked([45, 90], 1, true), 25);
 }
 
+/// Two threads after an interval in which each served 100 frames, was busy for so many milliseconds of 100 and waited for so many of
+/// those, in so many times.
+fn after([first, second]: [(u64, u64, u64); 2]) -> Vec<Balance> {
+    let mut threads = threads(2, 128);
+    for (balance, (busy_ms, waited_ms, times)) in threads.iter_mut().zip([first, second]) {
+        assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing));
+        balance.on_delay(at(0), Waits::default(), 0);
+        balance.on_delay(at(100), Waits { ns: waited_ms * 1_000_000, times }, busy_ms * 1_000_000);
+    }
+    threads
+}
+
+#[test]
+fn who_waits_longer_each_time_gives_all_that_another_has_time_for_and_takes_nothing_back() {
+    // one waits 4 us each time, as for a wake-up, and the other 40
+    let mut threads = after([(40, 20, 5000), (50, 30, 750)]);
+    let [first, second] = &mut threads[..] else { unreachable!() };
+    assert!(!first.is_held_up() && second.is_held_up());
+    let loads: Vec<(u16, u32)> = (0..50).map(|group| (group, 2)).collect();
+    assert_eq!(interval(second, 0, 1, &loads), Advice::CallForHelp);
+    // it runs for 20 ms, a frame for 0.2 ms: until 50 ms there is time for more than the other has
+    let Advice::Ask(relief) = interval(first, 0, 1, &[(100, 100)]) else { panic!("nothing") };
+    assert_eq!((relief.frames, relief.of), (50, 50));
+    second.departed(0);
+    // the first has a backlog by now, and the second no time to wait: it takes nothing for a second
+    for number in 1..12 {
+        let ms = number * 100;
+        first.on_delay(at(100 + ms), Waits { ns: 20_000_000, times: 5000 }, 40_000_000 + ms * 900_000);
+        assert!(matches!(interval(first, number, 64, &[(100, 1000)]), Advice::CallForHelp));
+        second.on_delay(
+            at(100 + ms),
+            Waits { ns: 30_000_000 + number, times: 750 + ms * 100 },
+            50_000_000 + ms * 100_000,
+        );
+        let asks = matches!(interval(second, number, 1, &[(1, 2)]), Advice::Ask(_));
+        assert_eq!(asks, number > 10, "interval {number}");
+    }
+}
+
+#[test]
+fn who_waits_longer_does_not_relieve_one_that_merely_waits_often() {
+    let mut threads = after([(90, 60, 750), (20, 15, 200)]);
+    let [first, second] = &mut threads[..] else { unreachable!() };
+    assert!(first.is_held_up() && second.is_held_up(), "80 us each time, and 75");
+    assert_eq!(interval(first, 0, 1, &[(0, 100)]), Advice::CallForHelp);
+    assert!(matches!(interval(second, 0, 1, &[(1, 100)]), Advice::Ask(_)), "as long as each other");
+    let mut threads = after([(90, 60, 3000), (20, 15, 200)]);
+    let [first, second] = &mut threads[..] else { unreachable!() };
+    assert_eq!(interval(first, 0, 1, &[(0, 100)]), Advice::CallForHelp);
+    assert_eq!(interval(second, 0, 1, &[(1, 100)]), Advice::CallForHelp, "20 us each time, and 75");
+}
+
 #[test]
 fn one_that_is_held_up_takes_over_what_it_has_time_for() {
     let mut threads = threads(2, 128);
