@@ -8,8 +8,9 @@
 //! The threads write nothing themselves: a thread of the engine's does ([`Writer`]), by an [`IndirectionTable`] that may wait as long as a
 //! driver likes.
 //!
-//! The table is trusted no further than it proves true. When packets of an entry arrive where those of its queue do not, or a
-//! write fails, the table is let go, and groups move by the selector alone.
+//! The table is trusted no further than it proves true: nothing is written before packets of many entries have arrived on different
+//! processors, those of a queue on one. When packets of an entry arrive where those of its queue do not, or a write fails, the table is let
+//! go, and groups move by the selector alone.
 
 use base::Counter;
 use base::balance::{IndirectionTable, Turn, UNTRUE};
@@ -151,7 +152,8 @@ pub(crate) struct Following {
     wanted: Vec<Option<u16>>,
     /// by queue, the thread on whose processor its packets arrive
     threads: Vec<Option<usize>>,
-    /// looks in a row that found the table untrue
+    /// a look has found the table true, and looks in a row have found it untrue
+    proven: bool,
     untrue: u32,
     /// None: it is as it is, and nobody writes it
     orders: Option<Orders>,
@@ -170,7 +172,8 @@ impl Following {
     pub(crate) fn new(spread: &NicSpread, orders: Option<Orders>) -> Following {
         let queues = spread.table.clone();
         let count = queues.iter().max().map_or(0, |most| usize::from(*most) + 1);
-        Following { wanted: vec![None; queues.len()], threads: vec![None; count], untrue: 0, queues, orders }
+        let (wanted, threads) = (vec![None; queues.len()], vec![None; count]);
+        Following { queues, wanted, threads, proven: false, untrue: 0, orders }
     }
 
     pub(crate) fn obeyed_by(&mut self, orders: Orders) {
@@ -208,8 +211,11 @@ impl Following {
             let most = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
             *thread = most.map(|(thread, _)| thread).or(*thread);
         }
-        let strays = all - at_home;
-        self.untrue = if all >= JUDGED_GROUPS && strays * UNTRUE_PART > all { self.untrue + 1 } else { 0 };
+        let is_true = (all - at_home) * UNTRUE_PART <= all;
+        self.untrue = if all >= JUDGED_GROUPS && !is_true { self.untrue + 1 } else { 0 };
+        // where all arrive on one processor, any table would seem true
+        let apart = self.threads.iter().flatten().any(|thread| self.threads.iter().flatten().any(|of| of != thread));
+        self.proven |= all >= JUDGED_GROUPS && is_true && apart;
         if self.untrue == UNTRUE_LOOKS
             && let Some(orders) = &self.orders
         {
@@ -226,7 +232,7 @@ impl Following {
 
     /// Has groups' packets arrive where their new owners are: as soon as it is known which queue that is, and it can be written.
     pub(crate) fn turn(&mut self, groups: impl Iterator<Item = (usize, usize)>) {
-        let Some(orders) = &self.orders else { return };
+        let Some(orders) = self.orders.as_ref().filter(|_| self.proven) else { return };
         let mut turns = Vec::new();
         for (group, owner) in groups {
             if self.wanted[group].is_some() || self.threads[usize::from(self.queues[group])] == Some(owner) {
@@ -292,14 +298,21 @@ mod tests {
         }
     }
 
+    /// Sixteen entries of three queues in turn, the first of which was not seen; queue 1 arrives at thread 0, and queue 2 at thread 1.
+    fn in_turn() -> (Vec<u16>, Vec<Option<usize>>) {
+        let table: Vec<u16> = (0..24).map(|entry| entry % 3).collect();
+        let seen = table.iter().map(|queue| usize::from(*queue).checked_sub(1)).collect();
+        (table, seen)
+    }
+
     #[test]
     fn entries_are_turned_to_the_queue_that_arrives_at_the_new_owner() {
         let fake = Fake::default();
-        let (mut writer, counters, mut following) = following(&fake, &[0, 1, 2, 0]);
+        let (table, seen) = in_turn();
+        let (mut writer, counters, mut following) = following(&fake, &table);
         following.turn([(0, 1)].into_iter());
         assert_eq!(following.hear(), Found::default(), "no queue is known");
-        // queue 1 arrives at thread 0, and queue 2 at thread 1
-        assert!(following.learn(&[None, Some(0), Some(1), None], 2));
+        assert!(following.learn(&seen, 2));
         assert_eq!([0, 1, 2, 3].map(|group| following.thread_of(group)), [None, Some(0), Some(1), None]);
         following.turn([(0, 1), (1, 1), (2, 1)].into_iter());
         following.turn([(0, 1), (1, 1)].into_iter());
@@ -313,11 +326,29 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_written_before_the_table_has_proven_true() {
+        let fake = Fake::default();
+        let (table, seen) = in_turn();
+        let (mut writer, counters, mut following) = following(&fake, &table);
+        // fifteen groups; and all of them, on one processor
+        let fewer: Vec<_> = seen.iter().take(23).chain([&None]).copied().collect();
+        assert!(following.learn(&fewer, 2) && following.learn(&vec![Some(1); 24], 2));
+        following.turn([(1, 1), (2, 0)].into_iter());
+        assert!(following.learn(&seen, 2));
+        following.turn([(1, 1)].into_iter());
+        assert_eq!(hear(&mut following).turned, [1]);
+        drop(following);
+        writer.join();
+        assert_eq!(counters.turned.get(), 1);
+    }
+
+    #[test]
     fn a_write_that_fails_is_the_last() {
         let fake = Fake { refuses: true, ..Fake::default() };
-        let (mut writer, counters, mut following) = following(&fake, &[0, 1]);
-        assert!(following.learn(&[Some(0), Some(1)], 2));
-        following.turn([(0, 1)].into_iter());
+        let (table, seen) = in_turn();
+        let (mut writer, counters, mut following) = following(&fake, &table);
+        assert!(following.learn(&seen, 2));
+        following.turn([(1, 1)].into_iter());
         assert!(hear(&mut following).over);
         writer.join();
         assert_eq!((counters.failed.get(), counters.follows.get()), (1, 0));
