@@ -212,13 +212,13 @@ impl Shares {
         self.ran = part(counts.ran_ns, before.ran_ns);
         self.waited = part(counts.waited_ns, before.waited_ns).min(WHOLE - self.ran);
         let times = counts.times.saturating_sub(before.times);
-        self.each_ns = counts.waited_ns.saturating_sub(before.waited_ns).checked_div(times).unwrap_or(0);
-        let is_late = if self.is_late() {
-            self.waited >= WHOLE / STILL_LATE_PART
-        } else {
-            // that it often waits for the kernel's own threads, a wake-up each time, is no other work
-            self.waited >= WHOLE / LATE_PART && (times == 0 || self.each_ns >= LONG_WAIT_NS)
-        };
+        let each_ns = counts.waited_ns.saturating_sub(before.waited_ns).checked_div(times);
+        // of a few waits nothing can be told
+        let waits = self.waited >= WHOLE / STILL_LATE_PART;
+        self.each_ns = each_ns.filter(|_| waits).unwrap_or(0);
+        // that it often waits for the kernel's own threads, a wake-up each time, is no other work
+        let least = if self.is_late() { STILL_LATE_PART } else { LATE_PART };
+        let is_late = self.waited >= WHOLE / least && each_ns.is_none_or(|each_ns| each_ns >= LONG_WAIT_NS);
         self.late = if is_late { self.late.saturating_add(1) } else { 0 };
         self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
             WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
@@ -415,6 +415,9 @@ impl Balancer {
         let late = self.others().filter(|thread| self.is_late(*thread));
         let from = late.max_by_key(|thread| self.views[*thread].shares.waited)?;
         let (theirs, ours) = (&self.views[from].shares, &self.views[self.me].shares);
+        if ours.waits_longer_than(theirs) && !self.views[from].is_behind() {
+            return None;
+        }
         let part = if theirs.waits_longer_than(ours) {
             self.level(from).max(self.room_to_run(from))
         } else if theirs.slow >= 2 * ours.slow {

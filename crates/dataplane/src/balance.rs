@@ -205,9 +205,10 @@ impl Balance {
             self.ran = demand::WHOLE - (waited.min(busy_ns) * demand::WHOLE).checked_div(busy_ns).unwrap_or(0);
             let each = Duration::from_nanos(waited / waits.times.saturating_sub(before.times).max(1));
             let waited = Duration::from_nanos(waited);
-            self.each_ns = each.as_nanos() as u64;
+            // of a few waits nothing can be told
+            self.each_ns = if waited >= (now - at) / LATE_PARTS[1] { each.as_nanos() as u64 } else { 0 };
             self.held_up = if self.held_up {
-                waited >= (now - at) / LATE_PARTS[1] || each >= SHORT_WAIT
+                waited >= (now - at) / LATE_PARTS[1] && each >= LONGER_WAIT || each >= SHORT_WAIT
             } else {
                 // that it often waits for the kernel's own threads, a wake-up each time, is no other work
                 waited >= (now - at) / LATE_PARTS[0] && each >= LONGER_WAIT || each >= LONG_WAIT && waited >= LONG_WAITS

@@ -18,6 +18,7 @@ use base::Instant;
 use base::balance::{Balancer, Look, Move, Relief, WHOLE};
 use mio::Token;
 use mio::net::TcpListener;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ const RECOVERED: Duration = Duration::from_secs(1);
 /// Connections that a thread gives away in one cycle, and at how many it looks for that.
 const GIVES: usize = 64;
 const GIVE_LOOKS: usize = 1024;
-/// How often the first thread looks where packets arrive.
+/// How often a thread takes part in looking where packets arrive.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
 /// How a thread uses another one's queue.
@@ -54,6 +55,7 @@ pub(crate) struct Helper {
     follow_at: Instant,
     /// what was taken away when this thread failed, and when it is given back
     left: Vec<Move>,
+    was_down: bool,
     back_at: Option<Instant>,
     gift: Option<Gift>,
     /// the engine drains: everybody looks after himself
@@ -66,7 +68,7 @@ pub(crate) struct Helper {
 struct Gift {
     to: usize,
     count: usize,
-    /// which ones; None: any
+    /// each goes to the owner of its group, whoever asked; None: any to who asked
     whose: Option<Whose>,
     /// where to look for them next, and at how many places
     place: usize,
@@ -93,6 +95,7 @@ impl Helper {
             look_at,
             follow_at,
             left: Vec::new(),
+            was_down: false,
             back_at: None,
             gift: None,
             retired: false,
@@ -116,13 +119,14 @@ impl Helper {
         let moved = self.board.go_down(self.me);
         self.sharing.groups_left.add(moved.len() as u64);
         self.left.extend(moved);
-        self.back_at = None;
+        (self.was_down, self.back_at) = (true, None);
     }
 
     /// The thread's loop begins.
     pub(crate) fn come_up(&mut self, now: Instant) {
         self.board.come_up(self.me);
-        self.back_at = (!self.left.is_empty()).then_some(now + RECOVERED);
+        // also one that had no group: its processor was nobody's meanwhile
+        self.back_at = std::mem::take(&mut self.was_down).then_some(now + RECOVERED);
     }
 
     /// From here on the thread neither helps nor is helped; what was on its way to it still comes.
@@ -217,7 +221,7 @@ impl Helper {
         if now >= self.follow_at {
             self.follow_at = now + FOLLOW_EVERY;
             if let Some(mut table) = self.board.table() {
-                if self.me == 0 {
+                if table.is_due(now) {
                     table.follow_arrivals();
                 }
                 self.sharing.follows.set(table.follows().into());
@@ -246,8 +250,8 @@ impl Helper {
             return;
         }
         self.balancer.on_relieved(now);
-        // those of the groups that have gone, where that can be told
-        let whose = self.board.table().and_then(|table| table.whose(to));
+        // those of groups that have gone, where that can be told
+        let whose = self.board.table().and_then(|table| table.whose());
         let part = if whose.is_some() { WHOLE } else { part };
         let count = (connections as u64 * u64::from(part) / u64::from(WHOLE)) as usize;
         let place = self.gift.as_ref().map_or(0, |gift| gift.place);
@@ -277,23 +281,33 @@ impl Loop<'_> {
         let Some(helper) = &mut self.thread.helper else { return false };
         helper.heed(now, self.table.places(), self.table.len());
         let Some(mut gift) = helper.gift.take() else { return false };
-        let room = most.saturating_sub(helper.board.connections(gift.to));
-        if !service.can_move() || room == 0 {
+        if !service.can_move() {
             return false;
         }
-        let mut parcels = Vec::new();
+        let (me, board) = (helper.me, &helper.board);
+        let mut parcels: Vec<Vec<_>> = (0..board.threads()).map(|_| Vec::new()).collect();
+        let room: Vec<usize> = (0..board.threads()).map(|to| most.saturating_sub(board.connections(to))).collect();
+        let mut given = 0;
         for _ in 0..GIVE_LOOKS.min(gift.looks) {
-            if parcels.len() == GIVES.min(gift.count).min(room) {
+            if given == GIVES.min(gift.count) {
                 break;
             }
             gift.looks -= 1;
             gift.place = (gift.place + 1) % self.table.places();
-            let goes = |at: &Addresses| gift.whose.as_ref().is_none_or(|whose| whose.has(at.peer, at.local));
-            parcels.extend(self.table.depart(gift.place, goes, self.thread.poll.registry(), service));
+            let to = Cell::new(gift.to);
+            let goes = |at: &Addresses| {
+                if let Some(whose) = &gift.whose {
+                    to.set(whose.thread_of(at.peer, at.local).unwrap_or(me));
+                }
+                to.get() != me && parcels[to.get()].len() < room[to.get()]
+            };
+            let parcel = self.table.depart(gift.place, goes, self.thread.poll.registry(), service);
+            given += usize::from(parcel.is_some());
+            parcels[to.get()].extend(parcel);
         }
-        gift.count -= parcels.len();
-        if !parcels.is_empty() {
-            helper.board.give(gift.to, &mut parcels);
+        gift.count -= given;
+        for (to, parcels) in parcels.iter_mut().enumerate().filter(|(_, parcels)| !parcels.is_empty()) {
+            board.give(to, parcels);
         }
         let more = gift.count > 0 && gift.looks > 0;
         helper.gift = more.then_some(gift);
@@ -372,6 +386,23 @@ mod tests {
         fn can_move(&self) -> bool {
             true
         }
+    }
+
+    #[test]
+    fn one_that_had_no_group_when_it_went_down_comes_back_as_well() {
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE).unwrap());
+        let places = (0..2).map(|_| (waker.clone(), Arc::default(), Vec::new())).collect();
+        let board = Arc::new(Board::new(places, None));
+        let (config, theirs) = (Config { threads: 2, ..Config::default() }, vec![Vec::new(), Vec::new()]);
+        let mut helper = Helper::new(board, 0, &config, theirs, Arc::new(Sharing::new(0)));
+        helper.come_up(Instant::ZERO);
+        assert_eq!(helper.deadline(), None);
+        helper.go_down();
+        helper.come_up(Instant::ZERO);
+        assert_eq!(helper.deadline(), Some(Instant::ZERO + RECOVERED));
+        assert!(!helper.looks(Instant::ZERO + RECOVERED, false));
+        assert_eq!(helper.deadline(), None);
     }
 
     #[test]

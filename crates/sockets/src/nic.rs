@@ -18,7 +18,7 @@ use base::counter::{Figure, Report};
 use bpf::NicHash;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use wire::flow::{Groups, Ports};
 use wire::toeplitz;
@@ -100,7 +100,7 @@ impl Writer {
     ) -> io::Result<(Writer, Orders)> {
         let ((words, told), (answers, written)) = (channel(), channel());
         let join = std::thread::Builder::new().name("nic-table".into()).spawn(move || {
-            counters.follows.set(1);
+            let _follows = Follows::begin(&counters);
             while let Ok(word) = told.recv() {
                 let why = match word {
                     Word::Turn(turns) => match table.write(&turns) {
@@ -118,7 +118,6 @@ impl Writer {
                     },
                     Word::Untrue => UNTRUE.to_owned(),
                 };
-                counters.follows.set(0);
                 table.given_up(&why);
                 // as above
                 let _ = answers.send(Err(()));
@@ -137,11 +136,29 @@ impl Writer {
     }
 }
 
+/// Tells that the table follows, until the writer ends, in whatever way.
+struct Follows<'a>(&'a NicCounters);
+
+impl Follows<'_> {
+    fn begin(counters: &NicCounters) -> Follows<'_> {
+        counters.follows.set(1);
+        Follows(counters)
+    }
+}
+
+impl Drop for Follows<'_> {
+    fn drop(&mut self) {
+        self.0.follows.set(0);
+    }
+}
+
 /// Groups that have been seen before the table is judged by them, the part of them that may have been seen where they should not, and how
 /// many looks in a row must say so.
 const JUDGED_GROUPS: usize = 16;
 const UNTRUE_PART: usize = 8;
 const UNTRUE_LOOKS: u32 = 3;
+/// A queue whose place is known is elsewhere from when so many of its groups say so.
+const MOVED_GROUPS: usize = 4;
 
 /// The table as the threads know it.
 #[derive(Debug)]
@@ -159,7 +176,20 @@ pub(crate) struct Following {
     orders: Option<Orders>,
 }
 
-/// What a look has found.
+/// What where groups arrive says of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// nothing
+    Silent,
+    /// packets come by it
+    True,
+    /// they do not, which may be chance
+    Doubtful,
+    /// they do not
+    Untrue,
+}
+
+/// What the writer has done.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// entries that name their new queue now
@@ -183,10 +213,15 @@ impl Following {
     /// What the writer has done since the last look.
     pub(crate) fn hear(&mut self) -> Found {
         let mut found = Found::default();
-        while let Some(Ok(written)) = self.orders.as_ref().map(|orders| orders.written.try_recv()) {
-            let Ok(turns) = written else {
-                found.over = true;
-                break;
+        while let Some(orders) = &self.orders {
+            let turns = match orders.written.try_recv() {
+                Ok(Ok(turns)) => turns,
+                Err(TryRecvError::Empty) => break,
+                // it has said why, or has panicked
+                Ok(Err(())) | Err(TryRecvError::Disconnected) => {
+                    found.over = true;
+                    break;
+                }
             };
             for Turn { entry, queue } in turns {
                 let entry = usize::from(entry);
@@ -197,32 +232,48 @@ impl Following {
         found
     }
 
-    /// Takes in on which thread's processor each group was last seen to arrive; whether the table is true still. `threads`: how many.
-    pub(crate) fn learn(&mut self, seen: &[Option<usize>], threads: usize) -> bool {
+    /// Takes in on which thread's processor each group was last seen to arrive, of so many threads; what that says of the table. Only what
+    /// is true is learned from, and only while packets arrive on several processors: on one, any table would seem true.
+    pub(crate) fn learn(&mut self, seen: &[Option<usize>], threads: usize) -> Verdict {
         // what is being written says nothing
         let known = || (0..seen.len()).filter(|group| self.wanted[*group].is_none());
         let arrived = |group: usize| seen[group].map(|thread| (usize::from(self.queues[group]), thread));
         let mut votes = vec![vec![0usize; threads]; self.threads.len()];
         known().filter_map(arrived).for_each(|(queue, thread)| votes[queue][thread] += 1);
-        let (all, at_home) = votes.iter().fold((0, 0), |(all, at_home), votes| {
-            (all + votes.iter().sum::<usize>(), at_home + votes.iter().max().copied().unwrap_or(0))
-        });
-        for (thread, votes) in self.threads.iter_mut().zip(&votes) {
-            let most = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
-            *thread = most.map(|(thread, _)| thread).or(*thread);
+        let homes: Vec<Option<(usize, usize)>> = votes.iter().map(|votes| home(votes)).collect();
+        let all: usize = votes.iter().flatten().sum();
+        let at_home: usize = homes.iter().flatten().map(|(_, votes)| votes).sum();
+        if all < JUDGED_GROUPS {
+            self.untrue = 0;
+            return Verdict::Silent;
         }
-        let is_true = (all - at_home) * UNTRUE_PART <= all;
-        self.untrue = if all >= JUDGED_GROUPS && !is_true { self.untrue + 1 } else { 0 };
-        // where all arrive on one processor, any table would seem true
-        let apart = self.threads.iter().flatten().any(|thread| self.threads.iter().flatten().any(|of| of != thread));
-        self.proven |= all >= JUDGED_GROUPS && is_true && apart;
-        if self.untrue == UNTRUE_LOOKS
-            && let Some(orders) = &self.orders
-        {
+        if (all - at_home) * UNTRUE_PART > all {
+            return self.doubt();
+        }
+        self.untrue = 0;
+        let first = homes.iter().flatten().next().map(|(thread, _)| *thread);
+        if homes.iter().flatten().all(|(thread, _)| Some(*thread) == first) {
+            return Verdict::Silent;
+        }
+        self.proven = true;
+        for (thread, home) in self.threads.iter_mut().zip(homes) {
+            if let Some((at, _)) = home.filter(|(_, votes)| thread.is_none() || *votes >= MOVED_GROUPS) {
+                *thread = Some(at);
+            }
+        }
+        Verdict::True
+    }
+
+    fn doubt(&mut self) -> Verdict {
+        self.untrue += 1;
+        if self.untrue < UNTRUE_LOOKS {
+            return Verdict::Doubtful;
+        }
+        if let Some(orders) = &self.orders {
             // it ends by that
             let _ = orders.words.send(Word::Untrue);
         }
-        self.untrue < UNTRUE_LOOKS
+        Verdict::Untrue
     }
 
     /// Where a group's packets arrive by the table, as far as is known.
@@ -247,6 +298,11 @@ impl Following {
             let _ = orders.words.send(Word::Turn(turns));
         }
     }
+}
+
+/// The thread at which most of a queue's groups arrived, and how many.
+fn home(votes: &[usize]) -> Option<(usize, usize)> {
+    votes.iter().copied().enumerate().max_by_key(|(_, votes)| *votes).filter(|(_, votes)| *votes > 0)
 }
 
 #[cfg(test)]
@@ -312,7 +368,7 @@ mod tests {
         let (mut writer, counters, mut following) = following(&fake, &table);
         following.turn([(0, 1)].into_iter());
         assert_eq!(following.hear(), Found::default(), "no queue is known");
-        assert!(following.learn(&seen, 2));
+        assert_eq!(following.learn(&seen, 2), Verdict::True);
         assert_eq!([0, 1, 2, 3].map(|group| following.thread_of(group)), [None, Some(0), Some(1), None]);
         following.turn([(0, 1), (1, 1), (2, 1)].into_iter());
         following.turn([(0, 1), (1, 1)].into_iter());
@@ -321,7 +377,7 @@ mod tests {
         assert_eq!(following.thread_of(0), Some(1));
         drop(following);
         writer.join();
-        assert_eq!((counters.writes.get(), counters.turned.get(), counters.follows.get()), (1, 2, 1));
+        assert_eq!((counters.writes.get(), counters.turned.get(), counters.follows.get()), (1, 2, 0));
         assert_eq!(fake.said.lock().unwrap().len(), 0);
     }
 
@@ -332,11 +388,30 @@ mod tests {
         let (mut writer, counters, mut following) = following(&fake, &table);
         // fifteen groups; and all of them, on one processor
         let fewer: Vec<_> = seen.iter().take(23).chain([&None]).copied().collect();
-        assert!(following.learn(&fewer, 2) && following.learn(&vec![Some(1); 24], 2));
-        following.turn([(1, 1), (2, 0)].into_iter());
-        assert!(following.learn(&seen, 2));
+        for seen in [fewer, vec![Some(1); 24]] {
+            assert_eq!(following.learn(&seen, 2), Verdict::Silent);
+            following.turn([(1, 1), (2, 0)].into_iter());
+        }
+        assert_eq!(following.learn(&seen, 2), Verdict::True);
         following.turn([(1, 1)].into_iter());
         assert_eq!(hear(&mut following).turned, [1]);
+        // nor is anything learned of that later: queue 2 stays where it is
+        assert_eq!(following.learn(&vec![Some(0); 24], 2), Verdict::Silent);
+        assert_eq!(following.thread_of(2), Some(1));
+        // three groups are not enough for that, four are
+        let moved = |count| {
+            let mut seen = seen.clone();
+            // it is queue 2's by now
+            seen[1] = None;
+            let of_two = (0..24).filter(|entry| entry % 3 == 2);
+            of_two.enumerate().for_each(|(n, entry)| seen[entry] = (n < count).then_some(0));
+            (0..24).filter(|entry| entry % 3 == 0).for_each(|entry| seen[entry] = Some(1));
+            seen
+        };
+        for (count, expected) in [(3, 1), (4, 0)] {
+            assert_eq!(following.learn(&moved(count), 2), Verdict::True);
+            assert_eq!(following.thread_of(2), Some(expected), "{count}");
+        }
         drop(following);
         writer.join();
         assert_eq!(counters.turned.get(), 1);
@@ -347,12 +422,32 @@ mod tests {
         let fake = Fake { refuses: true, ..Fake::default() };
         let (table, seen) = in_turn();
         let (mut writer, counters, mut following) = following(&fake, &table);
-        assert!(following.learn(&seen, 2));
+        assert_eq!(following.learn(&seen, 2), Verdict::True);
         following.turn([(1, 1)].into_iter());
         assert!(hear(&mut following).over);
         writer.join();
         assert_eq!((counters.failed.get(), counters.follows.get()), (1, 0));
         assert_eq!(*fake.said.lock().unwrap(), ["it is locked"]);
+    }
+
+    #[test]
+    fn a_writer_that_panics_is_heard() {
+        struct Breaks;
+        impl IndirectionTable for Breaks {
+            fn write(&mut self, _: &[Turn]) -> Result<(), String> {
+                panic!("a bug")
+            }
+            fn given_up(&mut self, _: &str) {}
+        }
+        let (table, seen) = in_turn();
+        let counters = Arc::<NicCounters>::default();
+        let (mut writer, orders) = Writer::start(Box::new(Breaks), counters.clone()).unwrap();
+        let mut following = Following::new(&spread(&table), Some(orders));
+        following.learn(&seen, 2);
+        following.turn([(1, 1)].into_iter());
+        assert!(hear(&mut following).over);
+        writer.join();
+        assert_eq!(counters.follows.get(), 0);
     }
 
     #[test]
@@ -362,9 +457,11 @@ mod tests {
         let (mut writer, counters, mut following) = following(&fake, &table);
         // both queues arrive at both threads
         let seen: Vec<_> = (0..32).map(|entry| Some(entry / 2 % 2)).collect();
-        assert!(following.learn(&seen, 2) && following.learn(&seen, 2));
-        assert!(following.learn(&[None; 32], 2), "nothing says nothing");
-        assert!(following.learn(&seen, 2) && following.learn(&seen, 2) && !following.learn(&seen, 2));
+        let mut learn = |seen: &[_]| following.learn(seen, 2);
+        assert_eq!([learn(&seen), learn(&seen)], [Verdict::Doubtful; 2]);
+        assert_eq!(learn(&[None; 32]), Verdict::Silent);
+        assert_eq!([learn(&seen), learn(&seen)], [Verdict::Doubtful; 2]);
+        assert_eq!(learn(&seen), Verdict::Untrue);
         writer.join();
         assert_eq!(*fake.said.lock().unwrap(), [UNTRUE]);
         assert_eq!(counters.follows.get(), 0);
@@ -372,14 +469,16 @@ mod tests {
         let (_writer, _, mut following) = self::following(&fake, &table);
         let mut seen: Vec<_> = (0..32).map(|entry| Some(entry % 2)).collect();
         (seen[0], seen[3]) = (Some(1), Some(0));
-        assert!((0..10).all(|_| following.learn(&seen, 2)));
+        assert!((0..10).all(|_| following.learn(&seen, 2) == Verdict::True));
         drop(following);
     }
 
     #[test]
     fn a_nic_that_nobody_writes_is_learned_all_the_same() {
-        let mut following = Following::new(&spread(&[0, 1]), None);
-        assert!(following.learn(&[Some(1), Some(0)], 2));
+        let table: Vec<u16> = (0..16).map(|entry| entry % 2).collect();
+        let mut following = Following::new(&spread(&table), None);
+        let seen: Vec<_> = (0..16).map(|entry| Some(1 - entry % 2)).collect();
+        assert_eq!(following.learn(&seen, 2), Verdict::True);
         following.turn([(0, 0)].into_iter());
         assert_eq!((following.hear(), following.thread_of(0)), (Found::default(), Some(1)));
     }

@@ -10,13 +10,15 @@
 //! The table is locked to be changed: a few times a second, by threads that have time. No packet waits for it.
 
 use crate::config::Config;
-use crate::nic::{Following, NicSpread, Orders};
+use crate::nic::{Following, NicSpread, Orders, Verdict};
 use crate::sys;
+use base::Instant;
 use base::balance::{Move, Owners, Relief, WHOLE};
 use bpf::{Selector, SelectorConfig, SelectorError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 use wire::Protocol;
 use wire::flow::{Flow, Groups};
 
@@ -25,6 +27,8 @@ const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
 
 /// Groups that move at once at most: each costs a system call for each program.
 const MOVES: usize = 1024;
+/// How often somebody looks where packets arrive.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Looks at arrivals for each at where every group arrives, which costs as much.
 const LEARN_EVERY: u32 = 10;
 
@@ -44,6 +48,7 @@ pub(crate) struct Table {
     nic: Option<Nic>,
     /// threads that do not run
     down: Vec<bool>,
+    look_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -53,18 +58,18 @@ struct Nic {
     looks: u32,
 }
 
-/// The groups of a thread, for who has to find its connections.
+/// Whose each group is, for who has connections that have stayed behind.
 #[derive(Debug)]
 pub(crate) struct Whose {
     groups: Groups,
-    theirs: Box<[bool]>,
+    owners: Owners,
 }
 
 impl Whose {
-    /// Whether a connection from `remote` to `local` is one of theirs.
-    pub(crate) fn has(&self, remote: SocketAddr, local: SocketAddr) -> bool {
-        let flow = Flow::new(Protocol::TCP, remote, local);
-        flow.is_some_and(|flow| self.theirs[usize::from(self.groups.of(&flow))])
+    /// The thread that owns the group of a connection from `remote` to `local`.
+    pub(crate) fn thread_of(&self, remote: SocketAddr, local: SocketAddr) -> Option<usize> {
+        let flow = Flow::new(Protocol::TCP, remote, local)?;
+        Some(self.owners.of(self.groups.of(&flow).into()))
     }
 }
 
@@ -76,6 +81,19 @@ impl Table {
     pub(crate) fn load(config: &Config, reuseport_groups: usize) -> Result<Table, SelectorError> {
         let processors = pinned(config);
         let spread = config.nic.as_ref().filter(|_| !processors.is_empty());
+        // better without the NIC than without a table
+        Table::load_with(config, processors.clone(), spread, reuseport_groups).or_else(|error| match spread {
+            Some(_) => Table::load_with(config, processors, None, reuseport_groups),
+            None => Err(error),
+        })
+    }
+
+    fn load_with(
+        config: &Config,
+        processors: Vec<usize>,
+        spread: Option<&NicSpread>,
+        reuseport_groups: usize,
+    ) -> Result<Table, SelectorError> {
         let groups = spread.map_or(config.balance.groups, |spread| spread.table.len());
         let sizes = SelectorConfig {
             groups: groups as u32,
@@ -95,6 +113,7 @@ impl Table {
             arrivals: Arrivals::default(),
             nic: spread.map(nic),
             down: vec![false; config.threads],
+            look_at: None,
         })
     }
 
@@ -110,11 +129,9 @@ impl Table {
         self.nic.is_some()
     }
 
-    /// The groups of `thread`, where its connections can be told by them.
-    pub(crate) fn whose(&self, thread: usize) -> Option<Whose> {
-        let nic = self.nic.as_ref()?;
-        let theirs = self.owners.iter().map(|owner| owner == thread).collect();
-        Some(Whose { groups: nic.groups.clone(), theirs })
+    /// Whose each group is, where connections can be told by them.
+    pub(crate) fn whose(&self) -> Option<Whose> {
+        self.nic.as_ref().map(|nic| Whose { groups: nic.groups.clone(), owners: self.owners.clone() })
     }
 
     /// Puts the programs in force on their sockets, by group and thread.
@@ -199,6 +216,15 @@ impl Table {
         self.set_processor(thread, Some(thread));
     }
 
+    /// Whether it is time to look where packets arrive. Any thread may; one that sleeps need not.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.look_at.is_none_or(|at| now >= at);
+        if is_due {
+            self.look_at = Some(now + LOOK_EVERY);
+        }
+        is_due
+    }
+
     /// Looks where packets arrive: once they do on the processors of all threads, groups follow them there.
     pub(crate) fn follow_arrivals(&mut self) {
         if self.processors.is_empty() {
@@ -236,11 +262,12 @@ impl Table {
         let mut trusted = !found.over;
         if trusted && nic.looks.is_multiple_of(LEARN_EVERY) {
             let seen: Vec<_> = (0..self.taken_over.len()).map(|group| self.seen_since(group)).collect();
-            trusted = nic.following.learn(&seen, self.processors.len());
-            if trusted && self.arrivals.spread {
+            let verdict = nic.following.learn(&seen, self.processors.len());
+            trusted = verdict != Verdict::Untrue;
+            if verdict == Verdict::True && self.arrivals.spread {
                 self.align(&nic.following);
             }
-            if trusted {
+            if matches!(verdict, Verdict::True | Verdict::Silent) {
                 // of those that moved before it was known where to
                 let taken = (0..seen.len()).filter(|group| self.taken_over[*group]);
                 nic.following.turn(taken.map(|group| (group, self.owners.of(group))));
@@ -388,6 +415,7 @@ mod tests {
             arrivals: Arrivals { spread, ..Arrivals::default() },
             nic: None,
             down: vec![false; threads],
+            look_at: None,
         }
     }
 
@@ -436,11 +464,12 @@ mod tests {
 
     /// The same over a NIC of two queues whose table deals entries out in turn, with the threads' processors the other way round.
     fn table_of_a_nic() -> Table {
-        let entries = (0..8).map(|entry| entry % 2).collect();
+        let entries = (0..32).map(|entry| entry % 2).collect();
         let spread = NicSpread { key: Key::MICROSOFT, ports: Ports::ALL, table: entries };
         let mut following = Following::new(&spread, None);
-        assert!(following.learn(&[Some(1), Some(0), None, None, None, None, None, None], 2));
-        Table { nic: Some(Nic { groups: spread.groups(), following, looks: 0 }), ..table(8, 2, true) }
+        let seen: Vec<_> = (0..32).map(|entry| (entry < 20).then_some(1 - entry % 2)).collect();
+        assert_eq!(following.learn(&seen, 2), Verdict::True);
+        Table { nic: Some(Nic { groups: spread.groups(), following, looks: 0 }), ..table(32, 2, true) }
     }
 
     fn owners(table: &Table) -> Vec<usize> {
@@ -450,34 +479,34 @@ mod tests {
     #[test]
     fn groups_of_a_nic_belong_where_their_queue_arrives_until_they_are_taken_over() {
         let mut table = table_of_a_nic();
-        assert_eq!(owners(&table), [0, 1, 0, 1, 0, 1, 0, 1]);
+        assert_eq!(owners(&table)[..4], [0, 1, 0, 1]);
         let nic = table.nic.take().unwrap();
         table.align(&nic.following);
-        assert_eq!(owners(&table), [1, 0, 1, 0, 1, 0, 1, 0]);
+        assert!(owners(&table).iter().enumerate().all(|(group, owner)| *owner == 1 - group % 2));
         table.nic = Some(nic);
         // only what is the other one's is taken from it, and it stays taken wherever it arrives
-        assert_eq!(table.take_over(relief(1, WHOLE / 2), 0), 2);
+        assert_eq!(table.take_over(relief(1, WHOLE / 2), 0), 8);
         let nic = table.nic.take().unwrap();
         table.align(&nic.following);
-        assert_eq!((table.count(0), table.count(1)), (6, 2));
+        assert_eq!((table.count(0), table.count(1)), (24, 8));
         // nothing comes to a thread that does not run
         let moved = table.leave(0, &[1]);
         table.align(&nic.following);
-        assert_eq!((moved.len(), table.count(0)), (6, 0));
+        assert_eq!((moved.len(), table.count(0)), (24, 0));
         table.come_back(0, &moved);
-        assert_eq!((table.count(0), table.count(1)), (6, 2));
+        assert_eq!((table.count(0), table.count(1)), (24, 8));
     }
 
     #[test]
     fn connections_are_told_by_the_groups_of_a_nic() {
         let mut table = table_of_a_nic();
         let (remote, local) = ("198.18.0.2:1000".parse().unwrap(), "198.18.0.1:80".parse().unwrap());
-        let has = |table: &Table, thread| table.whose(thread).unwrap().has(remote, local);
-        let whose = usize::from(!has(&table, 0));
-        assert!(has(&table, whose) && !has(&table, 1 - whose));
+        let thread_of = |table: &Table| table.whose().unwrap().thread_of(remote, local).unwrap();
+        let whose = thread_of(&table);
         table.leave(whose, &[1 - whose]);
-        assert!(has(&table, 1 - whose) && !has(&table, whose));
-        assert!(self::table(8, 2, true).whose(0).is_none(), "by the kernel's hash nobody can tell");
+        assert_eq!(thread_of(&table), 1 - whose);
+        assert_eq!(table.whose().unwrap().thread_of(remote, "[::1]:80".parse().unwrap()), None, "of two families");
+        assert!(self::table(8, 2, true).whose().is_none(), "by the kernel's hash nobody can tell");
     }
 
     #[test]

@@ -247,6 +247,18 @@ fn who_waits_longer_each_time_gives_what_another_has_time_for_until_it_waits_no_
     // what is left waits less than would have begun it
     assert!(all.let_run(&[(30, 18), (5, 6)], &[3750, 150]).is_some());
     assert!(all.let_run(&[(35, 18), (2, 2)], &[3750, 50]).is_none());
+    // nor does it stay late for the short waits that it has beside no other work
+    let mut over = Intervals::new(2);
+    over.let_run(&shares, &times);
+    assert!(over.let_run(&shares, &times).is_some() && over.balancer.is_late(1));
+    assert_eq!(over.let_run(&[(0, 0), (15, 15)], &[0, 3750]), None);
+    assert!(!over.balancer.is_late(1));
+    // and who waits longer itself does not relieve it, but for waits that are few
+    let relieves = |waited| {
+        let mut other = Intervals::new(2);
+        (0..3).filter_map(|_| other.let_run(&[(10, waited), (30, 45)], &[8, 2250])).count()
+    };
+    assert_eq!([relieves(4), relieves(2)], [0, 2]);
     // as often and as long as we wait ourselves, it is left what it has
     let mut same = Intervals::new(2);
     assert!((0..5).all(|_| same.let_run(&shares, &[375, 750]).is_none()));

@@ -28,12 +28,11 @@ pub(super) fn open_sockets(
         return Ok(None);
     }
     warn_short_backlog(settings);
-    let listening: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address.ip()).collect();
     let config = config(settings, endpoints, threads);
     if !alone {
         return bind(settings, beside(config, settings, listeners), inherited).map(Some);
     }
-    let Some(behind) = behind(settings, &listening, threads)? else {
+    let Some(behind) = behind(settings, &config.endpoints, threads)? else {
         return bind(settings, config, inherited).map(Some);
     };
     let engine = bind(settings, Config { nic: Some(behind.spread), ..config }, inherited)?;

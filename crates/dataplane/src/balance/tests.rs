@@ -208,6 +208,14 @@ fn who_waits_longer_does_not_relieve_one_that_merely_waits_often() {
     let [first, second] = &mut threads[..] else { unreachable!() };
     assert_eq!(interval(first, 0, 1, &[(0, 100)]), Advice::CallForHelp);
     assert_eq!(interval(second, 0, 1, &[(1, 100)]), Advice::CallForHelp, "20 us each time, and 75");
+    // of a few waits nothing is told
+    for (waited_ms, asks) in [(4, false), (1, true)] {
+        let mut threads = after([(90, 60, 3000), (20, waited_ms, waited_ms * 20)]);
+        let [first, second] = &mut threads[..] else { unreachable!() };
+        assert_eq!(interval(first, 0, 1, &[(0, 100)]), Advice::CallForHelp);
+        let asked = matches!(interval(second, 0, 1, &[(1, 100)]), Advice::Ask(_));
+        assert_eq!(asked, asks, "{waited_ms} ms, 50 us each time");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The NIC's table follows flow groups under kernel sockets, too.
 
 use crate::common::PATIENCE;
+use crate::exposition::{check_exposed, parse};
 use crate::nic_table::{a_nic, key};
 use crate::web::{SERVERS, Web, connect, contents, curl};
 use lab::{Lab, Pins, Process};
@@ -8,7 +9,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-const SAID: &str = "128 flow groups by the NIC's hash, each with the thread where it arrives; its table follows them";
+const SAID: &str =
+    "128 flow groups by the NIC's hash, each with the thread where it arrives; its table is to follow them";
 
 /// A web server on kernel sockets with a thread on each of two processors, where the queue of its number arrives; told this key.
 fn serve(lab: &Lab, pins: &Pins, key: &[u8]) -> Web {
@@ -16,7 +18,8 @@ fn serve(lab: &Lab, pins: &Pins, key: &[u8]) -> Web {
     let (key, table) = (key.join(":"), pins.table().display().to_string());
     let listen = ["--listen", "198.18.0.1:80", "--listen", "[2001:db8:18::1]:80"];
     let args = ["--backend", "sockets", "--cpus", "0,1", "--rss-key", &key, "--rss-table", &table];
-    let web = Web::start(lab.server(), &[&args[..], &listen].concat());
+    let metrics = ["--metrics", "127.0.0.1:9153"];
+    let web = Web::start(lab.server(), &[&args[..], &metrics, &listen].concat());
     assert!(web.server.process.log().contains(SAID), "{}", web.server.process.log());
     lab.place(|_, queue| queue);
     web
@@ -98,6 +101,8 @@ fn packets_go_with_their_groups_from_a_processor_that_has_other_work() {
     for at in SERVERS {
         assert!(curl(&lab, &[&format!("http://{at}/5000000.bin")]) == contents(5_000_000));
     }
+    let page = lab.server().run(&["curl", "-sS", "http://127.0.0.1:9153/metrics"]).unwrap();
+    check_exposed(&parse(&page).unwrap(), |section| section.contains("on kernel sockets where it follows"));
     let stats = web.server.stats();
     assert!(stats.sum("sockets_nic_turned_entries_total", &[]) >= 40, "{stats:?}");
     assert!(stats.sum("sockets_thread_connections_taken_total", &[]) > 0, "{stats:?}");
