@@ -6,7 +6,7 @@ use std::process::Command;
 const PACKAGES: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
 /// What programs include; each is src/NAME.bpf.h.
-const HEADERS: &[&str] = &["answer", "below", "cookie", "entries", "filter", "question"];
+const HEADERS: &[&str] = &["answer", "below", "cookie", "entries", "filter", "question", "toeplitz"];
 
 /// Each is src/NAME.bpf.c.
 const PROGRAMS: &[&str] = &["nic", "reflect", "reuseport", "steering"];

@@ -140,7 +140,7 @@ const STILL_LATE_PART: u32 = 32;
 const LEVEL_PART: u32 = 8;
 /// A thread takes over all that is held up elsewhere until it has something to do for this part of an interval: of what goes beyond,
 /// the processor with other work does its share as well.
-const ROOM_PART: u32 = 2;
+pub const ROOM_PART: u32 = 2;
 /// One that is held up about as long elsewhere is relieved only when it has less than this part of an interval left.
 const SPARE_PART: u32 = 4;
 /// Smaller parts are not worth a move.
@@ -149,14 +149,14 @@ const LEAST_PART: u32 = 64;
 const SLOW_PART: u32 = 16;
 /// and what was told before is forgotten with this time constant, in intervals.
 const SLOW_MEMORY: u32 = 64;
-/// A thread is held up longer than another that waits so many times as long each time, and a time that is more than a wake-up's. What moves
-/// joins the work of the other and waits with it, however often that one waits.
+/// A wait that is more than a wake-up's,
+pub const LONG_WAIT: Duration = Duration::from_micros(15);
+/// and how many times as long one is that is longer.
 const LONGER: u64 = 2;
-const LONG_WAIT_NS: u64 = 15_000;
 /// Intervals after which what was counted before no longer says anything.
 const STALE: u32 = 3;
 /// Intervals for which a thread takes over nothing after it was relieved itself.
-const HELD: u32 = 10;
+pub const HELD: u32 = 10;
 
 /// What a thread takes over from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +218,8 @@ impl Shares {
         self.each_ns = each_ns.filter(|_| waits).unwrap_or(0);
         // that it often waits for the kernel's own threads, a wake-up each time, is no other work
         let least = if self.is_late() { STILL_LATE_PART } else { LATE_PART };
-        let is_late = self.waited >= WHOLE / least && each_ns.is_none_or(|each_ns| each_ns >= LONG_WAIT_NS);
+        let is_late =
+            self.waited >= WHOLE / least && each_ns.is_none_or(|each_ns| Duration::from_nanos(each_ns) >= LONG_WAIT);
         self.late = if is_late { self.late.saturating_add(1) } else { 0 };
         self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
             WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
@@ -232,8 +233,14 @@ impl Shares {
     }
 
     fn waits_longer_than(&self, other: &Shares) -> bool {
-        self.each_ns >= LONG_WAIT_NS && self.each_ns >= LONGER * other.each_ns
+        waits_longer(self.each_ns, other.each_ns)
     }
+}
+
+/// Whether a thread that waits so many nanoseconds each time that it is to run is held up longer than one that waits for the others. What
+/// moves joins the work of the other and waits with it, however often that one waits.
+pub fn waits_longer(each_ns: u64, than_ns: u64) -> bool {
+    Duration::from_nanos(each_ns) >= LONG_WAIT && each_ns >= LONGER * than_ns
 }
 
 /// What one look at a thread found.

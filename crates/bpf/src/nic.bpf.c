@@ -18,11 +18,11 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// Mirrored in nic.rs.
-enum { ENTRIES = 128, NOT_HASHED = ENTRIES, INPUT_BYTES = 36 };
+#include "toeplitz.bpf.h"
 
-// What each value of each byte of the input adds to the hash.
-const volatile __u32 shares[INPUT_BYTES * 256] = {};
+// Mirrored in nic.rs.
+enum { ENTRIES = 128, NOT_HASHED = ENTRIES };
+
 const volatile __u32 queues = 1;
 // Whether the ports of UDP count.
 const volatile __u32 udp_ports = 1;
@@ -45,17 +45,6 @@ struct {
   __type(key, __u32);
   __type(value, struct seen);
 } entries SEC(".maps");
-
-#define INLINE static __attribute__((always_inline)) inline
-
-// What `count` bytes add that stand at `at` of the input; both are known when this is compiled.
-INLINE __u32 sum(const __u8 *bytes, __u32 at, __u32 count) {
-  __u32 hash = 0;
-#pragma clang loop unroll(full)
-  for (__u32 n = 0; n < count; n++)
-    hash ^= shares[(at + n) * 256 + bytes[n]];
-  return hash;
-}
 
 INLINE __u32 ports(struct __sk_buff *skb, __u32 at, __u8 protocol, __u32 addresses) {
   __u8 ports[4];

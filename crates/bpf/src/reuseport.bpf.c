@@ -15,11 +15,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "toeplitz.bpf.h"
+
 // Mirrored in reuseport.rs. In a group's entry beside the thread: it was taken over, so it goes there from wherever.
 enum { TAKEN_OVER = 1u << 31 };
 // Bits of `ports`, mirrored there, too: of which packets the NIC hashes the ports.
 enum { TCP4 = 1, UDP4 = 2, TCP6 = 4, UDP6 = 8 };
-enum { INPUT_BYTES = 36 };
 
 // Groups there are.
 const volatile __u32 groups = 1;
@@ -28,8 +29,6 @@ const volatile __u32 pinned = 0;
 // Whether groups are entries of a NIC's table; then there is a power of two of them.
 const volatile __u32 nic = 0;
 const volatile __u32 ports = 0;
-// What each value of each byte of the NIC's input adds to its hash.
-const volatile __u32 shares[INPUT_BYTES * 256] = {};
 
 struct settings {
   __u32 here;
@@ -84,17 +83,6 @@ struct {
   __type(key, __u32);
   __type(value, __u32);
 } places SEC(".maps");
-
-#define INLINE static __attribute__((always_inline)) inline
-
-// What `count` bytes add that stand at `at` of the input; both are known when this is compiled.
-INLINE __u32 sum(const __u8 *bytes, __u32 at, __u32 count) {
-  __u32 hash = 0;
-#pragma clang loop unroll(full)
-  for (__u32 n = 0; n < count; n++)
-    hash ^= shares[(at + n) * 256 + bytes[n]];
-  return hash;
-}
 
 // The ports stand first in the headers of both protocols, and so in what the kernel shows of the packet.
 INLINE __u32 hash_of_ports(struct sk_reuseport_md *md, __u32 tcp, __u32 udp, __u32 at) {

@@ -15,7 +15,7 @@
 mod demand;
 
 use crate::pulse::Waits;
-use base::balance::{Load, Policy};
+use base::balance::{HELD, LONG_WAIT as LONGER_WAIT, Load, Policy, ROOM_PART, waits_longer};
 use base::{CacheAligned, Instant};
 use demand::{Demand, Need};
 use std::sync::Arc;
@@ -37,14 +37,6 @@ const LONG_WAITS: Duration = Duration::from_millis(2);
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// One that is held up and on which each frame takes so many times as long as on the one that asks is relieved however busy that one is.
 const SLOWER: u64 = 2;
-/// A thread is held up longer than another that waits so many times as long each time, and a time that is more than a wake-up's. What moves
-/// joins the frames of the other and waits with them, however often that one waits; so it takes all for which it has room, until it
-/// needs this part of its time, and gives nothing back.
-const LONGER: u64 = 2;
-const LONGER_WAIT: Duration = Duration::from_micros(15);
-const ROOM_PART: u64 = 2;
-/// Intervals for which one that was relieved while it was held up takes nothing over.
-const HELD: u32 = 10;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 
@@ -53,10 +45,9 @@ const STALE: u32 = 3;
 struct Seat {
     /// when this was written, in nanoseconds of the threads' clock; one that sleeps does not write
     at: AtomicU64,
-    busy: AtomicBool,
-    held_up: AtomicBool,
-    /// whether it has a backlog, and how long it waited each time that it was to run, in nanoseconds
+    /// it has a backlog; it is held up, and how long it waited each time that it was to run, in nanoseconds
     behind: AtomicBool,
+    held_up: AtomicBool,
     each_ns: AtomicU64,
     /// frames of its groups, as the halved weights have them: those of one interval
     frames: AtomicU32,
@@ -180,7 +171,7 @@ impl Balance {
     /// The thread takes no part for now: nobody is to ask it.
     pub(crate) fn rest(&self) {
         let seat = &self.board.0[usize::from(self.me)];
-        seat.busy.store(false, Ordering::Relaxed);
+        seat.behind.store(false, Ordering::Relaxed);
         seat.held_up.store(false, Ordering::Relaxed);
         seat.frames.store(0, Ordering::Relaxed);
     }
@@ -243,7 +234,6 @@ impl Balance {
         let need = self.demand.end(before, frames, waiting);
         let seat = &self.board.0[usize::from(self.me)];
         seat.at.store(now.as_nanos(), Ordering::Relaxed);
-        seat.busy.store(busy, Ordering::Relaxed);
         seat.held_up.store(self.held_up, Ordering::Relaxed);
         seat.behind.store(self.load.is_busy(), Ordering::Relaxed);
         seat.each_ns.store(self.each_ns, Ordering::Relaxed);
@@ -277,15 +267,15 @@ impl Balance {
     fn relief(&self, now: Instant, from: u16, ours: u32, need: Need) -> Option<Relief> {
         let seat = &self.board.0[usize::from(from)];
         let seen = Instant::from_nanos(seat.at.load(Ordering::Relaxed));
-        if !seat.busy.load(Ordering::Relaxed) || now - seen > STALE * self.policy.migrate_every {
+        let [behind, held_up] = [&seat.behind, &seat.held_up].map(|flag| flag.load(Ordering::Relaxed));
+        if !(behind || held_up) || now - seen > STALE * self.policy.migrate_every {
             return None;
         }
         let theirs = seat.frames.load(Ordering::Relaxed);
-        let held_up = seat.held_up.load(Ordering::Relaxed);
         let [cost_ns, part] = [&seat.cost_ns, &seat.need].map(|word| word.load(Ordering::Relaxed));
         let their_need = Need { cost_ns, part };
         let each_ns = seat.each_ns.load(Ordering::Relaxed);
-        if !seat.behind.load(Ordering::Relaxed) && waits_longer(self.each_ns, each_ns) {
+        if !behind && waits_longer(self.each_ns, each_ns) {
             return None;
         }
         let slower = held_up && cost_ns >= SLOWER * need.known_cost(their_need);
@@ -305,7 +295,7 @@ impl Balance {
     /// Frames an interval of another thread's for which we have room, waits apart.
     fn room(&self, ours: Need, theirs: Need) -> u64 {
         let runs = |of: u64| of * self.ran / demand::WHOLE;
-        let free = u128::from((demand::WHOLE / ROOM_PART).saturating_sub(runs(ours.part)));
+        let free = u128::from((demand::WHOLE / u64::from(ROOM_PART)).saturating_sub(runs(ours.part)));
         let each = u128::from(demand::WHOLE * runs(ours.known_cost(theirs))).max(1);
         (free * self.policy.migrate_every.as_nanos() / each) as u64
     }
@@ -348,11 +338,6 @@ impl Balance {
     pub(crate) fn shown(&self) -> (bool, u32) {
         (self.load.is_busy() || self.held_up, self.load.average())
     }
-}
-
-/// Whether who waits so long each time is held up longer than who waits for the other time.
-fn waits_longer(each_ns: u64, than_ns: u64) -> bool {
-    each_ns >= LONGER_WAIT.as_nanos() as u64 && each_ns >= LONGER * than_ns
 }
 
 #[cfg(test)]

@@ -281,13 +281,15 @@ impl Engine {
         if self.balanced.is_empty() {
             return Ok((notes, nic));
         }
-        if let Some(table) = table.as_mut().filter(|table| table.is_of_a_nic())
-            && let Some(writes) = self.nic.take()
-        {
-            let counters = Arc::<NicCounters>::default();
-            let (writer, orders) = Writer::start(writes, counters.clone())?;
-            table.follow_by(orders);
-            nic = Some((writer, counters));
+        if let Some(writes) = self.nic.take() {
+            if let Some(following) = table.as_mut().and_then(Table::following) {
+                let counters = Arc::<NicCounters>::default();
+                let (writer, orders) = Writer::start(writes, counters.clone())?;
+                following.write_by(orders);
+                nic = Some((writer, counters));
+            } else {
+                notes.push("the NIC's table stays as it is: the program that makes its hash was refused".to_owned());
+            }
         }
         let queue = |endpoint: &Endpoint, bound: &Bound| match bound {
             Bound::Udp(socket) => Queue::Udp(socket.clone()),

@@ -4,7 +4,8 @@
 //! busy thread's socket it handles as its own: a stolen connection stays with the thief, a stolen burst is answered from the
 //! socket that it came to.
 //!
-//! Who takes over a part of another's flow groups wants as large a part of its connections, too: those that last would stay behind. Their
+//! Who takes over a part of another's flow groups wants as large a part of its connections, too, or those of the groups where that can be
+//! told: those that last would stay behind. Their
 //! owner gives them when it comes round, as many as are at rest, a few in each cycle.
 
 use crate::config::Config;

@@ -199,14 +199,15 @@ pub(crate) struct Found {
 }
 
 impl Following {
-    pub(crate) fn new(spread: &NicSpread, orders: Option<Orders>) -> Following {
+    pub(crate) fn new(spread: &NicSpread) -> Following {
         let queues = spread.table.clone();
         let count = queues.iter().max().map_or(0, |most| usize::from(*most) + 1);
         let (wanted, threads) = (vec![None; queues.len()], vec![None; count]);
-        Following { queues, wanted, threads, proven: false, untrue: 0, orders }
+        Following { queues, wanted, threads, proven: false, untrue: 0, orders: None }
     }
 
-    pub(crate) fn obeyed_by(&mut self, orders: Orders) {
+    /// From now on it is written, by who takes these orders.
+    pub(crate) fn write_by(&mut self, orders: Orders) {
         self.orders = Some(orders);
     }
 
@@ -338,7 +339,9 @@ mod tests {
     fn following(fake: &Fake, table: &[u16]) -> (Writer, Arc<NicCounters>, Following) {
         let counters = Arc::<NicCounters>::default();
         let (writer, orders) = Writer::start(Box::new(fake.clone()), counters.clone()).unwrap();
-        (writer, counters, Following::new(&spread(table), Some(orders)))
+        let mut following = Following::new(&spread(table));
+        following.write_by(orders);
+        (writer, counters, following)
     }
 
     /// Looks until something is found.
@@ -442,7 +445,8 @@ mod tests {
         let (table, seen) = in_turn();
         let counters = Arc::<NicCounters>::default();
         let (mut writer, orders) = Writer::start(Box::new(Breaks), counters.clone()).unwrap();
-        let mut following = Following::new(&spread(&table), Some(orders));
+        let mut following = Following::new(&spread(&table));
+        following.write_by(orders);
         following.learn(&seen, 2);
         following.turn([(1, 1)].into_iter());
         assert!(hear(&mut following).over);
@@ -476,7 +480,7 @@ mod tests {
     #[test]
     fn a_nic_that_nobody_writes_is_learned_all_the_same() {
         let table: Vec<u16> = (0..16).map(|entry| entry % 2).collect();
-        let mut following = Following::new(&spread(&table), None);
+        let mut following = Following::new(&spread(&table));
         let seen: Vec<_> = (0..16).map(|entry| Some(1 - entry % 2)).collect();
         assert_eq!(following.learn(&seen, 2), Verdict::True);
         following.turn([(0, 0)].into_iter());

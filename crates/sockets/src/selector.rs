@@ -10,7 +10,7 @@
 //! The table is locked to be changed: a few times a second, by threads that have time. No packet waits for it.
 
 use crate::config::Config;
-use crate::nic::{Following, NicSpread, Orders, Verdict};
+use crate::nic::{Following, NicSpread, Verdict};
 use crate::sys;
 use base::Instant;
 use base::balance::{Move, Owners, Relief, WHOLE};
@@ -102,8 +102,7 @@ impl Table {
             hash: spread.map(NicSpread::hash),
         };
         let selectors = (0..reuseport_groups).map(|_| Selector::load(&sizes)).collect::<Result<_, _>>()?;
-        let nic =
-            |spread: &NicSpread| Nic { groups: spread.groups(), following: Following::new(spread, None), looks: 0 };
+        let nic = |spread: &NicSpread| Nic { groups: spread.groups(), following: Following::new(spread), looks: 0 };
         Ok(Table {
             owners: Owners::new(groups, config.threads),
             walked: 0,
@@ -117,16 +116,9 @@ impl Table {
         })
     }
 
-    /// From now on the NIC's table follows, by who takes these orders.
-    pub(crate) fn follow_by(&mut self, orders: Orders) {
-        if let Some(nic) = &mut self.nic {
-            nic.following.obeyed_by(orders);
-        }
-    }
-
-    /// Whether groups are a NIC's entries.
-    pub(crate) fn is_of_a_nic(&self) -> bool {
-        self.nic.is_some()
+    /// The NIC's table, where groups are its entries.
+    pub(crate) fn following(&mut self) -> Option<&mut Following> {
+        self.nic.as_mut().map(|nic| &mut nic.following)
     }
 
     /// Whose each group is, where connections can be told by them.
@@ -466,7 +458,7 @@ mod tests {
     fn table_of_a_nic() -> Table {
         let entries = (0..32).map(|entry| entry % 2).collect();
         let spread = NicSpread { key: Key::MICROSOFT, ports: Ports::ALL, table: entries };
-        let mut following = Following::new(&spread, None);
+        let mut following = Following::new(&spread);
         let seen: Vec<_> = (0..32).map(|entry| (entry < 20).then_some(1 - entry % 2)).collect();
         assert_eq!(following.learn(&seen, 2), Verdict::True);
         Table { nic: Some(Nic { groups: spread.groups(), following, looks: 0 }), ..table(32, 2, true) }
