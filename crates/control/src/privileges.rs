@@ -121,6 +121,16 @@ fn effective() -> rustix::io::Result<CapabilitySet> {
     Ok(rustix::thread::capabilities(None)?.effective)
 }
 
+/// Leaves in the bounding set no more than is kept, as far as this process, which has the capabilities `have`, may choose.
+pub(crate) fn bound(have: CapabilitySet, kept: CapabilitySet) {
+    if have.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().difference(kept).iter() {
+            // the kernel says EINVAL for one that it does not know yet
+            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+        }
+    }
+}
+
 /// Becomes `identity` and drops every capability, for good.
 ///
 /// # Errors
@@ -132,12 +142,7 @@ pub(crate) fn drop_all(identity: Option<&Identity>) -> Result<(), Error> {
     rustix::thread::set_no_new_privs(true).map_err(|error| refused("no_new_privs", &error))?;
     rustix::thread::clear_ambient_capability_set().map_err(|error| refused("ambient set", &error))?;
     let have = effective().map_err(|error| refused("capget", &error))?;
-    if have.contains(CapabilitySet::SETPCAP) {
-        for capability in CapabilitySet::all().iter() {
-            // the kernel says EINVAL for one that it does not know yet
-            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
-        }
-    }
+    bound(have, CapabilitySet::empty());
     if let Some(Identity { uid, gid, name, .. }) = identity {
         if have.contains(CapabilitySet::SETGID) {
             match name {

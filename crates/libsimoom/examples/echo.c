@@ -119,7 +119,11 @@ static void *serve(void *argument)
 {
 	struct server *server = argument;
 
-	return simoom_run(server->service, server, server->thread) ? "the server's memory cannot be had" : NULL;
+	if (simoom_run(server->service, server, server->thread)) {
+		fprintf(stderr, "echo: the server's memory cannot be had\n");
+		exit(1); /* all threads or none: nobody would answer whom this one was given */
+	}
+	return NULL;
 }
 
 int main(void)
@@ -135,7 +139,6 @@ int main(void)
 	unsigned threads = simoom_threads();
 	struct server *servers = calloc(threads, sizeof *servers);
 	pthread_t *others = calloc(threads, sizeof *others);
-	const char *error = NULL;
 
 	if (!threads || !servers || !others) {
 		fprintf(stderr, "echo: start it by `simoom run --listen ADDR:PORT -- %s`\n", "echo");
@@ -147,8 +150,6 @@ int main(void)
 		if (n && pthread_create(&others[n], NULL, serve, &servers[n]))
 			return 1;
 	}
-	error = serve(&servers[0]);
-	if (error)
-		fprintf(stderr, "echo: %s\n", error);
-	return error != NULL;
+	serve(&servers[0]);
+	return 0;
 }

@@ -228,7 +228,11 @@ static void *serve(void *argument)
 {
 	struct server *server = argument;
 
-	return simoom_run(server->service, server, server->thread) ? "the server's memory cannot be had" : NULL;
+	if (simoom_run(server->service, server, server->thread)) {
+		fprintf(stderr, "proxy: the server's memory cannot be had\n");
+		exit(1); /* all threads or none: nobody would answer whom this one was given */
+	}
+	return NULL;
 }
 
 /* An address as the header has it; 0 for what is none. */
@@ -262,7 +266,6 @@ int main(int argc, char **argv)
 	unsigned threads = simoom_threads();
 	struct server *servers = calloc(threads ? threads : 1, sizeof *servers);
 	pthread_t *others = calloc(threads ? threads : 1, sizeof *others);
-	const char *error;
 
 	if (argc != 3 || !threads || !servers || !others || !read_address(argv[1], argv[2], &servers[0].to)) {
 		fprintf(stderr, "proxy: start it by `simoom run --listen ADDR:PORT --connect ADDR:PORT -- proxy ADDR PORT`\n");
@@ -275,8 +278,6 @@ int main(int argc, char **argv)
 		if (n && pthread_create(&others[n], NULL, serve, &servers[n]))
 			return 1;
 	}
-	error = serve(&servers[0]);
-	if (error)
-		fprintf(stderr, "proxy: %s\n", error);
-	return error != NULL;
+	serve(&servers[0]);
+	return 0;
 }

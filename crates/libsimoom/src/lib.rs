@@ -241,6 +241,12 @@ fn granted() -> &'static [Attached] {
     GRANTED.get_or_init(|| client::attach().ok().flatten().unwrap_or_default())
 }
 
+/// Puts the inner filter on the process, once: it holds for all threads, and forbids what the next thread's would take.
+fn shut_in() -> bool {
+    static IN: OnceLock<bool> = OnceLock::new();
+    *IN.get_or_init(|| jail::inner().is_ok())
+}
+
 /// See `simoom.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn simoom_threads() -> u32 {
@@ -256,8 +262,7 @@ pub unsafe extern "C" fn simoom_run_2(service: *const CService, user: *mut c_voi
     // SAFETY: the caller's promise.
     let Some(service) = (unsafe { service.as_ref() }) else { return E_ARGUMENT };
     let Some(attached) = granted().get(thread as usize) else { return E_SYSTEM };
-    // a second thread's filter adds nothing and harms nothing
-    if jail::inner().is_err() {
+    if !shut_in() {
         return E_SYSTEM;
     }
     let service = Foreign { service: *service, user };

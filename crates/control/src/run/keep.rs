@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, PipeReader, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus};
@@ -21,6 +21,8 @@ const BECOMES_WITHIN: Duration = Duration::from_secs(5);
 /// How long the last words of one that has ended may take to be passed on; where nobody reads the log, they never are. Less than the server waits
 /// for a keeper's end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The longest line that is listened to: whoever says more is no part of ours.
+const LINE_BYTES: u64 = 4096;
 /// What the keeper needs: to become the application's user and to end it, and a network namespace for it.
 const KEPT: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
@@ -111,7 +113,7 @@ pub(crate) fn keep(command: &EnterCommand) -> Result<String, Error> {
             continue;
         }
         let mut line = String::new();
-        if input.read_line(&mut line).unwrap_or(0) == 0 {
+        if input.by_ref().take(LINE_BYTES).read_line(&mut line).unwrap_or(0) == 0 {
             break;
         }
         let answer = match (line.trim(), &program) {
@@ -217,13 +219,14 @@ fn start(command: &EnterCommand, output: &Output) -> io::Result<(Program, String
     let mut lacks = String::new();
     // one that ends before has nothing to say, and one that takes longer goes on unheard
     let _ = report.set_read_timeout(Some(BECOMES_WITHIN));
-    let _ = BufReader::new(report).read_line(&mut lacks);
+    let _ = BufReader::new(report.take(LINE_BYTES)).read_line(&mut lacks);
     Ok((Program { child, pidfd, passed_on, ended: None }, lacks.trim().to_owned()))
 }
 
 fn give_up_all_but_kept() -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let has = rustix::thread::capabilities(None)?;
+    privileges::bound(has.effective, KEPT);
     let left = has.permitted & KEPT;
     Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: left })?)
 }

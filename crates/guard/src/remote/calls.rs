@@ -11,6 +11,7 @@ use crate::stats::{DropReason, Reject};
 use app::{Range, Streams};
 use arrayvec::ArrayVec;
 use base::{CACHE_LINE_BYTES, Instant};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 /// Calls taken in one cycle.
@@ -167,7 +168,7 @@ impl Remote {
     fn abort<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
         let Some(slot) = self.table.at(handle.index) else { return };
         self.pending_bytes -= slot.pending.len() as u64;
-        slot.pending.clear();
+        slot.pending = VecDeque::new();
         // gone means that its death is under way
         let _ = calls.abort(slot.connection);
     }
@@ -298,6 +299,8 @@ impl Remote {
         slot.pending.drain(..taken);
         self.pending_bytes -= taken as u64;
         if slot.pending.is_empty() {
+            // the most that ever waited is not kept for the connection's life
+            slot.pending = VecDeque::new();
             let finish = slot.finish;
             self.finish(calls, handle, finish);
         }

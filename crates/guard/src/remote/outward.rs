@@ -164,7 +164,8 @@ impl Remote {
     fn arm<C: Streams>(&mut self, calls: &mut C) {
         let Some(alarms) = &self.outward.alarms else { return };
         self.stats.alarms.set(alarms.len() as u64);
-        let next = alarms.next();
+        // while one waits for room, no other is told, and the engine would ring for it in every cycle
+        let next = if self.outward.due.is_some() { None } else { alarms.next() };
         if next == self.outward.armed {
             return;
         }

@@ -67,6 +67,13 @@ fn an_application_has_no_privilege_and_no_network() {
         for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
             assert_eq!(u64::from_str_radix(&field(&status, set), 16), Ok(0), "{set} of {status}");
         }
+        let keeper = self::status(field(&status, "PPid:").parse().unwrap());
+        for set in ["CapPrm:", "CapBnd:"] {
+            // to kill, to become another user, to bound what it has, a network namespace (capabilities(7))
+            let kept = 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 21;
+            let has = u64::from_str_radix(&field(&keeper, set), 16).unwrap();
+            assert!(has & !kept == 0, "{set} of {keeper}");
+        }
         assert_eq!((field(&status, "NoNewPrivs:"), field(&status, "Seccomp:")), ("1".into(), "2".into()));
         assert_eq!(field(&status, "Uid:"), "65534\t65534\t65534\t65534");
         let namespace = |pid: &str, of: &str| std::fs::read_link(format!("/proc/{pid}/ns/{of}")).unwrap();
@@ -255,8 +262,8 @@ fn all_end_well(server: &Server, clients: Vec<JoinHandle<()>>) {
 fn a_program_in_c_echoes_over_tcp_and_udp() {
     let place = Place::new();
     let program = in_c("echo", place.0.path());
-    for placement in ["same", "cpu=0"] {
-        let more = ["--place", placement, "--cpus", "0", "--", program.to_str().unwrap()];
+    for (placement, threads) in [("same", "0"), ("cpu=0", "0"), ("same", "0,1"), ("cpu=0", "0,1")] {
+        let more = ["--place", placement, "--cpus", threads, "--", program.to_str().unwrap()];
         let server = Server::start_service(&place, &["run"], &more, |_| {});
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.set_read_timeout(Some(PATIENCE)).unwrap();

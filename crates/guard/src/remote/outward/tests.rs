@@ -417,6 +417,8 @@ fn a_full_ring_loses_no_outcome_and_no_alarm() {
     (0..4).for_each(|_| world.cycle());
     assert!(world.pair.remote.outward.waits() && !world.pair.remote.waiting.is_empty());
     assert!(world.pair.remote.has_news());
+    // the engine would ring for them in every cycle, and never sleep
+    assert_eq!(world.engine.alarms.len(), 0);
     for _ in 0..100 {
         world.cycle();
         world.batch();
