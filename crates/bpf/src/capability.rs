@@ -9,6 +9,9 @@ pub const CAP_NET_ADMIN: Capability = ("CAP_NET_ADMIN", 12);
 /// May open AF_XDP and AF_PACKET sockets.
 pub const CAP_NET_RAW: Capability = ("CAP_NET_RAW", 13);
 
+/// May load programs that reach a packet at places that they work out.
+pub const CAP_PERFMON: Capability = ("CAP_PERFMON", 38);
+
 /// Those of `wanted` that this thread does not have in effect.
 pub fn missing(wanted: &[Capability]) -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

@@ -60,7 +60,7 @@ impl Nic {
     /// What the kernel refuses. A second program on the same interface is refused, too.
     pub fn attach(interface: &str, config: &Config<'_>) -> Result<Nic, NicError> {
         let mut object = EbpfLoader::new()
-            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .verifier_log_level(VerifierLogLevel::STATS)
             .override_global("shares", config.shares, true)
             .override_global("queues", &config.queues, true)
             .override_global("udp_ports", &u32::from(config.udp_ports), true)

@@ -35,7 +35,7 @@ impl Reflector {
     pub fn attach(ifindex: u32, port: u16, by_redirect: bool) -> Result<Reflector, ReflectorError> {
         let back = if by_redirect { ifindex } else { 0 };
         let mut program = EbpfLoader::new()
-            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .verifier_log_level(VerifierLogLevel::STATS)
             .override_global("port", &port.to_be(), true)
             .override_global("back", &back, true)
             .load(OBJECT)

@@ -102,7 +102,7 @@ impl Selector {
             loader.override_global("shares", &*hash.shares, true);
         }
         let mut program = loader
-            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .verifier_log_level(VerifierLogLevel::STATS)
             .override_global("groups", &groups, true)
             .override_global("pinned", &pinned, true)
             .override_global("nic", &nic, true)

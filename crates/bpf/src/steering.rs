@@ -13,7 +13,7 @@ pub use answers::{
 };
 pub use counts::Counts;
 
-use crate::capability::{CAP_BPF, CAP_NET_ADMIN, Capability, missing, missing_of};
+use crate::capability::{CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Capability, missing, missing_of};
 use crate::error::{chain, errno, is};
 use crate::kernel::kernel_before;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, XskMap, lpm_trie::Key};
@@ -281,7 +281,7 @@ impl Steering {
     fn prepare(ifindex: u32, config: &Config) -> Result<Steering, SteeringError> {
         let (short, long) = config.answers.as_ref().map_or((1, 1), AnswersConfig::entries);
         let mut program = EbpfLoader::new()
-            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .verifier_log_level(VerifierLogLevel::STATS)
             .map_max_entries("short_answers", short)
             .map_max_entries("long_answers", long)
             .map_max_entries("limits", config.answers.as_ref().map_or(1, |answers| answers.accounts(config.queues)))
@@ -549,6 +549,10 @@ fn load_error(error: &EbpfError) -> SteeringError {
     use rustix::io::Errno;
     if is(error, Errno::PERM) || is(error, Errno::ACCESS) && !missing(&[CAP_BPF, CAP_NET_ADMIN]).is_empty() {
         return not_permitted("load the steering program", &[CAP_BPF, CAP_NET_ADMIN]);
+    }
+    // the kernel lets nobody else add to a packet's address what it cannot bound against speculation
+    if is(error, Errno::ACCESS) && !missing(&[CAP_PERFMON]).is_empty() {
+        return not_permitted("load the program that answers in the driver", &[CAP_PERFMON]);
     }
     if is(error, Errno::INVAL) && kernel_before(5, 9) {
         return SteeringError::KernelTooOld { why: chain(error) };

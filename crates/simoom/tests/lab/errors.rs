@@ -54,10 +54,28 @@ fn what_is_not_permitted_names_the_capability() {
         let args = ["--interface", "vs", "--listen", &listen, &zone];
         refuses(&lab, &["setpriv", &without(missing)], &args, status, words);
     }
+    let driver = [&LISTEN[..], &["--tier", "driver", &zone]].concat();
+    refuses(&lab, &["setpriv", &without("perfmon sys_admin")], &driver, 1, &["CAP_PERFMON;", "answers in the driver"]);
     // locked memory is asked of the limit where the capability to pass it is missing
     let through = ["prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock,-sys_resource"];
     let args = [&LISTEN[..], &[&zone]].concat();
     refuses(&lab, &through, &args, 1, &["RLIMIT_MEMLOCK is 65536", "LimitMEMLOCK"]);
+}
+
+#[test]
+fn what_the_unit_grants_is_enough() {
+    let unit = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/simoom.service")).unwrap();
+    let of = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
+    assert_eq!(of("AmbientCapabilities"), of("CapabilityBoundingSet"));
+    let granted = of("AmbientCapabilities").to_lowercase().replace("cap_", "+").replace(' ', ",");
+    // and with LimitMEMLOCK=infinity, which is not ours to raise here
+    let bound = format!("--bounding-set=-all,{granted},+ipc_lock");
+    let lab = Lab::new().unwrap();
+    let (_dir, zone) = zone(ZONE);
+    let mut command = lab.server().command("setpriv");
+    command.args([&bound, env!("CARGO_BIN_EXE_simoom"), "dns", "--tier", "driver"]).args(LISTEN).arg(zone);
+    let _server = Server::spawn(command);
+    dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
 }
 
 #[test]
