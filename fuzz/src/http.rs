@@ -5,7 +5,7 @@ mod engine;
 
 use std::sync::{Arc, OnceLock};
 
-use app::{Addresses, Listener, Service};
+use app::{Addresses, Bound, Listener, Service};
 use base::publish::Publisher;
 use base::{Instant, ring};
 use engine::{CONNECTION, Engine};
@@ -36,7 +36,8 @@ fn site() -> &'static Publisher<Site> {
 /// What goes out for these bytes in pieces, what was logged, and whether the connection is closed or aborted.
 fn run(data: &[u8], piece_bytes: usize, quota_bytes: usize, quota_ranges: usize) -> (Vec<u8>, Vec<Record>, bool, bool) {
     let (producer, mut consumer) = ring::ring(1 << 12);
-    let options = Options { connections: 1, buffers: 1, pendings: 1, ..Options::default() };
+    let [connections, buffers, pendings] = [1; 3].map(Bound::new);
+    let options = Options { connections, buffers, pendings, ..Options::default() };
     let mut server = Server::new(site().reader(), options, Some(producer));
     let at = |text: &str| text.parse().expect("an address");
     let addresses = Addresses { local: at("198.18.0.1:80"), peer: at("198.18.0.2:5353") };

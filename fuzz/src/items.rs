@@ -5,7 +5,7 @@ mod engine;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use app::{Addresses, Coming, DeadReason, Listener, Service};
+use app::{Addresses, Bound, Coming, DeadReason, Listener, Service};
 use base::Instant;
 use engine::{CONNECTION, Engine};
 use kv::{Clock, Limits, Options, Server, Shared};
@@ -23,11 +23,9 @@ impl Bed {
         let shared = Arc::new(Shared::new(limits));
         let stats = shared.stats();
         let clock = Clock { unix_at_zero_s: 1_700_000_000 };
-        let mut server = Server::new(
-            shared,
-            Options { connections: 1, buffers: 1, pendings: 1, clock, ..Options::default() },
-            stats,
-        );
+        let [connections, buffers, pendings] = [1; 3].map(Bound::new);
+        let options = Options { connections, buffers, pendings, clock, ..Options::default() };
+        let mut server = Server::new(shared, options, stats);
         let at = |text: &str| text.parse().expect("an address");
         let addresses = Addresses { local: at("198.18.0.1:11211"), peer: at("198.18.0.2:5353") };
         let mut engine = Engine::default();

@@ -116,6 +116,7 @@
 #![forbid(unsafe_code)]
 
 mod alarms;
+mod bound;
 mod content;
 mod cycles;
 mod datagram;
@@ -125,6 +126,7 @@ mod versions;
 mod waker;
 
 pub use alarms::{ALARMS, Alarms};
+pub use bound::{Bound, Claim, Places, Share};
 pub use content::{Content, ContentBuilder, Lifetime, ObjectId, Parts, memory_bytes};
 pub use cycles::{Cycles, Stopwatch};
 pub use datagram::{Datagram, Ecn};

@@ -26,6 +26,7 @@ use crate::error::{Error, reason};
 use crate::privileges::Identity;
 use crate::service::Division;
 use crate::words::{Cpus, Peers, Placement, Threads};
+use app::Bound;
 use base::counter::Report;
 use guard::stats::Stats;
 use guard::{Channel, Grant, Granted, Options, Permit, Place, Remote, State, Status};
@@ -64,6 +65,8 @@ pub(crate) struct Placed {
 #[derive(Debug)]
 struct Seat {
     listeners: Range<u16>,
+    /// over all threads
+    connections: Bound,
     /// one for each thread of each engine, and its counters
     channels: Vec<(Arc<Channel>, Arc<Stats>)>,
     /// what the application's own counters say, a block a thread, where we know what they are called
@@ -84,7 +87,8 @@ impl Seats {
     pub(crate) fn remotes(&self, thread: usize) -> Vec<Placed> {
         let placed = |seat: &Seat| {
             let (channel, stats) = seat.channels.get(thread)?;
-            let remote = Remote::new(channel.clone(), Options::default(), stats.clone());
+            let options = Options { connections: Some(seat.connections.clone()), ..Options::default() };
+            let remote = Remote::new(channel.clone(), options, stats.clone());
             Some(Placed { listeners: seat.listeners.clone(), remote })
         };
         self.0.0.iter().filter_map(placed).collect()
@@ -252,14 +256,15 @@ impl Apps {
         for (wanted, nice) in all.into_iter().zip(nices) {
             let failed =
                 |error: std::io::Error| Error::environment(format!("application {}: {}", wanted.name, reason(&error)));
-            let connections = wanted.connections.div_ceil(threads.len().max(1)).max(1) as u32;
+            let connections = Bound::new(wanted.connections).among(threads.len());
             let place = |cpu: &Option<usize>| match wanted.place {
                 Placement::Cpu(cpu) => (Place::Other { spin: SPIN }, Some(cpu)),
                 _ => (Place::Same, cpu.map(|cpu| cpu as u32)),
             };
             let places: Vec<_> = threads.iter().map(place).collect();
             let channel = |(thread, (place, cpu)): (usize, &(Place, Option<u32>))| {
-                let grant = Grant::new(connections, wanted.listeners.clone()).permitting(wanted.permits.clone());
+                let grant =
+                    Grant::new(connections.most() as u32, wanted.listeners.clone()).permitting(wanted.permits.clone());
                 Channel::new(thread as u16, *place, *cpu, grant)
             };
             let channels = places.iter().enumerate().map(channel).collect::<Result<Vec<_>, _>>().map_err(failed)?;
@@ -287,7 +292,7 @@ impl Apps {
                 Arc::new(Status::new(channel.clone(), &wanted.shows.kinds(settings, thread)))
             };
             let status = channels.iter().enumerate().map(status).collect();
-            seats.push(Seat { listeners: wanted.listeners, channels: channels_of_seat, status });
+            seats.push(Seat { listeners: wanted.listeners, connections, channels: channels_of_seat, status });
             apps.push(App {
                 name: wanted.name,
                 restart: wanted.restart,

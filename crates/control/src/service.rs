@@ -134,21 +134,11 @@ impl Plan {
     pub(crate) fn maker(&self, threads: usize, streams: bool) -> Maker {
         let mut plan = self.clone();
         if let Some(dns) = &mut plan.dns {
-            dns.threads = threads;
-            if !streams {
-                (dns.tcp.connections, dns.tcp.backlogs) = (1, 1);
-            }
+            (dns.threads, dns.tcp) = (threads, dns.tcp.clone().among(threads));
         }
-        match &mut plan.web {
-            Some(web) if streams => web.threads = threads,
-            _ => plan.web = None,
-        }
-        if let Some(kv) = &mut plan.kv {
-            kv.threads = threads;
-            if !streams {
-                (kv.connections, kv.buffers, kv.pendings) = (1, 1, 1);
-            }
-        }
+        // each engine has bounds of its own
+        plan.web = plan.web.filter(|_| streams).map(|web| web.among(threads));
+        plan.kv = plan.kv.map(|kv| kv.among(threads));
         let dns_stats = self.counted(if plan.dns.is_some() { threads } else { 0 });
         let web_stats = self.counted(if plan.web.is_some() { threads } else { 0 });
         let kv_stats = self.kv_counted(if plan.kv.is_some() { threads } else { 0 });

@@ -67,7 +67,7 @@ pub struct Options {
     pub retained_bytes: usize,
     /// DNS over TCP
     pub tcp: stream::Limits,
-    /// how many servers work side by side; rate limits and connection limits are divided among them
+    /// how many servers work side by side; rate limits are divided among them
     pub threads: usize,
     /// from the machine's entropy; keys the rate limiter's table
     pub seed: u64,
@@ -155,7 +155,7 @@ impl Server {
             names: vec![[0; 256]; names].into(),
             retained,
             watch: None,
-            connections: Connections::new(&options.tcp, options.threads),
+            connections: Connections::new(&options.tcp),
             core: Core {
                 limiter: options.rrl.as_ref().map(|config| Limiter::new(config, options.threads, options.seed)),
                 kitchen: Kitchen { composer: Composer::new(), block: Vec::with_capacity(128 << 10) },
@@ -362,7 +362,7 @@ impl Service for Server {
         luggage: Luggage,
     ) -> Option<u64> {
         let packed = luggage.downcast::<stream::Packed>().ok()?;
-        stream::unpack(self, &packed)
+        stream::unpack(self, *packed)
     }
 }
 

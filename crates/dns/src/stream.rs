@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::serve::{From, Server};
-use app::{Connection, Streams};
+use app::{Bound, Claim, Connection, Places, Streams};
 use base::Instant;
 
 /// The longest question that is read; longer ones are not DNS questions.
@@ -26,23 +26,32 @@ const LEAST_TAKEN_BYTES: usize = 1024;
 const ANSWER_BYTES: usize = LENGTH_BYTES + 65_535;
 
 /// Limits of DNS over TCP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// connections at a time, over all threads
-    pub connections: usize,
+    pub connections: Bound,
     /// how long a connection may go without a whole question, and without taking more of an answer that waits for it
     pub idle: Duration,
     /// answers, over all threads, that wait for their peers to read, 64 KiB each
-    pub backlogs: usize,
+    pub backlogs: Bound,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { connections: 4096, idle: Duration::from_secs(10), backlogs: 64 }
+        Limits { connections: Bound::new(4096), idle: Duration::from_secs(10), backlogs: Bound::new(64) }
     }
 }
 
 impl Limits {
+    /// For servers of their own, on so many threads.
+    #[must_use]
+    pub fn among(mut self, threads: usize) -> Limits {
+        for bound in [&mut self.connections, &mut self.backlogs] {
+            *bound = bound.among(threads);
+        }
+        self
+    }
+
     /// The idle time as edns-tcp-keepalive tells it, in units of 100 ms (RFC 7828 section 3.1).
     pub(crate) fn keepalive_units(&self) -> u16 {
         u16::try_from(self.idle.as_millis() / 100).unwrap_or(u16::MAX)
@@ -55,7 +64,7 @@ struct Client {
     /// octets in its input buffer, none of them given back to the window yet
     input_bytes: usize,
     /// the answer that waits for room
-    backlog: Option<u16>,
+    backlog: Option<u32>,
     /// the peer sends no more
     finished: bool,
 }
@@ -71,28 +80,48 @@ struct Backlog {
 /// One thread's connections.
 pub(crate) struct Connections {
     clients: Vec<Option<Client>>,
-    free: Vec<u32>,
-    inputs: Vec<u8>,
+    places: Places,
+    /// one a client
+    inputs: Vec<Box<[u8]>>,
+    /// made when they are needed first
     backlogs: Vec<Backlog>,
-    free_backlogs: Vec<u16>,
+    backlog_places: Places,
     answer: Vec<u8>,
 }
 
 impl Connections {
-    pub(crate) fn new(limits: &Limits, threads: usize) -> Connections {
-        let share = |all: usize| all.div_ceil(threads.max(1)).min(usize::from(u16::MAX));
-        let (clients, backlogs) = (share(limits.connections), share(limits.backlogs));
+    pub(crate) fn new(limits: &Limits) -> Connections {
         Connections {
-            clients: vec![None; clients],
-            free: (0..clients as u32).rev().collect(),
-            // zeroed memory costs nothing until a connection uses it
-            inputs: vec![0; clients * INPUT_BYTES],
-            backlogs: (0..backlogs)
-                .map(|_| Backlog { bytes: Vec::with_capacity(ANSWER_BYTES), done: 0, done_then: 0 })
-                .collect(),
-            free_backlogs: (0..backlogs as u16).rev().collect(),
+            clients: limits.connections.vec(),
+            places: Places::new(limits.connections.clone()),
+            inputs: limits.connections.vec(),
+            backlogs: limits.backlogs.vec(),
+            backlog_places: Places::new(limits.backlogs.clone()),
             answer: vec![0; ANSWER_BYTES],
         }
+    }
+
+    /// Puts a client at a place.
+    fn settle_in(&mut self, place: u32, client: Client) {
+        match self.clients.get_mut(place as usize) {
+            Some(free) => *free = Some(client),
+            // places are numbered as they are needed
+            None => {
+                self.clients.push(Some(client));
+                self.inputs.push(vec![0; INPUT_BYTES].into());
+            }
+        }
+    }
+
+    /// Keeps the rest of an answer at a place that was just taken.
+    fn keep(&mut self, place: u32, rest: &[u8]) {
+        if place as usize == self.backlogs.len() {
+            self.backlogs.push(Backlog { bytes: Vec::with_capacity(ANSWER_BYTES), done: 0, done_then: 0 });
+        }
+        let backlog = &mut self.backlogs[place as usize];
+        backlog.bytes.clear();
+        backlog.bytes.extend_from_slice(rest);
+        (backlog.done, backlog.done_then) = (0, 0);
     }
 
     fn client(&mut self, cookie: u64) -> Option<&mut Client> {
@@ -100,8 +129,29 @@ impl Connections {
     }
 
     fn input(&mut self, cookie: u64) -> &mut [u8] {
-        let at = cookie as usize * INPUT_BYTES;
-        &mut self.inputs[at..at + INPUT_BYTES]
+        &mut self.inputs[cookie as usize]
+    }
+}
+
+impl Connections {
+    /// Puts a connection in that came from another thread; its cookie, or None when there is no room.
+    fn take_in(&mut self, packed: Packed) -> Option<u64> {
+        let Packed { peer, claim, input, rest, finished } = packed;
+        let place = self.places.arrive(claim)?;
+        let backlog = match rest {
+            None => None,
+            Some((rest, claim)) => {
+                let Some(kept) = self.backlog_places.arrive(claim) else {
+                    self.places.give(place);
+                    return None;
+                };
+                self.keep(kept, &rest);
+                Some(kept)
+            }
+        };
+        self.settle_in(place, Client { peer, input_bytes: input.len(), backlog, finished });
+        self.inputs[place as usize][..input.len()].copy_from_slice(&input);
+        Some(place.into())
     }
 }
 
@@ -115,17 +165,17 @@ pub(crate) fn knock<C: Streams>(
     connection: Connection,
     peer: IpAddr,
 ) {
-    let Some(place) = server.connections.free.pop() else {
+    let Some(place) = server.connections.places.take() else {
         server.core.shared.stats.connections_refused.add(1);
         let _ = calls.reject(connection);
         return;
     };
     if calls.accept(connection, u64::from(place)).is_err() {
-        server.connections.free.push(place);
+        server.connections.places.give(place);
         return;
     }
     server.core.shared.stats.connections.add(1);
-    server.connections.clients[place as usize] = Some(Client { peer, input_bytes: 0, backlog: None, finished: false });
+    server.connections.settle_in(place, Client { peer, input_bytes: 0, backlog: None, finished: false });
     let _ = calls.timer_set(connection, Some(now + server.core.shared.options.tcp.idle));
 }
 
@@ -176,9 +226,9 @@ pub(crate) fn dead(server: &mut Server, cookie: u64) {
     let Ok(place) = usize::try_from(cookie) else { return };
     let Some(client) = server.connections.clients.get_mut(place).and_then(Option::take) else { return };
     if let Some(backlog) = client.backlog {
-        server.connections.free_backlogs.push(backlog);
+        server.connections.backlog_places.give(backlog);
     }
-    server.connections.free.push(place as u32);
+    server.connections.places.give(place as u32);
 }
 
 pub(crate) fn timer<C: Streams>(server: &mut Server, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
@@ -211,45 +261,34 @@ fn go_on<C: Streams>(
 /// A connection on its way to the server of another thread.
 pub(crate) struct Packed {
     peer: IpAddr,
+    claim: Claim,
     input: Box<[u8]>,
     /// what is left of the answer that waits for room
-    rest: Option<Box<[u8]>>,
+    rest: Option<(Box<[u8]>, Claim)>,
     finished: bool,
 }
 
 /// Takes a connection out; None when there is none of that cookie.
 pub(crate) fn pack(server: &mut Server, cookie: u64) -> Option<Packed> {
     let Client { peer, input_bytes, backlog, finished } = *server.connections.client(cookie)?;
-    let input = server.connections.input(cookie)[..input_bytes].into();
+    let connections = &mut server.connections;
+    let input = connections.input(cookie)[..input_bytes].into();
     let rest = backlog.map(|place| {
-        let backlog = &server.connections.backlogs[usize::from(place)];
-        backlog.bytes[backlog.done..].into()
+        let backlog = &connections.backlogs[place as usize];
+        (backlog.bytes[backlog.done..].into(), connections.backlog_places.depart(place))
     });
-    dead(server, cookie);
-    Some(Packed { peer, input, rest, finished })
+    connections.clients[cookie as usize] = None;
+    let claim = connections.places.depart(cookie as u32);
+    Some(Packed { peer, claim, input, rest, finished })
 }
 
 /// Puts a connection in that came from another thread; its cookie, or None when there is no room.
-pub(crate) fn unpack(server: &mut Server, packed: &Packed) -> Option<u64> {
-    let Connections { clients, free, free_backlogs, backlogs, .. } = &mut server.connections;
-    if free.is_empty() || packed.rest.is_some() && free_backlogs.is_empty() {
+pub(crate) fn unpack(server: &mut Server, packed: Packed) -> Option<u64> {
+    let cookie = server.connections.take_in(packed);
+    if cookie.is_none() {
         server.core.shared.stats.connections_refused.add(1);
-        return None;
     }
-    let place = free.pop()?;
-    let backlog = packed.rest.as_ref().and_then(|rest| {
-        let place = free_backlogs.pop()?;
-        let backlog = &mut backlogs[usize::from(place)];
-        backlog.bytes.clear();
-        backlog.bytes.extend_from_slice(rest);
-        (backlog.done, backlog.done_then) = (0, 0);
-        Some(place)
-    });
-    let Packed { peer, finished, ref input, .. } = *packed;
-    clients[place as usize] = Some(Client { peer, input_bytes: input.len(), backlog, finished });
-    let cookie = u64::from(place);
-    server.connections.input(cookie)[..input.len()].copy_from_slice(input);
-    Some(cookie)
+    cookie
 }
 
 /// Sends more of the answer that waits. True when it is the rest of it, or enough since the idle time began, which begins anew then:
@@ -261,15 +300,15 @@ fn flush<C: Streams>(
     connection: Connection,
     cookie: u64,
 ) -> Result<bool, Broken> {
-    let Connections { clients, backlogs, free_backlogs, .. } = &mut server.connections;
+    let Connections { clients, backlogs, backlog_places, .. } = &mut server.connections;
     let Some(Some(client)) = clients.get_mut(cookie as usize) else { return Ok(false) };
     let Some(place) = client.backlog else { return Ok(false) };
-    let backlog = &mut backlogs[usize::from(place)];
+    let backlog = &mut backlogs[place as usize];
     backlog.done += calls.send(connection, &backlog.bytes[backlog.done..]).map_err(|_| Broken)?;
     let is_all = backlog.done == backlog.bytes.len();
     if is_all {
         client.backlog = None;
-        free_backlogs.push(place);
+        backlog_places.give(place);
     } else if backlog.done - backlog.done_then < LEAST_TAKEN_BYTES {
         return Ok(false);
     }
@@ -295,8 +334,7 @@ fn work<C: Streams>(
         }
         let Some(question) = next_question(&server.connections.input(cookie)[done..held])? else { break };
         let Connections { inputs, answer, .. } = &mut server.connections;
-        let begin = cookie as usize * INPUT_BYTES + done + LENGTH_BYTES;
-        let message = &inputs[begin..begin + question];
+        let message = &inputs[cookie as usize][done + LENGTH_BYTES..][..question];
         answer[LENGTH_BYTES..LENGTH_BYTES + question].copy_from_slice(message);
         done += LENGTH_BYTES + question;
         let from = From { now, peer, stream: true };
@@ -341,17 +379,16 @@ fn send<C: Streams>(
     cookie: u64,
     bytes: usize,
 ) -> Result<(), Broken> {
-    let Connections { clients, answer, backlogs, free_backlogs, .. } = &mut server.connections;
-    let taken = calls.send(connection, &answer[..bytes]).map_err(|_| Broken)?;
+    let connections = &mut server.connections;
+    let taken = calls.send(connection, &connections.answer[..bytes]).map_err(|_| Broken)?;
     if taken == bytes {
         return Ok(());
     }
-    let place = free_backlogs.pop().ok_or(Broken)?;
-    let backlog = &mut backlogs[usize::from(place)];
-    backlog.bytes.clear();
-    backlog.bytes.extend_from_slice(&answer[taken..bytes]);
-    (backlog.done, backlog.done_then) = (0, 0);
-    if let Some(Some(client)) = clients.get_mut(cookie as usize) {
+    let place = connections.backlog_places.take().ok_or(Broken)?;
+    let answer = std::mem::take(&mut connections.answer);
+    connections.keep(place, &answer[taken..bytes]);
+    connections.answer = answer;
+    if let Some(client) = connections.client(cookie) {
         client.backlog = Some(place);
     }
     Ok(())

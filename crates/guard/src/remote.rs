@@ -19,7 +19,7 @@ use crate::channel::{Channel, Place, State};
 use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
 use crate::stats::{DropReason, Reject, Stats};
 use allowance::Allowance;
-use app::{Addresses, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
+use app::{Addresses, Bound, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::Instant;
 use events::Events;
 use outward::Outward;
@@ -59,6 +59,8 @@ pub struct Options {
     pub held_bytes: u64,
     /// most bytes of all connections that were sent and not reported
     pub budget_bytes: u64,
+    /// most connections over all threads; None is what each was granted
+    pub connections: Option<Bound>,
 }
 
 impl Default for Options {
@@ -68,6 +70,7 @@ impl Default for Options {
             patience: Duration::from_secs(1),
             held_bytes: 64 << 20,
             budget_bytes: layout::BUDGET_BYTES,
+            connections: None,
         }
     }
 }
@@ -119,9 +122,11 @@ impl Remote {
     /// The engine's end of a channel. One that takes the place of another has the application ended and started anew.
     pub fn new(channel: Arc<Channel>, options: Options, stats: Arc<Stats>) -> Remote {
         let claim = channel.claim();
+        let granted = channel.grant.connections;
+        let bound = options.connections.clone().unwrap_or_else(|| Bound::new(granted as usize));
         Remote {
             claim,
-            table: Table::new(channel.grant.connections, channel.grant.asked()),
+            table: Table::new(granted, channel.grant.asked(), bound),
             questions: Questions::new(),
             outward: Outward::default(),
             events: Events::new(),

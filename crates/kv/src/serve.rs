@@ -4,7 +4,9 @@
 //! of a bounded pool. Answers of one event go out together. A client that sends on without reading finds its receive window closed:
 //! nothing more is done for it until it has taken what it was answered. Connections may move between the servers of one store.
 
-use app::{Addresses, Coming, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
+use app::{
+    Addresses, Bound, Claim, Coming, Connection, Datagram, DeadReason, Listener, Luggage, Places, Service, Streams,
+};
 use arrayvec::ArrayVec;
 use base::counter::{Figure, Report};
 use base::{BURST_FRAMES, Instant};
@@ -19,7 +21,7 @@ use crate::stats::{Baseline, DropReason, Stats};
 use crate::store::memory::CHUNK_BYTES;
 use crate::store::{Foreseen, Home, Limits, Store};
 use crate::text::{self, State};
-use client::{Buffers, Client, Mode, NONE, Pendings};
+use client::{Buffers, Client, Kept, Mode, NONE, PackedOut, Pendings};
 
 mod client;
 mod datagrams;
@@ -51,32 +53,40 @@ const BINARY_REQUEST: u8 = 0x80;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// connections at a time, over all threads
-    pub connections: usize,
+    pub connections: Bound,
     /// commands in pieces that are kept at a time, over all threads, 32 KiB each
-    pub buffers: usize,
+    pub buffers: Bound,
     /// answers, over all threads, that engines took in part
-    pub pendings: usize,
+    pub pendings: Bound,
     /// how long a connection may be without a command; None is for ever
     pub idle: Option<Duration>,
     /// how long a client may take nothing of its answers, or send nothing of a command that it has begun
     pub stuck: Duration,
-    /// how many servers work side by side; limits are divided among them
-    pub threads: usize,
-    /// which of them this one is
+    /// which of those that work side by side this one is
     pub thread: usize,
     /// the wall clock
     pub clock: Clock,
 }
 
+impl Options {
+    /// For servers of their own, on so many threads.
+    #[must_use]
+    pub fn among(mut self, threads: usize) -> Options {
+        for bound in [&mut self.connections, &mut self.buffers, &mut self.pendings] {
+            *bound = bound.among(threads);
+        }
+        self
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
-            connections: 16_384,
-            buffers: 16_384,
-            pendings: 1024,
+            connections: Bound::new(16_384),
+            buffers: Bound::new(16_384),
+            pendings: Bound::new(1024),
             idle: None,
             stuck: Duration::from_secs(60),
-            threads: 1,
             thread: 0,
             clock: Clock::default(),
         }
@@ -155,7 +165,7 @@ impl Report for Shared {
 /// The service of one thread.
 pub struct Server {
     clients: Vec<Client>,
-    free: Vec<u32>,
+    places: Places,
     buffers: Buffers,
     core: Core,
     /// where the keys of connections stand that are accepted here
@@ -179,17 +189,15 @@ struct Aborted;
 impl Server {
     /// A server that counts in `stats`, a block of [`Shared::stats`].
     pub fn new(shared: Arc<Shared>, options: Options, stats: Arc<Stats>) -> Server {
-        let share = |all: usize| all.div_ceil(options.threads.max(1));
-        let clients = share(options.connections).min(u32::MAX as usize);
         let parts = TOGETHER_PIECES + (shared.store.limits().item_bytes as usize).div_ceil(CHUNK_BYTES);
         Server {
             home: shared.store.home(options.thread),
-            clients: (0..clients).map(|_| Client::default()).collect(),
-            free: (0..clients as u32).rev().collect(),
-            buffers: Buffers::new(share(options.buffers), WINDOW_BYTES),
+            clients: options.connections.vec(),
+            places: Places::new(options.connections.clone()),
+            buffers: Buffers::new(options.buffers.clone(), WINDOW_BYTES),
             core: Core {
                 out: Out::new(OUT_BYTES, parts),
-                pendings: Pendings::new(share(options.pendings), OUT_BYTES, parts),
+                pendings: Pendings::new(options.pendings.clone(), OUT_BYTES, parts),
                 shared,
                 options,
                 stats,
@@ -203,15 +211,30 @@ impl Server {
         self.clients.get_mut(cookie as usize).filter(|client| client.used)
     }
 
-    /// Frees the place of a connection that is gone, with all that it has.
-    fn vacate(&mut self, cookie: u64) {
-        let client = &mut self.clients[cookie as usize];
+    /// Puts a client at a place.
+    fn settle_in(&mut self, place: u32, client: Client) {
+        match self.clients.get_mut(place as usize) {
+            Some(free) => *free = client,
+            // places are numbered as they are needed
+            None => self.clients.push(client),
+        }
+        self.core.stats.open.add(1);
+    }
+
+    /// Empties the place of a connection that is gone, or goes, of all that it has.
+    fn clear(&mut self, place: u32) {
+        let client = &mut self.clients[place as usize];
         self.core.pendings.give(client);
         self.buffers.give(client);
         *client = Client::default();
-        self.free.push(cookie as u32);
         let open = &self.core.stats.open;
         open.set(open.get() - 1);
+    }
+
+    /// Frees the place of a connection that is gone, with all that it has.
+    fn vacate(&mut self, place: u32) {
+        self.clear(place);
+        self.places.give(place);
     }
 
     /// Works on the bytes that are kept for a connection; whether anything was done.
@@ -316,8 +339,9 @@ impl Drop for Server {
 struct Packed {
     /// its places mean nothing
     client: Client,
-    held: Box<[u8]>,
-    pending: Option<Out>,
+    claim: Option<Claim>,
+    held: Option<Kept>,
+    pending: Option<PackedOut>,
     /// whose memory a large value that is on its way is given back to, should nobody take this
     shared: Arc<Shared>,
 }
@@ -354,20 +378,18 @@ impl Service for Server {
         connection: Connection,
         _addresses: Addresses,
     ) {
-        let Some(place) = self.free.pop() else {
+        let Some(place) = self.places.take() else {
             self.core.stats.dropped(DropReason::Full);
             let _ = calls.reject(connection);
             return;
         };
         if calls.accept(connection, u64::from(place)).is_err() {
-            self.free.push(place);
+            self.places.give(place);
             return;
         }
-        let client = &mut self.clients[place as usize];
-        *client = Client { used: true, home: self.home, ..Client::default() };
+        self.settle_in(place, Client { used: true, home: self.home, ..Client::default() });
         self.core.stats.connections.add(1);
-        self.core.stats.open.add(1);
-        self.core.settle(now, calls, connection, client);
+        self.core.settle(now, calls, connection, &mut self.clients[place as usize]);
     }
 
     fn foresees(&self) -> bool {
@@ -438,7 +460,7 @@ impl Service for Server {
     fn dead(&mut self, _now: Instant, _connection: Connection, cookie: u64, _reason: DeadReason) {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         text::forget(&self.core.shared.store, &mut client.state);
-        self.vacate(cookie);
+        self.vacate(cookie as u32);
     }
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
@@ -472,15 +494,11 @@ impl Service for Server {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else {
             return Box::new(());
         };
-        let held = match client.buffer {
-            NONE => Box::default(),
-            buffer => self.buffers.bytes(buffer)[..client.held_bytes as usize].into(),
-        };
-        let pending = self.core.pendings.get(client).map(Out::take);
-        let state = std::mem::take(&mut client.state);
-        let moved = Client { state, buffer: NONE, pending: NONE, held_bytes: 0, ..*client };
-        self.vacate(cookie);
-        Box::new(Packed { client: moved, held, pending, shared: self.core.shared.clone() })
+        let (held, pending) = (self.buffers.take_out(client), self.core.pendings.take_out(client));
+        let moved = std::mem::take(client);
+        self.clear(cookie as u32);
+        let claim = Some(self.places.depart(cookie as u32));
+        Box::new(Packed { client: moved, claim, held, pending, shared: self.core.shared.clone() })
     }
 
     fn arrive<C: Streams>(
@@ -491,28 +509,23 @@ impl Service for Server {
         luggage: Luggage,
     ) -> Option<u64> {
         let mut packed = luggage.downcast::<Packed>().ok()?;
-        let Some(place) = self.free.pop() else {
+        let Some(place) = packed.claim.take().and_then(|claim| self.places.arrive(claim)) else {
             self.core.stats.dropped(DropReason::Full);
             return None;
         };
-        self.core.stats.open.add(1);
+        self.settle_in(place, std::mem::take(&mut packed.client));
         let ours = &mut self.clients[place as usize];
-        *ours = std::mem::take(&mut packed.client);
-        if !packed.held.is_empty() {
-            if !self.buffers.take(ours) {
-                self.core.stats.dropped(DropReason::NoBuffer);
-                text::forget(&self.core.shared.store, &mut ours.state);
-                self.vacate(u64::from(place));
-                return None;
-            }
-            self.buffers.append(ours, &packed.held);
-        }
-        if let Some(mut out) = packed.pending.take()
-            && !self.core.pendings.keep(ours, &mut out)
-        {
-            self.core.stats.dropped(DropReason::NoPending);
+        let lacks = if !packed.held.take().is_none_or(|held| self.buffers.put_in(ours, held)) {
+            Some(DropReason::NoBuffer)
+        } else if !packed.pending.take().is_none_or(|pending| self.core.pendings.put_in(ours, pending)) {
+            Some(DropReason::NoPending)
+        } else {
+            None
+        };
+        if let Some(reason) = lacks {
+            self.core.stats.dropped(reason);
             text::forget(&self.core.shared.store, &mut ours.state);
-            self.vacate(u64::from(place));
+            self.vacate(place);
             return None;
         }
         Some(u64::from(place))

@@ -572,3 +572,32 @@ fn threads_that_share_nothing_have_stores_of_their_own() {
         assert_eq!(text(&say(ours.address, format!("get{keys}\r\nquit\r\n").as_bytes(), usize::MAX)), "END\r\n");
     }
 }
+
+/// Whatever thread they came to: one may have all of them, and no two have more.
+#[test]
+fn connections_are_bounded_over_all_threads_together() {
+    let place = Place::new();
+    for (accept, placement) in
+        [("per-core", "inline"), ("affinity", "inline"), ("per-core", "same"), ("shared", "same")]
+    {
+        let more = ["--connections", "12", "--per-source", "100", "--accept", accept, "--place", placement];
+        let server = Server::start_service(&place, &["kv", "--cpus", "0,1"], &more, |_| {});
+        let asked = || {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let _ = stream.write_all(b"version\r\n");
+            stream
+        };
+        let answers = |stream: &mut TcpStream| stream.read(&mut [0; 100]).is_ok_and(|bytes| bytes > 0);
+        for round in 0..3 {
+            let mut streams: Vec<_> = (0..12).map(|_| asked()).collect();
+            assert!(streams.iter_mut().all(answers), "{accept}, {placement}, {round}: {:#?}", server.log());
+            // one too many is reset by the service, or waits where its thread has all
+            let mut late = asked();
+            late.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+            assert!(!answers(&mut late), "{accept}, {placement}, {round}");
+            drop((late, streams));
+            until(|| server.stat("kv_connections") == 0, || "connections are left".into());
+        }
+    }
+}

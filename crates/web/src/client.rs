@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use app::{Bound, Claim, Places};
 use base::Instant;
 
 use crate::framing::Framer;
@@ -113,39 +114,73 @@ impl Default for Client {
 /// Buffers for requests that came in pieces or wait.
 pub(crate) struct Buffers {
     each_bytes: usize,
-    memory: Vec<u8>,
-    free: Vec<u32>,
+    /// made when they are needed first
+    all: Vec<Box<[u8]>>,
+    places: Places,
+}
+
+/// What is kept of a client's requests, on the way to another thread.
+pub(crate) struct Kept {
+    bytes: Box<[u8]>,
+    claim: Claim,
 }
 
 impl Buffers {
-    pub(crate) fn new(count: usize, each_bytes: usize) -> Buffers {
-        // zeroed memory costs nothing until a connection uses it
-        Buffers { each_bytes, memory: vec![0; count * each_bytes], free: (0..count as u32).rev().collect() }
+    pub(crate) fn new(bound: Bound, each_bytes: usize) -> Buffers {
+        Buffers { each_bytes, all: bound.vec(), places: Places::new(bound) }
     }
 
     /// Gives a buffer to a client that has none; false when all are in use.
     pub(crate) fn take(&mut self, client: &mut Client) -> bool {
-        let Some(place) = self.free.pop() else { return false };
+        let place = self.places.take();
+        self.give_out(client, place)
+    }
+
+    fn give_out(&mut self, client: &mut Client, place: Option<u32>) -> bool {
+        let Some(place) = place else { return false };
+        if place as usize == self.all.len() {
+            self.all.push(vec![0; self.each_bytes].into());
+        }
         (client.buffer, client.held_bytes) = (place, 0);
         true
+    }
+
+    /// Takes a client's buffer back, if it has one, with what is in it.
+    pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Kept> {
+        if client.buffer == NO_BUFFER {
+            return None;
+        }
+        let bytes = self.bytes(client.buffer)[..usize::from(client.held_bytes)].into();
+        let claim = self.places.depart(client.buffer);
+        (client.buffer, client.held_bytes) = (NO_BUFFER, 0);
+        Some(Kept { bytes, claim })
+    }
+
+    /// Gives a client a buffer with what came from another thread; false when there is none.
+    pub(crate) fn put_in(&mut self, client: &mut Client, kept: Kept) -> bool {
+        let place = self.places.arrive(kept.claim);
+        let has = self.give_out(client, place);
+        if has {
+            self.append(client, &kept.bytes);
+        }
+        has
     }
 
     /// Takes a client's buffer back, if it has one.
     pub(crate) fn give(&mut self, client: &mut Client) {
         if client.buffer != NO_BUFFER {
-            self.free.push(client.buffer);
+            self.places.give(client.buffer);
             (client.buffer, client.held_bytes) = (NO_BUFFER, 0);
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn free_count(&self) -> usize {
-        self.free.len()
+    pub(crate) fn used(&self) -> usize {
+        self.places.used()
     }
 
     pub(crate) fn bytes(&mut self, place: u32) -> &mut [u8] {
-        let at = place as usize * self.each_bytes;
-        &mut self.memory[at..at + self.each_bytes]
+        &mut self.all[place as usize]
     }
 
     /// Adds bytes behind those that are kept; returns what did not fit.

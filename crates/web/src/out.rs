@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use app::{CallError, Connection, Content, Range, SENDV_RANGES, Streams};
+use app::{Bound, CallError, Claim, Connection, Content, Places, Range, SENDV_RANGES, Streams};
 use arrayvec::ArrayVec;
 
 use crate::answer::{OWNED_MAX_BYTES, PIECES_MAX, Piece, Plan};
@@ -67,6 +67,12 @@ pub(crate) struct Pending {
     bytes: u64,
 }
 
+/// An answer that was taken in part, on the way to another thread.
+pub(crate) struct Packed {
+    pending: Pending,
+    claim: Claim,
+}
+
 /// What is next of an answer's rest.
 pub(crate) enum Next {
     /// nothing: it is whole
@@ -80,25 +86,32 @@ pub(crate) enum Next {
 /// A thread's answers that engines took in part.
 pub(crate) struct Pendings {
     all: Vec<Pending>,
-    free: Vec<u32>,
+    places: Places,
 }
 
 impl Pendings {
-    pub(crate) fn new(count: usize) -> Pendings {
-        let pending = || Pending {
-            owned: Vec::with_capacity(OWNED_MAX_BYTES),
-            pieces: ArrayVec::new(),
-            content: None,
-            origin: None,
-            done_bytes: 0,
-            bytes: 0,
-        };
-        Pendings { all: (0..count).map(|_| pending()).collect(), free: (0..count as u32).rev().collect() }
+    pub(crate) fn new(bound: Bound) -> Pendings {
+        Pendings { all: bound.vec(), places: Places::new(bound) }
     }
 
     /// Whether the rest of one more answer could be kept.
-    pub(crate) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.places.has_room()
+    }
+
+    /// The pending at a place that was just taken: made when it is needed first.
+    fn at(&mut self, place: u32) -> &mut Pending {
+        if place as usize == self.all.len() {
+            self.all.push(Pending {
+                owned: Vec::with_capacity(OWNED_MAX_BYTES),
+                pieces: ArrayVec::new(),
+                content: None,
+                origin: None,
+                done_bytes: 0,
+                bytes: 0,
+            });
+        }
+        &mut self.all[place as usize]
     }
 
     /// Keeps an answer of which `done_bytes` were taken; None when there is no place.
@@ -109,8 +122,8 @@ impl Pendings {
         origin: Option<&Arc<Origin>>,
         done_bytes: u64,
     ) -> Option<u32> {
-        let place = self.free.pop()?;
-        let pending = &mut self.all[place as usize];
+        let place = self.places.take()?;
+        let pending = self.at(place);
         pending.owned.clear();
         pending.owned.extend_from_slice(&plan.owned);
         pending.pieces.clone_from(&plan.pieces);
@@ -143,24 +156,25 @@ impl Pendings {
     }
 
     #[cfg(test)]
-    pub(crate) fn free_count(&self) -> usize {
-        self.free.len()
+    pub(crate) fn used(&self) -> usize {
+        self.places.used()
     }
 
     /// Takes a client's place back, and what stands in it out, for another thread. The place keeps its memory.
-    pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Pending> {
+    pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Packed> {
         let pending = self.all.get(client.pending as usize)?.clone();
-        self.give(client);
-        Some(pending)
+        let place = self.clear(client)?;
+        let claim = self.places.depart(place);
+        Some(Packed { pending, claim })
     }
 
     /// Gives a client a place for what came from another thread; false when there is none.
-    pub(crate) fn put_in(&mut self, client: &mut Client, from: Pending) -> bool {
-        let Some(place) = self.free.pop() else { return false };
-        let pending = &mut self.all[place as usize];
+    pub(crate) fn put_in(&mut self, client: &mut Client, packed: Packed) -> bool {
+        let Some(place) = self.places.arrive(packed.claim) else { return false };
+        let pending = self.at(place);
         pending.owned.clear();
-        pending.owned.extend_from_slice(&from.owned);
-        let Pending { pieces, content, origin, done_bytes, bytes, .. } = from;
+        pending.owned.extend_from_slice(&packed.pending.owned);
+        let Pending { pieces, content, origin, done_bytes, bytes, .. } = packed.pending;
         (pending.pieces, pending.content, pending.origin) = (pieces, content, origin);
         (pending.done_bytes, pending.bytes) = (done_bytes, bytes);
         client.pending = place;
@@ -169,12 +183,16 @@ impl Pendings {
 
     /// Takes a client's place back, if it has one.
     pub(crate) fn give(&mut self, client: &mut Client) {
-        if client.pending != NO_PENDING {
-            let pending = &mut self.all[client.pending as usize];
-            (pending.content, pending.origin) = (None, None);
-            self.free.push(client.pending);
-            client.pending = NO_PENDING;
+        if let Some(place) = self.clear(client) {
+            self.places.give(place);
         }
+    }
+
+    /// Empties a client's place, if it has one.
+    fn clear(&mut self, client: &mut Client) -> Option<u32> {
+        let pending = self.all.get_mut(client.pending as usize)?;
+        (pending.content, pending.origin) = (None, None);
+        Some(std::mem::replace(&mut client.pending, NO_PENDING))
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use app::{Addresses, Connection, DeadReason, Listener, Luggage, Service, Streams, Waker};
+use app::{Addresses, Bound, Connection, DeadReason, Listener, Luggage, Places, Service, Streams, Waker};
 use base::Instant;
 use base::publish::Reader;
 use base::ring::Producer;
@@ -43,11 +43,11 @@ const DATE_FIELD_BYTES: usize = 6 + date::DATE_BYTES + 2;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// connections at a time, over all threads
-    pub connections: usize,
+    pub connections: Bound,
     /// requests in pieces that are kept at a time, over all threads, 32 KiB each
-    pub buffers: usize,
+    pub buffers: Bound,
     /// answers, over all threads, that engines took in part, 16 KiB each
-    pub pendings: usize,
+    pub pendings: Bound,
     /// how long a connection may be without a request
     pub idle: Duration,
     /// how long a request's head may take from its first byte
@@ -68,8 +68,6 @@ pub struct Options {
     pub wall: Arc<WallClock>,
     /// what files that are not held are read through; without it none are served
     pub cache: Option<Cache>,
-    /// how many servers work side by side; limits are divided among them
-    pub threads: usize,
     /// from the machine's entropy; keys multipart boundaries
     pub seed: u64,
 }
@@ -77,9 +75,9 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            connections: 65_536,
-            buffers: 16_384,
-            pendings: 256,
+            connections: Bound::new(65_536),
+            buffers: Bound::new(16_384),
+            pendings: Bound::new(256),
             idle: Duration::from_secs(60),
             head: Duration::from_secs(15),
             content: Duration::from_secs(30),
@@ -90,13 +88,21 @@ impl Default for Options {
             forwarded: Vec::new(),
             wall: Arc::new(WallClock::new(0)),
             cache: None,
-            threads: 1,
             seed: 0,
         }
     }
 }
 
 impl Options {
+    /// For servers of their own, on so many threads.
+    #[must_use]
+    pub fn among(mut self, threads: usize) -> Options {
+        for bound in [&mut self.connections, &mut self.buffers, &mut self.pendings] {
+            *bound = bound.among(threads);
+        }
+        self
+    }
+
     fn timeout(&self, mode: Mode) -> Duration {
         match mode {
             Mode::Idle => self.idle,
@@ -110,7 +116,7 @@ impl Options {
 /// The web service of one thread.
 pub struct Server {
     clients: Vec<Client>,
-    free: Vec<u32>,
+    places: Places,
     buffers: Buffers,
     core: Core,
 }
@@ -150,16 +156,14 @@ impl Server {
         log: Option<Producer<Record>>,
         stats: Arc<Stats>,
     ) -> Server {
-        let share = |all: usize| all.div_ceil(options.threads.max(1));
-        let clients = share(options.connections).min(u32::MAX as usize);
         Server {
-            clients: vec![Client::default(); clients],
-            free: (0..clients as u32).rev().collect(),
-            buffers: Buffers::new(share(options.buffers), WINDOW_BYTES),
+            clients: options.connections.vec(),
+            places: Places::new(options.connections.clone()),
+            buffers: Buffers::new(options.buffers.clone(), WINDOW_BYTES),
             core: Core {
                 plan: Plan::new(),
-                pendings: Pendings::new(share(options.pendings)),
-                streams: streams::Streams::new(options.cache.clone(), clients),
+                pendings: Pendings::new(options.pendings.clone()),
+                streams: streams::Streams::new(options.cache.clone(), options.connections.most()),
                 date: Date::new(options.wall.unix_ns(Instant::ZERO)),
                 stats,
                 boundaries: 0,
@@ -180,16 +184,32 @@ impl Server {
         &self.core.site
     }
 
-    /// Frees the place of a connection that is gone, with all that it has.
-    fn vacate(&mut self, place: u32) {
+    /// Puts a client at its place.
+    fn settle_in(&mut self, client: Client) {
+        let place = client.number as usize;
+        match self.clients.get_mut(place) {
+            Some(free) => *free = client,
+            // places are numbered as they are needed
+            None => self.clients.push(client),
+        }
+        self.core.stats.open.add(1);
+    }
+
+    /// Empties the place of a connection that is gone, or goes, of all that it has.
+    fn clear(&mut self, place: u32) {
         let client = &mut self.clients[place as usize];
         self.core.pendings.give(client);
         self.core.streams.give(client);
         self.buffers.give(client);
         client.used = false;
-        self.free.push(place);
         let open = &self.core.stats.open;
         open.set(open.get() - 1);
+    }
+
+    /// Frees the place of a connection that is gone, with all that it has.
+    fn vacate(&mut self, place: u32) {
+        self.clear(place);
+        self.places.give(place);
     }
 
     /// Works on the bytes that are kept for a connection.
@@ -329,23 +349,22 @@ impl Service for Server {
         connection: Connection,
         addresses: Addresses,
     ) {
-        let Some(place) = self.free.pop() else {
+        let Some(place) = self.places.take() else {
             self.core.stats.dropped(DropReason::Full);
             let _ = calls.reject(connection);
             return;
         };
         if calls.accept(connection, u64::from(place)).is_err() {
-            self.free.push(place);
+            self.places.give(place);
             return;
         }
         let peer: SocketAddr = addresses.peer;
         let is_in = |prefixes: &[Prefix]| prefixes.iter().any(|prefix| prefix.contains(peer.ip()));
         let options = &self.core.options;
-        let client = &mut self.clients[place as usize];
-        *client = Client::new(place, peer, is_in(&options.proxies), is_in(&options.forwarded));
+        let client = Client::new(place, peer, is_in(&options.proxies), is_in(&options.forwarded));
+        self.settle_in(client);
         self.core.stats.connections.add(1);
-        self.core.stats.open.add(1);
-        self.core.settle(now, calls, connection, client);
+        self.core.settle(now, calls, connection, &mut self.clients[place as usize]);
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {

@@ -49,7 +49,9 @@ pub(crate) enum Fed {
 
 /// The streams of one thread.
 pub(crate) struct Streams {
+    /// grows up to its bound
     all: Vec<Stream>,
+    most: usize,
     free: Vec<u32>,
     desk: Option<Desk>,
 }
@@ -58,21 +60,30 @@ impl Streams {
     /// Up to `count` at a time; none without a cache.
     pub(crate) fn new(cache: Option<Cache>, count: usize) -> Streams {
         let count = if cache.is_some() { count } else { 0 };
-        let stream = || Stream {
-            origin: None,
-            left: 0..0,
-            chunk: None,
-            ahead: 0,
-            connection: Connection { index: 0, generation: 0 },
-            client: 0,
-            asked: false,
-            used: false,
-        };
         Streams {
-            all: (0..count).map(|_| stream()).collect(),
-            free: (0..count as u32).rev().collect(),
+            all: Vec::with_capacity(count.min(1 << 20)),
+            most: count,
+            free: Vec::with_capacity(count.min(1 << 20)),
             desk: cache.map(|cache| Desk::new(cache, count)),
         }
+    }
+
+    /// A place that nobody has.
+    fn place(&mut self) -> Option<u32> {
+        if self.free.is_empty() && self.all.len() < self.most {
+            self.free.push(self.all.len() as u32);
+            self.all.push(Stream {
+                origin: None,
+                left: 0..0,
+                chunk: None,
+                ahead: 0,
+                connection: Connection { index: 0, generation: 0 },
+                client: 0,
+                asked: false,
+                used: false,
+            });
+        }
+        self.free.pop()
     }
 
     /// Who is woken when a chunk is told.
@@ -84,7 +95,8 @@ impl Streams {
 
     /// Gives a client a place, where nothing is sent yet; false when there is none.
     pub(crate) fn take(&mut self, client: &mut Client, connection: Connection) -> bool {
-        let (Some(place), Some(desk)) = (self.free.pop(), &self.desk) else { return false };
+        let Some(place) = self.place() else { return false };
+        let Some(desk) = &self.desk else { return false };
         desk.enter();
         let stream = &mut self.all[place as usize];
         (stream.connection, stream.client, stream.used) = (connection, client.number, true);
@@ -214,7 +226,7 @@ impl Streams {
 
     #[cfg(test)]
     pub(crate) fn free_count(&self) -> usize {
-        self.free.len()
+        self.most - (self.all.len() - self.free.len())
     }
 }
 

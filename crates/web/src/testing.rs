@@ -7,7 +7,7 @@ pub(crate) use engine::{CONNECTION, Engine};
 
 use std::sync::Arc;
 
-use app::{Addresses, DeadReason, Listener, Service};
+use app::{Addresses, Bound, DeadReason, Listener, Service};
 use base::Instant;
 use base::publish::Publisher;
 
@@ -99,7 +99,8 @@ pub(crate) fn site() -> Site {
 
 pub(crate) fn options() -> Options {
     let wall = Arc::new(WallClock::new(NOW_UNIX_S * 1_000_000_000));
-    Options { connections: 4, buffers: 2, pendings: 2, wall, seed: 11, ..Options::default() }
+    let [connections, buffers, pendings] = [4, 2, 2].map(Bound::new);
+    Options { connections, buffers, pendings, wall, seed: 11, ..Options::default() }
 }
 
 pub(crate) fn server(options: Options) -> Server {

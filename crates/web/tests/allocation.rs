@@ -38,7 +38,8 @@ fn server(log: bool) -> (Server, Option<ring::Consumer<web::log::Record>>) {
     let site = Arc::new(builder.finish().unwrap());
     let (producer, consumer) = ring::ring(1 << 12);
     let everybody = vec![Prefix { address: "192.0.2.0".parse().unwrap(), bits: 24 }];
-    let options = Options { connections: 16, buffers: 4, pendings: 4, forwarded: everybody, ..Options::default() };
+    let [connections, buffers, pendings] = [16, 4, 4].map(app::Bound::new);
+    let options = Options { connections, buffers, pendings, forwarded: everybody, ..Options::default() };
     let server = Server::new(Publisher::new(site).reader(), options, log.then_some(producer));
     (server, log.then_some(consumer))
 }
@@ -108,7 +109,9 @@ fn count(log: bool, pieces_bytes: usize, quota_bytes: usize, quota_ranges: usize
     let (mut allocated, mut answered) = (0, 0);
     let mut engine = Engine::new(8 << 20);
     let requests = requests();
-    for (n, request) in requests.iter().enumerate() {
+    // what is used for the first time is made then
+    let first = requests.len();
+    for (n, request) in requests.iter().chain(&requests).enumerate() {
         let now = Instant::from_nanos(n as u64 * 400_000_000);
         let before = allocations::of_thread();
         // the room of what it keeps stays
@@ -136,6 +139,9 @@ fn count(log: bool, pieces_bytes: usize, quota_bytes: usize, quota_ranges: usize
         }
         server.dead(now, CONNECTION, cookie, DeadReason::Closed);
         while records.as_mut().and_then(ring::Consumer::pop).is_some() {}
+        if n < first {
+            continue;
+        }
         allocated += allocations::of_thread() - before;
         answered += usize::from(engine.out.starts_with(b"HTTP/1.1 "));
     }
@@ -172,19 +178,21 @@ impl web::chunks::Source for Even {
 fn nor_for_files_that_are_sent_in_chunks() {
     const BYTES: u64 = 1_500_000;
     let mut builder = SiteBuilder::new(Config::default(), 5, 1_700_000_000, None).unwrap();
-    let identity = Identity { bytes: BYTES, ..Identity::default() };
-    let file = File { path: b"/long", modified_unix_s: 7, identity, encoding: web::Encoding::Identity };
-    builder.add_source(0, &file, Box::new(Even)).unwrap();
+    for path in ["/first", "/long"] {
+        let identity = Identity { bytes: BYTES, ..Identity::default() };
+        let (path, encoding) = (path.as_bytes(), web::Encoding::Identity);
+        builder.add_source(0, &File { path, modified_unix_s: 7, identity, encoding }, Box::new(Even)).unwrap();
+    }
     let cache = web::chunks::Cache::new(8 << 20, 16);
-    let options = Options { connections: 16, cache: Some(cache.clone()), ..Options::default() };
+    let options = Options { connections: app::Bound::new(16), cache: Some(cache.clone()), ..Options::default() };
     let site = Arc::new(builder.finish().unwrap());
     let mut server = Server::new(Publisher::new(site).reader(), options, None);
     let addresses = Addresses { local: "192.0.2.1:80".parse().unwrap(), peer: "192.0.2.2:1".parse().unwrap() };
-    // the first round finds nothing there, and the others what it left
-    for round in 0..3 {
+    // what is used for the first time is made then; the first round of each finds nothing there, and the others what it left
+    for (path, round) in [("/first", 0), ("/long", 0), ("/long", 1), ("/long", 2)] {
         for field in ["", "Range: bytes=100000-1400000\r\n", "Range: bytes=0-70000,1400000-\r\n"] {
             let mut engine = Engine::new(4 << 20);
-            let request = format!("GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{field}\r\n");
+            let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{field}\r\n");
             let (now, mut allocated) = (Instant::ZERO, 0);
             let mut counted = |work: &mut dyn FnMut()| {
                 let before = allocations::of_thread();
@@ -204,7 +212,7 @@ fn nor_for_files_that_are_sent_in_chunks() {
             }
             assert!(engine.closed && engine.out.len() > 100_000);
             server.dead(now, CONNECTION, cookie, DeadReason::Closed);
-            assert_eq!(allocated, 0, "round {round} {field}");
+            assert!(allocated == 0 || path == "/first", "{path}, round {round} {field}: {allocated}");
         }
     }
 }

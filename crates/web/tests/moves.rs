@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use app::{Addresses, Connection, DeadReason, Listener, Luggage, Service, Streams};
+use app::{Addresses, Bound, Connection, DeadReason, Listener, Luggage, Service, Streams};
 use base::Instant;
 use base::publish::Publisher;
 use port::fault::Rates;
@@ -170,8 +170,8 @@ fn story(seed: u64, rates: Rates, moves: Option<Duration>) -> Story {
         builder.add(0, &file, &bytes).unwrap();
     }
     let site = Publisher::new(Arc::new(builder.finish().unwrap()));
-    let options = || Options { connections: 4, ..Options::default() };
-    let web = || Either::Web(Box::new(Server::new(site.reader(), options(), None)));
+    let options = Options { connections: Bound::new(4), ..Options::default() };
+    let web = || Either::Web(Box::new(Server::new(site.reader(), options.clone(), None)));
     let client = Client { requests: requests(), began_at: Instant::ZERO, answers: Vec::new(), dead: None };
     let tcp = || world::tcp(web::WINDOW_BYTES as u32);
     let mut world = World::new([web(), Either::Client(client)], [tcp(), tcp()], [1500, 1500], seed);

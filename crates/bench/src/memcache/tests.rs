@@ -36,7 +36,8 @@ fn bed(mix: Mix, manner: Manner, memory_bytes: u64) -> Bed {
     let limits = Limits { memory_bytes, item_bytes: 1 << 20, threads: 1, secret: [1, 2], shared_nothing: false };
     let shared = Arc::new(Shared::new(limits));
     let stats = shared.stats();
-    let service = Server::new(shared, Options { connections: 100, buffers: 100, ..Options::default() }, stats);
+    let [connections, buffers] = [100, 100].map(app::Bound::new);
+    let service = Server::new(shared, Options { connections, buffers, ..Options::default() }, stats);
     let server = Loop::new(server, Stack::new(stack_config, &facts), service, BURST_FRAMES);
     let peer = Peer { server: at, hop: MACS[1], window_bytes: 65_536 };
     let records = Records::new(mix, 2000, None).unwrap();

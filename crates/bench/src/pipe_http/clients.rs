@@ -37,7 +37,7 @@ impl Plan {
     }
 
     fn server(&self) -> Result<Server> {
-        let options = web::Options { connections: self.connections, ..web::Options::default() };
+        let options = web::Options { connections: app::Bound::new(self.connections), ..web::Options::default() };
         Ok(Server::new(Publisher::new(self.site()?).reader(), options, None))
     }
 

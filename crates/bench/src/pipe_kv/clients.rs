@@ -49,7 +49,8 @@ impl Plan {
     }
 
     pub(super) fn options(&self) -> Options {
-        Options { connections: self.connections, buffers: self.connections, ..Options::default() }
+        let [connections, buffers] = [self.connections; 2].map(app::Bound::new);
+        Options { connections, buffers, ..Options::default() }
     }
 }
 

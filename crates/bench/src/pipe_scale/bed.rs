@@ -150,10 +150,8 @@ pub(super) fn run(setup: &Setup, content: &Content) -> Result<Figures> {
             let tcp = TcpConfig { listeners: vec![listener], limits, secret: [7, 9], ..TcpConfig::default() };
             let stack_config = stack::Config { tcp: Some(tcp), ..stack::Config::default() };
             let site = site.clone();
-            let make_service = move |_| {
-                let options = web::Options { connections: all, ..web::Options::default() };
-                web::Server::new(Publisher::new(site.clone()).reader(), options, None)
-            };
+            let options = web::Options { connections: app::Bound::new(all), ..web::Options::default() }.among(threads);
+            let make_service = move |_| web::Server::new(Publisher::new(site.clone()).reader(), options.clone(), None);
             serve(setup, &config, &groups, talk, stack_config, make_service)
         }
     }

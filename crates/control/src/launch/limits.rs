@@ -1,5 +1,8 @@
 //! How many connections there may be, and what they may hold, for each engine. Kernel sockets and our own stack have bounds of
 //! their own, each the whole of what the settings say.
+//!
+//! Every thread has room for all connections, since any of them may get, or be given, most of them; that there are no more over all threads is what
+//! each service sees to ([`app::Bound`]). What connections may hold is divided: no thread takes what others' need.
 
 use super::listeners::{Listening, division};
 use crate::config::Settings;
@@ -44,7 +47,7 @@ pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
     let default = Streams::default();
     Streams {
         // 0 would be refused; without a listener for streams there is none
-        connections: connections(settings).div_ceil(threads).max(1),
+        connections: connections(settings).max(1),
         // of connections that applications ask for
         per_source: connections(settings).max(1),
         services: per_source(settings),
@@ -66,7 +69,7 @@ pub(super) fn on_stack(
     }
     let default = TcpLimits::default();
     let least = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).min(most);
-    let connections = connections(settings).div_ceil(threads);
+    let connections = connections(settings);
     let limits = TcpLimits {
         connections: least(connections, u32::MAX),
         // a connection that is not there cannot use what there is for each
@@ -74,7 +77,7 @@ pub(super) fn on_stack(
         records: least(connections.saturating_mul(64), default.records),
         ranges: least(connections.saturating_mul(16), default.ranges),
         owned_blocks: least(budget_bytes(settings).div_ceil(threads) / BLOCK_BYTES, u32::MAX).max(1),
-        connections_per_source: least(self::connections(settings), u32::MAX),
+        connections_per_source: least(connections, u32::MAX),
         ..default
     };
     Some(TcpConfig { listeners, limits, per_source: per_source(settings), secret, ..TcpConfig::default() })
@@ -93,9 +96,9 @@ mod tests {
             let streams = on_sockets(&settings(text), 2);
             (streams.connections, streams.budget_bytes >> 20)
         };
-        assert_eq!(of(DNS), (5, 4));
-        assert_eq!(of(WEB), (50, 32));
-        assert_eq!(of(&format!("{DNS}{WEB}")), (55, 36));
+        assert_eq!(of(DNS), (10, 4));
+        assert_eq!(of(WEB), (100, 32));
+        assert_eq!(of(&format!("{DNS}{WEB}")), (110, 36));
     }
 
     #[test]
@@ -128,7 +131,7 @@ mod tests {
         };
         assert_eq!(of(DNS), None);
         let both = of(&format!("{DNS}{WEB}")).unwrap();
-        assert_eq!((both.limits.connections, both.secret), (55, [1, 2]));
+        assert_eq!((both.limits.connections, both.secret), (110, [1, 2]));
         assert_eq!(both.limits.owned_blocks as usize * BLOCK_BYTES, 36 << 20);
         assert!(both.listeners.iter().all(|at| at.window_bytes as usize == ::web::WINDOW_BYTES));
     }

@@ -3,7 +3,7 @@
 use crate::config::{Bounds, Echo, Kv};
 use crate::error::{Error, reason};
 use crate::secrets::random;
-use app::Service;
+use app::{Bound, Service};
 use base::counter::Report;
 use guard::client::Attached;
 use guard::{client, jail};
@@ -148,14 +148,14 @@ pub(crate) fn kv(options: &KvApp) -> Result<String, Error> {
     };
     let shared = Arc::new(kv::Shared::new(limits));
     let told = kv::Options {
-        connections: options.connections,
-        buffers: options.connections,
+        connections: Bound::new(options.connections),
+        buffers: Bound::new(options.connections),
         idle: options.idle_s.map(Duration::from_secs),
         stuck: Duration::from_secs(options.send_timeout_s),
-        threads: threads.len(),
         clock: kv::Clock { unix_at_zero_s: options.unix_at_zero_s },
         ..kv::Options::default()
-    };
+    }
+    .among(threads.len());
     serve(&threads, |thread| {
         let stats = shared.stats();
         let server = kv::Server::new(shared.clone(), kv::Options { thread, ..told.clone() }, stats.clone());

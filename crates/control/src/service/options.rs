@@ -4,6 +4,7 @@ use crate::config::{Dns, Echo, Kv, Web};
 use crate::launch::tiers::driver_share;
 use crate::secrets::random;
 use crate::words::{Prefix, QuestionCompression, Transmit};
+use app::Bound;
 use base::publish::Publisher;
 use dns::cookie::{self, Secrets, UnixTime};
 use std::io;
@@ -45,7 +46,7 @@ pub(super) fn dns_options(
         cookies,
         rrl,
         tcp: dns::stream::Limits {
-            connections: dns.tcp_connections,
+            connections: Bound::new(dns.tcp_connections),
             idle: Duration::from_secs(dns.tcp_idle_s.into()),
             ..dns::stream::Limits::default()
         },
@@ -60,7 +61,7 @@ pub(super) fn web_options(web: &Web, wall: &Arc<WallClock>, cache: Option<Cache>
         prefixes.iter().map(|prefix| web::Prefix { address: prefix.address, bits: prefix.bits }).collect()
     };
     Ok(web::Options {
-        connections: web.connections,
+        connections: Bound::new(web.connections),
         idle: Duration::from_secs(web.keep_alive_s.into()),
         head: Duration::from_secs(web.request_timeout_s.into()),
         send: Duration::from_secs(web.send_timeout_s.into()),
@@ -77,8 +78,8 @@ pub(super) fn web_options(web: &Web, wall: &Arc<WallClock>, cache: Option<Cache>
 pub(super) fn kv_options(kv: &Kv) -> kv::Options {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     kv::Options {
-        connections: kv.connections,
-        buffers: kv.connections,
+        connections: Bound::new(kv.connections),
+        buffers: Bound::new(kv.connections),
         idle: kv.idle_s.map(|seconds| Duration::from_secs(seconds.into())),
         stuck: Duration::from_secs(kv.send_timeout_s.into()),
         clock: kv::Clock { unix_at_zero_s: now },

@@ -1,7 +1,7 @@
 //! The connections of an application, as the trusted half knows them.
 
 use crate::layout::{ADDRESSES_BYTES, Handle};
-use app::{Connection, Listener};
+use app::{Bound, Connection, Listener, Share};
 use std::collections::VecDeque;
 
 /// How far a connection is.
@@ -101,7 +101,8 @@ pub(super) struct Table {
     free: Vec<u32>,
     /// places of connections that come, and the most that there may be of all
     connections: u32,
-    len: u32,
+    /// how many there are, of those that there may be over all threads
+    share: Share,
 }
 
 /// Whether a place is one that the application may ask for a connection at.
@@ -116,14 +117,14 @@ pub(super) enum Asked {
 }
 
 impl Table {
-    pub(super) fn new(connections: u32, asked: u32) -> Table {
+    pub(super) fn new(connections: u32, asked: u32, bound: Bound) -> Table {
         let slots = (0..connections + asked).map(|_| Slot::new()).collect();
-        Table { slots, free: (0..connections).rev().collect(), connections, len: 0 }
+        Table { slots, free: (0..connections).rev().collect(), connections, share: Share::new(bound) }
     }
 
     /// Whether there are as many as there may be.
-    pub(super) fn is_full(&self) -> bool {
-        self.len >= self.connections
+    pub(super) fn is_full(&mut self) -> bool {
+        self.len() >= self.connections as usize || !self.share.has_room()
     }
 
     /// A place for a connection that has come; None when all are taken.
@@ -132,7 +133,7 @@ impl Table {
             return None;
         }
         let index = self.free.pop()?;
-        self.len += 1;
+        self.share.take();
         let slot = &mut self.slots[index as usize];
         slot.phase = Phase::Told;
         slot.connection = connection;
@@ -156,7 +157,8 @@ impl Table {
         let slot = &mut self.slots[handle.index as usize];
         debug_assert_eq!(slot.phase, Phase::Free);
         (slot.phase, slot.generation, slot.connection) = (Phase::Asking, handle.generation, connection);
-        self.len += 1;
+        // whoever claims has asked whether there is room
+        self.share.take();
     }
 
     /// Frees a place; its handle is void from now on.
@@ -167,7 +169,7 @@ impl Table {
         }
         let generation = slot.generation.wrapping_add(1);
         *slot = Slot { generation, ..Slot::new() };
-        self.len -= 1;
+        self.share.give();
         if index < self.connections {
             self.free.push(index);
         }
@@ -196,7 +198,7 @@ impl Table {
 
     /// Places that are taken.
     pub(super) fn len(&self) -> usize {
-        self.len as usize
+        self.share.used()
     }
 
     pub(super) fn places(&self) -> u32 {

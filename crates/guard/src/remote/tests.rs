@@ -219,6 +219,32 @@ fn a_full_ring_loses_nothing_and_closes_the_window() {
 }
 
 #[test]
+fn connections_are_bounded_over_all_threads_together() {
+    let bound = Bound::new(3).among(2);
+    let options = || Options { connections: Some(bound.clone()), ..Options::default() };
+    let mut pairs = [0, 1].map(|_| pair(3, options()));
+    let mut engines = [0, 1].map(|_| Engine::new(4));
+    for (pair, engine) in pairs.iter_mut().zip(&mut engines) {
+        pair.attached.shared().unwrap().attach();
+        engine.cycle(&mut pair.remote);
+    }
+    let mut knock = |thread: usize, n: usize| {
+        engines[thread].knock(&mut pairs[thread].remote, n);
+        engines[thread].peers[n].open
+    };
+    // the first thread has all of them
+    assert_eq!([0, 1, 2, 3].map(|n| knock(0, n)), [true, true, true, false]);
+    assert!(!knock(1, 0));
+    engines[0].end(2, DeadReason::Reset);
+    engines[0].cycle(&mut pairs[0].remote);
+    engines[1].knock(&mut pairs[1].remote, 0);
+    engines[1].knock(&mut pairs[1].remote, 1);
+    assert_eq!(engines[1].peers.iter().filter(|peer| peer.open).count(), 1);
+    assert_eq!(pairs.each_ref().map(|pair| pair.stats.connections()), [2, 1]);
+    assert_eq!(pairs.each_ref().map(|pair| pair.stats.drops(DropReason::Full)), [1, 2]);
+}
+
+#[test]
 fn datagrams_are_answered_to_who_asked() {
     let mut world = World::new(10);
     for n in 0..2000u32 {

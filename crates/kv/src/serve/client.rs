@@ -3,6 +3,7 @@
 use crate::out::Out;
 use crate::store::Home;
 use crate::text::State;
+use app::{Bound, Claim, Places};
 use base::Instant;
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -79,34 +80,68 @@ impl Default for Client {
 /// Buffers for commands that came in pieces or wait.
 pub(super) struct Buffers {
     each_bytes: usize,
-    memory: Vec<u8>,
-    free: Vec<u32>,
+    /// made when they are needed first
+    all: Vec<Box<[u8]>>,
+    places: Places,
+}
+
+/// What is kept of a client's commands, on the way to another thread.
+pub(super) struct Kept {
+    bytes: Box<[u8]>,
+    claim: Claim,
 }
 
 impl Buffers {
-    pub(super) fn new(count: usize, each_bytes: usize) -> Buffers {
-        // zeroed memory costs nothing until a connection uses it
-        Buffers { each_bytes, memory: vec![0; count * each_bytes], free: (0..count as u32).rev().collect() }
+    pub(super) fn new(bound: Bound, each_bytes: usize) -> Buffers {
+        Buffers { each_bytes, all: bound.vec(), places: Places::new(bound) }
     }
 
     /// Gives a buffer to a client that has none; false when all are in use.
     pub(super) fn take(&mut self, client: &mut Client) -> bool {
-        let Some(place) = self.free.pop() else { return false };
+        let place = self.places.take();
+        self.give_out(client, place)
+    }
+
+    fn give_out(&mut self, client: &mut Client, place: Option<u32>) -> bool {
+        let Some(place) = place else { return false };
+        if place as usize == self.all.len() {
+            self.all.push(vec![0; self.each_bytes].into());
+        }
         (client.buffer, client.held_bytes) = (place, 0);
         true
+    }
+
+    /// Takes a client's buffer back, if it has one, with what is in it.
+    pub(super) fn take_out(&mut self, client: &mut Client) -> Option<Kept> {
+        if client.buffer == NONE {
+            return None;
+        }
+        let bytes = self.bytes(client.buffer)[..client.held_bytes as usize].into();
+        let claim = self.places.depart(client.buffer);
+        (client.buffer, client.held_bytes) = (NONE, 0);
+        Some(Kept { bytes, claim })
+    }
+
+    /// Gives a client a buffer with what came from another thread; false when there is none.
+    pub(super) fn put_in(&mut self, client: &mut Client, kept: Kept) -> bool {
+        let place = self.places.arrive(kept.claim);
+        let has = self.give_out(client, place);
+        if has {
+            self.append(client, &kept.bytes);
+        }
+        has
     }
 
     /// Takes a client's buffer back, if it has one.
     pub(super) fn give(&mut self, client: &mut Client) {
         if client.buffer != NONE {
-            self.free.push(client.buffer);
+            self.places.give(client.buffer);
             (client.buffer, client.held_bytes) = (NONE, 0);
         }
     }
 
     pub(super) fn bytes(&mut self, place: u32) -> &mut [u8] {
-        let at = place as usize * self.each_bytes;
-        &mut self.memory[at..at + self.each_bytes]
+        &mut self.all[place as usize]
     }
 
     /// Adds bytes behind those that are kept; what did not fit.
@@ -120,28 +155,59 @@ impl Buffers {
     }
 
     #[cfg(test)]
-    pub(super) fn free_count(&self) -> usize {
-        self.free.len()
+    pub(super) fn used(&self) -> usize {
+        self.places.used()
     }
 }
 
 /// Answers that engines took in part.
 pub(super) struct Pendings {
+    /// made when they are needed first
     all: Vec<Out>,
-    free: Vec<u32>,
+    places: Places,
+    /// what each has room for
+    bytes: usize,
+    parts: usize,
+}
+
+/// An answer that was taken in part, on the way to another thread.
+pub(super) struct PackedOut {
+    out: Out,
+    claim: Claim,
 }
 
 impl Pendings {
-    pub(super) fn new(count: usize, bytes: usize, parts: usize) -> Pendings {
-        Pendings { all: (0..count).map(|_| Out::new(bytes, parts)).collect(), free: (0..count as u32).rev().collect() }
+    pub(super) fn new(bound: Bound, bytes: usize, parts: usize) -> Pendings {
+        Pendings { all: bound.vec(), places: Places::new(bound), bytes, parts }
     }
 
     /// Keeps what is left of `out`, which is empty then; false when there is no place.
     pub(super) fn keep(&mut self, client: &mut Client, out: &mut Out) -> bool {
-        let Some(place) = self.free.pop() else { return false };
+        let place = self.places.take();
+        self.keep_at(client, place, out)
+    }
+
+    fn keep_at(&mut self, client: &mut Client, place: Option<u32>, out: &mut Out) -> bool {
+        let Some(place) = place else { return false };
+        if place as usize == self.all.len() {
+            self.all.push(Out::new(self.bytes, self.parts));
+        }
         client.pending = place;
         std::mem::swap(&mut self.all[place as usize], out);
         true
+    }
+
+    /// Takes a client's place back, if it has one, and what stands in it out, for another thread.
+    pub(super) fn take_out(&mut self, client: &mut Client) -> Option<PackedOut> {
+        let out = self.get(client)?.take();
+        let claim = self.places.depart(std::mem::replace(&mut client.pending, NONE));
+        Some(PackedOut { out, claim })
+    }
+
+    /// Gives a client a place for what came from another thread; false when there is none.
+    pub(super) fn put_in(&mut self, client: &mut Client, mut packed: PackedOut) -> bool {
+        let place = self.places.arrive(packed.claim);
+        self.keep_at(client, place, &mut packed.out)
     }
 
     pub(super) fn get(&mut self, client: &Client) -> Option<&mut Out> {
@@ -153,7 +219,7 @@ impl Pendings {
         if let Some(out) = self.get(client) {
             // chunks are held no longer than they have to
             out.clear();
-            self.free.push(std::mem::replace(&mut client.pending, NONE));
+            self.places.give(std::mem::replace(&mut client.pending, NONE));
         }
     }
 
@@ -163,7 +229,7 @@ impl Pendings {
     }
 
     #[cfg(test)]
-    pub(super) fn free_count(&self) -> usize {
-        self.free.len()
+    pub(super) fn used(&self) -> usize {
+        self.places.used()
     }
 }

@@ -136,7 +136,8 @@ fn shared(memory_bytes: u64) -> Arc<Shared> {
 }
 
 fn server(shared: &Arc<Shared>) -> Server {
-    let options = Options { connections: 4, buffers: 2, pendings: 2, ..Options::default() };
+    let [connections, buffers, pendings] = [4, 2, 2].map(Bound::new);
+    let options = Options { connections, buffers, pendings, ..Options::default() };
     Server::new(shared.clone(), options, shared.stats())
 }
 
@@ -222,7 +223,7 @@ proptest! {
         prop_assert!(bench.engine.closed && !bench.engine.aborted);
         prop_assert_eq!(bench.engine.delivered, 0);
         prop_assert!(bench.engine.most_delivered <= WINDOW_BYTES && bench.engine.most_owned <= quota);
-        prop_assert_eq!(bench.server.core.pendings.free_count(), 2);
+        prop_assert_eq!(bench.server.core.pendings.used(), 0);
     }
 
     /// Whatever comes, nothing breaks, and what a connection took is given back.
@@ -239,7 +240,7 @@ proptest! {
         let mut bench = Bench::with(server(&shared), 50_000, 100);
         bench.run(&parts.concat(), &cuts);
         bench.server.dead(bench.now, CONNECTION, 0, DeadReason::Reset);
-        prop_assert_eq!((bench.server.buffers.free_count(), bench.server.core.pendings.free_count()), (2, 2));
+        prop_assert_eq!((bench.server.buffers.used(), bench.server.core.pendings.used()), (0, 0));
         prop_assert_eq!(bench.server.core.stats.open.get(), 0);
         shared.store.shard(0).check();
     }
@@ -572,8 +573,9 @@ fn threads_that_share_nothing_see_their_own_items_wherever_a_connection_moves() 
     let limits =
         Limits { memory_bytes: 32 << 20, item_bytes: 1 << 20, threads: 2, secret: [3, 4], shared_nothing: true };
     let shared = Arc::new(Shared::new(limits));
+    let bounds = Options::default().among(2);
     let server = |thread| {
-        let options = Options { connections: 4, buffers: 2, pendings: 2, threads: 2, thread, ..Options::default() };
+        let options = Options { thread, ..bounds.clone() };
         Server::new(shared.clone(), options, shared.stats())
     };
     let mut benches = [0, 1].map(|thread| Bench::with(server(thread), 1 << 20, 1000));

@@ -1,11 +1,11 @@
 //! A connection goes to the server of another thread, or comes from one: in the middle of a request's head, of its content, of an
 //! answer. What stands in pools goes along; a chunk that was asked for is asked for anew, by the thread that wants it then.
 
-use app::{Connection, Streams};
+use app::{Claim, Connection, Streams};
 use base::Instant;
 
 use super::Server;
-use crate::client::{Client, NO_BUFFER, NO_PENDING, NO_STREAM};
+use crate::client::{Client, Kept};
 use crate::out;
 use crate::stats::DropReason;
 use crate::streams;
@@ -14,9 +14,10 @@ use crate::streams;
 pub(super) struct Packed {
     /// its places mean nothing
     client: Client,
+    claim: Claim,
     /// what is kept of its requests
-    held: Box<[u8]>,
-    pending: Option<out::Pending>,
+    held: Option<Kept>,
+    pending: Option<out::Packed>,
     stream: Option<streams::Packed>,
 }
 
@@ -24,14 +25,12 @@ impl Server {
     /// Takes a connection out; None when there is none of that cookie.
     pub(super) fn pack(&mut self, cookie: u64) -> Option<Packed> {
         let client = self.clients.get_mut(cookie as usize).filter(|client| client.used)?;
-        let held = match client.buffer {
-            NO_BUFFER => Box::default(),
-            buffer => self.buffers.bytes(buffer)[..usize::from(client.held_bytes)].into(),
-        };
+        let held = self.buffers.take_out(client);
         let (pending, stream) = (self.core.pendings.take_out(client), self.core.streams.take_out(client));
-        let packed = Packed { client: *client, held, pending, stream };
-        self.vacate(cookie as u32);
-        Some(packed)
+        let client = *client;
+        self.clear(cookie as u32);
+        let claim = self.places.depart(cookie as u32);
+        Some(Packed { client, claim, held, pending, stream })
     }
 
     /// Puts a connection in; its cookie, or None when there is no room.
@@ -42,24 +41,19 @@ impl Server {
         connection: Connection,
         packed: Packed,
     ) -> Option<u64> {
-        let Packed { client, held, pending, stream } = packed;
-        let stats = &self.core.stats;
-        let Some(place) = self.free.pop() else {
-            stats.dropped(DropReason::Full);
+        let Packed { client, claim, held, pending, stream } = packed;
+        let Some(place) = self.places.arrive(claim) else {
+            self.core.stats.dropped(DropReason::Full);
             return None;
         };
-        stats.open.add(1);
         let waits = stream.as_ref().is_some_and(|stream| stream.asked) && !client.closed;
+        // it has let go of what it had there
+        self.settle_in(Client { number: place, ..client });
         let ours = &mut self.clients[place as usize];
-        let nowhere = Client { buffer: NO_BUFFER, held_bytes: 0, pending: NO_PENDING, stream: NO_STREAM, ..client };
-        *ours = Client { number: place, ..nowhere };
-        if !held.is_empty() {
-            if !self.buffers.take(ours) {
-                stats.dropped(DropReason::Full);
-                self.vacate(place);
-                return None;
-            }
-            self.buffers.append(ours, &held);
+        if !held.is_none_or(|held| self.buffers.put_in(ours, held)) {
+            self.core.stats.dropped(DropReason::Full);
+            self.vacate(place);
+            return None;
         }
         let core = &mut self.core;
         if !(pending.is_none_or(|pending| core.pendings.put_in(ours, pending))

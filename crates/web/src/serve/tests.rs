@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{self, CONNECTION, Engine, Talk, options};
-use app::Addresses;
+use app::{Addresses, Bound};
 use base::publish::Publisher;
 use base::ring;
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn answers_in_flight_hold_the_next_requests_back() {
 
 #[test]
 fn small_answers_in_flight_stay_within_the_ranges_of_an_engine() {
-    let mut talk = Talk::new(Options { pendings: 0, ..options() });
+    let mut talk = Talk::new(Options { pendings: Bound::new(0), ..options() });
     talk.engine.quota_ranges = 128;
     let several = "GET /a.txt HTTP/1.1\r\nHost: h\r\nRange: bytes=0-0,2-2,4-4,6-6,8-8\r\n\r\n";
     talk.receive(GET.repeat(400).as_bytes());
@@ -130,7 +130,7 @@ fn a_long_answer_is_not_cut_by_the_end_of_its_connection() {
 
 #[test]
 fn nothing_goes_out_in_the_middle_of_an_answer() {
-    let mut talk = Talk::new(Options { buffers: 0, ..options() });
+    let mut talk = Talk::new(Options { buffers: Bound::new(0), ..options() });
     talk.engine.quota_ranges = 1;
     talk.receive(GET.repeat(2).as_bytes());
     assert!(talk.engine.aborted);
@@ -212,13 +212,13 @@ fn limits_on_connections_buffers_and_requests() {
 
 #[test]
 fn an_answer_taken_in_part_without_a_place_for_the_rest_ends_its_connection() {
-    let mut talk = Talk::new(Options { pendings: 0, ..options() });
+    let mut talk = Talk::new(Options { pendings: Bound::new(0), ..options() });
     talk.engine.quota_ranges = 1;
     talk.receive(GET.as_bytes());
     assert!(talk.engine.aborted);
     assert_eq!(talk.server.stats().drops(DropReason::NoPending), 1);
     // a multipart answer, which is more than an engine may take at once, is not begun then
-    let mut talk = Talk::new(Options { pendings: 0, ..options() });
+    let mut talk = Talk::new(Options { pendings: Bound::new(0), ..options() });
     talk.receive(b"GET /a.txt HTTP/1.1\r\nHost: h\r\nRange: bytes=0-0,-1\r\n\r\n");
     assert!(talk.text().starts_with("HTTP/1.1 200 OK\r\n") && talk.text().ends_with("0123456789"));
 }
@@ -246,7 +246,7 @@ fn idle_connections_and_slow_heads_end_in_time() {
     assert!(talk.text().starts_with("HTTP/1.1 408 ") && talk.engine.shut);
     assert_eq!(talk.server.stats().refusals(Refusal::TimedOut), 1);
     talk.dead();
-    assert_eq!(talk.server.buffers_free(), 2);
+    assert_eq!(talk.server.buffers_used(), 0);
 }
 
 #[test]
@@ -378,8 +378,8 @@ fn proxies_name_the_client_and_only_they() {
 }
 
 impl Server {
-    fn buffers_free(&self) -> usize {
-        self.buffers.free_count()
+    fn buffers_used(&self) -> usize {
+        self.buffers.used()
     }
 }
 

@@ -1,4 +1,4 @@
-use app::Service;
+use app::{Bound, Service};
 use base::publish::Publisher;
 use base::ring;
 use proptest::prelude::*;
@@ -42,8 +42,8 @@ fn without_boundaries(text: &str) -> String {
 
 /// A server all of whose places are free.
 fn is_empty(server: &Server) -> bool {
-    let (open, all) = (server.core.stats.open.get(), server.clients.len());
-    (open, server.free.len(), server.buffers.free_count()) == (0, all, 2) && server.core.pendings.free_count() == 2
+    let pools = [server.places.used(), server.buffers.used(), server.core.pendings.used()];
+    (server.core.stats.open.get(), pools) == (0, [0; 3])
 }
 
 proptest! {
@@ -98,9 +98,9 @@ proptest! {
 #[test]
 fn what_finds_no_room_is_refused_and_leaves_nothing_behind() {
     let cases: [(&str, Options, DropReason); 3] = [
-        (GET, Options { connections: 0, ..options() }, DropReason::Full),
-        (&GET[..20], Options { buffers: 0, ..options() }, DropReason::Full),
-        (PARTS, Options { pendings: 0, ..options() }, DropReason::NoPending),
+        (GET, Options { connections: Bound::new(0), ..options() }, DropReason::Full),
+        (&GET[..20], Options { buffers: Bound::new(0), ..options() }, DropReason::Full),
+        (PARTS, Options { pendings: Bound::new(0), ..options() }, DropReason::NoPending),
     ];
     for (text, other, reason) in cases {
         let mut talk = Talk::new(options());
@@ -110,7 +110,7 @@ fn what_finds_no_room_is_refused_and_leaves_nothing_behind() {
         assert!(!talk.go_over(), "{text}");
         let (stats, from) = (talk.server.stats(), talk.spare.as_ref().unwrap());
         assert_eq!((stats.drops(reason), stats.open.get()), (1, 0), "{text}");
-        assert_eq!(talk.server.free.len(), talk.server.clients.len());
+        assert_eq!(talk.server.places.used(), 0);
         assert!(is_empty(from));
     }
     // what is no luggage of a server's
@@ -118,6 +118,43 @@ fn what_finds_no_room_is_refused_and_leaves_nothing_behind() {
     assert_eq!(talk.server.arrive(Instant::ZERO, &mut talk.engine, testing::CONNECTION, Box::new(7)), None);
     let nothing = talk.server.depart(Instant::ZERO, testing::CONNECTION, 3);
     assert_eq!(talk.server.arrive(Instant::ZERO, &mut talk.engine, testing::CONNECTION, nothing), None);
+}
+
+/// With every place of every kind in use there is room for who moves: what it had goes along.
+#[test]
+fn who_moves_has_its_places_when_all_are_taken() {
+    let options = options();
+    // all of them, and all that they may keep, over both threads
+    let mut talks: Vec<_> = [&GET[..20], &GET[..20], PARTS, PARTS]
+        .into_iter()
+        .map(|text| {
+            let mut talk = Talk::new(options.clone());
+            (talk.engine.quota_bytes, talk.engine.quota_ranges) = (600, 3);
+            talk.receive(text.as_bytes());
+            talk
+        })
+        .collect();
+    for n in 0..4 {
+        let used = |talks: &[Talk]| -> usize { talks.iter().map(|talk| talk.server.places.used()).sum() };
+        assert_eq!(used(&talks), 4);
+        talks[n].spare = Some(testing::server(options.clone()));
+        assert!(talks[n].go_over());
+        assert_eq!(used(&talks), 4);
+        let spare = talks[n].spare.take().unwrap();
+        assert!(is_empty(&spare));
+        // and a fifth one finds none
+        let refused = Talk::new(options.clone());
+        assert_eq!((refused.server.stats().drops(DropReason::Full), refused.engine.cookie), (1, None));
+    }
+    for talk in &mut talks {
+        if talk.engine.out.is_empty() {
+            talk.receive(&GET.as_bytes()[20..]);
+        }
+        talk.drain();
+        talk.dead();
+        assert!(is_empty(&talk.server) && talk.text().starts_with("HTTP/1.1 20"));
+    }
+    assert!(Talk::new(options).engine.cookie.is_some());
 }
 
 #[test]
