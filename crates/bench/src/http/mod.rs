@@ -36,8 +36,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long answers are waited for when the span is over: several retransmission timeouts, for whoever lost the last segment.
-const STRAGGLERS: Duration = Duration::from_secs(2);
+/// How long answers are waited for when the span is over: several retransmission timeouts, for whoever lost the last segment, and three of a
+/// SYN (1, 2 and 4 s), for whoever came to a full backlog.
+const STRAGGLERS: Duration = Duration::from_secs(10);
+/// How long the ends of connections are waited for.
+const ENDINGS: Duration = Duration::from_secs(2);
 /// Ports tried for a connection before none counts as free.
 const PORTS_TRIED: usize = 64;
 /// Connections asked for between two cycles at most.
@@ -211,7 +214,7 @@ impl<P: Port> Load<P> {
             }
         });
         self.work.poll_soon();
-        let end = now + STRAGGLERS;
+        let end = now + ENDINGS;
         while self.connections() > 0 && unfinished == 0 && now < end {
             now = self.step(wait, tick);
         }
