@@ -23,14 +23,30 @@ pub struct Agreement {
     /// rises when an address's readiness changes
     changes: AtomicU64,
     addresses: Vec<Arc<Shared>>,
-    /// neighbours that a stack asks for, with what was heard
-    asked: Mutex<Vec<(IpAddr, Option<wire::Mac>)>>,
+    /// neighbours that stacks ask for
+    asked: Mutex<Vec<Asked>>,
     /// how many those are, for who only looks
     asking: AtomicUsize,
 }
 
 /// Neighbours that are asked for at one time; beyond them the oldest are asked for again.
 const ASKED: usize = 64;
+/// So long after a question an answer is one to it.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A neighbour that stacks ask for: each of them takes what was heard, and leaves it for the others.
+#[derive(Debug)]
+struct Asked {
+    addr: IpAddr,
+    at: Instant,
+    heard: Option<(wire::Mac, Instant)>,
+}
+
+impl Asked {
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_since(self.at) > ANSWERED_WITHIN
+    }
+}
 
 /// An own address as all stacks and all onlookers see it.
 #[derive(Debug)]
@@ -72,36 +88,45 @@ impl Agreement {
     }
 
     /// A stack asks for a neighbour.
-    pub(crate) fn ask(&self, neighbour: IpAddr) {
+    pub(crate) fn ask(&self, now: Instant, neighbour: IpAddr) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if asked.iter().all(|(addr, _)| *addr != neighbour) {
-            if asked.len() == ASKED {
-                asked.remove(0);
+        asked.retain(|one| !one.is_over(now));
+        match asked.iter_mut().find(|one| one.addr == neighbour) {
+            // another's threads have read the clock a little later
+            Some(one) => one.at = one.at.max(now),
+            None => {
+                if asked.len() == ASKED {
+                    asked.remove(0);
+                }
+                asked.push(Asked { addr: neighbour, at: now, heard: None });
             }
-            asked.push((neighbour, None));
         }
         self.asking.store(asked.len(), Ordering::Release);
     }
 
-    /// A neighbour was heard; whether a stack asks for it.
-    pub(crate) fn hear(&self, neighbour: IpAddr, mac: wire::Mac) -> bool {
+    /// A neighbour was heard; whether a stack has asked for it.
+    pub(crate) fn hear(&self, now: Instant, neighbour: IpAddr, mac: wire::Mac) -> bool {
         if self.asking.load(Ordering::Acquire) == 0 {
             return false;
         }
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, heard)) = asked.iter_mut().find(|(addr, _)| *addr == neighbour) else { return false };
-        *heard = Some(mac);
+        let its = asked.iter_mut().find(|one| one.addr == neighbour && !one.is_over(now));
+        let Some(one) = its else { return false };
+        one.heard = Some((mac, now));
         true
     }
 
-    /// Shows what was heard; what `take` takes is asked for no more.
-    pub(crate) fn take_heard(&self, take: &mut dyn FnMut(IpAddr, wire::Mac) -> bool) {
+    /// Shows what was heard not long ago, whoever had asked. What is there for nobody any more goes.
+    pub(crate) fn show_heard(&self, now: Instant, show: &mut dyn FnMut(IpAddr, wire::Mac)) {
         if self.asking.load(Ordering::Acquire) == 0 {
             return;
         }
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.retain(|(addr, heard)| !heard.is_some_and(|mac| take(*addr, mac)));
+        asked.retain(|one| !one.is_over(now));
         self.asking.store(asked.len(), Ordering::Release);
+        let heard = asked.iter().filter_map(|one| Some((one.addr, one.heard?)));
+        let fresh = heard.filter(|(_, (_, at))| now.saturating_since(*at) <= ANSWERED_WITHIN);
+        fresh.for_each(|(addr, (mac, _))| show(addr, mac));
     }
 
     #[inline]

@@ -424,7 +424,7 @@ impl Stack {
 
     /// A neighbour has told its hardware address; whether that was asked for.
     fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        let heard = self.outward().is_some_and(|outward| outward.hear(addr, mac));
+        let heard = self.outward().is_some_and(|outward| outward.hear(now, addr, mac));
         if heard {
             self.due_at = self.due_at.min(now);
         }

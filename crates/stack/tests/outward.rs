@@ -235,7 +235,12 @@ fn a_neighbour_that_does_not_answer_makes_it_unreachable() {
     bench.cycle(None);
     assert_eq!(bench.notes.connected, [Err(DeadReason::Unreachable)]);
     assert_eq!(bench.stack.tcp_usage().connections, 0);
-    // and whoever answers unasked is not remembered
+    // and whoever answers unasked, or too late, is not remembered
+    bench.pass(2000);
+    bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 99), THEIRS)));
+    assert_eq!(bench.stack.counters().handled(Handled::ArpHeard), 0);
+    let (_, sent) = bench.connect("192.0.2.99:80");
+    assert_eq!(asked4(&sent[0]), Ipv4Addr::new(192, 0, 2, 99));
     bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 50), THEIRS)));
     let (_, sent) = bench.connect("192.0.2.50:80");
     assert_eq!(asked4(&sent[0]), Ipv4Addr::new(192, 0, 2, 50));
@@ -445,6 +450,23 @@ fn stacks_of_one_interface_hear_for_each_other() {
     assert_eq!(first.stack.counters().handled(Handled::ArpHeard), 1);
     let sent = second.pass(10);
     assert_eq!(syn(&sent[0]), (THEIRS, B4.into(), 80));
+
+    // two that ask at once: either answer is both's, whichever of them hears it, and takes it in, first
+    for (last, both_hear) in [(3, false), (4, true)] {
+        let neighbour = Ipv4Addr::new(192, 0, 2, last);
+        let (mut first, mut second) = (Bench::new(one(ClaimMode::Announce)), Bench::new(one(ClaimMode::Silent)));
+        first.pass(1);
+        second.pass(1);
+        for bench in [&mut first, &mut second] {
+            let (said, sent) = bench.connect(&format!("{neighbour}:80"));
+            assert_eq!((said, asked4(&sent[0])), (Ok(()), neighbour));
+        }
+        let answer = arp_answer(neighbour, THEIRS);
+        let sent = first.cycle(Some(&answer));
+        assert_eq!(sent.iter().map(|frame| syn(frame).2).collect::<Vec<_>>(), [80]);
+        let sent = if both_hear { second.cycle(Some(&answer)) } else { second.pass(10) };
+        assert_eq!(sent.iter().map(|frame| syn(frame).2).collect::<Vec<_>>(), [80], "{both_hear}");
+    }
 }
 
 #[test]

@@ -291,6 +291,32 @@ fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
     assert_eq!(events(&world, &[PathMtuTried]), [2]);
 }
 
+/// Behind losses less than a wider segment may leave at once: it goes all the same, and nothing waits for it.
+#[test]
+fn a_wider_segment_is_tried_on_a_path_that_loses_too() {
+    let server = Script { send: 1 << 30, piece: 60_000, ..Script::default() };
+    let tcp = || tcp(256 << 10);
+    let mut world =
+        World::new([Peer::new(Some(server)), Peer::with(1, Script::default())], [tcp(), tcp()], [1500, 1500], 1);
+    for host in &mut world.hosts {
+        (host.out.delay, host.out.byte_ns, host.out.queue) = (Duration::from_millis(25), 1000, 1000);
+    }
+    world.hosts[0].out.mtu = 600;
+    world.hosts[0].port.set_rates(Rates::default(), Rates { drop: 0.05, ..Rates::default() });
+    world.connect(false, 1, 100_000);
+    let mut received_in = |seconds: u64| {
+        let before = world.hosts[1].service.ends[&1].received;
+        run_for(&mut world, Duration::from_secs(seconds));
+        (world.hosts[1].service.ends[&1].received - before, events(&world, &[Event::PathMtuTried])[0])
+    };
+    received_in(560);
+    let spans: Vec<(u64, u64)> = (0..12).map(|_| received_in(5)).collect();
+    let tried = spans.iter().position(|(_, tried)| *tried > 0);
+    assert!((1..12).contains(&tried.unwrap_or(0)), "{spans:?}");
+    let average = spans.iter().map(|(bytes, _)| bytes).sum::<u64>() / 12;
+    assert!(spans.iter().all(|(bytes, _)| *bytes > average / 2), "{spans:?}");
+}
+
 #[test]
 fn what_a_router_says_of_a_wider_segment_is_tried_at_once() {
     use Event::{PathMtu, PathMtuRaised, PathMtuTried, RetransmissionTimeout};

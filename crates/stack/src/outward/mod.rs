@@ -173,15 +173,15 @@ impl Outward {
     }
 
     /// A neighbour has told its hardware address; whether one of the stacks wanted to know.
-    pub(crate) fn hear(&mut self, addr: IpAddr, mac: Mac) -> bool {
-        self.agreement.hear(addr, mac)
+    pub(crate) fn hear(&self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
+        self.agreement.hear(now, addr, mac)
     }
 
     /// Takes in what neighbours have told, whichever stack heard it.
     pub(crate) fn listen(&mut self, now: Instant) {
         if self.neighbours.asks() {
             let neighbours = &mut self.neighbours;
-            self.agreement.take_heard(&mut |addr, mac| neighbours.hear(now, addr, mac));
+            self.agreement.show_heard(now, &mut |addr, mac| neighbours.hear(now, addr, mac));
         }
     }
 
@@ -259,7 +259,7 @@ impl Outward {
                     _ => true,
                 };
                 if sent {
-                    agreement.ask(target);
+                    agreement.ask(now, target);
                     counters.neighbours_asked.add(1);
                 }
                 blocked |= !sent;

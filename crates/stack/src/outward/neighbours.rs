@@ -116,9 +116,9 @@ impl Neighbours {
         found.min_by_key(|(_, entry)| at(entry)).map(|(place, _)| place)
     }
 
-    /// A neighbour has said which hardware address it has; whether that was wanted.
-    pub(crate) fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        let Ok(mut at) = self.find(addr) else { return false };
+    /// A neighbour has said which hardware address it has, which is of use where it is being asked for.
+    pub(crate) fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) {
+        let Some(mut at) = self.find(addr).ok().filter(|at| self.entries[*at].question.is_some()) else { return };
         let is_known = |entry: &Neighbour| entry.mac.is_some();
         // who was used the longest ago makes room for a new one
         if !is_known(&self.entries[at])
@@ -130,7 +130,6 @@ impl Neighbours {
         }
         let entry = &mut self.entries[at];
         (entry.mac, entry.heard_at, entry.question) = (Some(mac), now, None);
-        true
     }
 
     /// Whether this one is being asked for, be it again.
@@ -201,8 +200,10 @@ mod tests {
         assert_eq!(asked(&mut table, at(0)), (vec![addr(7)], false));
         assert_eq!(asked(&mut table, at(999)), (vec![], false));
         assert_eq!(asked(&mut table, at(1000)), (vec![addr(7)], false));
-        assert!(!table.hear(at(1001), addr(8), MAC), "nobody wanted to know");
-        assert!(table.hear(at(1001), addr(7), MAC));
+        table.hear(at(1001), addr(8), MAC);
+        assert_eq!(table.look(addr(8)), Look::Unknown, "nobody wanted to know");
+        table.hear(at(1001), addr(7), MAC);
+        table.hear(at(1002), addr(7), [9; 6]);
         assert_eq!((table.want(at(2000), addr(7), addr(1), None), table.due_at()), (Look::Known(MAC), None));
         let again = table.want(at(31_001), addr(7), addr(1), LISTENER);
         assert_eq!(again, Look::Known(MAC), "used while it is asked for again");
@@ -230,7 +231,9 @@ mod tests {
         let mut table = Neighbours::new();
         for n in 0..neighbours {
             assert_eq!(table.want(at(n as u64), many(n), addr(1), by), Look::Asked);
-            assert!(!answer || table.hear(at(n as u64), many(n), MAC));
+            if answer {
+                table.hear(at(n as u64), many(n), MAC);
+            }
         }
         table
     }
@@ -240,7 +243,7 @@ mod tests {
         let mut table = table_of(KNOWN, None, true);
         table.want(at(1000), many(0), addr(1), None);
         assert_eq!(table.want(at(1001), addr(7), addr(1), None), Look::Asked);
-        assert!(table.hear(at(1002), addr(7), MAC));
+        table.hear(at(1002), addr(7), MAC);
         let found = [many(0), many(1), many(2), addr(7)].map(|addr| table.look(addr));
         assert_eq!(found, [Look::Known(MAC), Look::Unknown, Look::Known(MAC), Look::Known(MAC)]);
         assert_eq!(table.entries.len(), KNOWN);

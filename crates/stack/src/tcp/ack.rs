@@ -37,7 +37,9 @@ pub(super) struct News {
     pub(super) duplicate: bool,
     /// what it had twice ends where the tail loss probe ended
     pub(super) probe_duplicate: bool,
-    /// nothing is new though something is outstanding (RFC 5681 section 2)
+    /// nothing is new, neither data nor window
+    pub(super) quiet: bool,
+    /// and something is outstanding (RFC 5681 section 2)
     pub(super) repeated: bool,
     /// congestion was marked on our way to the peer
     pub(super) marked: bool,
@@ -61,8 +63,9 @@ impl Sender<'_> {
         self.apply_sack(segment, ack, &mut news);
         self.apply_ack(ack, &mut news);
         move_window(self.c, segment, ack);
-        let quiet = news.advanced == 0 && segment.tcp.payload().is_empty() && self.c.snd.edge == edge_before;
-        news.repeated = outstanding && quiet && !segment.has(tcp::Flags::FIN);
+        let same = news.advanced == 0 && self.c.snd.edge == edge_before;
+        news.quiet = same && segment.tcp.payload().is_empty() && !segment.has(tcp::Flags::FIN);
+        news.repeated = news.quiet && outstanding;
         self.take_sample(&news);
         self.recover(&news, flight_before);
         self.congest(&news);

@@ -173,8 +173,8 @@ impl Engine {
     fn syn_ack(&self, now: Instant, entry: &HalfOpen) -> Header<'static> {
         let offset = self.numbers.clock_offset(&entry.tuple);
         let mut flags = tcp::Flags::SYN | tcp::Flags::ACK;
-        // RFC 3168 section 6.1.1: an ECN-setup SYN-ACK; not on a retry, in case something on the path minds (RFC 8311 aside)
-        if entry.offer.ecn && entry.tries == 0 {
+        // RFC 3168 section 6.1.1: an ECN-setup SYN-ACK
+        if entry.offer.ecn {
             flags |= tcp::Flags::ECE;
         }
         Header {
@@ -222,6 +222,8 @@ impl Engine {
                     *recent = clock.value;
                 }
                 entry.repeated = true;
+                // RFC 3168 section 6.1.1: asked without it, it is answered without it, and nothing of ours is marked
+                entry.offer.ecn &= segment.has(tcp::Flags::ECE | tcp::Flags::CWR);
                 if let Some(kept) = self.half_opens.get_mut(index) {
                     *kept = entry;
                 }
@@ -235,6 +237,11 @@ impl Engine {
             return None;
         }
         if segment.tcp.ack() != entry.iss + 1 {
+            if self.is_to_cookie(now, origin, segment) {
+                // the SYN came again when there was a place, and what is acknowledged is what went out when there was none
+                self.drop_half_open(index);
+                return self.on_cookie(now, origin, segment, service);
+            }
             self.counters.ignore(Ignored::AckBeyond);
             return self.reset_for(now, segment);
         }
@@ -295,6 +302,13 @@ impl Engine {
             }
         }
         self.begin(now, place.0, connection, segment, service);
+    }
+
+    /// Whether it acknowledges a cookie.
+    fn is_to_cookie(&self, now: Instant, origin: &Origin, segment: &Segment<'_>) -> bool {
+        let (irs, iss) = (segment.tcp.seq() - 1, segment.tcp.ack() - 1);
+        let may_be = origin.listener.is_some() && self.cookies.expected(now);
+        may_be && self.cookies.check(now, &origin.tuple, irs, iss).is_some()
     }
 
     /// An acknowledgement for a listener that belongs to nothing: the end of a handshake that was remembered in a cookie?
@@ -464,6 +478,8 @@ impl Engine {
             return self.drop_half_open(index);
         }
         entry.tries += 1;
+        // in case ECN is what the path minds; who has sent one answer without it may not mark (RFC 3168 section 6.1.1)
+        entry.offer.ecn = false;
         let wait = SYN_TIMEOUT * (1 << entry.tries.min(6));
         let entry = *entry;
         let timer = self.wheel.set(now + wait, Named::HalfOpen(index).value()).ok();

@@ -114,8 +114,9 @@ impl Sender<'_> {
         }
         match self.wider_bytes(room, allowance) {
             Some(bytes) if self.has_room(bytes, pipe, allowance) => return Some(Plan::Wider { bytes }),
-            // acknowledgements make room, which smaller segments would fill again
+            // acknowledgements make room, or time does, which smaller segments would fill again
             Some(_) if pipe > 0 => {
+                self.c.flags.put(Flags::PACED, self.paced_bytes() == 0);
                 self.a.limited_to = self.c.snd.nxt;
                 return None;
             }
@@ -132,10 +133,8 @@ impl Sender<'_> {
         if bytes == 0 {
             return None;
         }
-        let whole = bytes >= room || u64::from(bytes) == queued;
-        // RFC 9293 section 3.8.6.2.1: no small segments for a small window, unless it is half of the largest ever offered
         // until it has lasted so long that the window will not become larger
-        if !whole && bytes < c.max_window / 2 && !self.a.force {
+        if !self.window_lets(bytes, room) && !self.a.force {
             return None;
         }
         if pipe > 0 && pipe + bytes > allowance {
@@ -155,6 +154,20 @@ impl Sender<'_> {
             return None;
         }
         Some(Plan::New { bytes })
+    }
+
+    /// Whether so many new bytes may go by the peer's window, where a segment has `room`: no small segments for a small window, unless it is
+    /// half of the largest ever offered (RFC 9293 section 3.8.6.2.1).
+    fn window_lets(&self, bytes: u32, room: u32) -> bool {
+        let whole = bytes >= room || u64::from(bytes) == self.c.last() - self.c.snd.nxt;
+        whole || bytes >= self.c.max_window / 2
+    }
+
+    /// Whether there is more to be sent, and the peer's window lets it go.
+    pub(super) fn window_lets_more(&self) -> bool {
+        let (window, mss) = (self.c.snd.edge.saturating_sub(self.c.snd.nxt), self.c.mss);
+        let bytes = (self.c.last() - self.c.snd.nxt).min(window).min(mss.into()) as u32;
+        bytes > 0 && self.c.has_unsent() && self.window_lets(bytes, mss.into())
     }
 
     /// Bytes of new data that need not wait for their time: as many as the rate lets go, and, until something was lost, as many as

@@ -129,10 +129,10 @@ impl Sender<'_> {
         (queued.min(window).min(u64::from(allowance)) >= u64::from(all)).then_some(bytes)
     }
 
-    /// Whether so many bytes may go now, by the peer's window, by ours, and by the pace.
+    /// Whether so many bytes may go now, by the peer's window, by ours, and by the pace: what is wider than a quantum goes in its place.
     pub(super) fn has_room(&self, bytes: u32, pipe: u32, allowance: u32) -> bool {
         let window = self.c.snd.edge.saturating_sub(self.c.snd.nxt);
-        window.min(self.paced_bytes()) >= u64::from(bytes) && pipe + bytes <= allowance
+        window >= u64::from(bytes) && pipe + bytes <= allowance && self.paced_bytes() > 0
     }
 
     /// The segment that was planned is on its way.

@@ -135,6 +135,8 @@ impl Engine {
                     self.wake(index);
                 }
             }
+            // its own FIN may have come right before, and wait to be acknowledged
+            Next::TimeWait if c.flags.has(Flags::ACK_NOW) => self.acknowledge_last(now, index),
             Next::TimeWait => self.rest(now, index),
             Next::Closed => self.kill(index, DeadReason::Closed),
         }
@@ -307,9 +309,8 @@ fn take_clocks(c: &mut Connection, segment: &Segment<'_>) {
 
 /// Congestion marks on the way to us (RFC 3168 section 6.1.3).
 fn take_marks(c: &mut Connection, segment: &Segment<'_>) {
-    if !c.flags.has(Flags::ECN) {
-        return;
-    }
+    // Also where we do not mark ours: one of two SYNs or SYN-ACKs may have asked for it, and who marks believes that it was that one. Who
+    // does not mark minds nothing that is said of marks.
     if segment.has(tcp::Flags::CWR) {
         c.flags.clear(Flags::ECHO);
     }

@@ -210,8 +210,8 @@ impl Sender<'_> {
             Spurious::No => {}
             // data were delivered that were not sent again: they were only late
             Spurious::Asked | Spurious::Tested if news.original => self.undo(),
-            // only new data test it; where the peer's window has no room for any, repairs go on (step 2b)
-            Spurious::Asked if news.advanced > 0 && self.c.has_unsent() && self.c.snd.edge > self.c.snd.nxt => {
+            // only new data test it; where the peer's window lets none go, repairs go on (step 2b)
+            Spurious::Asked if news.advanced > 0 && self.window_lets_more() => {
                 self.a.spurious = Spurious::Tested;
             }
             Spurious::Asked if news.advanced > 0 || news.delivered > 0 || news.repeated => {
@@ -236,7 +236,7 @@ impl Sender<'_> {
         }
         if self.c.snd.una == probe.end {
             // either copy may be what is acknowledged; the other one would be told as a duplicate, or at least acknowledged
-            if news.repeated {
+            if news.quiet {
                 self.a.probe = None;
             }
             return;
