@@ -63,6 +63,9 @@ pub struct XdpPort {
     ledger: Ledger,
     /// frames of it
     outstanding: u32,
+    /// what a socket had that was closed. Its driver may still use these, with zero-copy write into them, until another is granted the
+    /// queue: the kernel lets go of a closed socket's memory later, by a worker of its own.
+    limbo: Vec<Frame>,
     /// flushes since the last completion while frames were outstanding, and when that was first looked at
     quiet_flushes: u32,
     quiet_since: Option<Instant>,
@@ -91,6 +94,7 @@ impl XdpPort {
             arena,
             pool,
             outstanding: 0,
+            limbo: Vec::new(),
             quiet_flushes: 0,
             quiet_since: None,
             spares: std::iter::repeat_with(|| Unbound::open(recipe.sizes)).map_while(Result::ok).take(SPARES).collect(),
@@ -169,6 +173,7 @@ impl XdpPort {
         self.close();
         let ready = ready.map_or_else(|| persist(NO_ROOM, || self.ready()), Ok)?;
         let socket = self.bind_again(ready)?;
+        self.leave_limbo();
         let asked = self.recipe.busy_poll;
         let busy_polling = asked.is_some_and(|(us, budget)| socket.prefer_busy_poll(us, budget).is_ok());
         self.stats.watch(socket.fd());
@@ -190,7 +195,7 @@ impl XdpPort {
         self.stats.spares.set((self.spares.len() + usize::from(self.ready.is_some())) as u64);
     }
 
-    /// Rings and descriptor go, and with them the kernel's use of our memory; every frame comes home.
+    /// Rings and descriptor go, and with them, soon, the kernel's use of our memory.
     fn close(&mut self) {
         let mut side = self.intake.lock();
         self.stats.lost_received.add(side.waiting() as u64);
@@ -198,10 +203,16 @@ impl XdpPort {
         if let Some(mut sender) = self.sender.take() {
             self.stats.lost_unsent.add(sender.unsent().into());
         }
-        let (ledger, pool) = (&mut self.ledger, &mut self.pool);
-        ledger.reclaim_all(&self.arena).into_iter().for_each(|frame| pool.give(frame));
-        side.empty(|frame| pool.give(frame));
+        let (ledger, limbo) = (&mut self.ledger, &mut self.limbo);
+        limbo.extend(ledger.reclaim_all(&self.arena));
+        side.empty(|frame| limbo.push(frame));
         self.outstanding = 0;
+    }
+
+    /// The queue is another socket's, or nobody's who goes on: every frame of those before is home.
+    fn leave_limbo(&mut self) {
+        let (limbo, pool) = (&mut self.limbo, &mut self.pool);
+        limbo.drain(..).for_each(|frame| pool.give(frame));
     }
 
     /// The place of its socket in the steering program's map.
@@ -463,6 +474,7 @@ impl Drop for XdpPort {
         // the kernel lets go first; then every frame is home, and the arena can be unmapped with the last port
         self.stats.unwatch();
         self.close();
+        self.leave_limbo();
         self.intake.lock().clear(|frame| self.pool.give(frame));
     }
 }
