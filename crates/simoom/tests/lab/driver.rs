@@ -406,12 +406,16 @@ fn the_server_sleeps_while_the_driver_answers() {
     for id in 0..ASKED {
         exchange(&socket, &asked("www.example.com", 1, None, id));
     }
-    let (used, seconds) = (ticks(server.process.id()) - used, begun.elapsed().as_secs());
+    let (used, span) = (ticks(server.process.id()) - used, begun.elapsed());
     let stats = server.stats();
     assert_eq!(stats.by_the_driver() - before.sum("steering_answered_total", &[]), u64::from(ASKED));
     assert_eq!(stats.taken(), before.taken());
-    // a tick is a hundredth of a second (USER_HZ); an answer of the stack's own costs a few microseconds of it
-    assert!(used <= 1 + seconds, "{used} ticks in {seconds} s");
+    // what it has to look after it looks after in any case; a tick is a hundredth of a second (USER_HZ), and a question that wakes the stack costs
+    // ten microseconds and more: twenty ticks for all of these
+    let begun = ticks(server.process.id());
+    std::thread::sleep(span);
+    let idle = ticks(server.process.id()) - begun;
+    assert!(used <= idle + 5, "{used} ticks in {span:?}, {idle} without a question");
 }
 
 /// Both tiers together send what the rate allows, however many queues and processors there are, and every other one beyond it
