@@ -30,7 +30,9 @@ fn services_in_processes_of_their_own_answer_over_af_xdp() {
         assert_eq!(counted, [50 * 4, expected], "{place}");
         let stats = server.stats();
         assert!(stats.sum("app_calls_total", &[]) >= 100, "{place}");
-        assert_eq!(stats.sum("app_rejects_total", &[]), 0, "{place}");
+        // a call may come for a connection that has ended meanwhile
+        let late = stats.sum("app_rejects_total", &[("reason", "stale")]);
+        assert_eq!(stats.sum("app_rejects_total", &[]), late, "{place}: {stats:?}");
         drop(server);
 
         let mut command = simoom(lab.server());
