@@ -54,12 +54,11 @@ fn a_configuration_file_serves_the_same() {
     assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
     let checked = text(&checked.stdout);
     assert!(checked.starts_with("zone example.com.: 3 names, 4 records\n"), "{checked}");
-    let mut child =
-        common::simoom().args(["serve", "--config", &config]).stderr(std::process::Stdio::null()).spawn().unwrap();
-    until(|| UnixStream::connect(&control).is_ok(), || "it does not start".into());
+    // which waits until it serves: the control socket is there before
+    let mut server = Server::start_config(&place, &config);
     assert_eq!(ask(([127, 0, 0, 1], port).into(), "www.example.com"), (0, Some([192, 0, 2, 2])));
-    assert_eq!(run(&["ctl", "--control", &control, "stop"]).status.code(), Some(0));
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(server.ctl(&["stop"]).status.code(), Some(0));
+    assert_eq!(server.end().code(), Some(0));
 }
 
 #[test]
