@@ -117,6 +117,7 @@
 
 mod alarms;
 mod bound;
+mod buffers;
 mod content;
 mod cycles;
 mod datagram;
@@ -127,6 +128,7 @@ mod waker;
 
 pub use alarms::{ALARMS, Alarms};
 pub use bound::{Bound, Claim, Places, Share};
+pub use buffers::{Buffers, Kept, KeptAway};
 pub use content::{Content, ContentBuilder, Lifetime, ObjectId, Parts, memory_bytes};
 pub use cycles::{Cycles, Stopwatch};
 pub use datagram::{Datagram, Ecn};

@@ -5,7 +5,8 @@
 //! nothing more is done for it until it has taken what it was answered. Connections may move between the servers of one store.
 
 use app::{
-    Addresses, Bound, Claim, Coming, Connection, Datagram, DeadReason, Listener, Luggage, Places, Service, Streams,
+    Addresses, Bound, Buffers, Claim, Coming, Connection, Datagram, DeadReason, KeptAway, Listener, Luggage, Places,
+    Service, Streams,
 };
 use arrayvec::ArrayVec;
 use base::counter::{Figure, Report};
@@ -21,7 +22,7 @@ use crate::stats::{Baseline, DropReason, Stats};
 use crate::store::memory::CHUNK_BYTES;
 use crate::store::{Foreseen, Home, Limits, Store};
 use crate::text::{self, State};
-use client::{Buffers, Client, Kept, Mode, NONE, PackedOut, Pendings};
+use client::{Client, Mode, NONE, PackedOut, Pendings};
 
 mod client;
 mod datagrams;
@@ -225,7 +226,7 @@ impl Server {
     fn clear(&mut self, place: u32) {
         let client = &mut self.clients[place as usize];
         self.core.pendings.give(client);
-        self.buffers.give(client);
+        self.buffers.give(&mut client.kept);
         *client = Client::default();
         let open = &self.core.stats.open;
         open.set(open.get() - 1);
@@ -246,16 +247,11 @@ impl Server {
         cookie: u64,
     ) -> Result<bool, Aborted> {
         let client = &mut self.clients[cookie as usize];
-        let buffer = self.buffers.bytes(client.buffer);
-        let held = client.held_bytes as usize;
-        let used = self.core.work(now, calls, connection, client, &buffer[..held])?;
+        let held = self.buffers.octets(client.kept);
+        let used = self.core.work(now, calls, connection, client, held)?;
+        self.buffers.consume(&mut client.kept, used);
         if used > 0 {
-            buffer.copy_within(used..held, 0);
-            client.held_bytes = (held - used) as u32;
             self.core.give_back(calls, connection, client, used)?;
-        }
-        if client.held_bytes == 0 {
-            self.buffers.give(client);
         }
         Ok(used > 0)
     }
@@ -271,24 +267,24 @@ impl Server {
     ) -> Result<(), Aborted> {
         loop {
             let client = &mut self.clients[cookie as usize];
-            if client.buffer == NONE {
+            if !client.kept.has_buffer() {
                 let used = self.core.work(now, calls, connection, client, bytes)?;
                 self.core.give_back(calls, connection, client, used)?;
                 bytes = &bytes[used..];
                 if bytes.is_empty() {
                     return Ok(());
                 }
-                if !self.buffers.take(client) {
+                if !self.buffers.take(&mut client.kept) {
                     return self.core.refuse(calls, connection, client, bytes.len());
                 }
-                bytes = self.buffers.append(client, bytes);
+                bytes = self.buffers.append(&mut client.kept, bytes);
                 if bytes.is_empty() {
                     // what was just worked on needs more
                     return Ok(());
                 }
             }
             let client = &mut self.clients[cookie as usize];
-            let rest = self.buffers.append(client, bytes);
+            let rest = self.buffers.append(&mut client.kept, bytes);
             let appended = rest.len() < bytes.len();
             bytes = rest;
             let worked = self.work_held(now, calls, connection, cookie)?;
@@ -309,7 +305,7 @@ impl Server {
         if client.pending != NONE && self.core.flush_pending(calls, connection, client).is_err() {
             return;
         }
-        if client.held_bytes > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
+        if client.kept.bytes() > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
             if self.work_held(now, calls, connection, cookie).is_err() {
                 return;
             }
@@ -340,7 +336,7 @@ struct Packed {
     /// its places mean nothing
     client: Client,
     claim: Option<Claim>,
-    held: Option<Kept>,
+    held: Option<KeptAway>,
     pending: Option<PackedOut>,
     /// whose memory a large value that is on its way is given back to, should nobody take this
     shared: Arc<Shared>,
@@ -401,7 +397,7 @@ impl Service for Server {
         let mut keys: ArrayVec<Foreseen, BURST_FRAMES> = ArrayVec::new();
         for Coming { cookie, bytes } in coming {
             let Some(client) = self.clients.get(*cookie as usize) else { continue };
-            if !matches!(client.state, State::Line) || client.held_bytes > 0 {
+            if !matches!(client.state, State::Line) || client.kept.bytes() > 0 {
                 continue;
             }
             for key in text::keys_at_a_glance(bytes).take(keys.remaining_capacity()) {
@@ -494,7 +490,7 @@ impl Service for Server {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else {
             return Box::new(());
         };
-        let (held, pending) = (self.buffers.take_out(client), self.core.pendings.take_out(client));
+        let (held, pending) = (self.buffers.take_out(&mut client.kept), self.core.pendings.take_out(client));
         let moved = std::mem::take(client);
         self.clear(cookie as u32);
         let claim = Some(self.places.depart(cookie as u32));
@@ -515,7 +511,7 @@ impl Service for Server {
         };
         self.settle_in(place, std::mem::take(&mut packed.client));
         let ours = &mut self.clients[place as usize];
-        let lacks = if !packed.held.take().is_none_or(|held| self.buffers.put_in(ours, held)) {
+        let lacks = if !packed.held.take().is_none_or(|held| self.buffers.put_in(&mut ours.kept, held)) {
             Some(DropReason::NoBuffer)
         } else if !packed.pending.take().is_none_or(|pending| self.core.pendings.put_in(ours, pending)) {
             Some(DropReason::NoPending)

@@ -1,13 +1,12 @@
-//! What is kept of a connection: little for each, and buffers from a pool for the few that need one.
+//! What is kept of a connection: little for each.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use app::{Bound, Claim, Places};
+use app::Kept;
 use base::Instant;
 
 use crate::framing::Framer;
 
-pub(crate) const NO_BUFFER: u32 = u32::MAX;
 pub(crate) const NO_PENDING: u32 = u32::MAX;
 pub(crate) const NO_STREAM: u32 = u32::MAX;
 
@@ -35,15 +34,14 @@ pub(crate) struct Client {
     pub(crate) deadline: Instant,
     /// when the engine's timer comes; MAX when it is not set
     pub(crate) armed: Instant,
-    pub(crate) buffer: u32,
+    /// what has come of its requests, none of it given back to the window yet
+    pub(crate) kept: Kept,
     pub(crate) pending: u32,
     /// where what is sent in chunks stands
     pub(crate) stream: u32,
     /// its own place
     pub(crate) number: u32,
     pub(crate) requests: u32,
-    /// octets in the buffer, none of them given back to the window yet
-    pub(crate) held_bytes: u16,
     /// pieces of answers queued since everything was last sent
     pub(crate) unsent_pieces: u16,
     pub(crate) mode: Mode,
@@ -78,12 +76,11 @@ impl Client {
             unsent_bytes: 0,
             deadline: Instant::MAX,
             armed: Instant::MAX,
-            buffer: NO_BUFFER,
+            kept: Kept::NONE,
             pending: NO_PENDING,
             stream: NO_STREAM,
             number,
             requests: 0,
-            held_bytes: 0,
             unsent_pieces: 0,
             mode: Mode::Idle,
             used: true,
@@ -108,88 +105,5 @@ impl Default for Client {
     /// A place that is free.
     fn default() -> Client {
         Client { used: false, ..Client::new(0, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), false, false) }
-    }
-}
-
-/// Buffers for requests that came in pieces or wait.
-pub(crate) struct Buffers {
-    each_bytes: usize,
-    /// made when they are needed first
-    all: Vec<Box<[u8]>>,
-    places: Places,
-}
-
-/// What is kept of a client's requests, on the way to another thread.
-pub(crate) struct Kept {
-    bytes: Box<[u8]>,
-    claim: Claim,
-}
-
-impl Buffers {
-    pub(crate) fn new(bound: Bound, each_bytes: usize) -> Buffers {
-        Buffers { each_bytes, all: bound.vec(), places: Places::new(bound) }
-    }
-
-    /// Gives a buffer to a client that has none; false when all are in use.
-    pub(crate) fn take(&mut self, client: &mut Client) -> bool {
-        let place = self.places.take();
-        self.give_out(client, place)
-    }
-
-    fn give_out(&mut self, client: &mut Client, place: Option<u32>) -> bool {
-        let Some(place) = place else { return false };
-        if place as usize == self.all.len() {
-            self.all.push(vec![0; self.each_bytes].into());
-        }
-        (client.buffer, client.held_bytes) = (place, 0);
-        true
-    }
-
-    /// Takes a client's buffer back, if it has one, with what is in it.
-    pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Kept> {
-        if client.buffer == NO_BUFFER {
-            return None;
-        }
-        let bytes = self.bytes(client.buffer)[..usize::from(client.held_bytes)].into();
-        let claim = self.places.depart(client.buffer);
-        (client.buffer, client.held_bytes) = (NO_BUFFER, 0);
-        Some(Kept { bytes, claim })
-    }
-
-    /// Gives a client a buffer with what came from another thread; false when there is none.
-    pub(crate) fn put_in(&mut self, client: &mut Client, kept: Kept) -> bool {
-        let place = self.places.arrive(kept.claim);
-        let has = self.give_out(client, place);
-        if has {
-            self.append(client, &kept.bytes);
-        }
-        has
-    }
-
-    /// Takes a client's buffer back, if it has one.
-    pub(crate) fn give(&mut self, client: &mut Client) {
-        if client.buffer != NO_BUFFER {
-            self.places.give(client.buffer);
-            (client.buffer, client.held_bytes) = (NO_BUFFER, 0);
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn used(&self) -> usize {
-        self.places.used()
-    }
-
-    pub(crate) fn bytes(&mut self, place: u32) -> &mut [u8] {
-        &mut self.all[place as usize]
-    }
-
-    /// Adds bytes behind those that are kept; returns what did not fit.
-    pub(crate) fn append<'b>(&mut self, client: &mut Client, bytes: &'b [u8]) -> &'b [u8] {
-        let held = usize::from(client.held_bytes);
-        let room = &mut self.bytes(client.buffer)[held..];
-        let (fits, rest) = bytes.split_at(bytes.len().min(room.len()));
-        room[..fits.len()].copy_from_slice(fits);
-        client.held_bytes = (held + fits.len()) as u16;
-        rest
     }
 }

@@ -10,14 +10,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use app::{Addresses, Bound, Connection, DeadReason, Listener, Luggage, Places, Service, Streams, Waker};
+use app::{Addresses, Bound, Buffers, Connection, DeadReason, Listener, Luggage, Places, Service, Streams, Waker};
 use base::Instant;
 use base::publish::Reader;
 use base::ring::Producer;
 
 use crate::answer::Plan;
 use crate::chunks::Cache;
-use crate::client::{Buffers, Client, Mode, NO_BUFFER};
+use crate::client::{Client, Mode};
 use crate::date::{self, WallClock};
 use crate::head::{HEAD_MAX_BYTES, Refusal};
 use crate::log::Record;
@@ -200,7 +200,7 @@ impl Server {
         let client = &mut self.clients[place as usize];
         self.core.pendings.give(client);
         self.core.streams.give(client);
-        self.buffers.give(client);
+        self.buffers.give(&mut client.kept);
         client.used = false;
         let open = &self.core.stats.open;
         open.set(open.get() - 1);
@@ -221,16 +221,11 @@ impl Server {
         cookie: u64,
     ) -> Result<bool, Aborted> {
         let client = &mut self.clients[cookie as usize];
-        let buffer = self.buffers.bytes(client.buffer);
-        let held = usize::from(client.held_bytes);
-        let used = self.core.work(now, calls, connection, client, &buffer[..held])?;
+        let held = self.buffers.octets(client.kept);
+        let used = self.core.work(now, calls, connection, client, held)?;
+        self.buffers.consume(&mut client.kept, used);
         if used > 0 {
-            buffer.copy_within(used..held, 0);
-            client.held_bytes = (held - used) as u16;
             self.core.give_back(calls, connection, client, used)?;
-        }
-        if client.held_bytes == 0 {
-            self.buffers.give(client);
         }
         Ok(used > 0)
     }
@@ -245,25 +240,25 @@ impl Server {
         mut bytes: &[u8],
     ) -> Result<(), Aborted> {
         let client = &mut self.clients[cookie as usize];
-        if client.buffer == NO_BUFFER {
+        if !client.kept.has_buffer() {
             let used = self.core.work(now, calls, connection, client, bytes)?;
             self.core.give_back(calls, connection, client, used)?;
             bytes = &bytes[used..];
             if bytes.is_empty() {
                 return Ok(());
             }
-            if !self.buffers.take(client) {
+            if !self.buffers.take(&mut client.kept) {
                 self.core.refuse(now, calls, connection, client, Refusal::NoBuffer, bytes)?;
                 return self.core.give_back(calls, connection, client, bytes.len());
             }
-            bytes = self.buffers.append(client, bytes);
+            bytes = self.buffers.append(&mut client.kept, bytes);
         }
         while !bytes.is_empty() {
             let client = &mut self.clients[cookie as usize];
-            if client.buffer == NO_BUFFER {
+            if !client.kept.has_buffer() {
                 return self.take(now, calls, connection, cookie, bytes);
             }
-            let rest = self.buffers.append(client, bytes);
+            let rest = self.buffers.append(&mut client.kept, bytes);
             let appended = rest.len() < bytes.len();
             bytes = rest;
             let worked = self.work_held(now, calls, connection, cookie)?;
@@ -282,7 +277,7 @@ impl Server {
         if client.has_rest() && self.core.flush(calls, connection, client).is_err() {
             return;
         }
-        if client.held_bytes > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
+        if client.kept.bytes() > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
             let worked = self.work_held(now, calls, connection, cookie);
             let client = &mut self.clients[cookie as usize];
             if worked.is_err() {
@@ -438,7 +433,7 @@ impl Service for Server {
                 }
                 Mode::Head => {
                     // what has come of it was kept (RFC 9110 section 15.5.9)
-                    let held = &self.buffers.bytes(client.buffer)[..usize::from(client.held_bytes)];
+                    let held = self.buffers.octets(client.kept);
                     let _ = self.core.refuse(now, calls, connection, client, Refusal::TimedOut, held);
                 }
                 Mode::Content => {

@@ -3,7 +3,7 @@
 use crate::out::Out;
 use crate::store::Home;
 use crate::text::State;
-use app::{Bound, Claim, Places};
+use app::{Bound, Claim, Kept, Places};
 use base::Instant;
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -30,10 +30,9 @@ pub(super) struct Client {
     pub(super) deadline: Instant,
     /// when the engine's timer comes; MAX when it is not set
     pub(super) armed: Instant,
-    pub(super) buffer: u32,
+    /// what has come of its commands, none of it given back to the window yet
+    pub(super) kept: Kept,
     pub(super) pending: u32,
-    /// in the buffer, none of them given back to the window yet
-    pub(super) held_bytes: u32,
     /// pieces of answers queued since everything was last sent
     pub(super) unsent_pieces: u32,
     pub(super) mode: Mode,
@@ -61,9 +60,8 @@ impl Default for Client {
             unsent_bytes: 0,
             deadline: Instant::MAX,
             armed: Instant::MAX,
-            buffer: NONE,
+            kept: Kept::NONE,
             pending: NONE,
-            held_bytes: 0,
             unsent_pieces: 0,
             mode: Mode::Idle,
             used: false,
@@ -74,89 +72,6 @@ impl Default for Client {
             finished: false,
             has_news: true,
         }
-    }
-}
-
-/// Buffers for commands that came in pieces or wait.
-pub(super) struct Buffers {
-    each_bytes: usize,
-    /// made when they are needed first
-    all: Vec<Box<[u8]>>,
-    places: Places,
-}
-
-/// What is kept of a client's commands, on the way to another thread.
-pub(super) struct Kept {
-    bytes: Box<[u8]>,
-    claim: Claim,
-}
-
-impl Buffers {
-    pub(super) fn new(bound: Bound, each_bytes: usize) -> Buffers {
-        Buffers { each_bytes, all: bound.vec(), places: Places::new(bound) }
-    }
-
-    /// Gives a buffer to a client that has none; false when all are in use.
-    pub(super) fn take(&mut self, client: &mut Client) -> bool {
-        let place = self.places.take();
-        self.give_out(client, place)
-    }
-
-    fn give_out(&mut self, client: &mut Client, place: Option<u32>) -> bool {
-        let Some(place) = place else { return false };
-        if place as usize == self.all.len() {
-            self.all.push(vec![0; self.each_bytes].into());
-        }
-        (client.buffer, client.held_bytes) = (place, 0);
-        true
-    }
-
-    /// Takes a client's buffer back, if it has one, with what is in it.
-    pub(super) fn take_out(&mut self, client: &mut Client) -> Option<Kept> {
-        if client.buffer == NONE {
-            return None;
-        }
-        let bytes = self.bytes(client.buffer)[..client.held_bytes as usize].into();
-        let claim = self.places.depart(client.buffer);
-        (client.buffer, client.held_bytes) = (NONE, 0);
-        Some(Kept { bytes, claim })
-    }
-
-    /// Gives a client a buffer with what came from another thread; false when there is none.
-    pub(super) fn put_in(&mut self, client: &mut Client, kept: Kept) -> bool {
-        let place = self.places.arrive(kept.claim);
-        let has = self.give_out(client, place);
-        if has {
-            self.append(client, &kept.bytes);
-        }
-        has
-    }
-
-    /// Takes a client's buffer back, if it has one.
-    pub(super) fn give(&mut self, client: &mut Client) {
-        if client.buffer != NONE {
-            self.places.give(client.buffer);
-            (client.buffer, client.held_bytes) = (NONE, 0);
-        }
-    }
-
-    pub(super) fn bytes(&mut self, place: u32) -> &mut [u8] {
-        &mut self.all[place as usize]
-    }
-
-    /// Adds bytes behind those that are kept; what did not fit.
-    pub(super) fn append<'b>(&mut self, client: &mut Client, bytes: &'b [u8]) -> &'b [u8] {
-        let held = client.held_bytes as usize;
-        let room = &mut self.bytes(client.buffer)[held..];
-        let (fits, rest) = bytes.split_at(bytes.len().min(room.len()));
-        room[..fits.len()].copy_from_slice(fits);
-        client.held_bytes = (held + fits.len()) as u32;
-        rest
-    }
-
-    #[cfg(test)]
-    pub(super) fn used(&self) -> usize {
-        self.places.used()
     }
 }
 

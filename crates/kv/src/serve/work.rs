@@ -158,7 +158,7 @@ impl Core {
 
     /// Finishes a connection whose peer has finished, unless whole commands wait behind answers; a partial one never ends.
     pub(super) fn finish_if_done<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
-        let waits = client.held_bytes > 0 && self.is_stalled(calls, connection, client);
+        let waits = client.kept.bytes() > 0 && self.is_stalled(calls, connection, client);
         if client.finished && !client.closing && !waits {
             self.finish(calls, connection, client);
         }
@@ -225,7 +225,7 @@ impl Core {
         }
         let mode = if client.unsent_bytes > 0 || client.pending != NONE {
             Mode::Sending
-        } else if client.held_bytes > 0 || !matches!(client.state, State::Line) {
+        } else if client.kept.bytes() > 0 || !matches!(client.state, State::Line) {
             Mode::Partial
         } else {
             Mode::Idle

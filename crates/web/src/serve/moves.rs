@@ -1,11 +1,11 @@
 //! A connection goes to the server of another thread, or comes from one: in the middle of a request's head, of its content, of an
 //! answer. What stands in pools goes along; a chunk that was asked for is asked for anew, by the thread that wants it then.
 
-use app::{Claim, Connection, Streams};
+use app::{Claim, Connection, KeptAway, Streams};
 use base::Instant;
 
 use super::Server;
-use crate::client::{Client, Kept};
+use crate::client::Client;
 use crate::out;
 use crate::stats::DropReason;
 use crate::streams;
@@ -16,7 +16,7 @@ pub(super) struct Packed {
     client: Client,
     claim: Claim,
     /// what is kept of its requests
-    held: Option<Kept>,
+    held: Option<KeptAway>,
     pending: Option<out::Packed>,
     stream: Option<streams::Packed>,
 }
@@ -25,7 +25,7 @@ impl Server {
     /// Takes a connection out; None when there is none of that cookie.
     pub(super) fn pack(&mut self, cookie: u64) -> Option<Packed> {
         let client = self.clients.get_mut(cookie as usize).filter(|client| client.used)?;
-        let held = self.buffers.take_out(client);
+        let held = self.buffers.take_out(&mut client.kept);
         let (pending, stream) = (self.core.pendings.take_out(client), self.core.streams.take_out(client));
         let client = *client;
         self.clear(cookie as u32);
@@ -50,7 +50,7 @@ impl Server {
         // it has let go of what it had there
         self.settle_in(Client { number: place, ..client });
         let ours = &mut self.clients[place as usize];
-        if !held.is_none_or(|held| self.buffers.put_in(ours, held)) {
+        if !held.is_none_or(|held| self.buffers.put_in(&mut ours.kept, held)) {
             self.core.stats.dropped(DropReason::Full);
             self.vacate(place);
             return None;

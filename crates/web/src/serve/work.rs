@@ -189,7 +189,7 @@ impl Core {
 
     /// Finishes a connection whose peer has finished, unless whole requests wait behind answers; a partial one never ends.
     pub(super) fn finish_if_done<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
-        let waits = client.held_bytes > 0 && self.is_stalled(calls, connection, client);
+        let waits = client.kept.bytes() > 0 && self.is_stalled(calls, connection, client);
         if client.finished && !client.closing && !waits {
             self.finish(calls, connection, client);
         }
@@ -261,7 +261,7 @@ impl Core {
             Mode::Sending
         } else if !client.framer.in_head() {
             Mode::Content
-        } else if client.held_bytes > 0 {
+        } else if client.kept.bytes() > 0 {
             Mode::Head
         } else {
             Mode::Idle
