@@ -284,6 +284,8 @@ impl Answering<'_> {
         }
         self.head(status);
         let owned = &mut self.plan.owned;
+        // a query stands before the fragment (RFC 3986 section 3)
+        let (location, fragment) = location.split_at(memchr::memchr(b'#', location).unwrap_or(location.len()));
         owned.extend_from_slice(b"Location: ");
         owned.extend_from_slice(location);
         crate::site::push_encoded(owned, rest);
@@ -292,6 +294,7 @@ impl Answering<'_> {
         if !location.contains(&b'?') && query.iter().all(graphic) {
             owned.extend_from_slice(query);
         }
+        owned.extend_from_slice(fragment);
         owned.extend_from_slice(b"\r\n");
         self.error_content(status);
     }

@@ -60,7 +60,7 @@ pub(crate) struct Client {
     /// an octet of the request was not given back: its answer waits for a chunk while nothing is queued, and whoever closes idle
     /// connections must see that this is none
     pub(crate) owed: bool,
-    /// something was queued or sent since the time was last set
+    /// it began, or something was queued or sent, since the time was last set
     pub(crate) has_news: bool,
 }
 
@@ -90,7 +90,8 @@ impl Client {
             closed: false,
             finished: false,
             owed: false,
-            has_news: false,
+            // it has the time from its beginning
+            has_news: true,
         }
     }
 

@@ -307,6 +307,9 @@ impl Redirect {
         if self.to.ends_with('*') && !self.from.ends_with('*') {
             return wrong("its target ends in * and it does not");
         }
+        if self.to.ends_with('*') && self.to.contains('#') {
+            return wrong("what its * stands for would be of the fragment; leave out the # and what is behind it");
+        }
         if !matches!(self.status, 301 | 302 | 303 | 307 | 308) {
             return wrong("its status is none of 301, 302, 303, 307, 308");
         }

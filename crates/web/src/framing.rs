@@ -10,20 +10,27 @@ use crate::stats::DropReason;
 
 /// Octets that chunk sizes, extensions and trailers of one request may take.
 const CHUNK_OVERHEAD_MAX_BYTES: u32 = 16 << 10;
+/// Empty lines before a request that are ignored. RFC 9112 section 2.2 asks for one; with any number a connection could be kept by them
+/// for ever.
+const EMPTY_LINES: u8 = 8;
 
 /// Where in the stream the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// a PROXY header comes first
     Proxy,
-    /// before a head, or inside one of which so many octets came and did not end it
-    Head(u16),
+    /// before a head, behind so many empty lines, or inside one of which so many octets came and did not end it
+    Head { empty_lines: u8, seen: u16 },
     /// inside content with so many octets left
     Fixed(u64),
     /// inside chunked content
     Chunked(Chunked),
     /// nothing more is read
     Over,
+}
+
+impl Phase {
+    const START: Phase = Phase::Head { empty_lines: 0, seen: 0 };
 }
 
 /// A place in chunked content (RFC 9112 section 7.1), and what may still come.
@@ -82,12 +89,12 @@ pub(crate) struct Framer(Phase);
 impl Framer {
     /// A connection's start; `proxied` when a PROXY header must come first.
     pub(crate) fn new(proxied: bool) -> Framer {
-        Framer(if proxied { Phase::Proxy } else { Phase::Head(0) })
+        Framer(if proxied { Phase::Proxy } else { Phase::START })
     }
 
     /// Whether the next byte begins or continues a head.
     pub(crate) fn in_head(&self) -> bool {
-        matches!(self.0, Phase::Head(_) | Phase::Proxy)
+        matches!(self.0, Phase::Head { .. } | Phase::Proxy)
     }
 
     /// Takes no more.
@@ -107,14 +114,14 @@ impl Framer {
             return (0, Step::More);
         }
         match &mut self.0 {
-            Phase::Head(seen) => {
-                let seen = *seen;
-                self.head(input, seen, slots, content_max_bytes)
+            Phase::Head { empty_lines, seen } => {
+                let (empty_lines, seen) = (*empty_lines, *seen);
+                self.head(input, (empty_lines, seen), slots, content_max_bytes)
             }
             Phase::Proxy => match proxy::read(input) {
                 proxy::Outcome::Partial => (0, Step::More),
                 proxy::Outcome::Whole(bytes, from) => {
-                    self.0 = Phase::Head(0);
+                    self.0 = Phase::START;
                     (bytes, Step::Proxied(from))
                 }
                 proxy::Outcome::Wrong => self.over(Step::Broken(DropReason::ProxyHeader)),
@@ -123,14 +130,14 @@ impl Framer {
                 let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.0 = Phase::Head(0);
+                    self.0 = Phase::START;
                 }
                 (taken, Step::Skipped)
             }
             Phase::Chunked(chunked) => match chunked.skip(input) {
                 Ok((taken, done)) => {
                     if done {
-                        self.0 = Phase::Head(0);
+                        self.0 = Phase::START;
                     }
                     (taken, Step::Skipped)
                 }
@@ -148,13 +155,16 @@ impl Framer {
     fn head<'h, 'b>(
         &mut self,
         input: &'b [u8],
-        seen: u16,
+        (empty_lines, seen): (u8, u16),
         slots: &'h mut Slots<'b>,
         content_max_bytes: u64,
     ) -> (usize, Step<'h, 'b>) {
-        // empty lines before a request are ignored (RFC 9112 section 2.2)
         match *input {
-            [b'\r', b'\n', ..] => return (2, Step::Skipped),
+            [b'\r', b'\n', ..] if empty_lines == EMPTY_LINES => return self.over(Step::Refused(Refusal::Malformed)),
+            [b'\r', b'\n', ..] => {
+                self.0 = Phase::Head { empty_lines: empty_lines + 1, seen: 0 };
+                return (2, Step::Skipped);
+            }
             [b'\r'] => return (0, Step::More),
             _ => {}
         }
@@ -165,7 +175,7 @@ impl Framer {
         let head = match outcome {
             Outcome::Partial => {
                 // a partial head is never longer than the limit
-                self.0 = Phase::Head(u16::try_from(input.len()).unwrap_or(0));
+                self.0 = Phase::Head { empty_lines, seen: u16::try_from(input.len()).unwrap_or(0) };
                 return (0, Step::More);
             }
             Outcome::Refused(refusal) => return self.over(Step::Refused(refusal)),
@@ -175,7 +185,7 @@ impl Framer {
             Length::Fixed(bytes) if bytes > content_max_bytes => {
                 return self.over(Step::Refused(Refusal::ContentTooLarge));
             }
-            Length::Fixed(0) => Phase::Head(0),
+            Length::Fixed(0) => Phase::START,
             Length::Fixed(bytes) => Phase::Fixed(bytes),
             Length::Chunked => Phase::Chunked(Chunked {
                 at: Place::Size,

@@ -45,6 +45,8 @@ pub(crate) fn config() -> Config {
         headers: vec![("/**/*.html".to_owned(), "X-Frame-Options".to_owned(), "DENY".to_owned())],
         redirects: vec![
             redirect("/old", "/a.txt", 301),
+            redirect("/part", "/a.txt#s", 301),
+            redirect("/part/two", "/a.txt?y#s?", 301),
             redirect("/moved/here", "/a.txt", 302),
             redirect("/moved/*", "https://example.org/new/*", 308),
             redirect("/moved/there", "/b.txt", 302),

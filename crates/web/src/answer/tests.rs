@@ -109,6 +109,10 @@ fn directories_and_redirects() {
     moved("GET /old HTTP/1.1|Host: h||", 301, "/a.txt");
     moved("GET /moved/a/b?c HTTP/1.1|Host: h||", 308, "https://example.org/new/a/b?c");
     moved("GET /moved/%22%3Ca HTTP/1.1|Host: h||", 308, "https://example.org/new/%22%3Ca");
+    // a query stands before the fragment (RFC 3986 section 3)
+    moved("GET /part HTTP/1.1|Host: h||", 301, "/a.txt#s");
+    moved("GET /part?x=1 HTTP/1.1|Host: h||", 301, "/a.txt?x=1#s");
+    moved("GET /part/two?x=1 HTTP/1.1|Host: h||", 301, "/a.txt?y#s?");
     // one path of a prefix is somewhere else, in whatever order they were given
     moved("GET /moved/here?c HTTP/1.1|Host: h||", 302, "/a.txt?c");
     moved("GET /moved/there HTTP/1.1|Host: h||", 302, "/b.txt");

@@ -225,6 +225,35 @@ fn an_answer_taken_in_part_without_a_place_for_the_rest_ends_its_connection() {
 
 #[test]
 fn idle_connections_and_slow_heads_end_in_time() {
+    // also one that has never said a word, whether or not a PROXY header should come first
+    let proxy = Prefix { address: "192.0.2.0".parse().unwrap(), bits: 24 };
+    for proxies in [vec![], vec![proxy]] {
+        let mut talk = Talk::new(Options { proxies, ..options() });
+        talk.pass(59);
+        assert!(!talk.engine.closed);
+        talk.pass(60);
+        assert!(talk.engine.closed);
+        assert_eq!(talk.server.stats().idle_closed.get(), 1);
+    }
+
+    // empty lines are no request (RFC 9112 section 2.2)
+    for pieces in [&["\r\n"][..], &["\r", "\n"]] {
+        let mut talk = Talk::new(options());
+        for line in 1..10 {
+            assert!(!talk.engine.closed, "{line}");
+            pieces.iter().for_each(|piece| talk.receive(piece.as_bytes()));
+            talk.pass(50 * line);
+        }
+        talk.drain();
+        assert!(talk.engine.shut && talk.text().starts_with("HTTP/1.1 400 "), "{}", talk.text());
+    }
+    let mut talk = Talk::new(options());
+    for _ in 0..2 {
+        talk.receive(format!("{}{GET}", "\r\n".repeat(8)).as_bytes());
+    }
+    talk.drain();
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.closed), (2, false));
+
     // idle from the last byte
     let mut talk = Talk::new(options());
     talk.pass(59);
@@ -247,6 +276,21 @@ fn idle_connections_and_slow_heads_end_in_time() {
     assert_eq!(talk.server.stats().refusals(Refusal::TimedOut), 1);
     talk.dead();
     assert_eq!(talk.server.buffers_used(), 0);
+}
+
+/// Room that others made is told to those who asked for it, and one whose request waits for it has asked for nothing.
+#[test]
+fn whole_requests_before_an_end_are_answered_also_where_nobody_tells_of_room() {
+    let mut talk = Talk::new(options());
+    talk.receive(GET.as_bytes());
+    talk.engine.quota_bytes = talk.engine.unsent;
+    talk.receive(format!("{GET}{}", &GET[..20]).as_bytes());
+    assert_eq!(count(&talk.text(), "200 OK"), 1);
+    talk.engine.quota_bytes = usize::MAX;
+    talk.eof();
+    talk.drain();
+    assert_eq!((count(&talk.text(), "200 OK"), talk.engine.aborted), (2, false));
+    assert!(talk.engine.closed);
 }
 
 #[test]
