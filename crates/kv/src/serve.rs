@@ -305,7 +305,7 @@ impl Server {
         if client.pending != NONE && self.core.flush_pending(calls, connection, client).is_err() {
             return;
         }
-        if client.kept.bytes() > 0 && !client.closing && !self.core.is_stalled(calls, connection, client) {
+        if self.core.can_go_on(calls, connection, client) {
             if self.work_held(now, calls, connection, cookie).is_err() {
                 return;
             }
@@ -429,10 +429,16 @@ impl Service for Server {
         }
     }
 
-    fn eof<C: Streams>(&mut self, _now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
+    fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         client.finished = true;
+        // there may be room again of which nobody was told
+        if self.core.can_go_on(calls, connection, client) && self.work_held(now, calls, connection, cookie).is_err() {
+            return;
+        }
+        let client = &mut self.clients[cookie as usize];
         self.core.finish_if_done(calls, connection, client);
+        self.core.settle(now, calls, connection, client);
     }
 
     fn sent<C: Streams>(

@@ -182,6 +182,8 @@ pub(crate) struct Table {
     queued_bytes: usize,
     /// who waits for others' bytes to go, the longest first
     starved: VecDeque<Connection>,
+    /// who waits for chunks that others hold
+    unheld: VecDeque<Connection>,
     spare: Vec<Outbox>,
     versions: Versions,
     limits: Limits,
@@ -208,6 +210,7 @@ impl Table {
             dead: VecDeque::new(),
             queued_bytes: 0,
             starved: VecDeque::new(),
+            unheld: VecDeque::new(),
             spare: (0..SPARE_QUEUES).map(|_| Outbox::ready()).collect(),
             versions: Versions::new(),
             limits,
@@ -387,23 +390,35 @@ impl Table {
         }
     }
 
-    /// Whether somebody waits for a budget of which something is left again.
+    /// Whether somebody waits for what all share and of which something is left again.
     fn feeds(&self) -> bool {
+        self.feeds_starved() || self.feeds_unheld()
+    }
+
+    fn feeds_starved(&self) -> bool {
         !self.starved.is_empty() && self.queued_bytes < self.limits.budget_bytes
     }
 
-    /// Tells those whom the budget cut short that there is room: nothing of their own may be queued, whose going would tell.
+    fn feeds_unheld(&self) -> bool {
+        !self.unheld.is_empty() && self.versions.chunks_left() > 0
+    }
+
+    /// Tells those who were cut short by what all share that there is room: nothing of their own may be queued, whose going would tell.
     fn feed<S: Service>(&mut self, most: usize, service: &mut S) {
-        for _ in 0..most.min(self.starved.len()) {
-            if !self.feeds() {
-                return;
-            }
-            let Some(handle) = self.starved.pop_front() else { return };
+        for _ in 0..most.min(self.starved.len() + self.unheld.len()) {
+            let unheld = self.feeds_unheld();
+            let next = match unheld {
+                true => self.unheld.pop_front(),
+                false if self.feeds_starved() => self.starved.pop_front(),
+                false => None,
+            };
+            let Some(handle) = next else { return };
             let Ok(conn) = self.conn(handle) else { continue };
             conn.starved = false;
             let (open, cookie) = (conn.phase == Phase::Open, conn.cookie);
             let room = self.room(handle);
-            if open && room > 0 {
+            // what is held needs no room of bytes
+            if open && (room > 0 || unheld) {
                 service.sent(self.now, self, handle, cookie, 0, room);
             }
             self.close_if_drained(handle);
@@ -542,9 +557,11 @@ impl Table {
         keep(&mut self.spare, queue);
         self.counters.connections.set(self.len() as u64);
         // at most one entry for each of those that are left, and as many again
-        if self.starved.len() > 2 * self.slots.len() {
-            let Table { slots, starved, .. } = self;
-            starved.retain(|one| slots[one.index as usize].generation == one.generation);
+        let Table { slots, starved, unheld, .. } = self;
+        for waiting in [starved, unheld] {
+            if waiting.len() > 2 * slots.len() {
+                waiting.retain(|one| slots[one.index as usize].generation == one.generation);
+            }
         }
     }
 

@@ -156,6 +156,11 @@ impl Core {
         }
     }
 
+    /// Whether what is kept may be worked on.
+    pub(super) fn can_go_on<C: Streams>(&self, calls: &mut C, connection: Connection, client: &Client) -> bool {
+        client.kept.bytes() > 0 && !client.closing && !self.is_stalled(calls, connection, client)
+    }
+
     /// Finishes a connection whose peer has finished, unless whole commands wait behind answers; a partial one never ends.
     pub(super) fn finish_if_done<C: Streams>(&mut self, calls: &mut C, connection: Connection, client: &mut Client) {
         let waits = client.kept.bytes() > 0 && self.is_stalled(calls, connection, client);

@@ -26,7 +26,7 @@ pub(crate) const CELL_MOST_BYTES: usize = 2048;
 /// Cache lines that are asked for of an item: header, key and a small value, wherever in a line they begin.
 const FORESEEN_LINES: usize = 3;
 /// Pages that are looked through, at a time, for a chunk or a page that nobody holds.
-const LOOKS: usize = 64;
+pub(super) const LOOKS: usize = 64;
 const NO_CELL: u16 = u16::MAX;
 
 const _: () = assert!(CELL_LEAST_BYTES.is_multiple_of(UNIT_BYTES) && CELL_MOST_BYTES.is_multiple_of(UNIT_BYTES));
@@ -84,6 +84,8 @@ pub(crate) struct Memory {
     turn: usize,
     /// pages of which nothing is used, and that are not free yet
     idle: Vec<u32>,
+    /// of the idle ones, which is looked at next
+    idle_turn: usize,
     /// pages of each class; the last is of chunks
     counts: Vec<u32>,
     /// pages from here to `high` were never used
@@ -128,6 +130,7 @@ impl Memory {
             open: (0..=classes.len()).map(|_| Vec::with_capacity(pages)).collect(),
             turn: 0,
             idle: Vec::with_capacity(pages),
+            idle_turn: 0,
             counts: vec![0; classes.len() + 1],
             pages: (0..pages).map(|_| empty()).collect(),
             low: 0,
@@ -486,9 +489,21 @@ impl Memory {
         }
     }
 
-    /// A page of which nothing is used, and nothing held.
-    pub(crate) fn idle_page(&self) -> Option<u32> {
-        self.idle.iter().rev().take(LOOKS).copied().find(|number| !self.is_held(*number))
+    /// A page of which nothing is used, and nothing held, if there is one among so many. Each has its turn before one has its second.
+    pub(crate) fn idle_page(&mut self, looks: usize) -> Option<u32> {
+        for _ in 0..self.idle.len().min(looks) {
+            let last = self.idle.len() - 1;
+            if !self.is_held(self.idle[last]) {
+                return Some(self.idle[last]);
+            }
+            let at = if self.idle_turn < last { self.idle_turn } else { 0 };
+            self.idle.swap(at, last);
+            self.idle_turn = at + 1;
+            for at in [at, last] {
+                self.pages[self.idle[at] as usize].idle_at = at as u32;
+            }
+        }
+        None
     }
 
     /// Frees a page of which nothing is used.

@@ -4,12 +4,14 @@
 use super::figures::Figures;
 use super::index::{Index, NONE};
 use super::item::{self, BINARY, FETCHED, HEADER_BYTES, LARGE, LINKED, STALE, USED, View, WON};
-use super::memory::{CELL_MOST_BYTES, CHUNK_BYTES, Memory, PAGE_BYTES, Use};
+use super::memory::{CELL_MOST_BYTES, CHUNK_BYTES, LOOKS, Memory, PAGE_BYTES, Use};
 use super::queues::Queues;
 use std::sync::Arc;
 
 /// What is tried to get memory, at most, before there is none.
 const TRIES: usize = 64;
+/// Idle pages that are looked at before somebody is evicted: whether one is held takes a while to see.
+const FEW_LOOKS: usize = 4;
 /// A page goes to another size when what is oldest there was not asked for so much longer.
 const AGE_FACTOR: u32 = 2;
 const AGE_LEAST_S: u32 = 10;
@@ -289,6 +291,7 @@ impl Shard {
                 return Ok(place);
             }
             let found = self.memory.add_cells(class)
+                || self.free_idle(FEW_LOOKS)
                 || self.evict(class, now)
                 || self.steal(class, now)
                 || self.evict(self.large_queue(), now);
@@ -324,11 +327,19 @@ impl Shard {
             if let Some(chunk) = self.memory.take_chunk(place) {
                 return Some(chunk);
             }
-            if !(self.memory.add_chunks() || self.evict(large, now) || self.steal(large, now)) {
+            let has = self.memory.add_chunks() || self.free_idle(FEW_LOOKS);
+            if !(has || self.evict(large, now) || self.steal(large, now)) {
                 break;
             }
         }
         None
+    }
+
+    /// Frees a page of another size of which nothing is used, looking at so many: nobody has to go as long as there is one.
+    fn free_idle(&mut self, looks: usize) -> bool {
+        let Some(page) = self.memory.idle_page(looks) else { return false };
+        self.memory.free_page(page);
+        true
     }
 
     /// Evicts the next of a queue; false when it is empty. Now and then gives the queue a page of one whose items are older.
@@ -373,8 +384,7 @@ impl Shard {
 
     /// Takes a page from another size, with what stands in it; false when none can be had.
     fn steal(&mut self, queue: usize, now: u32) -> bool {
-        if let Some(page) = self.memory.idle_page() {
-            self.memory.free_page(page);
+        if self.free_idle(LOOKS) {
             return true;
         }
         let Some(from) = self.oldest_other(queue) else { return false };
@@ -457,7 +467,10 @@ impl Shard {
             self.discard(place);
             return Outcome::NoMemory;
         }
-        item::mark(self.memory.cell_mut(place), LINKED, true);
+        let cell = self.memory.cell_mut(place);
+        // a large one may have been long in coming
+        item::set_read(cell, now);
+        item::mark(cell, LINKED, true);
         self.queues.add(&mut self.memory, place);
         self.figures.items.add(1);
         self.figures.stored.add(1);

@@ -503,3 +503,27 @@ fn a_panic_empties_the_shard_and_no_other() {
     let found = |now| (0..store.shards()).filter(|n| store.shard(*n).find(hash(b"k"), b"k", now).is_some()).count();
     assert_eq!((found(59), found(60)), (4, 0));
 }
+
+/// As long as a page holds nothing, whatever size it was for, nobody has to go.
+#[test]
+fn pages_of_a_size_that_nobody_has_any_more_are_used_before_anything_is_evicted() {
+    let (large, small) = (pattern(1, 200_000), pattern(2, 600));
+    let remove = |shard: &mut Shard, key: &str| {
+        let place = shard.find(hash(key.as_bytes()), key.as_bytes(), 10).unwrap();
+        shard.remove(place);
+    };
+    for (first, count, second, more) in [(&large, 6, &small, 1000), (&small, 2000, &large, 4)] {
+        let (mut shard, figures) = shard(32);
+        for n in 0..count {
+            assert!(matches!(set(&mut shard, format!("first-{n}").as_bytes(), first, 10), Outcome::Stored(_)));
+        }
+        (0..count).for_each(|n| remove(&mut shard, &format!("first-{n}")));
+        for n in 0..more {
+            assert!(matches!(set(&mut shard, format!("second-{n}").as_bytes(), second, 10), Outcome::Stored(_)));
+        }
+        assert_eq!((figures.evictions.get(), figures.items.get()), (0, more));
+        (0..more)
+            .for_each(|n| assert_eq!(get(&mut shard, format!("second-{n}").as_bytes(), 10).as_ref(), Some(second)));
+        shard.memory().check();
+    }
+}

@@ -48,7 +48,7 @@ impl Streams for Table {
 
     fn sendv(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
         let bounds = Bounds { owned_bytes: self.limits.queue_bytes, ranges: self.limits.queue_ranges };
-        let Table { slots, versions, spare, queued_bytes, starved, limits, counters, .. } = self;
+        let Table { slots, versions, spare, queued_bytes, starved, unheld, limits, counters, .. } = self;
         let conn = match slots.get_mut(connection.index as usize) {
             Some(Slot { generation, conn: Some(conn) }) if *generation == connection.generation => conn,
             _ => return Err(CallError::NoConnection),
@@ -73,6 +73,11 @@ impl Streams for Table {
             counters.budget_spent.add(1);
             if !std::mem::replace(&mut conn.starved, true) {
                 starved.push_back(connection);
+            }
+        } else if taken < wanted && conn.queue.is_empty() && versions.chunks_left() == 0 {
+            // nothing of its own will go, and tell it
+            if !std::mem::replace(&mut conn.starved, true) {
+                unheld.push_back(connection);
             }
         }
         self.make_ready(connection.index);

@@ -1,6 +1,6 @@
 use super::timers::{SPARE_TIMERS, TIMERS_A_PLACE};
 use super::*;
-use app::Range;
+use app::{ContentBuilder, ObjectId, Range};
 use std::net::TcpListener;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -163,6 +163,60 @@ fn those_that_wait_for_the_budget_leave_nothing_behind() {
     table.abort(service.accepted[1]).unwrap();
     table.turn(200, &mut service, &mut [0; 16]);
     assert_eq!((table.len(), table.starved.len(), table.queued_bytes), (0, 0, 0));
+}
+
+/// Accepts, and notes who is told of room.
+#[derive(Default)]
+struct Told {
+    accepted: Vec<Connection>,
+    told: Vec<(u64, usize)>,
+}
+
+impl Service for Told {
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, self.accepted.len() as u64).unwrap();
+        self.accepted.push(connection);
+    }
+
+    fn sent<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, cookie: u64, bytes: usize, _: usize) {
+        self.told.push((cookie, bytes));
+    }
+}
+
+/// Chunks of content are held by number, and one connection may hold them all.
+#[test]
+fn who_finds_no_hold_of_a_chunk_is_told_when_there_is_one() {
+    let limits = Limits { queue_ranges: usize::MAX, ..Limits::default() };
+    let (mut table, mut service) = (Table::new(limits, Arc::default()), Told::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(std::net::TcpStream::connect(to).unwrap());
+        let (stream, peer) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        table.knock(TcpStream::from_std(stream), Listener(0), Addresses { local: to, peer }, 1000, &mut service);
+    }
+    let [first, second, third] = service.accepted[..] else { panic!() };
+    let chunk = ContentBuilder::chunk(1, |_| Ok::<_, ()>(())).unwrap();
+    let range = || Range::Object { content: &chunk, object: ObjectId(0), start: 0, bytes: 1 };
+    // its kernel takes nothing
+    table.conn(first).unwrap().writable = false;
+    while table.sendv(first, &[range()]) == Ok(1) {}
+    assert_eq!(table.versions.chunks_left(), 0);
+    for connection in [second, third] {
+        // twice is once
+        assert_eq!([0; 2].map(|_| table.sendv(connection, &[range()])), [Ok(0); 2]);
+    }
+    table.turn(16, &mut service, &mut [0; 16]);
+    service.told.retain(|(cookie, _)| *cookie != 0);
+    assert_eq!(service.told, []);
+    table.abort(third).unwrap();
+    table.abort(first).unwrap();
+    assert!(table.has_work());
+    table.turn(16, &mut service, &mut [0; 16]);
+    assert_eq!(service.told, [(1, 0)]);
+    assert_eq!((table.sendv(second, &[range()]), table.unheld.len()), (Ok(1), 0));
 }
 
 #[test]
