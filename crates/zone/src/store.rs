@@ -11,6 +11,12 @@
 use crate::name::NameRef;
 use crate::rtype::Rtype;
 
+#[cfg(test)]
+thread_local! {
+    /// how many times a record's type was read
+    pub(crate) static TYPES_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 const UNIT_BYTES: usize = 4;
 const HEADER_BYTES: usize = 20;
 
@@ -110,6 +116,8 @@ impl Store {
     }
 
     pub(crate) fn rtype(&self, record: RecordAt) -> Rtype {
+        #[cfg(test)]
+        TYPES_READ.set(TYPES_READ.get() + 1);
         Rtype(self.u16_at(record.0 as usize * UNIT_BYTES + 12))
     }
 

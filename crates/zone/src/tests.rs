@@ -6,6 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::name::tests::any_name;
+use crate::store::TYPES_READ;
 use crate::{Builder, Class, Limits, MemorySource, Name, NameRef, Rtype, layout, load, load_within};
 
 /// A name's labels from the right in lower case: what sorts as canonical order does.
@@ -36,6 +37,26 @@ fn a_name_with_an_address_takes_at_most_64_octets() {
     let zone = load(&MemorySource::new().with("z", text), "z", None).unwrap();
     assert_eq!(zone.len(), 10_001);
     assert!(zone.bytes() <= 64 * zone.len(), "{}", zone.bytes());
+}
+
+/// A question, and a record that refers to it, cost no more where a name has very many records of another type.
+#[test]
+fn what_a_name_has_is_looked_up_without_a_walk() {
+    const LONG: usize = 20_000;
+    let text = format!(
+        "$ORIGIN example.com.\n$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\n\
+         $GENERATE 1-{LONG} big TXT $\nbig A 192.0.2.1\nbig AAAA ::1\nbig SRV 1 2 3 a.\n$GENERATE 1-2000 m$ MX 1 big\n"
+    );
+    TYPES_READ.set(0);
+    let zone = load(&MemorySource::new().with("z", text), "z", None).unwrap();
+    // each of the 2,000 asks for some types of the 20,000
+    assert!(TYPES_READ.get() < 5_000_000, "{}", TYPES_READ.get());
+    let big = zone.find("big.example.com".parse::<Name>().unwrap().view()).unwrap();
+    TYPES_READ.set(0);
+    let lengths = [Rtype::A, Rtype::TXT, Rtype::AAAA, Rtype::SRV, Rtype::MX, Rtype(65_280)]
+        .map(|rtype| big.rrset(rtype).map_or(0, |set| set.len()));
+    assert_eq!((lengths, big.rrsets().count()), ([1, LONG, 1, 1, 0, 0], 4));
+    assert!(TYPES_READ.get() < 500, "{}", TYPES_READ.get());
 }
 
 #[test]

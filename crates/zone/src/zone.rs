@@ -155,9 +155,12 @@ impl<'z> Node<'z> {
         Rrsets { zone: self.zone, records: self.records.clone() }
     }
 
-    /// The set of one type.
+    /// The set of one type. A search, since a name may have millions of records, of which a question is for another type.
     pub fn rrset(&self, rtype: Rtype) -> Option<Rrset<'z>> {
-        self.rrsets().find(|set| set.rtype() == rtype)
+        let records = &self.zone.records[self.records.clone()];
+        let start = self.records.start + records.partition_point(|&record| self.zone.store.rtype(record) < rtype);
+        let set = Rrsets { zone: self.zone, records: start..self.records.end }.next()?;
+        (set.rtype() == rtype).then_some(set)
     }
 
     /// Whether there is a record of this type.
@@ -179,8 +182,15 @@ impl<'z> Iterator for Rrsets<'z> {
     fn next(&mut self) -> Option<Rrset<'z>> {
         let records = &self.zone.records[self.records.clone()];
         let rtype = self.zone.store.rtype(*records.first()?);
-        // most sets are short, so a walk beats a search
-        let count = records.iter().take_while(|&&record| self.zone.store.rtype(record) == rtype).count();
+        let ends = |at: usize| records.get(at).is_none_or(|&record| self.zone.store.rtype(record) != rtype);
+        // most sets are short, and some very long: in steps that double, and then within the last of them
+        let mut step = 1;
+        while !ends(step) {
+            step *= 2;
+        }
+        let (least, most) = (step / 2 + 1, step.min(records.len()));
+        let behind = &records[least..most.max(least)];
+        let count = least + behind.partition_point(|&record| self.zone.store.rtype(record) == rtype);
         let start = self.records.start;
         self.records.start += count;
         Some(Rrset { zone: self.zone, records: start..start + count })

@@ -1,8 +1,9 @@
 //! What is answered without records is read for the second time here, slowly: an answer has the question and an OPT record wherever
 //! the message has them (RFC 6891 sections 6.1.1 and 7), so that a malformed option does not look like a server without EDNS.
 
-use super::{Bare, Edns, NAME_AT, OPT, OPT_BYTES, asked, opt, options, u16_at};
+use super::{Bare, Edns, IXFR, NAME_AT, OPT, OPT_BYTES, asked, opt, options, u16_at};
 use crate::reference::rcode;
+use zone::Rtype;
 
 /// RFC 6891 section 9
 const BADVERS: u16 = 16;
@@ -39,6 +40,10 @@ pub(super) fn read(message: &[u8], decompressed: Option<&mut [u8; 256]>, cookies
             }
         }
     }
+    if is_query && counts[..3] == [1, 0, 1] && bare.ask.qtype == IXFR && is_soa(message, end) {
+        // as every secondary asks (RFC 1995 section 3): nothing is wrong with that, but there are no transfers
+        bare.rcode = rcode::REFUSED.into();
+    }
     bare.ask.plain = false;
     bare.ask.edns = find_opt(message, end, counts[1..].iter().copied().map(u32::from).sum(), cookies);
     if bare.ask.edns.is_some_and(|edns| edns.version > 0) {
@@ -63,6 +68,11 @@ fn find_opt(message: &[u8], mut at: usize, records: u32, cookies: bool) -> Optio
         }
     }
     None
+}
+
+/// Whether the record at `at` is an SOA record.
+fn is_soa(message: &[u8], at: usize) -> bool {
+    skip_name(message, at).and_then(|end| message.get(end..end + 2)) == Some(&Rtype::SOA.0.to_be_bytes())
 }
 
 /// Where the name at `at` ends.

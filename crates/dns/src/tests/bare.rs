@@ -31,7 +31,9 @@ fn go(server: &mut Server, message: &[u8]) -> (u8, u16, [u8; 2], Vec<u8>) {
     let answer = datagram(server, Instant::ZERO, PEER, message).unwrap();
     assert_eq!((&answer[..2], &answer[6..10]), (&[0xab, 0xcd][..], &[0; 4][..]), "{answer:02x?}");
     assert_eq!([answer[4], answer[10], answer[3] & 0xf0], [0; 3]);
-    let after = if answer[5] > 0 { &find(&answer, b"\0\x01\0\x01").unwrap()[4..] } else { &answer[12..] };
+    let behind = |fixed: &[u8]| find(&answer, fixed).map(|at| &at[4..]);
+    let question = behind(b"\0\x01\0\x01").or_else(|| behind(b"\0\xfb\0\x01"));
+    let after = if answer[5] > 0 { question.unwrap() } else { &answer[12..] };
     let high = if answer[11] > 0 { u16::from(after[5]) << 4 } else { 0 };
     (answer[2], high | u16::from(answer[3]), [answer[5], answer[11]], answer[12..].to_vec())
 }
@@ -51,7 +53,9 @@ fn errors_have_the_question_and_an_opt_record_where_they_were_asked_with_them() 
     const QUERY: u8 = 1;
     const UPDATE: u8 = 5 << 3;
     type Row<'a> = (&'a str, u8, [u8; 4], &'a [&'a [u8]], u8, &'a [u8], &'a [u8]);
-    let table: [Row<'_>; 25] = [
+    let [change, other] = [&b"\x03wWw\x07example\0\0\xfb\0\x01"[..], b"\xc0\x0c\0\x06\0\x01\0\0\0\0\0\x16\0\0"];
+    let soa = [other, &[0; 20]].concat();
+    let table: [Row<'_>; 28] = [
         ("an option's end is missing", QUERY, [1, 0, 0, 1], &[question, &opt(0, 0, b"\0\x03\0")], 1, question, &plain),
         (
             "an option is too long",
@@ -72,6 +76,10 @@ fn errors_have_the_question_and_an_opt_record_where_they_were_asked_with_them() 
         ("behind an answer", QUERY, [1, 1, 0, 1], &[question, record, &plain], 1, question, &plain),
         ("among the answers", QUERY, [1, 1, 0, 0], &[question, &plain], 1, question, &plain),
         ("another record", QUERY, [1, 0, 0, 1], &[question, record], 1, question, &[]),
+        // RFC 1995 section 3: refused, since there are no transfers
+        ("IXFR", QUERY, [1, 0, 1, 1], &[change, &soa, &secure], 5, change, &secure),
+        ("IXFR without the client's version", QUERY, [1, 0, 1, 0], &[change, record], 1, change, &[]),
+        ("a version with another question", QUERY, [1, 0, 1, 0], &[question, &soa], 1, question, &[]),
         ("two questions", QUERY, [2, 0, 0, 1], &[question, question, &plain], 1, &[], &plain),
         ("no question", QUERY, [0, 0, 0, 1], &[&plain], 1, &[], &plain),
         ("nothing", QUERY, [0, 0, 0, 0], &[], 1, &[], &[]),
