@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use web::log::Record;
 
 /// Records that wait, a thread.
@@ -28,6 +28,8 @@ const RECORDS: usize = 8192;
 /// How long the thread sleeps after it found something, and the longest when it finds nothing.
 const BUSY: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_millis(50);
+/// How long the end waits for who reads the last records: a pipe's reader may have stopped reading.
+const LAST_RECORDS: Duration = Duration::from_secs(5);
 /// Bytes that one write takes about.
 const WRITE_BYTES: usize = 64 << 10;
 
@@ -172,6 +174,18 @@ impl Drop for Writing {
         self.log.stop.store(true, Ordering::Release);
         if let Some(join) = self.join.take() {
             join.thread().unpark();
+            let until = Instant::now() + LAST_RECORDS;
+            while !join.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if !join.is_finished() {
+                // the process takes the thread along
+                tracing::warn!(
+                    "the last records of the access log are lost: nobody has read it for {} s",
+                    LAST_RECORDS.as_secs()
+                );
+                return;
+            }
             // a panic there was shown by the panic hook
             let _ = join.join();
         }

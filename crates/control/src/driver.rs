@@ -170,6 +170,11 @@ impl Driver {
         all.into_iter().collect()
     }
 
+    /// Whether the programs have less than they could, since the kernel has refused something.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.lock().as_ref().is_none_or(|hot| hot.failed)
+    }
+
     /// Has the programs leave questions with a cookie to the serving threads; when this has returned they have no secret.
     ///
     /// # Errors

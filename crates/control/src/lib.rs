@@ -49,6 +49,7 @@ use std::process::ExitCode;
 /// The command `simoom`: reads the command line, does what it says, gives the exit status (0 done, 1 the environment does
 /// not let it, 2 the caller's input is wrong).
 pub fn main() -> ExitCode {
+    child::take_name();
     base::heap::keep_little();
     let outcome = match cli::parse(std::env::args_os()) {
         Ok(Ok(cli)) => run(cli),

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -251,7 +251,7 @@ impl Keeper {
         let failed = |error: io::Error| reason(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let (input, output) = (OwnedFd::from(theirs.try_clone().map_err(failed)?), OwnedFd::from(theirs));
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = crate::child::ourselves();
         // a group of its own: what a terminal or a supervisor sends to ours is not meant for it
         command.arg("keep-table").args(args).stdin(Stdio::from(input)).stdout(Stdio::from(output)).process_group(0);
         let child = command.spawn().map_err(|error| format!("its keeper cannot be started: {}", reason(&error)))?;

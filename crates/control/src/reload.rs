@@ -30,8 +30,14 @@ use std::time::{Duration, Instant};
 use web::Site;
 use zone::Zone;
 
-/// A line about what was done.
-pub(crate) type Outcome = Result<String, Failure>;
+/// What a reload came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// a line about what was done
+    pub(crate) said: Result<String, Failure>,
+    /// what reading and replacing took, without the wait for who still had what was replaced before
+    pub(crate) took: Duration,
+}
 
 /// What did not go well.
 #[derive(Clone, Debug)]
@@ -47,6 +53,8 @@ struct Taken {
     message: String,
     /// whether that is something new
     is_new: bool,
+    /// what the driver lacks
+    driver: Option<String>,
 }
 
 /// How long the serving threads may take to let go of the old tables; they do so within a cycle.
@@ -216,14 +224,22 @@ impl Loader {
         notify::reloading();
         // whatever else is wrong: who has moved the old one away waits for it
         let log = self.access_log.as_ref().map_or(Ok(()), |log| log.reopen());
+        self.wait_for_drain();
+        let begun = Instant::now();
         // a bug that one file brings to light must not end reloading for good
         let read = catch_unwind(AssertUnwindSafe(|| self.attempt()))
             .unwrap_or_else(|_| Err(vec!["the reload failed by a bug in simoom: please report it".into()]));
         let outcome = match (read, log) {
-            (Ok(taken), Ok(())) => Ok(taken),
-            // the old file can be written on, so this keeps nothing that was read from being served
-            (Ok(Taken { message, .. }), Err(line)) => {
-                Err(Failure { said: format!("{message}; the access log is not opened anew"), errors: vec![line] })
+            (Ok(taken @ Taken { driver: None, .. }), Ok(())) => Ok(taken),
+            // the old file can be written on, and our own stack answers what the driver does not, so neither keeps what was read from
+            // being served
+            (Ok(Taken { message, driver, .. }), log) => {
+                let lacks = [
+                    log.err().map(|line| ("the access log is not opened anew", line)),
+                    driver.map(|why| ("the driver answers less than it could until a reload mends that", why)),
+                ];
+                let (lacks, errors): (Vec<_>, _) = lacks.into_iter().flatten().unzip();
+                Err(Failure { said: format!("{message}; {}", lacks.join("; ")), errors })
             }
             (Err(errors), log) => Err(Failure {
                 said: kept(self.zones.is_some(), self.content.is_some()).to_owned(),
@@ -231,7 +247,7 @@ impl Loader {
             }),
         };
         match &outcome {
-            Ok(Taken { message, is_new }) => {
+            Ok(Taken { message, is_new, .. }) => {
                 let counter = if *is_new { &self.counters.done } else { &self.counters.unchanged };
                 counter.add(1);
                 tracing::info!("{message}");
@@ -246,16 +262,20 @@ impl Loader {
                 notify::ready(said);
             }
         }
-        outcome.map(|taken| taken.message)
+        Outcome { said: outcome.map(|taken| taken.message), took: begun.elapsed() }
+    }
+
+    /// Until the content that was replaced last is nobody's: never are there more than two.
+    fn wait_for_drain(&mut self) {
+        while self.draining.is_some() {
+            self.look_at_drain();
+            std::thread::sleep(DRAIN_LOOK);
+        }
     }
 
     /// Reads everything aside, and swaps all or nothing.
     fn attempt(&mut self) -> Result<Taken, Vec<String>> {
         let begun = Instant::now();
-        while self.draining.is_some() {
-            self.look_at_drain();
-            std::thread::sleep(DRAIN_LOOK);
-        }
         let secrets = self.new_secrets();
         let zones = self.zones.as_ref().map(Zones::read).transpose();
         let content = self.content.as_mut().map(Content::read).transpose();
@@ -272,9 +292,7 @@ impl Loader {
             .collect();
         let what = if self.content.is_none() { "no zone file" } else { "no file" };
         let message = match (described.is_empty(), &secrets) {
-            (true, None) => {
-                return Ok(Taken { message: format!("nothing to reload: {what} has changed"), is_new: false });
-            }
+            (true, None) => return Ok(self.catch_up(what)),
             (true, Some(_)) => format!("reloaded the cookie secrets; {what} has changed"),
             (false, _) => format!("reloaded {} in {:.1} s", described.join("; "), begun.elapsed().as_secs_f64()),
         };
@@ -283,19 +301,40 @@ impl Loader {
             let stopped = self.driver.as_ref().map_or(Ok(()), |driver| driver.stop_cookies());
             stopped.inspect_err(|_| self.start_cookies()).map_err(|why| vec![why])?;
         }
-        let replaced = zones.map_or(Ok(()), |(tables, prints)| self.replace_zones(tables, prints));
+        let replaced = match zones {
+            Some((tables, prints)) => self.replace_zones(tables, prints),
+            None => Ok(self.refill_driver().and_then(Result::err)),
+        };
         match secrets {
             Some(secrets) if replaced.is_ok() => self.replace_secrets(secrets),
             Some(_) => self.start_cookies(),
             None => {}
         }
-        replaced.map_err(|why| vec![why])?;
+        let driver = replaced.map_err(|why| vec![why])?;
         if let Some(loaded) = content {
             self.replace_content(loaded);
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         self.counters.last_unix_s.set(now.map_or(0, |now| now.as_secs()));
-        Ok(Taken { message, is_new: true })
+        Ok(Taken { message, is_new: true, driver })
+    }
+
+    /// Where nothing was read there may be something that failed before.
+    fn catch_up(&self, what: &str) -> Taken {
+        let refilled = self.refill_driver();
+        let message = match &refilled {
+            Some(Ok(())) => format!("the driver has its answers again; {what} has changed"),
+            _ => format!("nothing to reload: {what} has changed"),
+        };
+        Taken { message, is_new: matches!(refilled, Some(Ok(()))), driver: refilled.and_then(Result::err) }
+    }
+
+    /// Gives the driver the answers of what is served, if it has not what it could have.
+    fn refill_driver(&self) -> Option<Result<(), String>> {
+        let driver = self.driver.as_ref().filter(|driver| driver.is_behind())?;
+        let tables = self.zones.as_ref()?.publisher.current();
+        let prepared = driver.prepare(&tables);
+        Some(driver.stop().and(prepared).and_then(Prepared::start))
     }
 
     /// The secrets of the cookies, if there is a file of them that says something new.
@@ -322,12 +361,13 @@ impl Loader {
         }
     }
 
-    /// The driver answers from the old zones until it is stopped and from the new ones when nobody answers from the old any more.
+    /// The driver answers from the old zones until it is stopped and from the new ones when nobody answers from the old any more. Gives why
+    /// it answers nothing, if so.
     ///
     /// # Errors
     /// The driver cannot be stopped, so everybody goes on with the old zones.
-    fn replace_zones(&mut self, tables: Tables, prints: Prints) -> Result<(), String> {
-        let Some(zones) = &mut self.zones else { return Ok(()) };
+    fn replace_zones(&mut self, tables: Tables, prints: Prints) -> Result<Option<String>, String> {
+        let Some(zones) = &mut self.zones else { return Ok(None) };
         let prepared = self.driver.as_ref().map(|driver| driver.prepare(&tables));
         self.driver.as_ref().map_or(Ok(()), |driver| driver.stop())?;
         let old = zones.publisher.current();
@@ -335,12 +375,10 @@ impl Loader {
         zones.prints = prints;
         self.wait_until_released(&old);
         drop(old);
-        if let Some(Err(why)) = prepared.map(|prepared| prepared.and_then(Prepared::start)) {
-            tracing::error!("{why}; AF_XDP answers everything until the next reload");
-        }
+        let started = prepared.map_or(Ok(()), |prepared| prepared.and_then(Prepared::start));
         // the old zones' memory, and that of what the driver had of them
         base::heap::give_back();
-        Ok(())
+        Ok(started.err())
     }
 
     fn replace_content(&mut self, loaded: sites::Loaded) {

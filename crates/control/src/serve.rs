@@ -118,7 +118,7 @@ impl World {
         if self.events.send(Event::Reload(Some(done))).is_err() {
             return failed(gone);
         }
-        match outcome.recv() {
+        match outcome.recv().map(|outcome| outcome.said) {
             Ok(Ok(message)) => json!({ "ok": true, "message": message }),
             Ok(Err(Failure { said, errors })) => json!({ "ok": false, "error": said, "errors": errors }),
             Err(_) => failed(gone),
@@ -251,7 +251,8 @@ fn start_reading(cache: &Cache) -> io::Result<()> {
 /// # Errors
 /// What keeps the server from starting; nothing is left behind then.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
-    match settings.supervise.then(Line::find).transpose()?.flatten() {
+    // whoever has a supervisor keeps to it, also when the settings that are read now want none from the next start on
+    match Line::find()? {
         None if settings.supervise => supervise::run(),
         Some((line, inherited)) => serve(settings, Some(&line), inherited),
         None => serve(settings, None, Vec::new()),

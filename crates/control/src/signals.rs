@@ -24,6 +24,24 @@ impl Early {
     }
 }
 
+/// The stops that one asks for who can send signals.
+#[derive(Debug, Default)]
+pub(crate) struct Stops {
+    asked: bool,
+}
+
+impl Stops {
+    /// What one more comes to; the second ends the process at once.
+    pub(crate) fn next(&mut self, signal: i32) -> Event {
+        if std::mem::replace(&mut self.asked, true) {
+            tracing::warn!("second signal: ending at once");
+            // as the shell reports a process that the signal ended
+            std::process::exit(128 + signal);
+        }
+        Event::Stop(if signal == SIGINT { "SIGINT" } else { "SIGTERM" })
+    }
+}
+
 /// Turns signals into events from here on, and what was asked for early into the first.
 ///
 /// # Errors
@@ -35,19 +53,11 @@ pub(crate) fn start(events: Sender<Event>, early: &Early) -> io::Result<()> {
         let _ = events.send(Event::Reload(None));
     }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        let mut stopping = false;
+        let mut stops = Stops::default();
         for signal in signals.forever() {
             let event = match signal {
                 SIGHUP => Event::Reload(None),
-                _ if stopping => {
-                    tracing::warn!("second signal: ending at once");
-                    // as the shell reports a process that the signal ended
-                    std::process::exit(128 + signal);
-                }
-                _ => {
-                    stopping = true;
-                    Event::Stop(if signal == SIGINT { "SIGINT" } else { "SIGTERM" })
-                }
+                _ => stops.next(signal),
             };
             if events.send(event).is_err() {
                 return;

@@ -11,6 +11,7 @@
 use crate::error::{Error, how_ended, reason};
 use crate::notify;
 use crate::serve::Event;
+use crate::signals::Stops;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -23,7 +24,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,11 +49,16 @@ enum Word {
     Serving = b'r',
     /// it is about to end, since it was asked to
     Ending = b'e',
+    /// it shall stop, as by SIGINT
+    Interrupt = b'i',
+    /// it shall stop, as by SIGTERM
+    Terminate = b't',
 }
 
 impl Word {
     fn of(letter: u8) -> Option<Word> {
-        [Word::Sockets, Word::All, Word::Serving, Word::Ending].into_iter().find(|word| *word as u8 == letter)
+        use Word::{All, Ending, Interrupt, Serving, Sockets, Terminate};
+        [Sockets, All, Serving, Ending, Interrupt, Terminate].into_iter().find(|word| *word as u8 == letter)
     }
 }
 
@@ -151,14 +157,26 @@ impl Line {
         let _ = say(self.socket.as_fd(), Word::Ending, &[]);
     }
 
-    /// Stops the server when the supervisor ends.
+    /// Stops the server when the supervisor says so, and when it ends.
+    ///
+    /// A service manager that stops us signals every process of ours, and the supervisor passes on what it gets: as another signal that
+    /// would be the second, which ends a server at once. So it is a word, and the supervisor's words are counted for themselves.
     ///
     /// # Errors
     /// The kernel's, when the thread cannot be started.
     pub(crate) fn watch(&self, events: Sender<Event>) -> io::Result<()> {
         let socket = self.socket.try_clone()?;
         std::thread::Builder::new().name("supervised".into()).spawn(move || {
-            while let Ok(Some(_)) = hear(socket.as_fd()) {}
+            let mut stops = Stops::default();
+            while let Ok(Some((word, _))) = hear(socket.as_fd()) {
+                let signal = match word {
+                    Word::Interrupt => SIGINT,
+                    Word::Terminate => SIGTERM,
+                    _ => continue,
+                };
+                // nobody listens only when it is ending already
+                let _ = events.send(stops.next(signal));
+            }
             // nobody listens only when it is ending already
             let _ = events.send(Event::Stop("the supervisor's end"));
         })?;
@@ -244,7 +262,7 @@ impl Supervisor {
         // one that has ended already says so
         let _ = say_sockets(line.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
         // no longer ours, until it leaves us those that it has: other settings may want other sockets at the same ports
-        drop((held, line));
+        drop(held);
         let (mut served, mut coming, mut reload) = (false, Vec::new(), false);
         loop {
             let happening = match served {
@@ -258,9 +276,15 @@ impl Supervisor {
             match happening {
                 // it may have read what has changed, and it may not
                 Happening::Signal(Signal::HUP) if !served => reload = true,
+                Happening::Signal(Signal::HUP) => drop(pidfd_send_signal(&pidfd, Signal::HUP)),
                 Happening::Signal(signal) => {
-                    self.stopping |= signal != Signal::HUP;
-                    let _ = pidfd_send_signal(&pidfd, signal);
+                    self.stopping = true;
+                    let word = if signal == Signal::INT { Word::Interrupt } else { Word::Terminate };
+                    // before it serves nobody there hears a word
+                    let _ = match served {
+                        true => say(line.as_fd(), word, &[]),
+                        false => pidfd_send_signal(&pidfd, signal).map_err(io::Error::from),
+                    };
                 }
                 Happening::Said(Word::Sockets, more) => coming.extend(more),
                 Happening::Said(Word::All, _) => self.held = std::mem::take(&mut coming),
@@ -275,6 +299,8 @@ impl Supervisor {
                     self.stopping = true;
                     self.held.clear();
                 }
+                // those are ours
+                Happening::Said(Word::Interrupt | Word::Terminate, _) => {}
                 Happening::Ended(status) => return Ok(End { pid, status: status?, served }),
             }
         }
@@ -316,9 +342,8 @@ impl Supervisor {
 /// Starts a server: our end of its line, and its process.
 fn start(restarts: u64) -> io::Result<(OwnedFd, Child)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let mut command = Command::new("/proc/self/exe");
-    let mut arguments = std::env::args_os();
-    command.arg0(arguments.next().unwrap_or_else(|| "simoom".into())).args(arguments);
+    let mut command = crate::child::ourselves();
+    command.args(std::env::args_os().skip(1));
     // a group of its own: what a terminal sends to ours it gets from us, once
     command.env(VARIABLE, restarts.to_string()).stdin(Stdio::from(theirs)).process_group(0);
     // the manager's variable names us, and it is the server's process that knows whether it lives

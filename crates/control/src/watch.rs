@@ -216,16 +216,14 @@ impl Watch {
             if let Err((path, error)) = self.renew() {
                 tracing::warn!("{}: not watched any more: {error}; changes there need a reload", path.display());
             }
-            let begun = Instant::now();
             let (done, outcome) = mpsc::sync_channel(1);
             if events.send(Event::Reload(Some(done))).is_err() {
                 return;
             }
             // it is logged where it happens; at the server's end nobody answers
-            if outcome.recv().is_err() {
-                return;
-            }
-            std::thread::sleep(begun.elapsed() * (SHARE - 1));
+            let Ok(outcome) = outcome.recv() else { return };
+            // by what it took of a processor: a client that reads what was replaced as slowly as it may takes none
+            std::thread::sleep(outcome.took * (SHARE - 1));
         }
     }
 

@@ -33,7 +33,15 @@ impl Prefix {
             Some(_) => return None,
             None => most,
         };
-        Some(Prefix { address, bits })
+        Some(Prefix { address, bits }.unmapped())
+    }
+
+    /// IPv4 for what is written as mapped into IPv6: no packet has such an address (RFC 4291 section 2.5.5.2).
+    fn unmapped(self) -> Prefix {
+        match (self.address.to_canonical(), self.bits.checked_sub(96)) {
+            (IpAddr::V4(address), Some(bits)) if self.address.is_ipv6() => Prefix { address: address.into(), bits },
+            _ => self,
+        }
     }
 
     /// The first address of the prefix.
@@ -631,7 +639,10 @@ mod tests {
         assert_eq!("[::1]:5300".parse::<Listen>().unwrap().to_string(), "[::1]:5300");
         assert_eq!("192.0.2.7/24".parse::<Own>().unwrap().0.bits, 24);
         assert_eq!("2001:db8::7".parse::<Own>().unwrap().0.bits, 128);
-        assert_eq!("0.0.0.0/0".parse::<Prefix>().unwrap().to_string(), "0.0.0.0/0");
+        let prefix = |text: &str| text.parse::<Prefix>().unwrap().to_string();
+        assert_eq!(prefix("0.0.0.0/0"), "0.0.0.0/0");
+        assert_eq!(["::ffff:0:0/96", "::ffff:10.0.0.0/104"].map(prefix), ["0.0.0.0/0", "10.0.0.0/8"]);
+        assert_eq!(["::ffff:192.0.2.1", "::/0"].map(prefix), ["192.0.2.1/32", "::/0"]);
         assert_eq!("adaptive".parse(), Ok(Idle::Adaptive));
         let size = |text: &str| text.parse::<Size>().unwrap().0;
         assert_eq!((size("7"), size("64K"), size("2G"), size("1MiB")), (7, 64 << 10, 2 << 30, 1 << 20));

@@ -147,6 +147,8 @@ fn the_supervisor_has_the_privileges_and_the_server_has_none() {
     let none = "0000000000000000";
     for _ in 0..2 {
         let pid = serving(&server);
+        // whoever looks for it finds it, though it was started from a descriptor
+        assert_eq!(std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "simoom\n");
         for set in ["CapEff", "CapPrm", "CapBnd"] {
             assert!(thread_status(pid, set).iter().all(|found| found == none), "{set}: {:?}", thread_status(pid, set));
         }

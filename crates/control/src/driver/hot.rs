@@ -34,6 +34,8 @@ pub(super) struct Hot {
     choice: Choice,
     /// the driver has all names that it can have: there is nothing to choose
     complete: bool,
+    /// it could not be changed, and has fewer than it could
+    pub(super) failed: bool,
     /// of the tables, as their publisher numbers it
     version: u64,
     /// by interface and seat, what the programs had counted last
@@ -49,7 +51,7 @@ impl Hot {
         // counters go on from whatever they were at
         let counted = given.iter().map(|given| given.heats().unwrap_or_default()).collect();
         let worth = given.iter().map(|_| Worth::default()).collect();
-        Hot { given, choice, complete, version, counted, sketch: None, worth }
+        Hot { given, choice, complete, failed: false, version, counted, sketch: None, worth }
     }
 
     /// The names that the driver has and that `next` has, too, the hottest first, with their heat. `now` are the tables in force.
@@ -110,7 +112,7 @@ impl Driver {
             Ok(()) => self.counters.names.set(now.choice.len() as u64),
             Err(why) => {
                 // what it has is not known for sure, and there is nothing to choose any more
-                now.complete = true;
+                (now.complete, now.failed) = (true, true);
                 tracing::error!("{why}; it keeps the names that it has until the next reload");
             }
         }

@@ -6,6 +6,7 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::privileges::{self, Identity};
 use crate::run;
+use crate::service::Kind;
 use crate::words::{Backend, Cpus, Placement};
 
 /// Who is to be become.
@@ -28,10 +29,11 @@ impl Users {
 /// Refuses what can be seen to be wrong before anything is read or opened; `simoom check` does no more.
 ///
 /// # Errors
-/// A processor or a user that does not exist, and what contradicts itself on this machine: a driver that cannot tell DNS from another
+/// A processor or a user that does not exist, an address that two services want, and what contradicts itself on this machine: a driver that cannot tell DNS from another
 /// service, stores of threads that are too small for their items.
 pub(crate) fn check(settings: &Settings) -> Result<Users, Error> {
     processors(settings)?;
+    addresses(settings)?;
     stores(settings)?;
     if settings.backend != Backend::Sockets {
         tiers::when(settings, &listeners(settings))?;
@@ -41,14 +43,43 @@ pub(crate) fn check(settings: &Settings) -> Result<Users, Error> {
 }
 
 fn processors(settings: &Settings) -> Result<(), Error> {
-    let (Some(cpus), Some(online)) = (&settings.cpus, online()) else { return Ok(()) };
-    match cpus.iter().find(|cpu| !online.0.contains(cpu)) {
+    let Some(online) = online() else { return Ok(()) };
+    let of_threads = settings.cpus.iter().flatten().map(|cpu| (*cpu, "cpus", "dataplane.cpus".to_owned()));
+    let place = |place, key: String| match place {
+        Placement::Cpu(cpu) => Some((cpu as usize, "place", key)),
+        Placement::Inline | Placement::Same => None,
+    };
+    let of_apps = settings.apps.iter().filter_map(|app| place(app.place, format!("app {}: place", app.name)));
+    let of_services = [
+        settings.kv.as_ref().and_then(|kv| place(kv.place, "kv.place".into())),
+        settings.echo.as_ref().and_then(|echo| place(echo.place, "echo.place".into())),
+    ];
+    let mut all = of_threads.chain(of_services.into_iter().flatten()).chain(of_apps);
+    match all.find(|(cpu, ..)| !online.0.contains(cpu)) {
         None => Ok(()),
-        Some(cpu) => {
-            let place = settings.file.as_ref().map_or("--cpus".to_owned(), |file| format!("{file}: dataplane.cpus"));
+        Some((cpu, option, key)) => {
+            let place = settings.file.as_ref().map_or(format!("--{option}"), |file| format!("{file}: {key}"));
             Err(Error::input(format!("{place}: there is no processor {cpu}; see /sys/devices/system/cpu/online")))
         }
     }
+}
+
+/// What comes to an address and port is one service's.
+fn addresses(settings: &Settings) -> Result<(), Error> {
+    let all: Vec<_> = listeners(settings)
+        .iter()
+        .flat_map(|at| at.endpoints(settings).map(|endpoint| (at.kind, endpoint.address, endpoint.transport)))
+        .collect();
+    let of_two = all.iter().enumerate().find_map(|(n, (kind, address, transport))| {
+        let same = |other: &&(Kind, _, _)| (other.1, other.2) == (*address, *transport);
+        all[..n].iter().find(same).map(|(other, ..)| (other, kind, address, transport))
+    });
+    let Some((one, other, address, transport)) = of_two else { return Ok(()) };
+    let file = settings.file.as_ref().map_or(String::new(), |file| format!("{file}: "));
+    let (one, other) = (one.name(), other.name());
+    Err(Error::input(format!(
+        "{file}{one} and {other} both listen on {address} over {transport}; give one of them another port"
+    )))
 }
 
 pub(super) fn online() -> Option<Cpus> {
@@ -101,6 +132,30 @@ mod tests {
         assert!(said.starts_with("application echo: user no-such-user-here: no such user"), "{said}");
         // one that is not needed is not asked for
         check(&settings("[echo]\n[control]\napp-user = \"no-such-user-here\"\n")).unwrap();
-        assert!(refused(&format!("[dataplane]\ncpus = [4095]\n{zone}")).contains("no processor 4095"));
+        // an address that the kernel has, and one of our own
+        for own in ["", "[dataplane]\ninterface = [\"eth0\"]\nown = [\"192.0.2.2/24\"]\n"] {
+            let said = refused(&format!(
+                "{own}[web]\nroot = \"r\"\nlisten = [\"192.0.2.2:80\"]\n[kv]\nlisten = [\"192.0.2.2:80\"]\n"
+            ));
+            assert!(
+                said.ends_with("web and kv both listen on 192.0.2.2:80 over TCP; give one of them another port"),
+                "{said}"
+            );
+        }
+        check(&settings("[echo]\nlisten = [\"192.0.2.2:80\"]\n[kv]\nlisten = [\"192.0.2.2:80\"]\n")).unwrap();
+        let two = format!("{app}{}", app.replace("\"a\"", "\"b\""));
+        let said = refused(&two);
+        assert!(said.contains("app and app both listen on 192.0.2.1:7"), "{said}");
+        assert!(
+            refused(&format!("[dataplane]\ncpus = [4095]\n{zone}"))
+                .contains("dataplane.cpus: there is no processor 4095")
+        );
+        for (text, key) in [
+            ("[kv]\nplace = \"cpu=4095\"\n".to_owned(), "kv.place"),
+            ("[echo]\nplace = \"cpu=4095\"\n".to_owned(), "echo.place"),
+            (format!("{app}place = \"cpu=4095\"\n"), "app a: place"),
+        ] {
+            assert!(refused(&text).contains(&format!("{key}: there is no processor 4095")), "{}", refused(&text));
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -201,7 +201,7 @@ fn wait(input: &BufReader<File>, program: Option<&Program>) -> bool {
 fn start(command: &EnterCommand, output: &Output) -> io::Result<(Program, String)> {
     let (report, theirs) = UnixStream::pair()?;
     let (written, passed_on) = output.begin()?;
-    let mut launcher = Command::new("/proc/self/exe");
+    let mut launcher = crate::child::ourselves();
     launcher.arg("enter-app").args(command.arguments());
     launcher.stdin(OwnedFd::from(theirs)).stdout(written.try_clone()?).stderr(written);
     let mut child = launcher.spawn()?;

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to do what it is told.
@@ -59,7 +59,7 @@ impl Keeper {
         let failed = |error: io::Error| reason(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let (input, output) = (OwnedFd::from(theirs.try_clone().map_err(failed)?), OwnedFd::from(theirs));
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = crate::child::ourselves();
         // a group of its own: what a terminal or a supervisor sends to ours is not meant for it
         command
             .arg("keep-app")
@@ -84,7 +84,7 @@ impl Keeper {
     #[cfg(test)]
     pub(super) fn played() -> (Keeper, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let child = Command::new("true").spawn().unwrap();
+        let child = std::process::Command::new("true").spawn().unwrap();
         (Keeper { child, socket: Some(BufReader::new(ours)), line: String::new(), program: Program::Ended }, theirs)
     }
 

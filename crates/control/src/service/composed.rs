@@ -31,6 +31,19 @@ pub(crate) enum Kind {
     App,
 }
 
+impl Kind {
+    /// Its table in a configuration file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Dns => "dns",
+            Kind::Web => "web",
+            Kind::Kv => "kv",
+            Kind::Echo => "echo",
+            Kind::App => "app",
+        }
+    }
+}
+
 /// What is served, by listener: those of DNS come first, then those of the web, of the key-value store, of echo, and of applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {

@@ -133,11 +133,11 @@ pub(crate) fn undo(interface: &str, file: &Path) -> Result<String, Error> {
     if undo.is_empty() {
         undo.remove();
         let _ = writeln!(text, "{} is removed: everything is as it was", file.display());
-    } else {
-        undo.write()?;
-        let _ = writeln!(text, "{} holds what is left to undo", file.display());
+        return Ok(text);
     }
-    Ok(text)
+    undo.write()?;
+    let _ = writeln!(text, "{} holds what is left to undo", file.display());
+    Err(Error::environment(text.trim_end().to_owned()))
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
         let mut second = Undo::open("lo", &file).unwrap();
         second.push(step(3)).unwrap();
         // neither can be carried out: both stay, in their order
-        let text = undo("lo", &file).unwrap();
+        let text = undo("lo", &file).unwrap_err().to_string();
         assert!(text.find("rx 3").unwrap() < text.find("rx 1").unwrap(), "{text}");
         assert!(text.contains("left to undo"), "{text}");
         assert_eq!(read("lo", &file).unwrap().steps, [step(1), step(3)]);

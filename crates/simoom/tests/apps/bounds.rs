@@ -194,6 +194,7 @@ fn a_log_that_nobody_reads_keeps_no_program_from_its_end() {
     let pid: i32 = is_there.split_once(": process ").unwrap().1.strip_suffix(" is there").unwrap().parse().unwrap();
     line_with("serving on");
     let keeper: i32 = field(&status(pid), "PPid:").parse().unwrap();
+    assert_eq!(field(&status(keeper), "Name:"), "simoom");
     // nobody reads any more, and nothing more has room; the same pipe opened again may be written to without waiting
     let mut again = std::fs::File::options();
     let again = again.write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
