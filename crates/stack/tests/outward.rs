@@ -24,6 +24,7 @@ const GATEWAY: Mac = [2, 0, 0, 0, 0, 0xfe];
 enum Ask {
     Connect(SocketAddr, Option<SocketAddr>),
     Send(Listener, Addresses, Vec<u8>),
+    Stream(Connection, Vec<u8>),
 }
 
 /// Does what it is told when it is told that it may.
@@ -40,6 +41,7 @@ impl Service for Notes {
             self.said.push(match ask {
                 Ask::Connect(remote, local) => calls.connect(remote, local, 1).map(drop),
                 Ask::Send(listener, ends, bytes) => calls.send_to(listener, ends, &bytes),
+                Ask::Stream(connection, bytes) => calls.send(connection, &bytes).map(drop),
             });
         }
     }
@@ -168,6 +170,7 @@ struct Sent {
     to_port: u16,
     seq: Seq,
     flags: Flags,
+    payload_bytes: usize,
 }
 
 /// None of what is no segment.
@@ -187,7 +190,8 @@ fn segment(frame: &[u8]) -> Option<Sent> {
     };
     let tcp = Tcp::parse(segment).expect("a segment");
     let (from_port, to_port, seq, flags) = (tcp.src_port(), tcp.dst_port(), tcp.seq(), tcp.flags());
-    Some(Sent { mac: head.dst, tag: head.tag, to, from_port, to_port, seq, flags })
+    let payload_bytes = tcp.payload().len();
+    Some(Sent { mac: head.dst, tag: head.tag, to, from_port, to_port, seq, flags, payload_bytes })
 }
 
 /// Where a SYN goes: station, address, port.
@@ -198,11 +202,13 @@ fn syn(frame: &[u8]) -> (Mac, IpAddr, u16) {
 }
 
 /// A segment of `peer`, as a station brings it.
-fn brought(station: Mac, tag: Option<u16>, peer: Ipv4Addr, header: Header<'_>) -> Vec<u8> {
+fn brought(station: Mac, tag: Option<u16>, peer: impl Into<IpAddr>, header: Header<'_>) -> Vec<u8> {
+    let peer = peer.into();
+    let (ours, of) = if peer.is_ipv4() { (A4.into(), EtherType::IPV4) } else { (A6.into(), EtherType::IPV6) };
     let mut segment = vec![0; header.bytes()];
-    let pseudo = pseudo(peer.into(), A4.into(), Protocol::TCP, segment.len());
+    let pseudo = pseudo(peer, ours, Protocol::TCP, segment.len());
     header.write(&mut segment, pseudo, PayloadSum::Known(Sum::ZERO));
-    link(OURS, station, tag, EtherType::IPV4, &ip(peer.into(), A4.into(), Protocol::TCP, &[], &segment))
+    link(OURS, station, tag, of, &ip(peer, ours, Protocol::TCP, &[], &segment))
 }
 
 #[test]
@@ -297,6 +303,27 @@ fn nobody_answers_a_connection_before_its_syn_has_left() {
             assert_eq!(bench.notes.connected, [Err(DeadReason::Unreachable)]);
             assert_eq!(bench.stack.tcp_usage().connections, 0);
         }
+    }
+}
+
+/// RFC 9293 section 3.7.1, MUST-15.
+#[test]
+fn a_peer_that_names_no_mss_is_sent_what_its_family_takes() {
+    for (remote, neighbour, peer, most) in [
+        ("192.0.2.2:80", arp_answer(B4, THEIRS), IpAddr::from(B4), 536),
+        ("[2001:db8::2]:80", nd_answer(B6, THEIRS), IpAddr::from(B6), 1220),
+    ] {
+        let mut bench = Bench::new(with_tcp());
+        assert_eq!(bench.connect(remote).0, Ok(()));
+        let sent = bench.cycle(Some(&neighbour));
+        let ours = segment(&sent[0]).unwrap();
+        let (src_port, dst_port, ack) = (80, ours.from_port, ours.seq + 1);
+        let flags = Flags::SYN | Flags::ACK;
+        let header = Header { src_port, dst_port, ack, flags, window: 60_000, ..Header::default() };
+        bench.cycle(Some(&brought(THEIRS, None, peer, header)));
+        bench.notes.asks.push(Ask::Stream(bench.notes.connected[0].expect("a connection"), vec![b'x'; 5000]));
+        let sent = bench.cycle(None);
+        assert_eq!(segment(&sent[0]).map(|sent| sent.payload_bytes), Some(most), "{remote}");
     }
 }
 

@@ -445,6 +445,30 @@ fn time_wait_answers_the_fin_again_and_lets_a_newer_connection_in() {
     assert_eq!(hand.stack.tcp_usage().time_wait, 0);
 }
 
+/// While only a cookie could answer: its number is anywhere, and without timestamps nothing tells the old segments from the new ones.
+#[test]
+fn time_wait_lets_nobody_in_whom_neither_a_number_nor_a_clock_tells_apart() {
+    for stamped in [false, true] {
+        let mut hand = Hand::new(Script::default(), |tcp| tcp.limits.half_open = 1);
+        hand.open(false);
+        hand.ack += 1;
+        hand.send(hand.head(Flags::FIN | Flags::ACK), b"");
+        assert_eq!(hand.stack.tcp_usage().time_wait, 1);
+        hand.from += 1;
+        hand.send(hand.head(Flags::SYN), b"");
+        assert_eq!(hand.stack.tcp_usage().half_open, 1);
+        hand.from -= 1;
+        let timestamps = stamped.then_some(Timestamps { value: 1000, echo: 0 });
+        let syn = Header { seq: hand.seq + 100, mss: Some(1460), timestamps, ..hand.head(Flags::SYN) };
+        let answers = hand.send(syn, b"");
+        assert_eq!(answers.len(), usize::from(stamped));
+        assert_eq!((hand.event(Event::Cookie), hand.event(Event::TimeWaitReused)), (stamped.into(), stamped.into()));
+        assert_eq!(hand.ignored(Ignored::NoHalfOpen), u64::from(!stamped));
+        // TIME-WAIT goes on where the SYN was not taken
+        assert_eq!(hand.stack.tcp_usage().time_wait, usize::from(!stamped));
+    }
+}
+
 #[test]
 fn time_wait_ends() {
     let mut hand = Hand::new(Script::default(), |tcp| tcp.times.time_wait = Duration::from_secs(2));

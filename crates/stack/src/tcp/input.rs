@@ -225,9 +225,11 @@ impl Engine {
         let closed = self.time_wait.get(slot)?;
         match self.time_wait.judge(now, slot, &arrival)? {
             Answer::Reuse { beyond } if origin.listener.is_some() => {
+                // it goes on where the SYN is not taken
+                let answer = self.on_syn(now, origin, segment, Some(beyond))?;
                 self.end_wait(closed.hash, slot);
                 self.counters.on(Event::TimeWaitReused);
-                return self.on_syn(now, origin, segment, Some(beyond));
+                return Some(answer);
             }
             Answer::Drop | Answer::DropReset | Answer::Reuse { .. } => {
                 self.counters.ignore(Ignored::TimeWait);

@@ -9,7 +9,7 @@ use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named, Outlet};
 use super::half_open::HalfOpen;
 use super::hop::{Hop, pseudo};
-use super::limits::Refused;
+use super::limits::{Refused, Source};
 use super::output::lay_out;
 use super::reassembly;
 use super::rtt::Rtt;
@@ -24,10 +24,11 @@ use std::time::Duration;
 use wire::Sum;
 use wire::tcp::{self, Header, PayloadSum, Timestamps};
 
-/// The MSS of a peer that names none (RFC 9293 section 3.7.1).
-const DEFAULT_MSS_V4: u16 = 536;
-/// The same over IPv6.
-const DEFAULT_MSS_V6: u16 = 1220;
+/// What a peer takes that does not name its MSS (RFC 9293 section 3.7.1, MUST-15).
+pub(super) fn default_mss(tuple: &Tuple) -> u16 {
+    if matches!(tuple, Tuple::V4(_)) { 536 } else { 1220 }
+}
+
 /// Before the SYN-ACK is sent again for the first time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The shift of our window fields: the least with which they can tell the window, so that little of it is rounded away (RFC 7323
@@ -60,7 +61,8 @@ pub(super) struct Handshake {
 }
 
 impl Engine {
-    /// A SYN for a listener; `beyond` is where our number must begin, when it follows a connection in TIME-WAIT (RFC 6191).
+    /// A SYN for a listener; `beyond` is where our number must begin, when it follows a connection in TIME-WAIT (RFC 9293 section 3.6.1,
+    /// RFC 6191). None is a SYN that is not taken.
     pub(super) fn on_syn(
         &mut self,
         now: Instant,
@@ -70,10 +72,9 @@ impl Engine {
     ) -> Option<Header<'static>> {
         let (listener, window_bytes) = origin.listener?;
         let options = &segment.options;
-        let default_mss = if matches!(origin.tuple, Tuple::V4(_)) { DEFAULT_MSS_V4 } else { DEFAULT_MSS_V6 };
         let setup = tcp::Flags::ECE | tcp::Flags::CWR; // RFC 3168 section 6.1.1
         let offer = Offer {
-            mss: options.mss.unwrap_or(default_mss).max(super::engine::MSS_LEAST),
+            mss: options.mss.unwrap_or_else(|| default_mss(&origin.tuple)).max(super::engine::MSS_LEAST),
             window_scale: options.window_scale,
             sack_permitted: options.sack_permitted,
             ecn: self.config.ecn && segment.has(setup),
@@ -85,21 +86,22 @@ impl Engine {
             iss = iss.max(beyond + 64_000);
         }
         let source = self.source(listener, &origin.tuple);
-        let Some(index) = self.half_opens.next() else {
-            return self.on_syn_flood(now, origin, irs, &offer, ts_recent, window_bytes);
-        };
-        match self.sources.open_half(source) {
-            Ok(()) => {}
-            // somebody else may send in its name: a cookie takes no memory, and who comes back with it is the source itself
-            Err(Refused::HalfOpen | Refused::Table) => {
-                self.counters.on(Event::SourceHalfOpen);
-                return self.on_syn_flood(now, origin, irs, &offer, ts_recent, window_bytes);
-            }
+        let index = match self.half_open_place(source) {
+            Ok(index) => index,
             Err(Refused::Established) => {
                 self.counters.ignore(Ignored::SourceLimit);
                 return None;
             }
-        }
+            // a cookie is a number anywhere, and without timestamps nothing else tells the old connection's segments from the new one's
+            Err(Refused::HalfOpen | Refused::Table) if beyond.is_some() && ts_recent.is_none() => {
+                self.counters.ignore(Ignored::NoHalfOpen);
+                return None;
+            }
+            // somebody else may send in its name: a cookie takes no memory, and who comes back with it is the source itself
+            Err(Refused::HalfOpen | Refused::Table) => {
+                return self.on_syn_flood(now, origin, irs, &offer, ts_recent, window_bytes);
+            }
+        };
         let hash = origin.hash;
         let named = Named::HalfOpen(index).value();
         let timer = self.wheel.set(now + SYN_TIMEOUT, named).ok();
@@ -128,6 +130,16 @@ impl Engine {
         self.counters.on(Event::HalfOpen);
         self.counters.half_open.set(self.half_opens.len() as u64);
         Some(self.syn_ack(now, &entry))
+    }
+
+    /// Where an entry of this source will stand, which has it counted.
+    fn half_open_place(&mut self, source: Source) -> Result<u32, Refused> {
+        let index = self.half_opens.next().ok_or(Refused::Table)?;
+        let counted = self.sources.open_half(source);
+        if matches!(counted, Err(Refused::HalfOpen | Refused::Table)) {
+            self.counters.on(Event::SourceHalfOpen);
+        }
+        counted.map(|()| index)
     }
 
     /// No entry is free, or none for this source: what must be remembered goes into the answer (RFC 4987 section 3.6).

@@ -7,7 +7,7 @@ use super::cookie::Offer;
 use super::counters::{Event, Ignored};
 use super::engine::{Engine, Named};
 use super::hop::Hop;
-use super::listen::Handshake;
+use super::listen::{Handshake, default_mss};
 use super::segment::Segment;
 use super::state::State;
 use super::tick::Tick;
@@ -297,7 +297,7 @@ impl Engine {
     fn agree(&mut self, index: u32, segment: &Segment<'_>, answers: bool) {
         let tuple = self.connections[index as usize].tuple;
         let options = &segment.options;
-        let peer_mss = options.mss.unwrap_or(536).max(super::engine::MSS_LEAST);
+        let peer_mss = options.mss.unwrap_or_else(|| default_mss(&tuple)).max(super::engine::MSS_LEAST);
         let stamped = options.timestamps.is_some();
         let mss = self.segment_bytes(&tuple, peer_mss, stamped);
         let c = &mut self.connections[index as usize];
