@@ -170,6 +170,22 @@ mod tests {
     use crate::Pool;
 
     #[test]
+    fn frames_whose_pool_has_gone_before_they_come_home_are_home_all_the_same() {
+        let (arena, mut frames) = Arena::new(6, 2048).unwrap();
+        let rest = frames.split_off(4);
+        let pools = [frames, rest].map(|frames| Pool::new(arena.clone(), frames));
+        let [mut first, mut second] = <[Pool; 2]>::try_from(Pool::join(pools.into())).unwrap();
+        let lent = [first.take(), first.take(), first.take()];
+        let mut lent = lent.into_iter().flatten();
+        second.give(lent.next().unwrap());
+        drop(first);
+        assert_eq!(arena.home.load(Ordering::Relaxed), 2);
+        lent.for_each(|frame| second.give(frame));
+        drop(second);
+        assert_eq!(arena.home.load(Ordering::Relaxed), 6, "the memory can be unmapped");
+    }
+
+    #[test]
     fn a_frame_keeps_its_bytes_through_an_address() {
         let (arena, mut frames) = Arena::new(4, 4096).unwrap();
         let mut frame = frames.swap_remove(2);

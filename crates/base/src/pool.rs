@@ -23,6 +23,8 @@ pub struct Pool {
 struct Homes {
     /// where each pool's chunks lie in memory
     all: Arc<[Range<usize>]>,
+    /// each one's
+    arenas: Arc<[Arc<Arena>]>,
     me: usize,
     /// to each other pool
     out: Vec<Option<Producer<Frame>>>,
@@ -41,6 +43,10 @@ impl Homes {
         let home = self.all.iter().position(|range| range.contains(&at)).expect("a frame of no pool that was joined");
         // to ourselves there is no way, and nothing is sent there
         let way = self.out[home].as_mut().expect("a way to every other pool");
+        if way.is_abandoned() {
+            // as when its pool had it in the end
+            return self.arenas[home].came_home(1);
+        }
         way.push(frame).expect("the ring has room for every frame of its pool");
     }
 }
@@ -69,8 +75,9 @@ impl Pool {
             return pools;
         }
         let all: Arc<[Range<usize>]> = pools.iter().map(Pool::span).collect();
-        let mut homes: Vec<Homes> =
-            (0..pools.len()).map(|me| Homes { all: all.clone(), me, out: Vec::new(), into: Vec::new() }).collect();
+        let arenas: Arc<[Arc<Arena>]> = pools.iter().map(|pool| pool.arena.clone()).collect();
+        let home = |me| Homes { all: all.clone(), arenas: arenas.clone(), me, out: Vec::new(), into: Vec::new() };
+        let mut homes: Vec<Homes> = (0..pools.len()).map(home).collect();
         for from in 0..pools.len() {
             for to in 0..pools.len() {
                 let way = (from != to).then(|| ring(pools[to].len().next_power_of_two()));

@@ -112,6 +112,12 @@ impl<T: Send> Producer<T> {
         capacity - self.head.wrapping_sub(self.tail) as usize
     }
 
+    /// Whether the consumer has gone, so that nobody takes out what is put in.
+    #[inline]
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
     /// Puts `value` in, or gives it back when the ring is full.
     ///
     /// # Errors

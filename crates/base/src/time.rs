@@ -70,6 +70,11 @@ impl Clock {
         Clock { zero_ns: monotonic_ns() }
     }
 
+    /// A clock whose origin is that by the machine's clock, as another's [`zero_ns`](Clock::zero_ns) tells it, perhaps another process's.
+    pub const fn at(zero_ns: u64) -> Self {
+        Clock { zero_ns }
+    }
+
     /// The time since the origin.
     pub fn now(&self) -> Instant {
         Instant(monotonic_ns().saturating_sub(self.zero_ns))

@@ -114,7 +114,7 @@ pub struct Crossings {
     pub groups_out: Counter,
     /// flow groups that were taken over
     pub groups_in: Counter,
-    /// times that groups left though frames of theirs waited for a host that did not run
+    /// times that groups left, or settled elsewhere, though frames of theirs may have waited for a thread that did not run
     pub hurried: Counter,
     /// 1 while the thread is busy, as the balancer sees it
     pub busy: Counter,

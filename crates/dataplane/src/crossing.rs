@@ -10,7 +10,8 @@
 //! 2. The new owner takes the parcel in and goes on with what the old one forwards. Frames of the group that reach it by any other
 //!    way are younger than what others may have sent to the old owner before the table changed, so they wait (*in transition*).
 //! 3. Every other thread is asked, and answers over the same ring that carried its frames to the old owner. With the last answer
-//!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*).
+//!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*). A thread that does not
+//!    answer is waited for a while and no longer ([`leaving`]).
 //!
 //! What arrives for a thread that is held up others take for it ([`help`]). Where the NIC's table can be written, it follows then ([`turning`]).
 //! A thread that is not needed gives all its groups away, and its queue to another thread ([`duty`]).
@@ -20,9 +21,11 @@
 
 mod duty;
 mod help;
+mod leaving;
 mod room;
 mod turning;
 
+use crate::MOST_THREADS;
 use crate::balance::{Advice, Balance, Board, Relief};
 use crate::bell::Bell;
 use crate::counters::Crossings;
@@ -30,12 +33,14 @@ use crate::cycle::Parcel;
 use crate::owners::{Ours, Owners};
 use crate::pulse::Waits;
 use crate::steering::Steering;
+use arrayvec::ArrayVec;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
 use duty::Duty;
 pub(crate) use help::Helpers;
 use help::Helping;
+use leaving::Leaving;
 use room::Grace;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -69,9 +74,9 @@ enum Note {
     /// to the new owner: what belongs to the group, and what it weighs in the balance
     Parcel { group: u16, at: Instant, parcel: Parcel, weight: u32 },
     /// to the others: answer behind all frames of the group that you have sent here
-    Asked { group: u16 },
+    Asked { group: u16, number: u32 },
     /// the answer
-    Answered { group: u16 },
+    Answered { group: u16, number: u32 },
     /// to the new owner: nothing older will come
     Settled { group: u16 },
     /// to the thread of a queue: the NIC brings the group to the sender's now
@@ -112,15 +117,6 @@ impl Coming {
     }
 }
 
-/// A group that has left and may still get old frames here.
-#[derive(Debug)]
-struct Leaving {
-    group: u16,
-    to: u16,
-    /// threads that have not answered
-    answers: usize,
-}
-
 /// A group that another thread wants of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
@@ -137,7 +133,7 @@ pub(crate) struct Crossing {
     owners: Arc<Owners>,
     out: Vec<Option<Producer<Item>>>,
     into: Vec<Option<Consumer<Item>>>,
-    /// notes that found a ring full, in their order
+    /// notes that found a ring full, those to a thread in their order
     unsent: VecDeque<(u16, Box<Note>)>,
     /// groups to be asked for
     wishes: VecDeque<u16>,
@@ -149,6 +145,8 @@ pub(crate) struct Crossing {
     chosen: u16,
     coming: Vec<Coming>,
     leaving: Vec<Leaving>,
+    /// groups that have left since the start
+    moves: u32,
     /// frames that waited for their group and go first
     replayed: VecDeque<Frame>,
     /// groups that others want, to be given away before the next burst
@@ -196,6 +194,7 @@ pub(crate) fn crossings(
         chosen: 0,
         coming: Vec::new(),
         leaving: Vec::new(),
+        moves: 0,
         replayed: VecDeque::new(),
         departures: VecDeque::new(),
         arrivals: VecDeque::new(),
@@ -245,12 +244,15 @@ impl Crossing {
 
     fn has_work(&mut self) -> bool {
         !self.replayed.is_empty()
-            || !self.departures.is_empty()
             || self.duty.wants_another_look()
-            || !self.wishes.is_empty()
-            || !self.unsent.is_empty()
             || self.put_aside() > 0
+            || (self.waits_for_room() && self.has_room())
             || self.into.iter_mut().flatten().any(|ring| ring.waiting(1) > 0)
+    }
+
+    /// Whether something is to go to other threads as soon as there is room to all of them, which nobody tells.
+    pub(super) fn waits_for_room(&self) -> bool {
+        !self.departures.is_empty() || !self.wishes.is_empty() || !self.unsent.is_empty()
     }
 
     /// Groups to be given away now, each by [`Crossing::send`].
@@ -322,6 +324,7 @@ impl Crossing {
         // looked at behind the port: who takes something there puts it aside before the next look at it
         let waiting = waiting + self.put_aside();
         self.look_anew();
+        self.look_at_leaving(now);
         self.follow_up(now, waiting);
         self.attend(now, waiting);
         let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
@@ -386,9 +389,7 @@ impl Crossing {
         let weight = self.balance.as_mut().map_or(0, |balance| balance.departed(group));
         self.note(to, Note::Parcel { group, at, parcel, weight });
         self.owners.hand(group, to);
-        let others: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
-        self.leaving.push(Leaving { group, to, answers: others.len() });
-        others.into_iter().for_each(|other| self.note(other, Note::Asked { group }));
+        self.ask_behind(at, group, to);
         self.counters.groups_out.add(1);
     }
 
@@ -521,19 +522,36 @@ impl Crossing {
     }
 
     fn note(&mut self, to: u16, note: Note) {
-        self.unsent.push_back((to, Box::new(note)));
-        self.send_notes();
+        let note = Box::new(note);
+        // behind those that wait
+        let waits = self.unsent.iter().any(|(other, _)| *other == to);
+        let sent = if waits { Err(note) } else { self.push_note(to, note) };
+        sent.unwrap_or_else(|note| self.unsent.push_back((to, note)));
     }
 
+    /// Sends the notes that found rings full. One that is full still holds up no note to another thread.
     fn send_notes(&mut self) {
-        while let Some((to, note)) = self.unsent.pop_front() {
-            let ring = self.out[usize::from(to)].as_mut().expect("a way to every other thread");
-            match ring.push(Item::Note(note)) {
-                Ok(()) => self.touched[usize::from(to)] = true,
-                Err(Item::Note(note)) => return self.unsent.push_front((to, note)),
-                Err(Item::Frame(_)) => unreachable!("a note was sent"),
+        let mut full = ArrayVec::<u16, MOST_THREADS>::new();
+        for _ in 0..self.unsent.len() {
+            let Some((to, note)) = self.unsent.pop_front() else { return };
+            let sent = if full.contains(&to) { Err(note) } else { self.push_note(to, note) };
+            if let Err(note) = sent {
+                if !full.contains(&to) {
+                    full.push(to);
+                }
+                self.unsent.push_back((to, note));
             }
         }
+    }
+
+    fn push_note(&mut self, to: u16, note: Box<Note>) -> Result<(), Box<Note>> {
+        let ring = self.out[usize::from(to)].as_mut().expect("a way to every other thread");
+        match ring.push(Item::Note(note)) {
+            Ok(()) => self.touched[usize::from(to)] = true,
+            Err(Item::Note(note)) => return Err(note),
+            Err(Item::Frame(_)) => unreachable!("a note was sent"),
+        }
+        Ok(())
     }
 
     fn take_note(&mut self, from: u16, note: Note) {
@@ -554,8 +572,8 @@ impl Crossing {
                 self.arrivals.push_back((at, parcel));
                 self.counters.groups_in.add(1);
             }
-            Note::Asked { group } => self.note(from, Note::Answered { group }),
-            Note::Answered { group } => self.take_answer(group),
+            Note::Asked { group, number } => self.note(from, Note::Answered { group, number }),
+            Note::Answered { group, number } => self.take_answer(from, group, number),
             Note::Settled { group } => self.settle(group),
             Note::Turned { group, number } => self.drain(from, group, number),
             Note::Drained { group, number } => self.take_drained(group, number),
@@ -564,15 +582,6 @@ impl Crossing {
             Note::Fenced { queue } => self.take_fenced(queue),
             Note::Queue { queue } => self.offer_queue(queue),
             Note::Back { queue } => self.give_back(queue),
-        }
-    }
-
-    fn take_answer(&mut self, group: u16) {
-        let Some(at) = self.leaving.iter().position(|leaving| leaving.group == group) else { return };
-        self.leaving[at].answers -= 1;
-        if self.leaving[at].answers == 0 {
-            let Leaving { group, to, .. } = self.leaving.swap_remove(at);
-            self.note(to, Note::Settled { group });
         }
     }
 

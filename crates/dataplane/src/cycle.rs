@@ -177,6 +177,8 @@ pub struct Loop<P, S, N = stack::Stack> {
     copies: bool,
     /// when the stack is to be polled
     due: Option<Instant>,
+    /// nothing could be sent in the last cycle: until the port has room nothing else helps
+    stuck: bool,
     tap: Option<Tap>,
     /// where it is one of several of an interface
     joint: Option<Box<Joint>>,
@@ -233,6 +235,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             spare: Burst::new(),
             copies: false,
             due: Some(Instant::ZERO),
+            stuck: false,
             tap: None,
             joint: None,
             counters: Arc::default(),
@@ -307,9 +310,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if !self.tx.is_empty() {
             transmitted += self.transmit(now);
         }
-        let kept = if self.tx.is_empty() && !holds { Outgoing::Nothing } else { Outgoing::Waiting };
         let carried = self.port.carry();
-        let outgoing = self.port.flush().max(kept);
+        let outgoing = self.flush(holds, room, limit);
         if let Some(joint) = &mut self.joint {
             if let Some(host) = self.port.host()
                 && (transmitted > 0 || outgoing >= Outgoing::Waiting)
@@ -323,10 +325,26 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if received + transmitted == 0 {
             self.counters.empty_cycles.add(1);
         }
-        // a port that takes nothing more is asked again soon anyway
+        // a port that takes nothing more is asked again soon anyway, and what is due already waits for room, or for frames
+        let stands = |at: &Instant| outgoing >= Outgoing::Waiting && *at <= now;
         let crossing = self.joint.as_ref().and_then(|joint| joint.crossing.next_at());
-        let next = self.due.into_iter().chain(crossing).min().filter(|_| outgoing != Outgoing::Full && !holds);
+        let next = self.due.into_iter().chain(crossing).filter(|at| !stands(at)).min();
+        let next = next.filter(|_| outgoing != Outgoing::Full && !holds);
         Activity { received, transmitted, outgoing, next }
+    }
+
+    /// Has the port send, and says how that goes after a cycle that had so much `room` and could receive `limit` frames.
+    #[inline]
+    fn flush(&mut self, holds: bool, room: usize, limit: usize) -> Outgoing {
+        let kept = if self.tx.is_empty() && !holds { Outgoing::Nothing } else { Outgoing::Waiting };
+        let outgoing = self.port.flush().max(kept);
+        self.stuck = room == 0 && !holds && self.port.transmit_room() <= self.tx.len();
+        match (self.stuck, limit) {
+            (false, _) => outgoing,
+            // whoever can take nothing need not be told that something comes
+            (true, 0) => Outgoing::Full,
+            (true, _) => outgoing.max(Outgoing::Waiting),
+        }
     }
 
     /// Receives what is this thread's, from its port and from other threads, and sends others theirs. How many frames it saw.
@@ -483,11 +501,12 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         self.joint.as_deref_mut().map(|joint| &mut joint.crossing)
     }
 
-    /// Whether the thread may sleep: nothing waits for it, and the service has nothing that another cycle would do.
+    /// Whether the thread may sleep: nothing waits for it, and the service has nothing that another cycle would do; or whatever waits does
+    /// so for room to send, for which the sleep is short.
     pub(crate) fn may_rest(&mut self, now: Instant) -> bool {
         let Loop { port, joint, service, .. } = self;
         let rests = joint.as_deref_mut().is_none_or(|joint| joint.crossing.may_rest(joint.held_since.is_some()));
-        rests && !port.is_asked() && service.may_rest(now)
+        (rests && !port.is_asked() && service.may_rest(now)) || self.stuck
     }
 
     /// The port, and the way to other threads.

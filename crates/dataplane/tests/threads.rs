@@ -401,6 +401,68 @@ fn frames_that_wait_to_go_out_have_the_thread_look_soon_and_frames_that_the_devi
     assert_eq!(look(&counters).0, 0);
 }
 
+/// A port through which nothing leaves until it is opened, with frames of guests for which that is so, too.
+struct Shut {
+    inner: Pollable,
+    open: Arc<AtomicBool>,
+    asked: bool,
+}
+
+impl Port for Shut {
+    fn facts(&self) -> &Facts {
+        self.inner.facts()
+    }
+    fn receive(&mut self, into: &mut Burst, limit: usize) -> usize {
+        self.inner.receive(into, limit)
+    }
+    fn transmit_room(&mut self) -> usize {
+        if self.open.load(Ordering::Relaxed) { self.inner.transmit_room() } else { 0 }
+    }
+    fn transmit(&mut self, from: &mut Burst) -> usize {
+        if self.transmit_room() > 0 { self.inner.transmit(from) } else { 0 }
+    }
+    fn flush(&mut self) -> Outgoing {
+        self.inner.flush()
+    }
+    fn take(&mut self) -> Option<Frame> {
+        self.inner.take()
+    }
+    fn give(&mut self, frame: Frame) {
+        self.inner.give(frame);
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+    fn is_asked(&mut self) -> bool {
+        self.asked && !self.open.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_thread_that_cannot_send_sleeps_whatever_waits_for_that() {
+    // the stack's timer, guests, frames that arrive
+    for (due, asked, arrivals) in
+        [(true, false, 0), (false, true, 0), (false, false, 1), (true, false, 65), (true, true, 1)]
+    {
+        let (mut client, inner, bell) = pollable();
+        let open = Arc::new(AtomicBool::new(false));
+        let server = Shut { inner, open: open.clone(), asked };
+        let stack = move |_: usize, _: &Facts| Whole { due: due.then_some(Instant::ZERO) };
+        let dataplane = Dataplane::start(vec![server], &Config::default(), stack, |_| Shout::default()).unwrap();
+        let counters = dataplane.counters().next().unwrap().clone();
+        (0..arrivals).for_each(|_| send(&mut client, b"hello"));
+        rustix::io::write(&*bell, &1u64.to_ne_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let (begun, before) = (std::time::Instant::now(), counters.cycles.get());
+        std::thread::sleep(Duration::from_millis(200));
+        let (cycles, most) = (counters.cycles.get() - before, begun.elapsed().as_millis() as u64);
+        assert!(cycles <= most, "{cycles} cycles in {most} ms: {due} {asked} {arrivals}");
+        // and it goes on by itself when there is room
+        open.store(true, Ordering::Relaxed);
+        assert_eq!(await_frames(&mut client, arrivals + usize::from(due)).len(), arrivals + usize::from(due));
+    }
+}
+
 #[test]
 fn an_idle_thread_sleeps_wakes_for_frames_commands_and_timers() {
     let (mut client, server, bell) = pollable();

@@ -27,6 +27,8 @@ pub struct Handle {
     /// where what the program answers depends on who takes it
     peer: Option<Peer>,
     listeners: BTreeSet<Listener>,
+    /// What is new and has not been told, since what was done behind it failed: neither would be found a second time.
+    untold: (Option<Link>, Option<bool>),
 }
 
 /// What [`Handle::follow`] found.
@@ -51,8 +53,8 @@ impl Handle {
         let mut peer = Peer::watch(device.index, steering.answers()).map_err(other(name, "listening for its peer"))?;
         let looked = peer.as_mut().map_or(Ok(None), Peer::look);
         looked.map_err(other(name, "asking whether its peer takes answers"))?;
-        let (interface, membership) = (device.index, None);
-        let mut handle = Handle { interface, link, look: true, steering, membership, monitor, peer, listeners };
+        let (interface, membership, untold) = (device.index, None, (None, None));
+        let mut handle = Handle { interface, link, look: true, steering, membership, monitor, peer, listeners, untold };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
                 handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
@@ -113,7 +115,7 @@ impl Handle {
     /// The kernel's.
     pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listeners.insert(listener);
-        self.follow().map(|_| ())
+        self.catch_up().map(|_| ())
     }
 
     /// Listens on one destination less.
@@ -122,7 +124,7 @@ impl Handle {
     /// The kernel's.
     pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
         self.listeners.remove(listener);
-        self.follow().map(|_| ())
+        self.catch_up().map(|_| ())
     }
 
     /// One of them is readable when addresses or interfaces have changed; then [`Handle::follow`] is due.
@@ -133,17 +135,28 @@ impl Handle {
     /// Makes what is taken what the listeners mean with the addresses of now, and looks at the interface.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's. What had been found by then is told the next time.
     pub fn follow(&mut self) -> io::Result<Followed> {
+        let addresses = self.catch_up()?;
+        let (link, answered) = std::mem::take(&mut self.untold);
+        Ok(Followed { addresses, link, answered })
+    }
+
+    /// The same, with what is new for who asks next, but for whether what is taken changed.
+    fn catch_up(&mut self) -> io::Result<bool> {
         let changes = self.monitor.changes()?;
         // of what was heard nothing is believed but that something is new
         let about_us = |change: &Change| matches!(change, Change::Link(index) if *index == self.interface);
         if changes.iter().any(|change| about_us(change) || *change == Change::Missed) {
             self.look = true;
         }
-        let link = if self.look { self.look()? } else { None };
+        if self.look {
+            let link = self.look()?;
+            self.untold.0 = link.or(self.untold.0);
+        }
         let answered = self.peer.as_mut().map_or(Ok(None), Peer::look)?;
-        Ok(Followed { addresses: self.follow_addresses()?, link, answered })
+        self.untold.1 = answered.or(self.untold.1);
+        self.follow_addresses()
     }
 
     /// The interface, if anything about it is new.

@@ -69,6 +69,9 @@ pub struct XdpPort {
     /// flushes since the last completion while frames were outstanding, and when that was first looked at
     quiet_flushes: u32,
     quiet_since: Option<Instant>,
+    /// There is no socket, or the interface has been down for as long as completions are waited for: what is to be sent is dropped, as by
+    /// a cable that is not plugged in. Who sends would wait for room without end otherwise, and with it all of its timers.
+    cut_off: bool,
     recipe: Recipe,
     /// opened while that was permitted, for rebuilds after privileges are dropped
     spares: Vec<Unbound>,
@@ -97,6 +100,7 @@ impl XdpPort {
             limbo: Vec::new(),
             quiet_flushes: 0,
             quiet_since: None,
+            cut_off: false,
             spares: std::iter::repeat_with(|| Unbound::open(recipe.sizes)).map_while(Result::ok).take(SPARES).collect(),
             recipe,
             ready: None,
@@ -145,13 +149,14 @@ impl XdpPort {
     /// for [`OpenConfig::completion_timeout`](crate::OpenConfig::completion_timeout).
     ///
     /// # Errors
-    /// The kernel's, which [`Stats::trouble`] then tells. The port goes on with the socket that it has where there is no other, and neither
-    /// receives nor sends where that has gone already; the next `flush` tries again after a while. A new one that the steering program
+    /// The kernel's, which [`Stats::trouble`] then tells. The port goes on with the socket that it has where there is no other. Where that has
+    /// gone already it receives nothing, and drops what it is to send; the next `flush` tries again after a while. A new one that the steering program
     /// is not given is offered to it by each `flush`, and the kernel has what comes until then.
     pub fn rebuild(&mut self) -> io::Result<()> {
         self.quiet_flushes = 0;
         self.quiet_since = Some(Instant::now());
         let renewed = self.renew();
+        self.cut_off = self.sender.is_none();
         let serves = renewed.is_err() && self.sender.is_some();
         let outcome = renewed.and_then(|()| self.place());
         self.stats.set_trouble(outcome.as_ref().err().map(|refused| Trouble { serves, why: refused.to_string() }));
@@ -168,11 +173,11 @@ impl XdpPort {
             Err(refused) if refused.is(NO_ROOM) && self.makes_room() => None,
             ready => Some(ready?),
         };
-        self.stats.rebuilds.add(1);
         self.stats.unwatch();
         self.close();
         let ready = ready.map_or_else(|| persist(NO_ROOM, || self.ready()), Ok)?;
         let socket = self.bind_again(ready)?;
+        self.stats.rebuilds.add(1);
         self.leave_limbo();
         let asked = self.recipe.busy_poll;
         let busy_polling = asked.is_some_and(|(us, budget)| socket.prefer_busy_poll(us, budget).is_ok());
@@ -327,6 +332,7 @@ impl XdpPort {
         self.stats.sent.add(u64::from(done));
         self.quiet_flushes = 0;
         self.quiet_since = None;
+        self.cut_off = false;
     }
 
     /// Counts flushes that brought nothing back, and rebuilds the socket when that lasts.
@@ -341,6 +347,7 @@ impl XdpPort {
         // nothing leaves an interface that is down: each try would cost a socket for as long as it lasts
         if self.sender.as_mut().is_some_and(|sender| sender.send().is_err_and(|why| is_down(&why))) {
             self.quiet_since = Some(now);
+            self.cut_off = true;
         } else if self.rebuild().is_err() {
             self.stats.kick_errors.add(1);
         }
@@ -377,6 +384,9 @@ impl Port for XdpPort {
 
     #[inline]
     fn transmit_room(&mut self) -> usize {
+        if self.cut_off {
+            return BURST_FRAMES;
+        }
         let takes = self.recipe.device_takes;
         if takes.is_some_and(|takes| self.outstanding + BURST_FRAMES as u32 > takes) {
             self.reap();
@@ -390,6 +400,11 @@ impl Port for XdpPort {
     #[inline]
     fn transmit(&mut self, from: &mut Burst) -> usize {
         let n = from.len().min(self.transmit_room());
+        if self.cut_off {
+            self.stats.cut_off.add(n as u64);
+            from.drain(..n).for_each(|frame| self.pool.give(frame));
+            return n;
+        }
         let Some(sender) = &mut self.sender else { return 0 };
         let mut queued = 0;
         for frame in from.drain(..n) {

@@ -23,6 +23,8 @@ pub struct Stats {
     pub in_pieces: Counter,
     /// frames shorter than an Ethernet header or longer than a chunk, which were not sent
     pub unsendable: Counter,
+    /// frames dropped instead of sent, since there was no socket or the interface had been down for long
+    pub cut_off: Counter,
     /// super-segments that the device took
     pub large_sends: Counter,
     /// bytes of payload in them
@@ -84,6 +86,7 @@ impl Stats {
             kick_errors: Counter::new(),
             in_pieces: Counter::new(),
             unsendable: Counter::new(),
+            cut_off: Counter::new(),
             large_sends: Counter::new(),
             large_bytes: Counter::new(),
             large_refused: Counter::new(),
@@ -165,6 +168,7 @@ impl Report for Stats {
             ("invalid transmit descriptor", kernel.tx_invalid),
             ("packet in pieces", self.in_pieces.get()),
             ("unsendable length", self.unsendable.get()),
+            ("nothing leaves", self.cut_off.get()),
         ];
         for (reason, value) in drops {
             let labels = &[interface, queue, ("reason", reason)];

@@ -407,6 +407,22 @@ fn addresses_that_come_and_go_are_followed() {
 }
 
 #[test]
+fn a_link_that_changed_is_told_though_what_was_done_behind_it_failed() {
+    let lab = Lab::new("untold", 1);
+    let mut handle = open(&config(&[dns()])).unwrap().handle;
+    eventually("the link is not quiet", || handle.follow().unwrap().link.is_none());
+    ip(&format!("-n {} link set vs address 02:00:00:00:00:77", lab.server));
+    // there is no such destination
+    let nowhere = Listener { address: "192.0.2.53".parse().unwrap(), protocol: UDP, port: 0 };
+    assert!(handle.listen(nowhere).is_err() && handle.follow().is_err());
+    handle.unlisten(&nowhere).unwrap();
+    let link = handle.follow().unwrap().link;
+    let there = |link| matches!(link, port_xdp::device::Link::There { mac, .. } if mac == [2, 0, 0, 0, 0, 0x77]);
+    assert!(link.is_some_and(there), "{link:?}");
+    assert_eq!(handle.follow().unwrap().link, None);
+}
+
+#[test]
 fn frames_that_cannot_be_sent_are_counted_and_come_home() {
     let _lab = Lab::new("short", 1);
     let mut opened = open(&config(&[dns()])).unwrap();
@@ -491,6 +507,9 @@ fn an_interface_that_is_down_costs_no_socket_however_long_it_lasts() {
         std::thread::sleep(timeout / 50);
     }
     assert_eq!((port.outstanding(), port.stats().rebuilds.get(), port.stats().trouble()), (1, 0, None));
+    // what waits for room, and its timers with it, goes on: by then it is dropped
+    send(port, &ethernet([0xff; 6], None, 0x88b5, &[0; 50]));
+    assert_eq!((port.outstanding(), port.free_frames(), port.stats().cut_off.get()), (1, free - 1, 1));
     ip(&format!("-n {} link set vs up", lab.server));
     eventually("the frame did not come back", || port.flush() == Outgoing::Nothing);
     assert_eq!(port.free_frames(), free);
@@ -566,14 +585,19 @@ fn what_the_kernel_refuses_costs_no_socket() {
             assert_eq!(gauge(port, "xdp_spare_sockets"), spares);
             common::rebuild(port).unwrap();
             // no interface to bind to; its driver may use for a while what the last socket had
-            let free = port.free_frames();
+            let (free, rebuilds) = (port.free_frames(), port.stats().rebuilds.get());
             sh("ip", &["link", "del", "vs"]);
             assert!((0..2 * spares).all(|_| port.rebuild().is_err()));
             assert_eq!(port.free_frames(), free);
+            assert_eq!(port.stats().rebuilds.get(), rebuilds, "no socket was made");
             let trouble = port.stats().trouble().unwrap();
             assert!(!trouble.serves && trouble.why.starts_with("binding it: No such device"), "{trouble:?}");
             assert_eq!(gauge(port, "xdp_spare_sockets"), spares - 1);
             assert_eq!(gauge(port, "xdp_queue_without_socket"), 1);
+            // what is to be sent finds room and is dropped: a stack that waited would not look at its timers either
+            assert!(port.transmit_room() > 0);
+            send(port, &ethernet([0xff; 6], None, 0x88b5, &[0; 50]));
+            assert_eq!((port.stats().cut_off.get(), port.outstanding(), port.free_frames()), (1, 0, free));
         });
         println!("CHILD IS DONE");
         return;

@@ -212,9 +212,9 @@ impl Crossing {
         self.helping.blocked = false;
     }
 
-    /// Whether frames wait elsewhere that could not be taken at the last look.
+    /// Whether frames wait elsewhere that could not be taken at the last look, or something for room to other threads.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.helping.blocked
+        self.helping.blocked || self.waits_for_room()
     }
 
     /// Frames that others have put aside for this thread.

@@ -188,7 +188,7 @@ impl World {
             && let Some(departure) = thread.crossing.departure()
         {
             let known = thread.groups.remove(&departure.group).expect("a group is where the table says");
-            thread.crossing.send(Instant::ZERO, departure, Box::new((departure.group, known)));
+            thread.crossing.send(self.now, departure, Box::new((departure.group, known)));
         }
         thread.crossing.look(self.now, thread.queue.len());
         let (mut received, mut rx, mut lost) = (Burst::new(), Burst::new(), Burst::new());
@@ -284,7 +284,8 @@ impl World {
             let on = at < crossing.owners().on_duty();
             assert_eq!((crossing.is_off_duty(), crossing.has_queue()), (!on, on), "thread {at}");
             assert!(on || crossing.helps_nobody(), "thread {at} is off duty and helps");
-            assert!(!crossing.has_work() && crossing.coming.is_empty() && crossing.leaving.is_empty());
+            assert!(!crossing.has_work() && !crossing.waits_for_room());
+            assert!(crossing.coming.is_empty() && crossing.leaving.is_empty());
             assert_eq!(crossing.next_at(), None);
         }
         assert_eq!(self.pool.len(), 4096);
@@ -298,6 +299,10 @@ enum Step {
     Want(usize, u16),
     Help(usize, usize, usize),
     Review(usize, bool),
+    /// this thread alone does not run from now on; nobody's, all do
+    Hang(usize),
+    /// without a NIC's table: longer passes than the others wait for it
+    PassLong,
     /// so many threads are to serve
     Duty(usize),
     /// time passes, and the NIC delivers some frames early
@@ -315,6 +320,8 @@ fn a_step() -> impl Strategy<Value = Step> {
         2 => (0usize..4, 0u16..8).prop_map(|(thread, group)| Step::Want(thread, group)),
         4 => (0usize..4, 0usize..4, 1usize..65).prop_map(|(thread, victim, limit)| Step::Help(thread, victim, limit)),
         1 => (0usize..4, any::<bool>()).prop_map(|(thread, held_up)| Step::Review(thread, held_up)),
+        1 => (0usize..5).prop_map(Step::Hang),
+        1 => Just(Step::PassLong),
         1 => (1usize..5).prop_map(Step::Duty),
         2 => (0u64..500, 0usize..20).prop_map(|(us, frames)| Step::Pass(us, frames)),
         1 => Just(Step::Write),
@@ -324,7 +331,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     /// Threads run in any order and as often as they like, groups move at any time, threads take frames from each other's ports:
-    /// as many of them serve as one likes, and more or fewer at any time:
+    /// as many of them serve as one likes, and more or fewer at any time; one may not run for longer than it is waited for:
     /// every frame comes to the thread that has its group's state, in its flow's order, and none is lost. Where there is a NIC with a table, that follows, however often and
     /// whenever it is written, until a write fails.
     #[test]
@@ -334,8 +341,17 @@ proptest! {
         steps in prop::collection::vec(a_step(), 1..400),
     ) {
         let mut world = World::with(threads, good_writes);
+        let mut hangs = None;
         for step in steps {
             match step {
+                Step::Cycle(thread, _) if Some(thread % threads) == hangs => {}
+                Step::Help(thread, ..) | Step::Review(thread, _) if Some(thread % threads) == hangs => {}
+                Step::Hang(thread) => hangs = Some(thread),
+                // less in all than a fence is waited for
+                Step::PassLong if good_writes.is_none() && world.now < Instant::ZERO + Duration::from_millis(40) => {
+                    world.pass(u64::try_from(leaving::PATIENCE.as_micros()).unwrap(), 0);
+                }
+                Step::PassLong => {}
                 Step::Send(flow, times) => (0..times).for_each(|_| world.send(flow)),
                 Step::Cycle(thread, limit) => world.cycle(thread % threads, limit),
                 Step::Want(thread, group) => world.threads[thread % threads].crossing.want(group),
@@ -519,6 +535,119 @@ fn a_table_by_which_frames_do_not_come_is_given_up() {
     world.check();
 }
 
+/// A world of three threads of which the last does not run, and a group of the first that the second has got meanwhile, with a frame
+/// that came to the second's queue; a flow of it.
+fn moved_beside_one_that_hangs() -> (World, u16, u16) {
+    let mut world = World::new(3);
+    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
+    let group = |flow: &u16| world.groups.of(&of(*flow));
+    let flow = (1..1000).step_by(3).find(|flow| group(flow) == 0).unwrap();
+    world.threads[1].crossing.want(0);
+    for _ in 0..10 {
+        (0..2).for_each(|at| world.cycle(at, 64));
+    }
+    world.send(flow);
+    world.cycle(1, 64);
+    assert_eq!((world.threads[0].crossing.owners().owner(0), world.taken), (1, 0), "it waits for the third's answer");
+    (world, 0, flow)
+}
+
+fn hurried(world: &World) -> u64 {
+    world.threads.iter().map(|thread| thread.crossing.counters().hurried.get()).sum()
+}
+
+#[test]
+fn a_group_that_moves_waits_a_while_for_a_thread_that_does_not_run_and_no_longer() {
+    let (mut world, group, flow) = moved_beside_one_that_hangs();
+    world.pass(49_000, 0);
+    (0..2).for_each(|at| world.cycle(at, 64));
+    assert_eq!((world.taken, hurried(&world)), (0, 0));
+    assert_eq!(world.threads[0].crossing.next_at(), Some(Instant::ZERO + leaving::PATIENCE));
+    world.pass(1000, 0);
+    (0..2).for_each(|at| world.cycle(at, 64));
+    assert_eq!((world.taken, hurried(&world)), (1, 1));
+    assert!(world.threads[1].crossing.mine[usize::from(group)] && world.threads[0].crossing.leaving.is_empty());
+    // the one that comes round finds nothing amiss, and its answer nobody
+    world.send(flow);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn what_a_silent_thread_had_sent_is_forwarded_before_its_group_settles() {
+    let mut world = World::new(3);
+    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
+    let flow = (2..1000).step_by(3).find(|flow| world.groups.of(&of(*flow)) == 0).unwrap();
+    world.threads[1].crossing.want(0);
+    [1, 0].into_iter().for_each(|at| world.cycle(at, 64));
+    world.send(flow);
+    world.cycle(2, 64);
+    // the group goes, and its old thread comes round when the third's answer is overdue
+    let thread = &mut world.threads[0];
+    let departure = thread.crossing.departure().unwrap();
+    let known = thread.groups.remove(&departure.group).unwrap();
+    thread.crossing.send(world.now, departure, Box::new((departure.group, known)));
+    world.pass(50_000, 0);
+    (0..2).for_each(|at| world.cycle(at, 64));
+    assert_eq!((world.taken, hurried(&world)), (1, 0));
+    // with the second's answer
+    (0..2).for_each(|_| world.cycle(0, 64));
+    assert_eq!(hurried(&world), 1);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn an_answer_that_comes_late_does_not_count_for_the_next_move() {
+    let (mut world, group, _) = moved_beside_one_that_hangs();
+    world.pass(50_000, 0);
+    (0..2).for_each(|at| world.cycle(at, 64));
+    // back, and to the second again
+    for to in [0, 1] {
+        world.threads[to].crossing.want(group);
+        (0..4).for_each(|_| [1 - to, to].into_iter().for_each(|at| world.cycle(at, 64)));
+        assert_eq!(usize::from(world.threads[0].crossing.owners().owner(group)), to);
+        if to == 0 {
+            world.pass(50_000, 0);
+            (0..2).for_each(|at| world.cycle(at, 64));
+        }
+    }
+    let number = world.threads[0].crossing.moves;
+    let crossing = &mut world.threads[0].crossing;
+    crossing.take_answer(2, group, number - 1);
+    assert_eq!(crossing.leaving.len(), 1, "that was the answer to the move before");
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn a_full_ring_holds_up_no_note_to_another_thread() {
+    let mut world = World::new(3);
+    let crossing = &mut world.threads[0].crossing;
+    let asked = |number| Note::Asked { group: 0, number };
+    (0..RING_ITEMS as u32 + 3).for_each(|number| crossing.note(2, asked(number)));
+    assert_eq!(crossing.unsent.len(), 3);
+    crossing.note(1, asked(0));
+    assert_eq!(crossing.unsent.len(), 3);
+    // one that waited with them goes, too, and those keep their order
+    crossing.unsent.push_back((1, Box::new(asked(1))));
+    crossing.send_notes();
+    let numbers = |crossing: &mut Crossing| {
+        let ring = crossing.into[0].as_mut().unwrap();
+        let number = |item| match item {
+            Item::Note(note) => format!("{note:?}"),
+            Item::Frame(_) => panic!("nobody sent a frame"),
+        };
+        std::iter::from_fn(|| ring.pop()).map(number).collect::<Vec<_>>()
+    };
+    let expected =
+        |numbers: std::ops::Range<u32>| numbers.map(|number| format!("{:?}", asked(number))).collect::<Vec<_>>();
+    assert_eq!(numbers(&mut world.threads[1].crossing), expected(0..2));
+    assert_eq!(numbers(&mut world.threads[2].crossing), expected(0..RING_ITEMS as u32));
+    world.threads[0].crossing.send_notes();
+    assert_eq!(numbers(&mut world.threads[2].crossing), expected(RING_ITEMS as u32..RING_ITEMS as u32 + 3));
+}
+
 #[test]
 fn a_full_ring_loses_frames_and_counts_them_but_no_group() {
     let mut world = World::new(2);
@@ -553,7 +682,7 @@ fn a_full_ring_loses_frames_and_counts_them_but_no_group() {
     let departure = thread.crossing.departure().unwrap();
     let known = thread.groups.remove(&departure.group).unwrap();
     thread.crossing.send(Instant::ZERO, departure, Box::new((departure.group, known)));
-    assert!(thread.crossing.has_work());
+    assert!(thread.crossing.is_blocked() && !thread.crossing.has_work());
     world.settle();
     assert!(world.threads[1].groups.contains_key(&departure.group));
     assert_eq!(world.taken, RING_ITEMS as u32);

@@ -192,7 +192,8 @@ impl Turner {
 impl Crossing {
     /// When the thread has something to do here though nothing comes.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        self.turner.as_ref().and_then(Turner::next_at).into_iter().chain(self.duty.next_at()).min()
+        let turns = self.turner.as_ref().and_then(Turner::next_at);
+        turns.into_iter().chain(self.duty.next_at()).chain(self.leaving_until()).min()
     }
 
     /// A group of ours has settled: if the NIC brings it elsewhere, it is to bring it here.

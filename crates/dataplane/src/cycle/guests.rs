@@ -329,3 +329,15 @@ fn a_host_that_does_not_run_keeps_no_group_for_ever() {
     assert_eq!(world.owners.owner(group), 0);
     assert_eq!(world.loops[1].crossing().unwrap().counters().hurried.get(), 1);
 }
+
+#[test]
+fn a_host_that_cannot_send_rests_though_its_guests_ask() {
+    let (mut world, _) = on_its_way_out();
+    assert_eq!(world.cycle(0).outgoing, Outgoing::Full);
+    assert!(world.loops[0].may_rest(world.now));
+    world.set_room(0, 10);
+    assert!(!world.loops[1].may_rest(world.now), "a group is to leave");
+    world.cycle(0);
+    world.settle();
+    world.check();
+}
