@@ -28,7 +28,7 @@ pub struct Counters {
     pub dropped_source: Counter,
     /// datagrams that the service sent by itself, whatever became of them
     pub unasked: Counter,
-    /// answers dropped because the kernel's send queue stayed full
+    /// answers dropped because the kernel's send queue stayed full, and datagrams that a service sent by itself because it was
     pub dropped_send_full: Counter,
     /// answers that the kernel refused: no route, a firewall, too long
     pub dropped_send_refused: Counter,

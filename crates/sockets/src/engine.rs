@@ -45,7 +45,7 @@ impl Stage {
         self.0.load(Ordering::Acquire) == stage
     }
 
-    fn go_on_to(&self, stage: u8) {
+    pub(crate) fn go_on_to(&self, stage: u8) {
         self.0.fetch_max(stage, Ordering::AcqRel);
     }
 }

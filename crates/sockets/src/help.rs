@@ -377,16 +377,74 @@ impl Loop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Thread, WAKE};
+    use crate::engine::{STOP, Stage, Thread, WAKE};
+    use crate::tcp::WATCHED;
+    use app::{Connection, Luggage, Streams};
     use base::Clock;
     use mio::{Poll, Waker};
 
-    struct Moves;
+    /// Ends its thread's loop with so many cycles.
+    #[derive(Default)]
+    struct Moves {
+        stage: Arc<Stage>,
+        cycles: u32,
+    }
 
     impl Service for Moves {
+        fn cycle(&mut self, _: Instant) {
+            self.cycles = self.cycles.saturating_sub(1);
+            if self.cycles == 0 {
+                self.stage.go_on_to(STOP);
+            }
+        }
+
+        fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+            calls.accept(connection, 0).unwrap();
+        }
+
         fn can_move(&self) -> bool {
             true
         }
+
+        fn arrive<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: Luggage) -> Option<u64> {
+            Some(0)
+        }
+    }
+
+    /// Without a socket.
+    fn thread(poll: Poll, waker: Arc<Waker>, counters: Arc<Counters>, helper: Helper) -> Thread {
+        let (sharing, cycles) = (helper.sharing.clone(), Arc::new(app::Cycles::new("sockets", helper.me)));
+        Thread { udp: Vec::new(), tcp: Vec::new(), poll, waker, counters, sharing, helper: Some(helper), cycles }
+    }
+
+    #[test]
+    fn connections_move_to_a_thread_that_accepts_none() {
+        let config = Config { threads: 2, ..Config::default() };
+        let counters = Arc::<Counters>::default();
+        let polls = [(); 2].map(|()| Poll::new().unwrap());
+        let wakers = [0, 1].map(|at: usize| Arc::new(Waker::new(polls[at].registry(), WAKE).unwrap()));
+        let places = wakers.iter().map(|waker| (waker.clone(), counters.clone(), Vec::new())).collect();
+        let board = Arc::new(Board::new(places, None));
+        let mut threads = polls.into_iter().zip(wakers).enumerate().map(|(me, (poll, waker))| {
+            let (theirs, sharing) = (vec![Vec::new(), Vec::new()], Arc::new(Sharing::new(me)));
+            thread(poll, waker, counters.clone(), Helper::new(board.clone(), me, &config, theirs, sharing))
+        });
+        let (mut from, mut to) = (threads.next().unwrap(), threads.next().unwrap());
+        // as one that a service asked for
+        let peer = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = mio::net::TcpStream::connect(peer.local_addr().unwrap()).unwrap();
+        let _accepted = peer.accept().unwrap();
+        let addresses = Addresses { local: stream.local_addr().unwrap(), peer: peer.local_addr().unwrap() };
+        from.poll.registry().register(&mut stream, Token(2), WATCHED).unwrap();
+        let mut giver = Loop::new(&mut from, &config, Clock::start());
+        giver.table.knock(stream, Listener(0), addresses, 1 << 16, &mut Moves::default());
+        let parcel = giver.table.depart(0, |_| true, giver.thread.poll.registry(), &mut Moves::default());
+        board.give(1, &mut vec![parcel.expect("a connection at rest")]);
+        let mut service = Moves { cycles: 2, ..Moves::default() };
+        let stage = service.stage.clone();
+        Loop::new(&mut to, &config, Clock::start()).run(&stage, &mut service);
+        let sharing = &to.sharing;
+        assert_eq!((sharing.connections_taken.get(), sharing.connections_lost.get()), (1, 0));
     }
 
     #[test]
@@ -422,17 +480,8 @@ mod tests {
         // as a thread does whose service has panicked
         helper.recover(&counters);
         helper.go_down();
-        let mut thread = Thread {
-            udp: Vec::new(),
-            tcp: Vec::new(),
-            poll,
-            waker,
-            counters,
-            sharing,
-            helper: Some(helper),
-            cycles: Arc::new(app::Cycles::new("sockets", 0)),
-        };
+        let mut thread = thread(poll, waker, counters, helper);
         let mut next = Loop::new(&mut thread, &config, Clock::start());
-        assert!(!next.give(Instant::ZERO, 9, &mut Moves), "the new table has no places");
+        assert!(!next.give(Instant::ZERO, 9, &mut Moves::default()), "the new table has no places");
     }
 }

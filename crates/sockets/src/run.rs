@@ -113,9 +113,8 @@ impl<'a> Loop<'a> {
                 own += u32::from(received > 0);
             }
             worked |= own > 0;
-            if self.has_streams {
-                worked |= self.receive_gifts(service);
-            }
+            // also where none are accepted: those that a service asked for move as well
+            worked |= self.receive_gifts(service);
             service.woken(now, &mut self.table);
             if self.has_streams {
                 for n in 0..self.thread.tcp.len() {

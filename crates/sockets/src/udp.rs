@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a burst waits for room in the send queue before what is left of it is dropped.
+/// How often a burst of answers waits for room in the send queue before what is left of it is dropped.
 const SEND_WAITS: u32 = 2;
 const SEND_WAIT: Duration = Duration::from_millis(1);
 
@@ -46,9 +46,9 @@ impl Udp {
         self.local
     }
 
-    /// Sends what is queued in `batch`, or counts why not.
+    /// Sends what is queued in `batch`, or counts why not; without waiting for room.
     pub(crate) fn send(&self, batch: &mut Batch, counters: &Counters) {
-        send(self.socket.as_fd(), batch, counters);
+        send(self.socket.as_fd(), batch, counters, 0);
     }
 
     /// The service panicked: what was in hand is lost, and the socket is to be looked at again.
@@ -107,7 +107,7 @@ impl Udp {
         for (slot, bytes, source) in answers {
             batch.queue(usize::from(slot), usize::from(bytes), source);
         }
-        send(self.socket.as_fd(), batch, counters);
+        send(self.socket.as_fd(), batch, counters, SEND_WAITS);
         self.in_hand = 0;
         count
     }
@@ -132,9 +132,10 @@ impl Udp {
     }
 }
 
-/// Sends every queued answer, or counts why not. One answer that the kernel refuses does not hold up the others.
-fn send(socket: BorrowedFd<'_>, batch: &mut Batch, counters: &Counters) {
-    let (mut at, mut waits) = (0, 0);
+/// Sends every queued answer, or counts why not, waiting for room so often at most. One answer that the kernel refuses does not hold up the
+/// others.
+fn send(socket: BorrowedFd<'_>, batch: &mut Batch, counters: &Counters, mut waits: u32) {
+    let mut at = 0;
     while at < batch.queued() {
         counters.send_calls.add(1);
         // a short count hides why the next one failed; asking again from there tells
@@ -148,8 +149,8 @@ fn send(socket: BorrowedFd<'_>, batch: &mut Batch, counters: &Counters) {
         };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if waits < SEND_WAITS => {
-                waits += 1;
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if waits > 0 => {
+                waits -= 1;
                 wait_for_room(socket);
             }
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
