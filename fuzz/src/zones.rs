@@ -7,7 +7,7 @@ use zone::{Limits, MemorySource};
 /// # Panics
 /// When a promise is broken.
 pub fn zone_file(data: &[u8]) {
-    let limits = Limits { include_depth: 2, files: 4, generated: 1000 };
+    let limits = Limits { include_depth: 2, files: 4, generated: 1000, repeated_bytes: 1 << 20 };
     let load = |text: &[u8]| zone::load_within(&MemorySource::new().with("z", text), "z", None, limits);
     let first = match load(data) {
         Ok(zone) => zone,

@@ -1,7 +1,10 @@
 //! Master files into a [`Builder`]: entries become records, and `$ORIGIN`, `$TTL`, `$INCLUDE` and `$GENERATE`
 //! are followed. A wrong entry is reported and skipped, so one run shows every error.
 
-use std::io::Read;
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::io::{self, Read};
+use std::rc::Rc;
 
 use crate::build::{Builder, MAX_TTL};
 use crate::error::{Error, Wrong};
@@ -24,11 +27,13 @@ pub struct Limits {
     pub files: usize,
     /// How many records all `$GENERATE` together may make.
     pub generated: u64,
+    /// How many octets of text all `$GENERATE` together may make, and the second and later readings of included files with them.
+    pub repeated_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { include_depth: 16, files: 10_000, generated: 1 << 22 }
+        Limits { include_depth: 16, files: 10_000, generated: 1 << 22, repeated_bytes: 1 << 29 }
     }
 }
 
@@ -53,11 +58,16 @@ pub fn load_within(source: &dyn Source, path: &str, origin: Option<Name>, limits
         last_ttl: None,
         rdata: Vec::new(),
         open: Vec::new(),
+        read: HashSet::new(),
         files: 0,
         generated: 0,
+        repeatable: Rc::new(Cell::new(limits.repeated_bytes)),
     };
     match source.open(path) {
-        Ok(input) => reader.read_file(path, input),
+        Ok(input) => {
+            let identity = source.identity(path);
+            reader.read_file(path, identity, input);
+        }
         Err(error) => {
             let place = At { file: 1, ..At::default() };
             reader.builder.error(place, format!("the file cannot be read: {error}"));
@@ -85,10 +95,14 @@ struct Reader<'s> {
     default_ttl: Option<u32>,
     last_ttl: Option<u32>,
     rdata: Vec<u8>,
-    /// The files being read, each included by the one before.
+    /// The identities of the files being read, each included by the one before.
     open: Vec<String>,
+    /// The identities of all files that were read.
+    read: HashSet<String>,
     files: usize,
     generated: u64,
+    /// What is left of [`Limits::repeated_bytes`].
+    repeatable: Rc<Cell<u64>>,
 }
 
 /// What stands between an owner and the rdata.
@@ -98,11 +112,12 @@ struct Head {
 }
 
 impl<'s> Reader<'s> {
-    fn read_file(&mut self, path: &str, input: Box<dyn Read + 's>) {
+    fn read_file(&mut self, path: &str, identity: String, input: Box<dyn Read + '_>) {
         self.files += 1;
+        self.read.insert(identity.clone());
         // the limit on files keeps the number far below 65536
         let file = self.builder.file(path).unwrap_or(u16::MAX);
-        self.open.push(path.to_owned());
+        self.open.push(identity);
         let mut scanner = Scanner::new(input);
         let mut entry = Entry::default();
         while !self.builder.is_flooded() {
@@ -259,7 +274,8 @@ impl<'s> Reader<'s> {
         }
         nothing_more(cursor)?;
         let target = self.source.resolve(path, &included);
-        if self.open.contains(&target) {
+        let identity = self.source.identity(&target);
+        if self.open.contains(&identity) {
             return Err(cursor.wrong(token, "is being read already; a file cannot include itself"));
         }
         if self.open.len() > self.limits.include_depth {
@@ -270,13 +286,30 @@ impl<'s> Reader<'s> {
             return Err(cursor.wrong(token, &format!("is one file too many; {} are the most", self.limits.files)));
         }
         let source = self.source;
-        let input = source.open(&target).map_err(|error| cursor.wrong(token, &format!("cannot be read: {error}")))?;
+        let input =
+            source.open_included(&target).map_err(|error| cursor.wrong(token, &format!("cannot be read: {error}")))?;
         let outer_origin = std::mem::replace(&mut self.origin, inner_origin);
         let outer_owner = (self.owner.clone(), self.orphaned);
-        self.read_file(&target, input);
+        let outcome = if self.read.contains(&identity) {
+            self.read_again(&target, identity, input).map_err(|why| cursor.wrong(token, &why))
+        } else {
+            self.read_file(&target, identity, input);
+            Ok(())
+        };
         self.origin = outer_origin;
         (self.owner, self.orphaned) = outer_owner;
-        Ok(())
+        outcome
+    }
+
+    /// Reads a file that was read before; why not to its end.
+    fn read_again(&mut self, path: &str, identity: String, input: Box<dyn Read + 's>) -> Result<(), String> {
+        let mut bounded = Bounded { input, left: self.repeatable.clone(), cut: false };
+        self.read_file(path, identity, Box::new(&mut bounded));
+        if bounded.cut {
+            Err(too_much_text("is read again: with it there is", self.limits.repeated_bytes))
+        } else {
+            Ok(())
+        }
     }
 
     /// `$GENERATE range owner [TTL] [class] type rdata` (BIND's).
@@ -294,6 +327,10 @@ impl<'s> Reader<'s> {
         for value in range {
             line.clear();
             generate::line(entry, lhs, value, &mut line)?;
+            match self.repeatable.get().checked_sub(line.bytes()) {
+                Some(left) => self.repeatable.set(left),
+                None => return Err(cursor.wrong(token, &too_much_text("makes", self.limits.repeated_bytes))),
+            }
             let owner = line.tokens()[0];
             self.set_owner(&line, owner)?;
             self.record(file, &line, 1)?;
@@ -302,6 +339,33 @@ impl<'s> Reader<'s> {
             }
         }
         Ok(())
+    }
+}
+
+/// What all repetition in a zone may come to; a few lines of text would take any memory.
+fn too_much_text(what: &str, most: u64) -> String {
+    format!("{what} more text than the {most} octets that all $GENERATE and files read again may come to; write it out")
+}
+
+/// A reader that ends where nothing more may be repeated.
+struct Bounded<R> {
+    input: R,
+    left: Rc<Cell<u64>>,
+    /// There was more.
+    cut: bool,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.left.get();
+        if left == 0 && !into.is_empty() {
+            self.cut |= self.input.read(&mut [0])? > 0;
+            return Ok(0);
+        }
+        let most = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let bytes = self.input.read(&mut into[..most])?;
+        self.left.set(left - bytes as u64);
+        Ok(bytes)
     }
 }
 

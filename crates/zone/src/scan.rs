@@ -52,6 +52,11 @@ impl Entry {
         &self.tokens
     }
 
+    /// The octets of its text.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.text.len() as u64
+    }
+
     pub(crate) fn text(&self, token: Token) -> &[u8] {
         &self.text[token.start as usize..token.end as usize]
     }

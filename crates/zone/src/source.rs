@@ -8,6 +8,16 @@ pub trait Source {
     /// Opens the file at `path` for one reading from its start.
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + '_>>;
 
+    /// Opens a file that `$INCLUDE` names, which the author of a zone does, where `open` is for what the operator named.
+    fn open_included(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
+        self.open(path)
+    }
+
+    /// What names the file at `path` whatever way leads there.
+    fn identity(&self, path: &str) -> String {
+        path.to_owned()
+    }
+
     /// The path that `included` means inside the file `including`: beside it, unless it is absolute.
     fn resolve(&self, including: &str, included: &str) -> String {
         match including.rsplit_once('/') {

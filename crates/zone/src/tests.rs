@@ -279,7 +279,7 @@ const WORDS: &[&str] = &[
 ];
 
 fn read_as_stranger(input: Vec<u8>) {
-    let limits = Limits { include_depth: 3, files: 10, generated: 1000 };
+    let limits = Limits { include_depth: 3, files: 10, generated: 1000, repeated_bytes: 100_000 };
     let source = MemorySource::new().with("z", input.clone()).with("a", input);
     for origin in [None, Some("a".parse().unwrap())] {
         match load_within(&source, "z", origin, limits) {

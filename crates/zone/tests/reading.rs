@@ -175,6 +175,49 @@ fn include_is_bounded() {
     assert!(errors.iter().any(|error| error.what.contains("one file too many; 100")), "{errors:#?}");
 }
 
+/// A file's aliases, as symbolic links and `x/..` make them.
+struct Aliased(MemorySource);
+
+impl Source for Aliased {
+    fn open(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
+        self.0.open(&self.identity(path))
+    }
+
+    fn identity(&self, path: &str) -> String {
+        path.rsplit('/').next().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn few_lines_of_text_take_no_more_than_their_share_of_memory() {
+    let limits = |repeated_bytes| Limits { repeated_bytes, ..Limits::default() };
+    let head = "$ORIGIN example.\n$TTL 300\n@ SOA ns host 1 2 3 4 5\n@ NS ns\nns A 192.0.2.1\n";
+    let read = |text: &str, repeated_bytes| {
+        let block = "b A 192.0.2.2\n".repeat(1000);
+        let source =
+            MemorySource::new().with("z", head.to_owned() + text).with("block", block).with("i", "$INCLUDE d/block\n");
+        load_within(&Aliased(source), "z", None, limits(repeated_bytes))
+    };
+    // the first reading of a file is the author's own text
+    assert!(read("$INCLUDE block\n", 0).is_ok());
+    let (again, text) = (14_000, "$INCLUDE block\n$INCLUDE x/../block\n");
+    assert!(read(text, again).is_ok());
+    let errors = read(text, again - 1).unwrap_err();
+    let why =
+        "z:7:10: \"x/../block\" is read again: with it there is more text than the 13999 octets that all $GENERATE";
+    assert!(errors.iter().any(|error| error.to_string().starts_with(why)), "{errors:#?}");
+    // also inside of others, each of which takes from the same
+    let text = "$INCLUDE i\n$INCLUDE i\n$INCLUDE i\n";
+    let again = 2 * (again + 17);
+    assert!(read(text, again).is_ok());
+    assert!(read(text, again - 1).unwrap_err().iter().any(|error| error.to_string().starts_with("i:1:10: ")));
+    // what a line makes: "g" and its number, TXT, and 100 octets
+    let text = format!("$GENERATE 10-19 g$ TXT {}\n", "t".repeat(100));
+    assert!(read(&text, 1060).is_ok());
+    let errors = read(&text, 1059).unwrap_err();
+    assert!(errors[0].to_string().starts_with("z:6:11: \"10-19\" makes more text than the 1059 octets"), "{errors:#?}");
+}
+
 #[test]
 fn generate_makes_records() {
     assert_eq!(
