@@ -156,8 +156,8 @@ INLINE int bake(struct xdp_md *ctx, struct cookie *cookie, __u32 ip_at, int v6, 
     __u64 head = bpf_be64_to_cpu(record[3]);
     // serial number arithmetic (RFC 1982)
     __s32 age = now - (__u32)head;
-    // form 1 and three octets of zero; all is compared, so that time tells nothing
-    if (age >= -AHEAD_S && age <= PAST_S && !((sip_hash(with, hashed, count) ^ record[4]) | ((head >> 32) ^ (1 << 24))))
+    // version 1; the three reserved octets are hashed and not judged (RFC 9018 section 4.2). All is compared, so that time tells nothing
+    if (age >= -AHEAD_S && age <= PAST_S && !((sip_hash(with, hashed, count) ^ record[4]) | ((head >> 56) ^ 1)))
       says = PROVEN;
     else if (with->others)
       return UNSURE;

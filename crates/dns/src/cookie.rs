@@ -122,20 +122,25 @@ impl Baker {
     /// The cookie for this client now; None without a secret.
     pub(crate) fn make(&self, now: Instant, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> Option<[u8; SERVER_BYTES]> {
         let active = self.secrets.hashers.first()?;
-        Some(self.made_at(active, self.seconds(now), client, peer))
+        let mut head = [1, 0, 0, 0, 0, 0, 0, 0];
+        head[4..].copy_from_slice(&self.seconds(now).to_be_bytes());
+        Some(baked(active, head, client, peer))
     }
 
     /// Whether the cookie is ours, for this client, and fresh.
     pub(crate) fn is_valid(&self, now: Instant, client: &[u8; CLIENT_BYTES], server: &[u8], peer: IpAddr) -> bool {
         let Ok(server) = <&[u8; SERVER_BYTES]>::try_from(server) else { return false };
-        let made = u32::from_be_bytes([server[4], server[5], server[6], server[7]]);
+        // version 1; what the three reserved octets say is nothing to us, but it is hashed (RFC 9018 section 4.2)
+        let [head @ .., _, _, _, _, _, _, _, _] = *server;
+        let [1, _, _, _, made @ ..] = head else { return false };
+        let made = u32::from_be_bytes(made);
         // serial number arithmetic (RFC 1982), as RFC 9018 section 4.3 wants
         let age = self.seconds(now).wrapping_sub(made) as i32;
         if !(-AHEAD_S..=PAST_S).contains(&age) {
             return false;
         }
         self.secrets.hashers.iter().any(|hasher| {
-            let expected = self.made_at(hasher, made, client, peer);
+            let expected = baked(hasher, head, client, peer);
             // no early end, so that time tells nothing
             expected.iter().zip(server).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
         })
@@ -144,26 +149,32 @@ impl Baker {
     fn seconds(&self, now: Instant) -> u32 {
         (self.time.at_zero_s() + now.as_nanos() / 1_000_000_000) as u32
     }
+}
 
-    fn made_at(&self, hasher: &SipHasher24, at: u32, client: &[u8; CLIENT_BYTES], peer: IpAddr) -> [u8; SERVER_BYTES] {
-        let mut cookie = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        cookie[4..8].copy_from_slice(&at.to_be_bytes());
-        let mut input = [0; 32];
-        input[..8].copy_from_slice(client);
-        input[8..16].copy_from_slice(&cookie[..8]);
-        let len = match peer {
-            IpAddr::V4(address) => {
-                input[16..20].copy_from_slice(&address.octets());
-                20
-            }
-            IpAddr::V6(address) => {
-                input[16..32].copy_from_slice(&address.octets());
-                32
-            }
-        };
-        cookie[8..].copy_from_slice(&hasher.hash(&input[..len]).to_le_bytes());
-        cookie
-    }
+/// The cookie of such a version, reserved octets and time (RFC 9018 section 4.4).
+fn baked(
+    hasher: &SipHasher24,
+    head: [u8; SERVER_BYTES - 8],
+    client: &[u8; CLIENT_BYTES],
+    peer: IpAddr,
+) -> [u8; SERVER_BYTES] {
+    let mut input = [0; 32];
+    input[..8].copy_from_slice(client);
+    input[8..16].copy_from_slice(&head);
+    let len = match peer {
+        IpAddr::V4(address) => {
+            input[16..20].copy_from_slice(&address.octets());
+            20
+        }
+        IpAddr::V6(address) => {
+            input[16..32].copy_from_slice(&address.octets());
+            32
+        }
+    };
+    let mut cookie = [0; SERVER_BYTES];
+    cookie[..8].copy_from_slice(&head);
+    cookie[8..].copy_from_slice(&hasher.hash(&input[..len]).to_le_bytes());
+    cookie
 }
 
 #[cfg(test)]
@@ -188,6 +199,20 @@ mod tests {
         let peer = "198.51.100.100".parse().unwrap();
         let made = baker.make(Instant::ZERO, &hex("2464c4abcf10c957"), peer);
         assert_eq!(made.unwrap(), hex("010000005cf79f111f8130c3eee29480"));
+    }
+
+    /// RFC 9018 appendix A.3: another implementation's, which has something in the reserved octets.
+    #[test]
+    fn reserved_octets_are_hashed_and_not_judged() {
+        let baker = baker(&["e5e973e5a6b2a43f48e7dc849e37bfcf"], 0x5cf7_8f71 + 60);
+        let (client, peer) = (hex("fc93fc62807ddb86"), "203.0.113.203".parse().unwrap());
+        let theirs: [u8; 16] = hex("01abcdef5cf78f71a314227b6679ebf5");
+        assert!(baker.is_valid(Instant::ZERO, &client, &theirs, peer));
+        for octet in 0..4 {
+            let mut other = theirs;
+            other[octet] ^= 2;
+            assert!(!baker.is_valid(Instant::ZERO, &client, &other, peer), "octet {octet}");
+        }
     }
 
     #[test]

@@ -153,10 +153,16 @@ impl<'t> Entry<'t> {
     #[inline(always)]
     pub(crate) fn block(self, rtype: Rtype) -> Option<u32> {
         let begin = self.after_name() + if self.has(flag::LINKED) { 8 } else { 0 };
-        for n in 0..self.types() {
-            let at = begin + 8 * n;
-            if u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]) == rtype.0 {
-                return Some(u32_at(self.bytes, at + 4));
+        if self.types() > FEW_TYPES {
+            if let Some(block) = self.block_of_many(begin, rtype) {
+                return Some(block);
+            }
+        } else {
+            for n in 0..self.types() {
+                let (found, block) = self.row(begin, n);
+                if found == rtype {
+                    return Some(block);
+                }
             }
         }
         if rtype == Rtype::ANY && self.types() > 0 {
@@ -166,11 +172,39 @@ impl<'t> Entry<'t> {
         None
     }
 
+    #[inline(always)]
+    fn row(self, begin: usize, n: usize) -> (Rtype, u32) {
+        let at = begin + 8 * n;
+        (Rtype(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])), u32_at(self.bytes, at + 4))
+    }
+
+    /// The first row is an alias's own; the types of all others ascend.
+    #[cold]
+    fn block_of_many(self, begin: usize, rtype: Rtype) -> Option<u32> {
+        let (first, block) = self.row(begin, 0);
+        if first == rtype {
+            return Some(block);
+        }
+        let (mut low, mut high) = (1, self.types());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.row(begin, middle) {
+                (found, block) if found == rtype => return Some(block),
+                (found, _) if found < rtype => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        None
+    }
+
     /// The lowest type that the owner of a CNAME itself has; the build puts it first.
     fn lowest_own(self) -> Option<u32> {
         Some(u32_at(self.bytes, self.after_name() + 8 + 4))
     }
 }
+
+/// So many types of a name are looked at one after the other.
+const FEW_TYPES: usize = 16;
 
 /// A name ready to be looked for.
 #[derive(Clone, Copy, Debug, Default)]

@@ -125,6 +125,30 @@ fn answers_as_the_rfcs_say() {
 }
 
 #[test]
+fn a_name_of_many_types_has_each_of_them_and_no_other() {
+    let has = |rtype: u16| rtype.is_multiple_of(7);
+    for most in [16 * 7, 17 * 7, 300 * 7] {
+        let types = (1000..=1000 + most).filter(|rtype| has(*rtype));
+        let sets: String = types.map(|rtype| format!("many TYPE{rtype} \\# 1 00\n")).collect();
+        let text = format!("{ZONE}{sets}tomany CNAME many\n");
+        let mut server = server(vec![zone("example.", &text)], Options::default());
+        for rtype in 990..1010 + most {
+            let is_there = has(rtype) && (1000..=1000 + most).contains(&rtype);
+            let of_many = match is_there {
+                true => format!("many.example./TYPE{rtype} | |"),
+                false => "| example./SOA |".into(),
+            };
+            assert_eq!(line(&mut server, "many.example", Rtype(rtype)), format!("NOERROR aa | {of_many}"));
+            let alias = format!("NOERROR aa | tomany.example./CNAME {of_many}");
+            assert_eq!(line(&mut server, "tomany.example", Rtype(rtype)), alias);
+        }
+        assert_eq!(line(&mut server, "tomany.example", Rtype::CNAME), "NOERROR aa | tomany.example./CNAME | |");
+        assert_eq!(line(&mut server, "tomany.example", Rtype::ANY), "NOERROR aa | tomany.example./CNAME | |");
+        assert_eq!(line(&mut server, "many.example", Rtype::ANY), "NOERROR aa | many.example./TYPE1001 | |");
+    }
+}
+
+#[test]
 fn negative_answers_have_the_lower_ttl_and_the_question_s_case() {
     let mut server = example(Options::default());
     let name: Name = "NoPe.eXample".parse().unwrap();

@@ -47,7 +47,7 @@ fn the_published_cookies_are_made() {
             "2464c4abcf10c957010000005cf7a871d4a564a1442aca77",
             1,
         ),
-        // from another implementation, whose reserved octets are not zero
+        // from another implementation, whose reserved octets are not zero: too old when it was shown, and right before
         (
             first,
             1_559_734_700,
@@ -55,6 +55,14 @@ fn the_published_cookies_are_made() {
             "203.0.113.203",
             "fc93fc62807ddb86010000005cf7a9acf73a7810aca2381e",
             0,
+        ),
+        (
+            first,
+            0x5cf7_8f71 + 60,
+            "fc93fc62807ddb8601abcdef5cf78f71a314227b6679ebf5",
+            "203.0.113.203",
+            "fc93fc62807ddb86010000005cf78fadfb138d6372b6af70",
+            1,
         ),
         // a new secret
         (
