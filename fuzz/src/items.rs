@@ -22,7 +22,7 @@ impl Bed {
             Limits { memory_bytes: 4 << 20, item_bytes: 1 << 20, threads: 1, secret: [3, 4], shared_nothing: false };
         let shared = Arc::new(Shared::new(limits));
         let stats = shared.stats();
-        let clock = Clock { unix_at_zero_s: 1_700_000_000 };
+        let clock = Arc::new(Clock::new(1_700_000_000));
         let [connections, buffers, pendings] = [1; 3].map(Bound::new);
         let options = Options { connections, buffers, pendings, clock, ..Options::default() };
         let mut server = Server::new(shared, options, stats);

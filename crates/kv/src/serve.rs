@@ -65,8 +65,10 @@ pub struct Options {
     pub stuck: Duration,
     /// which of those that work side by side this one is
     pub thread: usize,
-    /// the wall clock
-    pub clock: Clock,
+    /// the wall clock, which may be set while the server serves
+    pub clock: Arc<Clock>,
+    /// the ports it listens on: a datagram from one of them may come from another such server
+    pub ports: Vec<u16>,
 }
 
 impl Options {
@@ -89,7 +91,8 @@ impl Default for Options {
             idle: None,
             stuck: Duration::from_secs(60),
             thread: 0,
-            clock: Clock::default(),
+            clock: Arc::default(),
+            ports: Vec::new(),
         }
     }
 }
@@ -353,16 +356,22 @@ impl Service for Server {
         if now.saturating_since(self.swept) >= SWEEP_EVERY {
             self.swept = now;
             self.sweep_at = self.sweep_at.wrapping_add(1);
-            self.core.shared.store.sweep(self.sweep_at, self.core.options.clock.second(now));
+            self.core.shared.store.sweep(self.sweep_at, Clock::second(now));
         }
     }
 
     fn datagrams(&mut self, now: Instant, _listener: Listener, burst: &mut [Datagram<'_>]) {
         let home = self.home;
         for datagram in burst {
-            let answered = datagrams::answer(self.core.world(now, home), datagram);
+            let answered = match datagrams::refused(&self.core.options.ports, datagram.addresses.peer.port()) {
+                None => datagrams::answer(self.core.world(now, home), datagram),
+                Some(reason) => Err(reason),
+            };
             let stats = &self.core.stats;
-            if answered { stats.datagrams.add(1) } else { stats.dropped(DropReason::Datagram) }
+            match answered {
+                Ok(()) => stats.datagrams.add(1),
+                Err(reason) => stats.dropped(reason),
+            }
         }
     }
 

@@ -27,9 +27,15 @@ pub enum DropReason {
     Engine,
     /// a datagram without a whole request
     Datagram,
+    /// a datagram from a port below 1024, where servers are
+    LowPort,
+    /// a datagram from a port that this service listens on: perhaps another such server
+    OwnPort,
+    /// a datagram that does not begin with a command that reads: perhaps another server's answer
+    NoRead,
 }
 
-const DROPS: [(DropReason, &str); 10] = [
+const DROPS: [(DropReason, &str); 13] = [
     (DropReason::Full, "full"),
     (DropReason::SlowReader, "slow reader"),
     (DropReason::SlowWriter, "slow writer"),
@@ -40,6 +46,9 @@ const DROPS: [(DropReason, &str); 10] = [
     (DropReason::Overflow, "overflow"),
     (DropReason::Engine, "engine"),
     (DropReason::Datagram, "datagram"),
+    (DropReason::LowPort, "low port"),
+    (DropReason::OwnPort, "own port"),
+    (DropReason::NoRead, "no read"),
 ];
 
 macro_rules! counters {

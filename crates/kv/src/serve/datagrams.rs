@@ -3,8 +3,12 @@
 //!
 //! What changes items is refused too: whoever forges a source would change them, and nobody could be told. For the same reason an `mg` of a
 //! stale item never wins here (W) the right to make it anew, which one client alone is given.
+//!
+//! Two servers that answer each other never stop, and a forged source sets them against each other. So what comes from a server's port is
+//! dropped, and so is what does not begin with a command that reads: no answer of ours begins so, nor one of memcached's, wherever it listens.
 
 use crate::out::Out;
+use crate::stats::DropReason;
 use crate::text::{State, Step, World, step};
 use app::Datagram;
 
@@ -14,22 +18,41 @@ const ANSWER_MOST_BYTES: usize = 1400;
 const TOO_LARGE: &[u8] = b"SERVER_ERROR answer too large for a datagram\r\n";
 const READS_ONLY: &[u8] = b"CLIENT_ERROR only get, gets, mg, mn and version over UDP\r\n";
 
-/// Answers a datagram; false when it holds no whole request.
-pub(super) fn answer(mut world: World<'_>, datagram: &mut Datagram<'_>) -> bool {
+/// Ports below this one belong to services (RFC 6335 section 6): whoever asks from there is a server, or its address was forged.
+const FIRST_CLIENT_PORT: u16 = 1024;
+
+/// Why a datagram from `port` is not answered by a service that listens on `ports`.
+pub(super) fn refused(ports: &[u16], port: u16) -> Option<DropReason> {
+    if ports.contains(&port) {
+        Some(DropReason::OwnPort)
+    } else if port < FIRST_CLIENT_PORT {
+        Some(DropReason::LowPort)
+    } else {
+        None
+    }
+}
+
+/// Answers a datagram, or says why it is not answered.
+pub(super) fn answer(mut world: World<'_>, datagram: &mut Datagram<'_>) -> Result<(), DropReason> {
     let question = datagram.question();
     world.may_change = false;
-    let Some((header, request)) = question.split_first_chunk::<HEADER_BYTES>() else { return false };
-    let (number, request) = ([header[0], header[1]], request);
-    if [header[4], header[5]] != [0, 1] {
-        return false;
+    let Some((header, request)) = question.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(DropReason::Datagram);
+    };
+    let number = [header[0], header[1]];
+    if [header[4], header[5]] != [0, 1] || request.is_empty() {
+        return Err(DropReason::Datagram);
+    }
+    if !matches!(first_line(request).next(), Some(b"get" | b"gets" | b"mg" | b"mn" | b"version")) {
+        return Err(DropReason::NoRead);
     }
     if !run(&mut world, request) {
         world.out.clear();
-        return false;
+        return Err(DropReason::Datagram);
     }
     write(datagram, number, world.out);
     world.out.clear();
-    true
+    Ok(())
 }
 
 /// Does what a request asks for, until the answer is too large; false when its last line has no end.
@@ -53,11 +76,16 @@ fn run(world: &mut World<'_>, mut request: &[u8]) -> bool {
     any && matches!(state, State::Line)
 }
 
-/// Whether the first line is a command that changes nothing.
-fn reads(lines: &[u8]) -> bool {
+/// The words of the first line.
+fn first_line(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     let line = lines.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// Whether the first line is a command that changes nothing.
+fn reads(lines: &[u8]) -> bool {
+    let mut words = first_line(lines);
     match words.next() {
         Some(b"get" | b"gets" | b"mn" | b"version") => true,
         // which make an item, or change its time

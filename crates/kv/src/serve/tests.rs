@@ -289,6 +289,22 @@ fn a_client_that_goes_on_sending_has_no_more_time_to_read() {
     }
 }
 
+/// Room that others made is told to those who asked for it, and one whose command waits for it has asked for nothing.
+#[test]
+fn whole_commands_before_an_end_are_answered_also_where_nobody_tells_of_room() {
+    let mut bench = Bench::new(64 << 10, 128);
+    bench.send(b"set k 0 0 2\r\nvv\r\n");
+    // not read yet, and there is no more room beside it
+    bench.engine.quota = bench.engine.owned();
+    bench.send(b"get k\r\nmn\r\nget");
+    assert_eq!(bench.engine.owned(), b"STORED\r\n".len());
+    bench.engine.quota = 64 << 10;
+    bench.server.eof(bench.now, &mut bench.engine, CONNECTION, 0);
+    while bench.read() {}
+    assert_eq!(bench.read, b"STORED\r\nVALUE k 0 2\r\nvv\r\nEND\r\nMN\r\n");
+    assert!(bench.engine.closed && !bench.engine.aborted);
+}
+
 #[test]
 fn keys_are_answered_one_after_the_other_whatever_ends_them() {
     for (bytes, keys) in [(1500, 10_000), (20_000, 1000)] {
@@ -386,6 +402,34 @@ fn what_is_counted_or_not_added_is_used_and_not_fetched() {
 }
 
 #[test]
+fn dates_are_those_of_a_clock_that_may_be_set_meanwhile() {
+    let mut bench = Bench::new(64 << 10, 128);
+    let clock = bench.server.core.options.clock.clone();
+    for (unix_s, left) in [(1_700_000_000, 700), (1_700_000_600, 100)] {
+        clock.set(unix_s);
+        let said = bench.run(b"set k 0 1700000700 1\r\nx\r\nmg k t\r\n", &[usize::MAX]);
+        assert_eq!(String::from_utf8(said).unwrap(), format!("STORED\r\nHD t{left}\r\n"));
+    }
+}
+
+#[test]
+fn a_key_that_came_in_base64_is_never_sent_raw() {
+    // its key would end the line, and be a line of the client's choosing
+    let (raw, key) = (&b"\r\nhi"[..], "DQpoaQ==");
+    for (command, answer) in [
+        ("mg KEY b N30 k v", "VA 0 kKEY b W\r\n\r\n"),
+        ("ma KEY b N30 J5 k v", "VA 1 kKEY b\r\n5\r\n"),
+        ("ms KEY 1 b k\r\n5", "HD kKEY b\r\n"),
+    ] {
+        let mut bench = Bench::new(64 << 10, 128);
+        let script = format!("{command}\r\nmg KEY b k\r\nma KEY b k\r\nme KEY b\r\n").replace("KEY", key);
+        let said = bench.run(script.as_bytes(), &[usize::MAX]);
+        assert!(said.starts_with(answer.replace("KEY", key).as_bytes()), "{command}: {}", said.escape_ascii());
+        assert!(!said.windows(raw.len()).any(|bytes| bytes == raw), "{command}: {}", said.escape_ascii());
+    }
+}
+
+#[test]
 fn who_does_not_go_on_with_a_command_is_no_slow_reader() {
     let mut bench = Bench::new(64 << 10, 128);
     bench.send(b"set k 0 0 5\r\nva");
@@ -471,6 +515,83 @@ fn without_a_buffer_a_command_in_pieces_is_refused() {
     assert_eq!(server.core.stats.drops(DropReason::NoBuffer), 1);
 }
 
+/// What a datagram from this port is answered, if it is.
+fn over_udp(bench: &mut Bench, port: u16, question: &[u8]) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 2000];
+    buffer[..question.len()].copy_from_slice(question);
+    let peer = format!("192.0.2.9:{port}").parse().unwrap();
+    let addresses = Addresses { local: "192.0.2.1:11211".parse().unwrap(), peer };
+    let mut burst = [Datagram::new(&mut buffer, question.len(), app::Ecn::NotEct, addresses)];
+    bench.server.datagrams(Instant::ZERO, Listener(0), &mut burst);
+    let bytes = burst[0].reply_bytes()?;
+    Some(buffer[..bytes].to_vec())
+}
+
+#[test]
+fn no_answer_is_answered_by_another_server_wherever_it_listens() {
+    let mut bench = Bench::new(64 << 10, 128);
+    bench.run(format!("set k 7 0 5\r\nvalue\r\nset l 0 0 1800\r\n{}\r\n", "l".repeat(1800)).as_bytes(), &[usize::MAX]);
+    let header = [1, 2, 0, 0, 0, 1, 0, 0];
+    let long_key = format!("get {}\r\n", "k".repeat(251));
+    let mut refused = 0;
+    for request in [
+        "get k\r\n",
+        "gets k none\r\n",
+        "get none\r\n",
+        "get l\r\n",
+        "get\r\n",
+        &long_key,
+        "mg k\r\n",
+        "mg k v k\r\n",
+        "mg none\r\n",
+        "mg none q\r\n",
+        "mg none q\r\nstats\r\n",
+        "mg k T30\r\n",
+        "mg k Rx\r\n",
+        "mg k y\r\n",
+        "mg\r\n",
+        "mn\r\n",
+        "version\r\n",
+        "mn\r\nset k 0 0 1\r\nx\r\n",
+    ] {
+        let answer = over_udp(&mut bench, 40_000, &[&header[..], request.as_bytes()].concat());
+        let answer = answer.unwrap_or_else(|| panic!("no answer to {request}"));
+        // the other one has the same items and listens on a port of its own
+        assert_eq!(over_udp(&mut bench, 11_212, &answer), None, "{}", answer.escape_ascii());
+        refused += 1;
+    }
+    // memcached's
+    for said in ["ERROR\r\n", "STORED\r\n", "5\r\n", "SERVER_ERROR multi-packet request not supported\r\n", "x"] {
+        assert_eq!(over_udp(&mut bench, 40_000, &[&header[..], said.as_bytes()].concat()), None, "{said}");
+        refused += 1;
+    }
+    let drops = |reason| bench.server.core.stats.drops(reason);
+    // a quiet miss has an answer without a word
+    assert_eq!((drops(DropReason::NoRead), drops(DropReason::Datagram)), (refused - 1, 1));
+}
+
+#[test]
+fn datagrams_from_servers_ports_are_not_answered() {
+    let mut bench = Bench::new(64 << 10, 128);
+    bench.server.core.options.ports = vec![11_211, 12_000, 7];
+    let question = b"\x01\x02\0\0\0\x01\0\0mn\r\n";
+    for (port, is_answered) in [
+        (7, false),
+        (53, false),
+        (1023, false),
+        (11_211, false),
+        (12_000, false),
+        (1024, true),
+        (11_212, true),
+        (40_000, true),
+    ] {
+        assert_eq!(over_udp(&mut bench, port, question).is_some(), is_answered, "{port}");
+    }
+    let stats = &bench.server.core.stats;
+    assert_eq!((stats.drops(DropReason::OwnPort), stats.drops(DropReason::LowPort)), (3, 2));
+    assert_eq!(stats.datagrams.get(), 3);
+}
+
 #[test]
 fn datagrams_are_gets_of_one_packet() {
     let shared = shared(4 << 20);
@@ -478,17 +599,10 @@ fn datagrams_are_gets_of_one_packet() {
     bench.run(format!("set k 7 0 5\r\nvalue\r\nset l 0 0 1800\r\n{}\r\n", "l".repeat(1800)).as_bytes(), &[usize::MAX]);
     bench.run(format!("set m 0 0 1000000\r\n{}\r\n", "m".repeat(1_000_000)).as_bytes(), &[usize::MAX]);
     let hits = bench.server.core.stats.clone();
-    let any = "192.0.2.9:40000".parse().unwrap();
     let asked = |bench: &mut Bench, header: [u8; 8], request: &[u8]| {
-        let mut buffer = vec![0; 2000];
-        let question = [&header[..], request].concat();
-        buffer[..question.len()].copy_from_slice(&question);
-        let addresses = Addresses { local: any, peer: any };
-        let mut burst = [Datagram::new(&mut buffer, question.len(), app::Ecn::NotEct, addresses)];
-        bench.server.datagrams(Instant::ZERO, Listener(0), &mut burst);
-        let bytes = burst[0].reply_bytes()?;
-        assert_eq!(buffer[..8], [header[0], header[1], 0, 0, 0, 1, 0, 0]);
-        Some(String::from_utf8(buffer[8..bytes].to_vec()).unwrap())
+        let answer = over_udp(bench, 40_000, &[&header[..], request].concat())?;
+        assert_eq!(answer[..8], [header[0], header[1], 0, 0, 0, 1, 0, 0]);
+        Some(String::from_utf8(answer[8..].to_vec()).unwrap())
     };
     let one = [1, 2, 0, 0, 0, 1, 0, 0];
     assert_eq!(asked(&mut bench, one, b"get k\r\n").as_deref(), Some("VALUE k 7 5\r\nvalue\r\nEND\r\n"));
@@ -499,18 +613,15 @@ fn datagrams_are_gets_of_one_packet() {
     );
     // a key is no flag, nor what stands in the next line
     assert_eq!(asked(&mut bench, one, b"mg k s\r\nmg  Token:1 v\r\nmn\r\n").as_deref(), Some("HD s5\r\nEN\r\nMN\r\n"));
-    for changes in [
-        "set k 0 0 1\r\nx\r\n",
-        "delete k\r\n",
-        "flush_all\r\n",
-        "mg k T30\r\n",
-        "mg k  s T30\r\n",
-        "\r\nmg k N30\n",
-        "gat 0 k\r\n",
-        "stats\r\n",
-    ] {
+    for changes in ["mg k T30\r\n", "mg k  s T30\r\n", "mg none q\r\nset k 0 0 1\r\nx\r\n"] {
         assert!(asked(&mut bench, one, changes.as_bytes()).unwrap().starts_with("CLIENT_ERROR only get"), "{changes}");
     }
+    let others =
+        ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "flush_all\r\n", "\r\nmg k N30\n", "gat 0 k\r\n", "stats\r\n", "\r\n"];
+    for other in others {
+        assert_eq!(asked(&mut bench, one, other.as_bytes()), None, "{other}");
+    }
+    assert_eq!(hits.drops(DropReason::NoRead), others.len() as u64);
     // no more is looked up than an answer has room for
     for (key, most) in [("k", 100), ("l", 1), ("m", 1)] {
         let before = hits.get_hits.get();

@@ -2,6 +2,7 @@
 
 use super::client::{Client, Mode, NONE};
 use super::{Aborted, Core, ROOM_LEAST_BYTES, TOGETHER_BYTES, TOGETHER_PIECES, UNSENT_MOST_BYTES, UNSENT_MOST_PIECES};
+use crate::clock::Clock;
 use crate::stats::DropReason;
 use crate::store::Home;
 use crate::text::{self, State, Step, World};
@@ -15,9 +16,9 @@ impl Core {
             may_change: true,
             shared: &self.shared,
             store: &self.shared.store,
-            clock: self.options.clock,
+            clock: &self.options.clock,
             stats: &self.stats,
-            now: self.options.clock.second(now),
+            now: Clock::second(now),
             out: &mut self.out,
         }
     }

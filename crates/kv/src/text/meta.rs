@@ -193,8 +193,8 @@ pub(super) fn get(world: &mut World<'_>, words: &Words<'_>) {
                 expiry: 0,
                 cas: 0,
                 invalidate: false,
-                // as in memcached, where only ms keeps how the key came
-                binary: false,
+                // unlike memcached, which would send what was decoded as it is: a key with an end of line would be an answer of its own
+                binary: flags.binary,
             };
             match add(&mut shard, &order, b"", now) {
                 Ok(place) => (place, true),
@@ -449,8 +449,8 @@ pub(super) fn arithmetic(world: &mut World<'_>, words: &Words<'_>) {
             return world.say(b"SERVER_ERROR out of memory");
         }
         Changed::NotFound if flags.vivify.is_some() => {
-            let order =
-                Order { mode: Mode::Add, hash, key, flags: 0, expiry: 0, cas: 0, invalidate: false, binary: false };
+            let binary = flags.binary;
+            let order = Order { mode: Mode::Add, hash, key, flags: 0, expiry: 0, cas: 0, invalidate: false, binary };
             match add(&mut shard, &order, &number::digits(flags.initial), now) {
                 Ok(place) => (&b"HD"[..], Some((flags.initial, place, true)), false),
                 Err(_) => {
