@@ -7,6 +7,7 @@
 //!
 //! When the dataplane ends, every connection is told dead and [`run`] returns.
 
+mod budget;
 mod calls;
 mod outbox;
 mod outward;
@@ -301,8 +302,9 @@ fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &m
             }
         }
         EventKind::Dead => {
+            let reason = calls.reason(connection, layout::reason(event.detail));
             calls.forget(connection);
-            service.dead(now, connection, cookie, layout::reason(event.detail));
+            service.dead(now, connection, cookie, reason);
         }
         EventKind::Knock | EventKind::Datagram | EventKind::Connected | EventKind::Alarm => {}
     }

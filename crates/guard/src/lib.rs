@@ -37,6 +37,9 @@ const GROUP: usize = 16;
 const SLOTS_AHEAD: u32 = 8;
 /// The same of payload.
 const PAYLOAD_AHEAD: usize = 512;
+/// For so long a connection that was closed goes on while its peer takes nothing of what waits in one of the halves. Of what the engine has
+/// it bounds that itself, from when it is told of the end, which is behind all of it.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(30);
 
 pub use channel::{Channel, GRANT_VARIABLE, Granted, Place, State};
 pub use permits::{Grant, Permit};

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use table::{Knock, Phase, Table};
+use table::{Finish, Knock, Phase, Table};
 
 /// How long a thread looks for calls before it sleeps, after an event was told.
 const LOOK_FOR: Duration = Duration::from_micros(20);
@@ -159,7 +159,7 @@ impl Remote {
 
     /// Whether the application can be told of something new.
     fn is_up(&self) -> bool {
-        self.channel.state() == State::Up && self.channel.is_attached() && self.claim_holds()
+        self.is_heard() && self.channel.is_attached()
     }
 
     /// Why no connection can come, for which there would be a place: one that finds no room among the events waits for it.
@@ -182,9 +182,11 @@ impl Remote {
         }
     }
 
-    /// Whether the application began with this service, not with one before it.
-    fn claim_holds(&self) -> bool {
-        self.claim == 1 || !self.channel.is_condemned()
+    /// Whether there is an application whose calls count: one that has ended leaves nothing to judge, whoever still writes there, and one
+    /// that began with a service before this one does not know who it talks to.
+    #[inline]
+    fn is_heard(&self) -> bool {
+        self.channel.state() == State::Up && (self.claim == 1 || !self.channel.is_condemned())
     }
 
     fn set_now(&mut self, now: Instant) {
@@ -285,11 +287,10 @@ impl Remote {
         self.allowance.calls() > 0 && self.has_calls()
     }
 
-    /// Whether calls wait of an application that knows who it talks to.
+    /// Whether calls wait that count.
     #[inline]
     fn has_calls(&self) -> bool {
-        self.claim_holds()
-            && self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire) != self.call_tail
+        self.is_heard() && self.channel.transmit.word(control::CALL_HEAD_AT).load(Ordering::Acquire) != self.call_tail
     }
 
     /// Whether it is time to look at what the application has taken. One that shares the processor has taken it by now or not.
@@ -442,7 +443,7 @@ impl Service for Remote {
         if looks {
             self.channel.transmit.foresee(control::EVENT_TAIL_AT, 1);
         }
-        if self.claim_holds() {
+        if self.is_heard() {
             self.take_calls(calls);
         }
         self.push_deferred(calls);
@@ -455,7 +456,7 @@ impl Service for Remote {
 
     fn flush<C: Streams>(&mut self, _now: Instant, calls: &mut C) {
         self.publish();
-        if self.hand_over() && self.claim_holds() {
+        if self.hand_over() && self.is_heard() {
             self.take_calls(calls);
         }
     }
@@ -586,6 +587,7 @@ impl Service for Remote {
         let handle = self.table.handle(index);
         if pending {
             self.push(calls, handle);
+            self.linger(calls, handle);
         }
         if bytes > 0 {
             let event = Event { bytes, ..Event::plain(EventKind::Sent, handle) };
@@ -598,12 +600,16 @@ impl Service for Remote {
         self.end(cookie as u32, reason);
     }
 
-    fn timer<C: Streams>(&mut self, now: Instant, _calls: &mut C, _connection: Connection, cookie: u64) {
+    fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, _connection: Connection, cookie: u64) {
         let index = cookie as u32;
         self.told = now;
-        if let Some((Phase::Told | Phase::Open, bytes)) = self.table.at(index).map(|slot| (slot.phase, slot.timer_at)) {
-            let event = Event { bytes, ..Event::plain(EventKind::Timer, self.table.handle(index)) };
-            self.tell(index, event, |waiting| waiting.timer = Some(bytes));
+        match self.table.at(index).map(|slot| (slot.phase, slot.timer_at)) {
+            Some((Phase::Told | Phase::Open, bytes)) => {
+                let event = Event { bytes, ..Event::plain(EventKind::Timer, self.table.handle(index)) };
+                self.tell(index, event, |waiting| waiting.timer = Some(bytes));
+            }
+            Some((Phase::Ended, _)) => self.lingered(calls, self.table.handle(index)),
+            _ => {}
         }
     }
 }
@@ -619,7 +625,8 @@ impl Remote {
         slot.phase = Phase::Dead;
         self.pending_bytes -= slot.pending.len() as u64;
         slot.pending = VecDeque::new();
-        let detail = layout::reason_number(reason);
+        let is_late = slot.finish == Finish::Late;
+        let detail = layout::reason_number(if is_late { DeadReason::TimedOut } else { reason });
         let event = Event { detail, ..Event::plain(EventKind::Dead, handle) };
         self.tell(index, event, |waiting| waiting.dead = Some(detail));
         if self.table.at(index).is_some_and(|slot| slot.waiting.is_none()) {

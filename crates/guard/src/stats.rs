@@ -87,10 +87,12 @@ pub enum DropReason {
     Overrun,
     /// the engine refused a call
     Engine,
+    /// it was closed, and its peer took nothing of what waited for the engine
+    Lingered,
 }
 
 /// Every reason with its name.
-pub const DROPS: [(DropReason, &str); 8] = [
+pub const DROPS: [(DropReason, &str); 9] = [
     (DropReason::Absent, "absent"),
     (DropReason::Unresponsive, "unresponsive"),
     (DropReason::NoRoom, "no room"),
@@ -99,6 +101,7 @@ pub const DROPS: [(DropReason, &str); 8] = [
     (DropReason::Stuck, "stuck"),
     (DropReason::Overrun, "overrun"),
     (DropReason::Engine, "engine"),
+    (DropReason::Lingered, "lingered"),
 ];
 
 macro_rules! counters {

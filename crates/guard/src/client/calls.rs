@@ -1,12 +1,13 @@
 //! Calls: answered from what is known here, written for the dataplane to do.
 
+mod linger;
+
+use super::budget::Budget;
 use super::outbox::Outbox;
 use super::outward::Outward;
 use super::shared::Shared;
 use crate::lane::Lane;
-use crate::layout::{
-    BUDGET_BYTES, CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES,
-};
+use crate::layout::{CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES};
 use crate::{PAYLOAD_AHEAD, SLOTS_AHEAD};
 use app::{Addresses, CallError, Connection, Listener, Range, SENDV_RANGES, Streams};
 use base::Instant;
@@ -37,6 +38,8 @@ enum Finish {
     Nothing,
     Shutdown,
     Close,
+    /// it was waited for long enough
+    Late,
 }
 
 #[derive(Default)]
@@ -53,6 +56,8 @@ pub(super) struct Conn {
     finish: Finish,
     /// what its timer is set to
     timer: Option<Instant>,
+    /// how long a close waits for what was sent, while nothing of it is taken
+    lingers_until: Instant,
     /// stands in the line of those that want room
     waits: bool,
 }
@@ -83,7 +88,7 @@ pub struct Calls {
     overflow: VecDeque<Call>,
     /// who wants room in the lane, in the ring or in the budget
     line: VecDeque<Connection>,
-    posted: u64,
+    budget: Budget,
     now: Instant,
     buffer: Vec<u8>,
     pub(super) outward: Outward,
@@ -105,7 +110,7 @@ impl Calls {
             last: None,
             overflow: VecDeque::new(),
             line: VecDeque::new(),
-            posted: 0,
+            budget: Budget::default(),
             now: Instant::ZERO,
             buffer: vec![0; SEND_BYTES],
             outward: Outward::new(grant),
@@ -283,7 +288,7 @@ impl Calls {
     /// Sends what a connection has, as far as there is credit and room.
     fn pump(&mut self, connection: Connection) {
         loop {
-            let budget = BUDGET_BYTES - self.posted;
+            let budget = self.budget;
             let Ok(conn) = self.conn(connection) else { return };
             if conn.outbox.is_empty() {
                 break;
@@ -293,7 +298,8 @@ impl Calls {
                 // what is reported gives some back
                 return;
             }
-            let bytes = conn.outbox.bytes().min(credit).min(budget).min(SEND_BYTES as u64) as usize;
+            let most = credit.min(budget.left(conn.posted)).min(SEND_BYTES as u64);
+            let bytes = conn.outbox.bytes().min(most) as usize;
             let call = self.call(CallKind::Send, connection);
             let put = |shared: &Shared, conn: &mut Conn, offset: usize| {
                 let mut at = offset;
@@ -311,11 +317,11 @@ impl Calls {
                 }
                 return;
             }
-            self.posted += bytes as u64;
+            self.budget.take(bytes as u64);
         }
         let Ok(conn) = self.conn(connection) else { return };
         let kind = match std::mem::take(&mut conn.finish) {
-            Finish::Nothing => return,
+            Finish::Nothing | Finish::Late => return,
             Finish::Shutdown => CallKind::Shutdown,
             Finish::Close => CallKind::Close,
         };
@@ -356,7 +362,8 @@ impl Calls {
         let conn = self.known(connection)?;
         let bytes = bytes.min(conn.posted);
         conn.posted -= bytes;
-        self.posted -= bytes;
+        self.budget.give(bytes);
+        self.lingers_on(connection);
         self.pump(connection);
         self.is_open(connection).then(|| self.room(connection))
     }
@@ -365,19 +372,20 @@ impl Calls {
         if let Some(conn) = self.known(connection) {
             let posted = conn.posted;
             *conn = Conn::default();
-            self.posted -= posted;
+            self.budget.give(posted);
             self.free_place(connection.index);
         }
     }
 
-    /// The connection's timer has gone off; whether it is one that is set, to this time.
+    /// The connection's timer has gone off; whether it is one that the service has set, to this time.
     pub(super) fn timed(&mut self, connection: Connection, at_ns: u64) -> bool {
         let Ok(conn) = self.conn(connection) else { return false };
-        let due = conn.phase == Phase::Open && conn.timer.is_some_and(|at| at.as_nanos() == at_ns);
-        if due {
-            conn.timer = None;
+        let Some(at) = conn.timer.take_if(|at| at.as_nanos() == at_ns) else { return false };
+        let is_open = conn.phase == Phase::Open;
+        if !is_open {
+            self.lingered(connection, at);
         }
-        due
+        is_open
     }
 
     /// Every connection that the service has.
@@ -434,10 +442,10 @@ impl Calls {
     /// Queues behind what the connection has, or sends at once.
     fn queue(&mut self, connection: Connection, ranges: &[Range<'_>]) -> Result<u64, CallError> {
         let room = self.room(connection);
-        let budget = BUDGET_BYTES - self.posted;
+        let budget = self.budget;
         let conn = self.conn(connection)?;
         let wanted: u64 = ranges.iter().map(Range::bytes).sum();
-        let credit = (CREDIT_BYTES - conn.posted).min(budget).min(SEND_BYTES as u64);
+        let credit = (CREDIT_BYTES - conn.posted).min(budget.left(conn.posted)).min(SEND_BYTES as u64);
         if conn.outbox.is_empty() && wanted > 0 && wanted <= credit {
             let done = self.take_back(connection);
             let call = Call { done, ..self.call(CallKind::Send, connection) };
@@ -456,7 +464,7 @@ impl Calls {
                 conn.posted += wanted;
             };
             if self.post_payload(call, wanted as usize, put) {
-                self.posted += wanted;
+                self.budget.take(wanted);
                 return Ok(wanted);
             }
             if done > 0 {
@@ -567,7 +575,9 @@ impl Streams for Calls {
 
     fn close(&mut self, connection: Connection) -> Result<(), CallError> {
         self.open(connection)?.phase = Phase::Ended;
-        self.finish(connection, Finish::Close)
+        self.finish(connection, Finish::Close)?;
+        self.linger(connection);
+        Ok(())
     }
 
     fn abort(&mut self, connection: Connection) -> Result<(), CallError> {

@@ -2,12 +2,12 @@
 
 use super::table::{Finish, Phase};
 use super::{Remote, is_possible};
-use crate::GROUP;
 use crate::layout::{
     CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Handle, NEVER, PAYLOAD_AT, SEND_BYTES, SLOT_BYTES, SLOTS_AT,
     TRANSMIT_BYTES, control, header,
 };
 use crate::stats::{DropReason, Reject};
+use crate::{GROUP, LINGER};
 use app::{Range, Streams};
 use arrayvec::ArrayVec;
 use base::{CACHE_LINE_BYTES, Instant};
@@ -246,16 +246,39 @@ impl Remote {
         let Some(slot) = self.table.at(handle.index) else { return };
         if !slot.pending.is_empty() {
             slot.finish = finish;
+            self.linger(calls, handle);
             return;
         }
         slot.finish = Finish::Nothing;
         let done = match finish {
-            Finish::Nothing => Ok(()),
+            Finish::Nothing | Finish::Late => Ok(()),
             Finish::Shutdown => calls.shutdown(slot.connection),
             Finish::Close => calls.close(slot.connection),
         };
         if done.is_err() {
             self.stats.dropped(DropReason::Engine);
+        }
+    }
+
+    /// Bounds how long a close waits for bytes that the engine has not taken, while the peer takes nothing: the engine's own bound begins
+    /// behind them.
+    pub(super) fn linger<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
+        let until = self.now + LINGER;
+        let Some(slot) = self.table.at(handle.index) else { return };
+        let waits = slot.finish == Finish::Close && !slot.pending.is_empty();
+        if waits && calls.timer_set(slot.connection, Some(until)).is_err() {
+            self.stats.dropped(DropReason::Engine);
+        }
+    }
+
+    /// A connection's timer has gone off that its application has closed.
+    pub(super) fn lingered<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
+        if let Some(slot) = self.table.at(handle.index)
+            && !slot.pending.is_empty()
+        {
+            slot.finish = Finish::Late;
+            self.stats.dropped(DropReason::Lingered);
+            self.abort(calls, handle);
         }
     }
 

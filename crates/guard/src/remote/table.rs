@@ -27,6 +27,8 @@ pub(super) enum Finish {
     Nothing,
     Shutdown,
     Close,
+    /// it was waited for long enough
+    Late,
 }
 
 /// A connection that came: by which listener, and both ends' addresses as they are told.

@@ -8,6 +8,7 @@ use crate::testing::{Echo, Engine, Pair, pair, pair_of};
 use crate::{Grant, Permit};
 use proptest::prelude::*;
 
+mod deaf;
 mod turns;
 
 const PEERS: usize = 12;
@@ -459,6 +460,27 @@ fn a_service_that_takes_anothers_place_has_the_application_begin_anew() {
     world.step(1, 0, 500);
     world.settle();
     assert_eq!((world.engine.peers[0].read.len(), world.said[0].len()), (500, 500));
+}
+
+#[test]
+fn calls_of_one_that_has_ended_are_nobodys() {
+    let mut world = World::new(10);
+    let judged = |world: &World| world.pair.stats.calls.get();
+    let call = Call { zero: 1, ..Call::plain(CallKind::Done, 9, Handle { index: 0, generation: 0 }) };
+    write(&world, &[call]);
+    world.cycle();
+    assert_eq!((judged(&world), world.pair.stats.rejects(Reject::NotZero)), (1, 1));
+    // it is known to have ended, and its memory may be written all the same
+    world.pair.channel.lose();
+    write(&world, &[call]);
+    world.pair.remote.flush(world.engine.now(), &mut world.engine);
+    assert!(!world.pair.remote.has_calls());
+    world.cycle();
+    write(&world, &[call]);
+    world.cycle();
+    assert_eq!((world.pair.channel.state(), judged(&world)), (State::Down, 1));
+    let late = world.engine.now() + LOOK_FOR;
+    assert!(!world.pair.remote.has_news() && world.pair.remote.may_rest(late));
 }
 
 /// Notes what it is told to expect, what comes, and what of it the dataplane could see meanwhile; answers at the end of a cycle.
