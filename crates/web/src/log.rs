@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::date;
 use crate::head::{Field, Head};
 
-/// The first bytes of a text, and how long it was.
+/// The first bytes of a text, and how long it was. In a line three dots follow what was cut.
 #[derive(Clone, Copy)]
 pub struct Text<const BYTES: usize> {
     whole_bytes: u16,
@@ -90,36 +90,36 @@ impl Record {
         let (day, month, year, time) = (&date[5..7], &date[8..11], &date[12..16], &date[17..25]);
         let _ = write!(out, "{} - - [{day}/{month}/{year}:{time} +0000] \"", self.client.ip());
         if self.method.kept().is_empty() {
-            push_escaped(out, self.target.kept());
+            push_escaped(out, &self.target);
         } else {
-            push_escaped(out, self.method.kept());
+            push_escaped(out, &self.method);
             out.push(b' ');
-            push_escaped(out, self.target.kept());
+            push_escaped(out, &self.target);
             let _ = write!(out, " HTTP/1.{}", self.minor_version);
         }
         let _ = write!(out, "\" {} {} \"", self.status, self.body_bytes);
-        push_escaped(out, or_dash(self.referer.kept()));
+        push_or_dash(out, &self.referer);
         out.extend_from_slice(b"\" \"");
-        push_escaped(out, or_dash(self.agent.kept()));
+        push_or_dash(out, &self.agent);
         out.extend_from_slice(b"\"\n");
     }
 
-    /// Adds one line of JSON. Octets that are not ASCII stand as the code points of the same numbers.
-    pub fn write_json(&self, out: &mut Vec<u8>) {
+    /// Adds one line of JSON, with what the virtual host is called. Octets that are not ASCII stand as the code points of the same numbers.
+    pub fn write_json(&self, host: &str, out: &mut Vec<u8>) {
         let (s, ns) = (self.unix_ns / 1_000_000_000, self.unix_ns % 1_000_000_000);
         let (ip, port) = (self.client.ip(), self.client.port());
         let _ = write!(out, "{{\"time\":{s}.{ns:09},\"client\":\"{ip}\",\"port\":{port},\"method\":");
-        push_json(out, self.method.kept());
+        push_json(out, &self.method);
         out.extend_from_slice(b",\"target\":");
-        push_json(out, self.target.kept());
-        let (minor, host, status, bytes) = (self.minor_version, self.host, self.status, self.body_bytes);
-        let _ = write!(
-            out,
-            ",\"version\":\"1.{minor}\",\"host\":{host},\"status\":{status},\"bytes\":{bytes},\"referer\":"
-        );
-        push_json(out, self.referer.kept());
+        push_json(out, &self.target);
+        let (minor, status, bytes) = (self.minor_version, self.status, self.body_bytes);
+        let _ = write!(out, ",\"version\":\"1.{minor}\",\"host\":");
+        push_json_octets(out, host.as_bytes());
+        out.push(b'"');
+        let _ = write!(out, ",\"status\":{status},\"bytes\":{bytes},\"referer\":");
+        push_json(out, &self.referer);
         out.extend_from_slice(b",\"agent\":");
-        push_json(out, self.agent.kept());
+        push_json(out, &self.agent);
         out.extend_from_slice(b"}\n");
     }
 
@@ -137,12 +137,18 @@ impl std::fmt::Debug for Record {
     }
 }
 
-fn or_dash(text: &[u8]) -> &[u8] {
-    if text.is_empty() { b"-" } else { text }
+/// What stands where something was cut off.
+const CUT: &[u8] = b"...";
+
+fn push_or_dash<const BYTES: usize>(out: &mut Vec<u8>, text: &Text<BYTES>) {
+    if text.kept().is_empty() {
+        out.push(b'-');
+    }
+    push_escaped(out, text);
 }
 
-fn push_escaped(out: &mut Vec<u8>, text: &[u8]) {
-    for &byte in text {
+fn push_escaped<const BYTES: usize>(out: &mut Vec<u8>, text: &Text<BYTES>) {
+    for &byte in text.kept() {
         match byte {
             b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
                 let _ = write!(out, "\\x{byte:02X}");
@@ -150,9 +156,17 @@ fn push_escaped(out: &mut Vec<u8>, text: &[u8]) {
             _ => out.push(byte),
         }
     }
+    out.extend_from_slice(if text.is_cut() { CUT } else { b"" });
 }
 
-fn push_json(out: &mut Vec<u8>, text: &[u8]) {
+fn push_json<const BYTES: usize>(out: &mut Vec<u8>, text: &Text<BYTES>) {
+    push_json_octets(out, text.kept());
+    out.extend_from_slice(if text.is_cut() { CUT } else { b"" });
+    out.push(b'"');
+}
+
+/// A string without its end.
+fn push_json_octets(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for &byte in text {
         match byte {
@@ -163,7 +177,6 @@ fn push_json(out: &mut Vec<u8>, text: &[u8]) {
             _ => out.push(byte),
         }
     }
-    out.push(b'"');
 }
 
 #[cfg(test)]
@@ -194,11 +207,11 @@ mod tests {
             "2001:db8::1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a\\x22b\\x5Cc\\xC3 HTTP/1.1\" 206 17 \"-\" \"curl/8\\x01\"\n"
         );
         let mut out = Vec::new();
-        record().write_json(&mut out);
+        record().write_json("www.example", &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "{\"time\":784111777.000000005,\"client\":\"2001:db8::1\",\"port\":1234,\"method\":\"GET\",\
-             \"target\":\"/a\\\"b\\\\c\\u00c3\",\"version\":\"1.1\",\"host\":1,\"status\":206,\"bytes\":17,\
+             \"target\":\"/a\\\"b\\\\c\\u00c3\",\"version\":\"1.1\",\"host\":\"www.example\",\"status\":206,\"bytes\":17,\
              \"referer\":\"\",\"agent\":\"curl/8\\u0001\"}\n"
         );
     }
@@ -211,6 +224,23 @@ mod tests {
             String::from_utf8(out).unwrap(),
             "192.0.2.1 - - [01/Jan/1970:00:00:00 +0000] \"\\x16\\x03\\x01 x\" 0 0 \"-\" \"-\"\n"
         );
+    }
+
+    #[test]
+    fn what_was_cut_shows_that() {
+        let mut long = record();
+        (long.target, long.agent) = (Text::of(&[b'a'; 257]), Text::of(&[b'b'; 193]));
+        (long.method, long.referer) = (Text::of(&[b'c'; 17]), Text::of(&[b'd'; 128]));
+        let [c, a, d, b] = [("c", 16), ("a", 256), ("d", 128), ("b", 192)].map(|(octet, count)| octet.repeat(count));
+        let mut out = Vec::new();
+        long.write_combined(&mut out);
+        let line = String::from_utf8(out).unwrap();
+        assert!(line.ends_with(&format!("\"{c}... {a}... HTTP/1.1\" 206 17 \"{d}\" \"{b}...\"\n")), "{line}");
+        let mut out = Vec::new();
+        long.write_json("", &mut out);
+        let line = String::from_utf8(out).unwrap();
+        assert!(line.contains(&format!("\"method\":\"{c}...\",\"target\":\"{a}...\"")), "{line}");
+        assert!(line.ends_with(&format!("\"referer\":\"{d}\",\"agent\":\"{b}...\"}}\n")), "{line}");
     }
 
     #[test]

@@ -39,8 +39,15 @@ pub struct Identity {
     pub inode: u64,
     /// its size
     pub bytes: u64,
-    /// its last change, nanoseconds since 1970
+    /// its last change, nanoseconds since 1970; negated while a later change could still carry the same time
     pub modified_ns: i128,
+}
+
+impl Identity {
+    /// Whether the file could change and keep this identity.
+    pub fn is_young(&self) -> bool {
+        self.modified_ns < 0
+    }
 }
 
 /// A file of a host.
@@ -174,13 +181,36 @@ impl SiteBuilder {
         if held.origin != NO_ORIGIN {
             return Ok(false);
         }
-        let body = if held.body == held.head {
+        let body = self.body_held(&before, held);
+        self.push(host, file, body, held.body_bytes, tag);
+        Ok(true)
+    }
+
+    /// What the version before holds, shared with it where that is an object of its own.
+    fn body_held(&mut self, before: &Site, held: &Representation) -> Body {
+        if held.body == held.head {
             let object = before.content.bytes(held.body);
             Body::Small(object[held.body_at as usize..].into())
         } else {
             Body::Object(self.content.add_shared(&before.content, held.body))
-        };
-        self.push(host, file, body, held.body_bytes, tag);
+        }
+    }
+
+    /// Adds a file that the version before has under the same identity and coding, as it has it: held, or read while it is sent from the
+    /// same source. False when it has not.
+    ///
+    /// # Errors
+    /// See [`SiteBuilder::check_path`].
+    pub fn add_as_before(&mut self, host: usize, file: &File<'_>) -> Result<bool, FileError> {
+        if self.add_held(host, file)? {
+            return Ok(true);
+        }
+        let Some(before) = self.before.clone() else { return Ok(false) };
+        let Some(&(at, tag)) = before.identities.get(&(file.identity, file.encoding)) else { return Ok(false) };
+        let Some(origin) = before.origin(before.representations[at as usize].origin) else { return Ok(false) };
+        let number = self.origins.len() as u32;
+        self.origins.push(origin.clone());
+        self.push(host, file, Body::Origin(number), file.identity.bytes, tag);
         Ok(true)
     }
 

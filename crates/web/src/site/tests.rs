@@ -86,6 +86,21 @@ fn a_file_that_is_read_while_it_is_sent_has_one_origin_wherever_it_is_served() {
         is_whole(&site.representations[first as usize], bytes);
     }
     is_whole(site.error_page(0, 404).unwrap(), 102);
+    // the next version has the very same
+    let old = Arc::new(site);
+    let mut builder = testing::builder(Config { hosts: vec![Host::default()], ..Config::default() }, Some(old.clone()));
+    let identity = Identity { inode: 1, bytes: 101, ..Identity::default() };
+    assert_eq!(builder.add_as_before(0, &File { identity, ..file("/a.html", 0) }), Ok(true));
+    let identity = Identity { inode: 1, bytes: 100, ..Identity::default() };
+    assert_eq!(builder.add_as_before(0, &File { identity, ..file("/c.html", 0) }), Ok(false));
+    let next = builder.finish().unwrap();
+    let page = |site: &Site| match site.entry(0, b"/a.html") {
+        Some(Entry::Page { first, .. }) => site.representations[first as usize],
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(next.etag(&page(&next)), old.etag(&page(&old)));
+    let origin = |site: &Site| site.origin(page(site).origin).expect("it is not held").clone();
+    assert!(Arc::ptr_eq(&origin(&next), &origin(&old)));
 }
 
 #[test]
@@ -143,6 +158,47 @@ fn variants_beside_a_file_are_used_when_they_help() {
     assert!(body(&site, 0, "/alone.js", all()).is_none());
     let notes = site.notes().join("; ");
     assert!(notes.contains("/old.js.br: older") && notes.contains("/alone.js: a variant of nothing"), "{notes}");
+}
+
+#[test]
+fn a_variant_is_kept_beside_what_it_was_made_of_only() {
+    // small ones stand behind their fields, larger ones in objects of their own
+    for bytes in [1000, 20_000] {
+        let (first, later) = (vec![b'x'; bytes], vec![b'y'; bytes]);
+        let mut builder = testing::builder(config(), None);
+        builder.add(0, &file("/young.txt", 1), &first).unwrap();
+        for (encoding, variant) in [(Encoding::Gzip, &b"made of the first"[..]), (Encoding::Brotli, &b"made"[..])] {
+            builder.add_variant(0, encoding, variant);
+        }
+        let old = Arc::new(builder.finish().unwrap());
+        // written again within a tick of the clock, so that its identity is the same
+        for (now, kept) in [(&first, Some(17)), (&later, None)] {
+            let mut builder = testing::builder(config(), Some(old.clone()));
+            builder.add(0, &file("/young.txt", 1), now).unwrap();
+            assert_eq!(builder.held_variant_bytes(0, Encoding::Gzip), kept, "{bytes}");
+            assert_eq!(builder.held_variant_bytes(0, Encoding::Zstd), None, "{bytes}");
+            assert_eq!(builder.add_held_variant(0, Encoding::Gzip), kept.is_some(), "{bytes}");
+            let gzip = Weights::of([&b"gzip"[..]].into_iter());
+            let expected = if kept.is_some() { &b"made of the first"[..] } else { &now[..] };
+            assert!(body(&builder.finish().unwrap(), 0, "/young.txt", gzip).as_deref() == Some(expected), "{bytes}");
+        }
+        // a variant that was made while the file was young is kept when it is not any more
+        let young = |path: &'static str, modified_ns: i128| {
+            let identity = Identity { inode: 1, modified_ns, ..Identity::default() };
+            File { identity, ..file(path, 1) }
+        };
+        let mut builder = testing::builder(config(), None);
+        builder.add(0, &young("/young.txt", -5), &first).unwrap();
+        builder.add_variant(0, Encoding::Gzip, b"made");
+        let site = builder.finish().unwrap();
+        let mut builder = testing::builder(config(), Some(Arc::new(site)));
+        builder.add(0, &young("/young.txt", 5), &first).unwrap();
+        assert!(builder.add_held_variant(0, Encoding::Gzip), "{bytes}");
+        // shared with the version before, and not read
+        let mut builder = testing::builder(config(), Some(old.clone()));
+        assert_eq!(builder.add_held(0, &file("/young.txt", 1)), Ok(true));
+        assert!(builder.add_held_variant(0, Encoding::Brotli));
+    }
 }
 
 #[test]
