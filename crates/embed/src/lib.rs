@@ -188,7 +188,8 @@ impl Builder {
         self
     }
 
-    /// Starts the threads; each makes its service with `make(thread)`, again after a panic.
+    /// Starts the threads; each makes its service with `make(thread)`, again after a panic. Their numbers begin with 0: on kernel sockets in
+    /// any order, over AF_XDP in that of the queues, and behind them the thread on kernel sockets, if there is one.
     ///
     /// # Errors
     /// An address or an interface that cannot be had, and why; nothing runs then.
@@ -199,13 +200,14 @@ impl Builder {
         self.check()?;
         let make = Arc::new(make);
         let Some(interface) = self.interface.clone() else {
-            let sockets = self.on_sockets(true, make)?;
+            let sockets = start(self.bind(true)?, 0, make)?;
             let addresses = sockets.as_ref().map(|sockets| sockets.addresses().to_vec()).unwrap_or_default();
             return Ok(Server { addresses, xdp: None, sockets });
         };
         // first the sockets: a port in use is found before anything is attached
-        let sockets = self.on_sockets(false, make.clone())?;
-        let xdp = xdp::start(&self, &interface, make)?;
+        let bound = self.bind(false)?;
+        let xdp = xdp::start(&self, &interface, make.clone())?;
+        let sockets = start(bound, xdp.threads(), make)?;
         let addresses = self.listeners.iter().map(|(_, address)| *address).collect();
         Ok(Server { addresses, xdp: Some(xdp), sockets })
     }
@@ -221,12 +223,8 @@ impl Builder {
         Ok(())
     }
 
-    /// The engine over kernel sockets; None when it has nothing to do.
-    fn on_sockets<S: Service + 'static>(
-        &self,
-        alone: bool,
-        make: Arc<impl Fn(usize) -> S + Send + Sync + 'static>,
-    ) -> Result<Option<sockets::Running>, Error> {
+    /// The engine over kernel sockets, to be started; None when it has nothing to do.
+    fn bind(&self, alone: bool) -> Result<Option<sockets::Engine>, Error> {
         let endpoint = |(n, (transport, address)): (usize, &(Transport, SocketAddr))| Endpoint {
             listener: Listener(n as u16),
             address: *address,
@@ -260,8 +258,18 @@ impl Builder {
             refuse_until_started,
             ..Config::default()
         })?;
-        engine.start(move |thread| make(thread)).map(Some).map_err(system("starting threads on kernel sockets"))
+        Ok(Some(engine))
     }
+}
+
+/// Starts the threads on kernel sockets, numbered behind so many others.
+fn start<S: Service + 'static>(
+    engine: Option<sockets::Engine>,
+    others: usize,
+    make: Arc<impl Fn(usize) -> S + Send + Sync + 'static>,
+) -> Result<Option<sockets::Running>, Error> {
+    let started = engine.map(|engine| engine.start(move |thread| make(others + thread)));
+    started.transpose().map_err(system("starting threads on kernel sockets"))
 }
 
 /// A service at work. Dropping it stops it.

@@ -176,6 +176,11 @@ impl Running {
         &self.described
     }
 
+    /// How many threads there are.
+    pub(crate) fn threads(&self) -> usize {
+        self.cycles.len()
+    }
+
     pub(crate) fn cycles(&self) -> impl Iterator<Item = &Arc<Cycles>> {
         self.cycles.iter()
     }

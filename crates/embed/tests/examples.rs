@@ -275,3 +275,26 @@ fn the_proxy_and_the_client_over_af_xdp() {
     assert!(run.wait(PATIENCE).unwrap().success(), "{}", run.log());
     assert!(run.log().contains("300 round trips"), "{}", run.log());
 }
+
+/// A service that does nothing.
+struct Idle;
+
+impl app::Service for Idle {}
+
+#[test]
+fn each_thread_has_a_number_of_its_own() {
+    let lab = Lab::new().unwrap();
+    let (tell, made) = std::sync::mpsc::channel();
+    // the kernel has the address, too: its sockets have a thread beside those of the queues
+    let builder = embed::Builder::new().interface("vs").udp("198.18.0.1:7007".parse().unwrap());
+    let make = move |thread| {
+        tell.send(thread).expect("the test waits for it");
+        Idle
+    };
+    let server = lab.server().inside(|| builder.start(make)).unwrap();
+    let threads = server.cycles().len();
+    let mut numbers: Vec<usize> = (0..threads).map(|_| made.recv_timeout(PATIENCE).expect("a service")).collect();
+    numbers.sort_unstable();
+    assert!(threads > 1 && numbers == (0..threads).collect::<Vec<_>>(), "{numbers:?}");
+    server.stop();
+}
