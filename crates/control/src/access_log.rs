@@ -6,7 +6,7 @@
 
 mod open;
 
-use crate::config;
+use crate::config::{self, HostSpec};
 use crate::error::{Error, reason};
 use crate::privileges::Identity;
 use crate::sandbox;
@@ -61,6 +61,8 @@ pub(crate) struct AccessLog {
     /// of a file: a pipe and a device stay what they are, and nobody moves them away
     path: Option<PathBuf>,
     format: LogFormat,
+    /// what the virtual hosts are called
+    hosts: Mutex<Vec<String>>,
 }
 
 /// An open log that nobody writes to yet.
@@ -70,11 +72,15 @@ pub(crate) struct Opened {
     file: Option<File>,
 }
 
-/// Opens the log's file; `identity` is who will write to it.
+/// Opens the log's file; `identity` is who will write to it. A host is called by the first of its names.
 ///
 /// # Errors
 /// A file that cannot be written, with the mend.
-pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) -> Result<Opened, Error> {
+pub(crate) fn open(
+    settings: &config::AccessLog,
+    hosts: &[HostSpec],
+    identity: Option<&Identity>,
+) -> Result<Opened, Error> {
     let wrong = |path: &Path, error: &io::Error| {
         let folder = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_owned));
         let missing = folder.filter(|folder| error.kind() == io::ErrorKind::NotFound && !folder.exists());
@@ -108,8 +114,14 @@ pub(crate) fn open(settings: &config::AccessLog, identity: Option<&Identity>) ->
         counters: Arc::default(),
         path: settings.path.clone().filter(|_| is_file),
         format: settings.format,
+        hosts: Mutex::new(called(hosts)),
     };
     Ok(Opened { log: Arc::new(log), file })
+}
+
+/// What hosts are called.
+fn called(hosts: &[HostSpec]) -> Vec<String> {
+    hosts.iter().map(|host| host.entry.names.first().cloned().unwrap_or_default()).collect()
 }
 
 impl Opened {
@@ -136,6 +148,11 @@ impl AccessLog {
         let (producer, consumer) = ring(RECORDS);
         self.rings.lock().unwrap_or_else(PoisonError::into_inner).push(consumer);
         producer
+    }
+
+    /// Other hosts are served from now on.
+    pub(crate) fn set_hosts(&self, hosts: &[HostSpec]) {
+        *self.hosts.lock().unwrap_or_else(PoisonError::into_inner) = called(hosts);
     }
 
     /// The counters.
@@ -221,6 +238,7 @@ impl Writer {
     fn drain(&mut self) -> bool {
         let log = self.log.clone();
         let mut rings = log.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosts = log.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut found, mut records) = (false, 0);
         for ring in rings.iter_mut() {
             // no more than was there to begin with: a busy thread must not keep the others waiting
@@ -228,7 +246,10 @@ impl Writer {
                 let Some(record) = ring.pop() else { break };
                 match log.format {
                     LogFormat::Combined => record.write_combined(&mut self.lines),
-                    LogFormat::Json => record.write_json(&mut self.lines),
+                    LogFormat::Json => {
+                        let host = hosts.get(usize::from(record.host)).map_or("", String::as_str);
+                        record.write_json(host, &mut self.lines);
+                    }
                 }
                 (found, records) = (true, records + 1);
                 if self.lines.len() >= WRITE_BYTES {
@@ -292,18 +313,18 @@ mod tests {
         let settings = |path: PathBuf| config::AccessLog { path: Some(path), format: LogFormat::Json };
         let (none, user) = (folder.path().join("none"), privileges::look_up(Some("65534"), Some("65534")).unwrap());
         for (user, owner) in [(None, ""), (user.as_ref(), " -o 65534")] {
-            let error = open(&settings(none.join("log")), user).unwrap_err().to_string();
+            let error = open(&settings(none.join("log")), &[], user).unwrap_err().to_string();
             let mend = format!(": its folder is not there; make it with `install -d{owner} {}`", none.display());
             assert!(error.starts_with("access log ") && error.ends_with(&mend), "{error}");
         }
-        let error = open(&settings(folder.path().to_owned()), None).unwrap_err().to_string();
+        let error = open(&settings(folder.path().to_owned()), &[], None).unwrap_err().to_string();
         assert!(error.contains("Is a directory"), "{error}");
     }
 
     #[test]
     fn a_ring_goes_with_the_service_that_filled_it() {
         let settings = config::AccessLog { path: None, format: LogFormat::Combined };
-        let opened = open(&settings, None).unwrap();
+        let opened = open(&settings, &[], None).unwrap();
         let log = opened.log();
         let (gone, stays) = (log.records(), log.records());
         let mut writer = Writer { log: log.clone(), file: None, lines: Vec::new(), failing: false };
@@ -317,7 +338,7 @@ mod tests {
     fn who_opens_the_file_anew_waits_for_a_write_to_the_old_one() {
         let folder = tempfile::tempdir().unwrap();
         let settings = config::AccessLog { path: Some(folder.path().join("log")), format: LogFormat::Combined };
-        let log = open(&settings, None).unwrap().log();
+        let log = open(&settings, &[], None).unwrap().log();
         // instead of the old file what takes no more than a part
         let (mut reader, old) = io::pipe().unwrap();
         let file = Some(File::from(std::os::fd::OwnedFd::from(old)));
@@ -339,7 +360,7 @@ mod tests {
         let path = folder.path().join("log");
         std::fs::write(&path, "before\n").unwrap();
         let settings = config::AccessLog { path: Some(path.clone()), format: LogFormat::Combined };
-        let opened = open(&settings, None).unwrap();
+        let opened = open(&settings, &[], None).unwrap();
         let log = opened.log();
         let writing = opened.start().unwrap();
         std::fs::rename(&path, folder.path().join("log.1")).unwrap();

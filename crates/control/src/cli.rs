@@ -249,7 +249,7 @@ pub enum CtlCommand {
         /// How many
         count: Within<1, 256>,
     },
-    /// Read the zone files and the content again
+    /// Read the zone files and the content again, and which zones and hosts the configuration file names; other settings need a restart
     Reload,
     /// Stop the server
     Stop,

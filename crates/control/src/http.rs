@@ -61,26 +61,28 @@ fn serve(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return respond(&mut stream, "408 Request Timeout", "", "");
+            return refuse(&mut stream, "408 Request Timeout");
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part) {
             Ok(0) => return Ok(()),
             Ok(n) => request.extend_from_slice(&part[..n]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return respond(&mut stream, "408 Request Timeout", "", "");
+                return refuse(&mut stream, "408 Request Timeout");
             }
             Err(error) => return Err(error),
         }
         if request.len() > REQUEST_BYTES {
-            return respond(&mut stream, "431 Request Header Fields Too Large", "", "");
+            return refuse(&mut stream, "431 Request Header Fields Too Large");
         }
     }
     let line = request.split(|&b| b == b'\r').next().unwrap_or_default();
     let line = std::str::from_utf8(line).unwrap_or_default();
     let (status, extra, body) = answer(line, registry);
-    let body = if line.starts_with("HEAD ") { String::new() } else { body };
-    respond(&mut stream, status, extra, &body)
+    let head = head(status, extra, body.len());
+    // an answer to HEAD has the length that one to GET would have (RFC 9110 section 8.6)
+    let body = if line.starts_with("HEAD ") { "" } else { &body };
+    send(&mut stream, &[head.as_bytes(), body.as_bytes()].concat())
 }
 
 /// The answer to a request line (RFC 9112 section 3).
@@ -93,24 +95,40 @@ fn answer(line: &str, registry: &Registry) -> (&'static str, &'static str, Strin
     if !version.starts_with("HTTP/1.") {
         return ("505 HTTP Version Not Supported", "", String::new());
     }
-    let path = target.split('?').next().unwrap_or_default();
-    match (method, path) {
+    match (method, path(target)) {
         ("GET" | "HEAD", "/metrics") => ("200 OK", "", prometheus(&registry.collect())),
         (_, "/metrics") => ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "GET only\n".into()),
         _ => ("404 Not Found", "", "see /metrics\n".into()),
     }
 }
 
-fn respond(stream: &mut TcpStream, status: &str, extra: &str, body: &str) -> io::Result<()> {
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
-         Connection: close\r\n{extra}\r\n",
-        body.len()
-    );
+/// The path of a target in origin-form or absolute-form, which a server has to take as well (RFC 9112 section 3.2.2).
+fn path(target: &str) -> &str {
+    const SCHEME: &str = "http://";
+    let path = match target.split_at_checked(SCHEME.len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => rest.find('/').map_or("/", |at| &rest[at..]),
+        _ => target,
+    };
+    path.split('?').next().unwrap_or_default()
+}
+
+fn head(status: &str, extra: &str, body_bytes: usize) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {body_bytes}\r\n\
+         Connection: close\r\n{extra}\r\n"
+    )
+}
+
+/// Refuses without a word about why.
+fn refuse(stream: &mut TcpStream, status: &str) -> io::Result<()> {
+    send(stream, head(status, "", 0).as_bytes())
+}
+
+fn send(stream: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
     // the time counts from the first byte to the last: there are few threads, and a peer that takes or gives a byte now and
     // then must not keep one
     let deadline = Instant::now() + PATIENCE;
-    let mut rest = &[head.as_bytes(), body.as_bytes()].concat()[..];
+    let mut rest = answer;
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(deadline)?))?;
         let taken = stream.write(rest)?;
@@ -155,6 +173,9 @@ mod tests {
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK"),
             ("GET /metrics?x HTTP/1.0\r\n\r\n", "200 OK"),
             ("HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
+            ("GET http://127.0.0.1:9100/metrics?x HTTP/1.1\r\n\r\n", "200 OK"),
+            ("GET http://127.0.0.1:9100 HTTP/1.1\r\n\r\n", "404 Not Found"),
+            ("GET /x://y/metrics HTTP/1.1\r\n\r\n", "404 Not Found"),
             ("POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
             ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
             ("GET /metrics HTTP/2\r\n\r\n", "505 HTTP Version Not Supported"),
@@ -163,6 +184,17 @@ mod tests {
             let answer = exchange(request.as_bytes());
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request}: {answer}");
             assert!(answer.contains("Connection: close\r\n"));
+        }
+    }
+
+    #[test]
+    fn head_has_the_length_of_get_and_no_content() {
+        for target in ["/metrics", "/none"] {
+            let get = exchange(format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes());
+            let head = exchange(format!("HEAD {target} HTTP/1.1\r\n\r\n").as_bytes());
+            let (fields, content) = get.split_once("\r\n\r\n").unwrap();
+            assert!(get.contains(&format!("\r\nContent-Length: {}\r\n", content.len())), "{get}");
+            assert_eq!(head, format!("{fields}\r\n\r\n"), "{target}");
         }
     }
 

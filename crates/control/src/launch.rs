@@ -21,7 +21,7 @@ use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
 use crate::words::{Backend, Threads, Tier, Transmit, WebTransmit};
-pub(crate) use check::check;
+pub(crate) use check::{check, stores_have_room};
 
 use base::Clock;
 use base::ring::Consumer;

@@ -5,8 +5,11 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging; a second call does nothing.
 pub(crate) fn start() {
-    let filter = std::env::var("SIMOOM_LOG").unwrap_or_else(|_| "info".into());
-    let filter = EnvFilter::try_new(&filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var_os("SIMOOM_LOG").map_or("info".into(), |words| words.to_string_lossy().into_owned());
+    let (filter, wrong) = match EnvFilter::try_new(&wanted) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new("info"), Some(error)),
+    };
     let logs = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
@@ -15,4 +18,7 @@ pub(crate) fn start() {
     // journald and syslog have their own times
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let _ = if journal { logs.without_time().try_init() } else { logs.try_init() };
+    if let Some(error) = wrong {
+        tracing::warn!("SIMOOM_LOG={wanted}: {error}; the level is info: give error, warn, info, debug or trace");
+    }
 }

@@ -4,16 +4,26 @@
 //! serving thread has let go of them, and frees them itself: freeing gigabytes would stall a serving thread. Requests that
 //! come in the meantime wait for one further reload together.
 //!
+//! What zones and hosts there are is read anew, too, where a configuration file says so ([`settings`]).
+//!
 //! Answers under way go on from the old content for the drain time; then the connections that still hold it are aborted. At
 //! most two versions of content are held: a reload waits for the end of a drain before it reads anything.
+//!
+//! Compressed variants (`--compress`) are made when nothing else is to be done: after the start, and after a reload and its drain. A reload that
+//! comes meanwhile breaks that off; nothing is published then, since the reload would have to wait for the drain of it.
+
+mod settings;
+
+pub(crate) use settings::ConfigFile;
 
 use crate::access_log::AccessLog;
-use crate::config::{Web, ZoneSpec};
+use crate::config::{HostSpec, Web, ZoneSpec};
 use crate::driver::{Driver, Prepared};
 use crate::launch::Running;
 use crate::notify;
 use crate::secrets;
-use crate::sites::{self, Memo, Tree, Variants};
+use crate::sites::{self, Before, Memo, Tree, Variants};
+use crate::watch;
 use crate::zones::{self, Prints};
 use base::Counter;
 use base::counter::{Figure, Report};
@@ -25,7 +35,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 use web::Site;
 use zone::Zone;
@@ -101,6 +111,28 @@ pub(crate) struct Content {
     pub(crate) memo: Memo,
 }
 
+/// What was read aside.
+struct Fresh {
+    secrets: Option<Secrets>,
+    zones: Option<ZonesRead>,
+    content: Option<ContentRead>,
+    /// what a restart takes, in words
+    others: String,
+}
+
+/// Zones, and what they were read from.
+struct ZonesRead {
+    specs: Vec<ZoneSpec>,
+    tables: Tables,
+    prints: Prints,
+}
+
+/// Content, with settings that name other hosts than before if they do.
+struct ContentRead {
+    web: Option<Web>,
+    loaded: sites::Loaded,
+}
+
 /// Content that was replaced and that answers under way may still hold.
 #[derive(Debug)]
 struct Draining {
@@ -108,17 +140,72 @@ struct Draining {
     until: Instant,
 }
 
+/// What is reloaded, and who has to know.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) config: Option<ConfigFile>,
+    pub(crate) zones: Option<Zones>,
+    pub(crate) content: Option<Content>,
+    /// the file of the cookies' secrets, when there is one, and where they go
+    pub(crate) secrets: Option<(String, Arc<Publisher<Secrets>>)>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
+    /// who watches the directories
+    pub(crate) watch: Option<watch::Roots>,
+    pub(crate) running: Arc<Running>,
+    /// what answers in front of the serving threads
+    pub(crate) driver: Option<Arc<Driver>>,
+}
+
+/// Who wants a reload; somebody who need not know how it went, too.
+type Wish = Option<SyncSender<Outcome>>;
+
+/// The wishes as they come in.
+struct Wishes {
+    from: Receiver<Wish>,
+    /// those that a look has found
+    waiting: Vec<Wish>,
+}
+
+impl Wishes {
+    /// Whether there is one, or never will be another.
+    fn are_any(&mut self) -> bool {
+        loop {
+            match self.from.try_recv() {
+                Ok(wish) => self.waiting.push(wish),
+                Err(TryRecvError::Empty) => return !self.waiting.is_empty(),
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    /// Waits for one, for so long at most; gives who wants to know of it and of all others that have come.
+    fn wait(&mut self, most: Option<Duration>) -> Result<Vec<SyncSender<Outcome>>, RecvTimeoutError> {
+        self.are_any();
+        if self.waiting.is_empty() {
+            let first = match most {
+                Some(most) => self.from.recv_timeout(most)?,
+                None => self.from.recv().map_err(|_| RecvTimeoutError::Disconnected)?,
+            };
+            self.waiting.push(first);
+            self.are_any();
+        }
+        Ok(std::mem::take(&mut self.waiting).into_iter().flatten().collect())
+    }
+}
+
 /// Reads zones and content, and replaces what is served.
 #[derive(Debug)]
 pub(crate) struct Loader {
+    config: Option<ConfigFile>,
     zones: Option<Zones>,
     content: Option<Content>,
+    /// whether the content that is served may lack variants
+    lacks_variants: bool,
     draining: Option<Draining>,
-    /// the file of the cookies' secrets, when there is one, and where they go
     secrets: Option<(String, Arc<Publisher<Secrets>>)>,
     access_log: Option<Arc<AccessLog>>,
+    watch: Option<watch::Roots>,
     running: Arc<Running>,
-    /// what answers in front of the serving threads
     driver: Option<Arc<Driver>>,
     counters: Arc<Counters>,
 }
@@ -153,16 +240,33 @@ pub(crate) fn describe(tables: &Tables) -> String {
     format!("{zones} zone{s}, {} names, {:.1} MiB", tables.names(), tables.bytes() as f64 / f64::from(1 << 20))
 }
 
+/// Tells who asked for a reload that the log has more to say.
+fn unserved(loaded: &sites::Loaded) -> String {
+    match loaded.warnings.len() {
+        0 => String::new(),
+        1 => "; the log has a line on what is not served".to_owned(),
+        lines => format!("; the log has {lines} lines on what is not served"),
+    }
+}
+
 impl Loader {
-    pub(crate) fn new(
-        zones: Option<Zones>,
-        content: Option<Content>,
-        secrets: Option<(String, Arc<Publisher<Secrets>>)>,
-        access_log: Option<Arc<AccessLog>>,
-        running: Arc<Running>,
-        driver: Option<Arc<Driver>>,
-    ) -> Loader {
-        Loader { zones, content, draining: None, secrets, access_log, running, driver, counters: Arc::default() }
+    pub(crate) fn new(parts: Parts) -> Loader {
+        let Parts { config, zones, content, secrets, access_log, watch, running, driver } = parts;
+        let lacks_variants = content.as_ref().is_some_and(|content| content.web.compress);
+        let (draining, counters) = (None, Arc::default());
+        Loader {
+            config,
+            zones,
+            content,
+            lacks_variants,
+            draining,
+            secrets,
+            access_log,
+            watch,
+            running,
+            driver,
+            counters,
+        }
     }
 
     pub(crate) fn counters(&self) -> Arc<dyn Report> {
@@ -174,19 +278,18 @@ impl Loader {
     /// # Errors
     /// The kernel's, when the thread cannot be started.
     pub(crate) fn start(mut self) -> io::Result<Sender<Option<SyncSender<Outcome>>>> {
-        let (sender, wanted) = mpsc::channel::<Option<SyncSender<Outcome>>>();
+        let (sender, from) = mpsc::channel::<Wish>();
+        let mut wishes = Wishes { from, waiting: Vec::new() };
         std::thread::Builder::new().name("reload".into()).spawn(move || {
             // this thread only, on Linux: parsing gives way to serving
             let _ = rustix::process::nice(10);
-            self.compress();
             loop {
-                let next = match self.draining {
-                    Some(_) => wanted.recv_timeout(DRAIN_LOOK),
-                    None => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                };
-                match next {
-                    Ok(first) => {
-                        let waiting: Vec<_> = std::iter::once(first).chain(wanted.try_iter()).flatten().collect();
+                // it replaces the content, and there are never more than two versions
+                if self.draining.is_none() && self.lacks_variants {
+                    self.compress(&mut wishes);
+                }
+                match wishes.wait(self.draining.as_ref().map(|_| DRAIN_LOOK)) {
+                    Ok(waiting) => {
                         let outcome = self.reload();
                         for client in waiting {
                             // a client that went does not need to know
@@ -201,12 +304,19 @@ impl Loader {
         Ok(sender)
     }
 
-    /// Once after the start: what is served from then on has variants.
-    fn compress(&mut self) {
-        let Some(content) = self.content.as_mut().filter(|content| content.web.compress) else { return };
+    /// What is served from then on has variants, unless a reload is wanted before they are made.
+    fn compress(&mut self, wishes: &mut Wishes) {
+        let Some(content) = &mut self.content else { return };
+        let mut is_broken_off = false;
+        let mut keep_on = || {
+            is_broken_off = wishes.are_any();
+            !is_broken_off
+        };
         // as in a reload
-        let outcome = catch_unwind(AssertUnwindSafe(|| content.compress()))
+        let outcome = catch_unwind(AssertUnwindSafe(|| content.compress(&mut keep_on)))
             .unwrap_or_else(|_| Err(vec!["compressing failed by a bug in simoom: please report it".into()]));
+        // what failed is tried again with what the next reload brings
+        self.lacks_variants = is_broken_off;
         match outcome {
             Ok(Some(loaded)) => {
                 tracing::info!("compressed: {}", sites::describe(&loaded.site));
@@ -273,36 +383,51 @@ impl Loader {
         }
     }
 
+    /// Reads everything aside.
+    fn read(&mut self) -> Result<Fresh, Vec<String>> {
+        let secrets = self.new_secrets();
+        let said = self.config.as_ref().map(ConfigFile::read).transpose();
+        let (said, wrong) = said.map_or_else(|wrong| (None, Some(wrong)), |said| (said, None));
+        let (specs, web, others) = said.map_or((None, None, Vec::new()), |said| (said.zones, said.web, said.others));
+        let zones = self.zones.as_ref().map(|zones| zones.read(specs)).transpose();
+        let content = self.content.as_mut().map(|content| content.read(web)).transpose();
+        match (secrets, zones, content, wrong) {
+            (Ok(secrets), Ok(zones), Ok(content), None) => {
+                let (zones, content) = (zones.flatten(), content.flatten());
+                Ok(Fresh { secrets, zones, content, others: settings::told(&others) })
+            }
+            // everything that is wrong with any
+            (secrets, zones, content, wrong) => {
+                let errors = [wrong, secrets.err(), zones.err(), content.err()];
+                Err(errors.into_iter().flatten().flatten().collect())
+            }
+        }
+    }
+
     /// Reads everything aside, and swaps all or nothing.
     fn attempt(&mut self) -> Result<Taken, Vec<String>> {
         let begun = Instant::now();
-        let secrets = self.new_secrets();
-        let zones = self.zones.as_ref().map(Zones::read).transpose();
-        let content = self.content.as_mut().map(Content::read).transpose();
-        let (secrets, zones, content) = match (secrets, zones, content) {
-            (Ok(secrets), Ok(zones), Ok(content)) => (secrets, zones.flatten(), content.flatten()),
-            // everything that is wrong with any
-            (secrets, zones, content) => {
-                let errors = [secrets.err(), zones.err(), content.err()];
-                return Err(errors.into_iter().flatten().flatten().collect());
-            }
-        };
-        let described: Vec<String> = (zones.iter().map(|(tables, _)| describe(tables)))
-            .chain(content.iter().map(|loaded| sites::describe(&loaded.site)))
+        let Fresh { secrets, zones, content, others } = self.read()?;
+        let described: Vec<String> = (zones.iter().map(|read| describe(&read.tables)))
+            .chain(content.iter().map(|read| sites::describe(&read.loaded.site)))
             .collect();
+        let unserved = content.as_ref().map_or_else(String::new, |read| unserved(&read.loaded));
         let what = if self.content.is_none() { "no zone file" } else { "no file" };
         let message = match (described.is_empty(), &secrets) {
-            (true, None) => return Ok(self.catch_up(what)),
+            (true, None) => return Ok(self.catch_up(what, &others)),
             (true, Some(_)) => format!("reloaded the cookie secrets; {what} has changed"),
-            (false, _) => format!("reloaded {} in {:.1} s", described.join("; "), begun.elapsed().as_secs_f64()),
+            (false, _) => {
+                format!("reloaded {} in {:.1} s{unserved}", described.join("; "), begun.elapsed().as_secs_f64())
+            }
         };
+        let message = message + &others;
         if secrets.is_some() {
             // before anything is replaced, since it may fail
             let stopped = self.driver.as_ref().map_or(Ok(()), |driver| driver.stop_cookies());
             stopped.inspect_err(|_| self.start_cookies()).map_err(|why| vec![why])?;
         }
         let replaced = match zones {
-            Some((tables, prints)) => self.replace_zones(tables, prints),
+            Some(read) => self.replace_zones(read),
             None => Ok(self.refill_driver().and_then(Result::err)),
         };
         match secrets {
@@ -311,8 +436,10 @@ impl Loader {
             None => {}
         }
         let driver = replaced.map_err(|why| vec![why])?;
-        if let Some(loaded) = content {
+        if let Some(ContentRead { web, loaded }) = content {
+            self.take_hosts(web);
             self.replace_content(loaded);
+            self.lacks_variants = self.content.as_ref().is_some_and(|content| content.web.compress);
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         self.counters.last_unix_s.set(now.map_or(0, |now| now.as_secs()));
@@ -320,11 +447,11 @@ impl Loader {
     }
 
     /// Where nothing was read there may be something that failed before.
-    fn catch_up(&self, what: &str) -> Taken {
+    fn catch_up(&self, what: &str, others: &str) -> Taken {
         let refilled = self.refill_driver();
         let message = match &refilled {
-            Some(Ok(())) => format!("the driver has its answers again; {what} has changed"),
-            _ => format!("nothing to reload: {what} has changed"),
+            Some(Ok(())) => format!("the driver has its answers again; {what} has changed{others}"),
+            _ => format!("nothing to reload: {what} has changed{others}"),
         };
         Taken { message, is_new: matches!(refilled, Some(Ok(()))), driver: refilled.and_then(Result::err) }
     }
@@ -366,19 +493,32 @@ impl Loader {
     ///
     /// # Errors
     /// The driver cannot be stopped, so everybody goes on with the old zones.
-    fn replace_zones(&mut self, tables: Tables, prints: Prints) -> Result<Option<String>, String> {
+    fn replace_zones(&mut self, read: ZonesRead) -> Result<Option<String>, String> {
         let Some(zones) = &mut self.zones else { return Ok(None) };
+        let ZonesRead { specs, tables, prints } = read;
         let prepared = self.driver.as_ref().map(|driver| driver.prepare(&tables));
         self.driver.as_ref().map_or(Ok(()), |driver| driver.stop())?;
         let old = zones.publisher.current();
         zones.publisher.publish(Arc::new(tables));
-        zones.prints = prints;
+        (zones.specs, zones.prints) = (specs, prints);
         self.wait_until_released(&old);
         drop(old);
         let started = prepared.map_or(Ok(()), |prepared| prepared.and_then(Prepared::start));
         // the old zones' memory, and that of what the driver had of them
         base::heap::give_back();
         Ok(started.err())
+    }
+
+    /// Other hosts than before, if there are.
+    fn take_hosts(&mut self, web: Option<Web>) {
+        let (Some(web), Some(content)) = (web, &mut self.content) else { return };
+        if let Some(log) = &self.access_log {
+            log.set_hosts(&web.hosts);
+        }
+        if let Some(watch) = &self.watch {
+            watch.set(&web.hosts);
+        }
+        content.web = web;
     }
 
     fn replace_content(&mut self, loaded: sites::Loaded) {
@@ -435,28 +575,41 @@ impl Loader {
 }
 
 impl Zones {
-    /// Reads the zones, unless nothing has changed.
-    fn read(&self) -> Result<Option<(Tables, Prints)>, Vec<String>> {
-        if self.prints.unchanged() {
+    /// Reads the zones, unless nothing has changed. `specs` are those that the configuration file names by now.
+    fn read(&self, specs: Option<Vec<ZoneSpec>>) -> Result<Option<ZonesRead>, Vec<String>> {
+        let specs = specs.unwrap_or_else(|| self.specs.clone());
+        let same = specs.len() == self.specs.len() && specs.iter().zip(&self.specs).all(|(now, was)| now.is_as(was));
+        if same && self.prints.unchanged() {
             return Ok(None);
         }
-        let loaded = zones::load(&self.specs)?;
+        let loaded = zones::load(&specs)?;
         for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
             tracing::warn!("{warning}");
         }
         let tables = build(loaded.zones, Some(&self.publisher.current()))?;
-        Ok(Some((tables, loaded.prints)))
+        Ok(Some(ZonesRead { specs, tables, prints: loaded.prints }))
     }
 }
 
 impl Content {
-    /// Reads the content that has changed, unless nothing has.
-    fn read(&mut self) -> Result<Option<sites::Loaded>, Vec<String>> {
-        sites::load(&self.web, Some((&self.publisher.current(), &self.tree)), Variants::Now(&mut self.memo))
+    /// Reads the content that has changed, unless nothing has. `said` are the hosts and the Server field that the configuration file names
+    /// by now.
+    fn read(&mut self, said: Option<(Vec<HostSpec>, Option<String>)>) -> Result<Option<ContentRead>, Vec<String>> {
+        let web = said.and_then(|(hosts, server)| self.other(hosts, server));
+        let before = Before { site: &self.publisher.current(), tree: &self.tree, rules: web.is_none() };
+        let loaded = sites::load(web.as_ref().unwrap_or(&self.web), Some(before), Variants::Kept(&mut self.memo))?;
+        Ok(loaded.map(|loaded| ContentRead { web, loaded }))
     }
 
-    /// Makes the variants that the start left out.
-    fn compress(&mut self) -> Result<Option<sites::Loaded>, Vec<String>> {
-        sites::load(&self.web, Some((&self.publisher.current(), &self.tree)), Variants::Only(&mut self.memo))
+    /// The settings with these hosts, if they are others.
+    fn other(&self, hosts: Vec<HostSpec>, server: Option<String>) -> Option<Web> {
+        let Web { hosts: was, server: had, .. } = &self.web;
+        let same = hosts.len() == was.len() && hosts.iter().zip(was).all(|(now, was)| now.is_as(was));
+        (!same || server != *had).then(|| Web { hosts, server, ..self.web.clone() })
+    }
+
+    /// Makes the variants that the start, or the reload, left out.
+    fn compress(&mut self, keep_on: &mut dyn FnMut() -> bool) -> Result<Option<sites::Loaded>, Vec<String>> {
+        sites::with_variants(&self.web, (&self.publisher.current(), &self.tree), &mut self.memo, keep_on)
     }
 }

@@ -23,6 +23,7 @@ pub(crate) use services::{EchoApp, KvApp, echo, kv};
 
 use crate::config::{Bounds, Settings};
 use crate::error::{Error, reason};
+use crate::launch;
 use crate::privileges::Identity;
 use crate::service::Division;
 use crate::words::{Cpus, Peers, Placement, Threads};
@@ -247,6 +248,10 @@ impl Apps {
     pub(crate) fn open(settings: &Settings, division: Division, threads: &[Option<usize>]) -> Result<Apps, Error> {
         let (mut seats, mut apps) = (Vec::new(), Vec::new());
         let all = wanted(settings, division);
+        if all.iter().any(|wanted| wanted.shows == Shows::Kv) {
+            // an interface's queues are known only now
+            launch::stores_have_room(settings, threads.len())?;
+        }
         if settings.threads == Threads::Elastic && !all.is_empty() {
             tracing::info!(
                 "--threads elastic: with an application no connection changes its thread, so one that is not needed serves those that it has until they end"

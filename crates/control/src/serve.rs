@@ -11,11 +11,11 @@ use crate::driver::{Driver, Prepared};
 use crate::error::{Error, reason};
 use crate::launch::{self, Running};
 use crate::metrics::{self, Registry};
-use crate::reload::{self, Failure, Loader, Outcome};
+use crate::reload::{self, ConfigFile, Failure, Loader, Outcome};
 use crate::run::Apps;
 use crate::service::{Plan, Published};
 use crate::supervise::{self, Line};
-use crate::wall::Wall;
+use crate::wall::{WALL_EVERY, Wall};
 use crate::words::{Placement, Tier};
 use crate::{access_log, ctl, http, notify, privileges, sandbox, secrets, signals, sites, watch, zones};
 use base::counter::{Figure, Report};
@@ -32,8 +32,6 @@ use web::chunks::Cache;
 
 /// Threads that read files while they are sent: so many wait for disks at a time.
 const READERS: usize = 4;
-/// How often the serving threads' wall clock is set by the machine's.
-const WALL_EVERY: Duration = Duration::from_secs(10);
 /// How often a server that is to stop looks whether its connections have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
 
@@ -168,6 +166,7 @@ impl Report for About {
 
 /// What was read before anything was opened.
 struct Loads {
+    config: Option<ConfigFile>,
     zones: Option<reload::Zones>,
     content: Option<reload::Content>,
 }
@@ -177,7 +176,7 @@ impl Loads {
         let zones = settings.dns.as_ref().map(|dns| read_zones(&dns.zones)).transpose();
         let content = settings.web.as_ref().map(read_content).transpose();
         match (zones, content) {
-            (Ok(zones), Ok(content)) => Ok(Loads { zones, content }),
+            (Ok(zones), Ok(content)) => Ok(Loads { config: ConfigFile::of(settings), zones, content }),
             // everything that is wrong with either
             (zones, content) => {
                 Err(Error::Input([zones.err(), content.err()].into_iter().flatten().flatten().collect()))
@@ -273,13 +272,14 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     let published = loads.published(secrets.as_ref(), kv.clone());
     let control = open_control(settings, identity.as_ref())?;
     let metrics = settings.metrics.map(http::bind).transpose()?;
-    let log = settings.web.as_ref().and_then(|web| web.access_log.as_ref());
-    let log = log.map(|log| access_log::open(log, identity.as_ref())).transpose()?;
+    let log = settings.web.as_ref().and_then(|web| Some((web.access_log.as_ref()?, &web.hosts)));
+    let log = log.map(|(log, hosts)| access_log::open(log, hosts, identity.as_ref())).transpose()?;
     let opened = launch::open(settings, inherited)?;
     if let Some(line) = line {
         line.leave(opened.kernel_sockets())?;
     }
     let apps = Apps::open(settings, opened.division(), &opened.engine_cpus(settings))?;
+    let was_root = rustix::process::geteuid().is_root();
     privileges::drop_all(identity.as_ref())?;
     if !apps.is_empty() {
         privileges::close_to_others();
@@ -287,10 +287,13 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     let read = loads.zones.iter().flat_map(|zones| zones.prints.paths());
     let confined = Arc::new(sandbox::confine(settings, read, control.as_ref().map(Socket::path))?);
     tracing::info!("sandbox: {}", confined.said());
-    warn(settings);
+    warn(settings, loads.config.as_ref());
     if let Some(content) = &loads.content {
         // they were looked at with privileges, and are read without
         content.publisher.current().probe();
+        // what is held as well, which a reload reads
+        let denied = if was_root { sites::denied_by_now(&content.web, &content.tree) } else { Vec::new() };
+        denied.iter().for_each(|line| tracing::warn!("{line}"));
     }
     // by who reloads
     let watch = settings.web.as_ref().map(watch::begin).transpose()?.flatten();
@@ -345,7 +348,16 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     // after the engines, so that it outlives them: what they put in last is written
     let writing = log.map(access_log::Opened::start).transpose().map_err(thread)?;
     let secrets = settings.dns.as_ref().and_then(|dns| dns.cookie_secret.clone()).zip(secrets);
-    let loader = Loader::new(loads.zones, loads.content, secrets, records, running.clone(), driver.clone());
+    let loader = Loader::new(reload::Parts {
+        config: loads.config,
+        zones: loads.zones,
+        content: loads.content,
+        secrets,
+        access_log: records,
+        watch: watch.as_ref().map(watch::Watch::roots),
+        running: running.clone(),
+        driver: driver.clone(),
+    });
     registry.add(loader.counters());
     registry.add(Arc::new(About {
         start_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
@@ -483,7 +495,7 @@ fn open_control(settings: &Settings, identity: Option<&privileges::Identity>) ->
 }
 
 /// What the operator should know, now that privileges are gone.
-fn warn(settings: &Settings) {
+fn warn(settings: &Settings, config: Option<&ConfigFile>) {
     // a reload reads the files as who the process is now
     let unreadable = |path: &str, error: &std::io::Error| {
         tracing::warn!(
@@ -492,6 +504,11 @@ fn warn(settings: &Settings) {
             settings.user.as_deref().unwrap_or("the user that simoom runs as without capabilities"),
         );
     };
+    if let Some(path) = config.map(ConfigFile::path)
+        && let Err(error) = File::open(path)
+    {
+        unreadable(&path.display().to_string(), &error);
+    }
     if let Some(dns) = &settings.dns {
         let zones = dns.zones.iter().map(|zone| &zone.file);
         for file in zones.chain(&dns.cookie_secret) {

@@ -84,12 +84,13 @@ impl Plan {
     ) -> io::Result<Plan> {
         let dns = settings.dns.as_ref().map(|dns| dns_options(dns, published.secrets.as_ref(), wall.cookies()));
         let cache = published.cache.clone();
+        let kv = settings.kv.as_ref().filter(|kv| kv.place == Placement::Inline);
         Ok(Plan {
             division,
             dns: dns.transpose()?,
             published,
             web: settings.web.as_ref().map(|web| web_options(web, wall.dates(), cache)).transpose()?,
-            kv: settings.kv.as_ref().filter(|kv| kv.place == Placement::Inline).map(kv_options),
+            kv: kv.map(|kv| kv_options(kv, wall.items())),
             echo: settings.echo.as_ref().filter(|echo| echo.place == Placement::Inline).map(echo_options),
             apps,
             access_log,

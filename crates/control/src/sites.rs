@@ -3,18 +3,21 @@
 //! A load has two passes. The walk looks at every name below each root and at nothing else, so the memory needed is known before
 //! a byte is read. Then each file that the version before does not hold is read into its final place, the smallest first in line
 //! for memory; what does not fit is only looked at, and read while it is sent (crate web's `chunks`, [`on_disk`]). A load is all or
-//! nothing, as with zones.
+//! nothing, as with zones; but who may write below a root is not who runs the server, so what one author cannot or will not have
+//! served is left out with a word ([`Said`]) and does not hold up the others.
 //!
 //! Every path is opened below its root by openat2(2) with RESOLVE_BENEATH: a link that leaves the root is refused by the
-//! kernel, whatever happens to the tree meanwhile. A file that changes while it is read is read again, and refused when it
-//! will not hold still; one that vanishes is left out.
+//! kernel, whatever happens to the tree meanwhile. A file that changes while it is read is read again; one that will not hold
+//! still is left out, unless it is served and would be lost: then the load is refused. One that vanishes is left out.
 
 mod budget;
 mod compress;
 mod on_disk;
+mod pass;
 
 pub(crate) use budget::cache_bytes;
 pub(crate) use compress::Memo;
+pub(crate) use pass::with_variants;
 
 use crate::config::{HostSpec, Web};
 use crate::error::reason;
@@ -64,7 +67,12 @@ impl Tree {
     }
 
     fn files(&self) -> impl Iterator<Item = &Found> {
-        self.0.iter().filter(|found| !found.directory)
+        self.0.iter().filter(|found| !found.directory && !found.left_out)
+    }
+
+    /// Whether the version that this is the tree of serves the file.
+    fn serves(&self, file: &Found) -> bool {
+        self.files().any(|found| found.host == file.host && found.path == file.path)
     }
 
     /// A host's files and their bytes.
@@ -86,6 +94,8 @@ struct Found {
     path: Vec<u8>,
     directory: bool,
     print: Print,
+    /// a file that is there and is not served, since it could not be had
+    left_out: bool,
 }
 
 /// A host's directory.
@@ -133,7 +143,13 @@ fn why(error: Errno) -> String {
     reason(&io::Error::from(error))
 }
 
+/// Whether something is not for who the server is.
+fn is_denied(error: Errno) -> bool {
+    matches!(error, Errno::ACCESS | Errno::PERM)
+}
+
 /// The lines that are shown of many.
+#[derive(Default)]
 struct Lines(Vec<String>, usize);
 
 impl Lines {
@@ -150,6 +166,61 @@ impl Lines {
         }
         self.0
     }
+}
+
+/// Why a file cannot be had.
+enum Lack {
+    Vanished,
+    /// it is not for who the server is
+    Denied(Errno),
+    /// it does not hold still
+    Changes,
+    /// what is wrong with the machine, and not with the file
+    Failed(String),
+}
+
+/// What a load has to say.
+struct Said<'a> {
+    /// what is served and would be replaced
+    before: Option<&'a Tree>,
+    /// what is not served, and why
+    warnings: Lines,
+    /// what ends the load
+    errors: Lines,
+}
+
+impl Said<'_> {
+    /// Leaves a file out that cannot be had, or ends the load for it.
+    fn leave_out(&mut self, root: &Root, found: &mut Found, lack: Lack) {
+        let named = root.named(&found.path);
+        let changes = "it changes while it is read";
+        let mend = "move it into place when it is complete";
+        // nothing is lost by either
+        let is_served = matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.serves(found));
+        found.left_out = true;
+        match lack {
+            Lack::Vanished => {}
+            Lack::Denied(error) => self.warnings.push(not_read(&named, error)),
+            Lack::Changes if is_served => self.errors.push(format!("{named}: {changes}; {mend}")),
+            Lack::Changes => {
+                // that reload is to look, even if it has rested by now
+                found.print.fresh = true;
+                self.warnings.push(format!("{named}: {changes}, not served until a reload; {mend}"));
+            }
+            Lack::Failed(why) => self.errors.push(format!("{named}: {why}")),
+        }
+    }
+
+    /// The warnings, if nothing ends the load.
+    fn finish(self) -> Result<Lines, Vec<String>> {
+        let errors = self.errors.finish("that cannot be read");
+        if errors.is_empty() { Ok(self.warnings) } else { Err(errors) }
+    }
+}
+
+/// Landlock has no part in it: who could open the root may read all that is below it.
+fn not_read(named: &str, error: Errno) -> String {
+    format!("{named}: cannot be read: {}, not served", why(error))
 }
 
 /// One load under way.
@@ -170,6 +241,13 @@ impl Load<'_> {
             Ok(None) => return,
             // gone since it was seen; the root was opened before
             Err(Errno::NOENT) if path != b"/" => return,
+            // lost+found, and what an author keeps to himself
+            Err(error) if is_denied(error) && path != b"/" => {
+                self.warnings.push(not_read(&self.roots[host].named(path), error));
+                // the last one that was found
+                self.tree.0.pop();
+                return;
+            }
             Err(error) => {
                 let line =
                     format!("{}: cannot be read: {}; make it readable", self.roots[host].named(path), why(error));
@@ -235,14 +313,13 @@ impl Load<'_> {
             _ => rustix::fs::statat(within.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW),
         };
         let not_served = |why: &str| format!("{}: {why}, not served", root.named(&path));
+        let found = |path, directory, stat: &Stat| {
+            Some(Found { host, path, directory, print: Print::of_stat(stat), left_out: false })
+        };
         let line = match stat {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => {
-                    return Some(Found { host, path, directory: false, print: Print::of_stat(&stat) });
-                }
-                FileType::Directory => {
-                    return Some(Found { host, path, directory: true, print: Print::of_stat(&stat) });
-                }
+                FileType::RegularFile => return found(path, false, &stat),
+                FileType::Directory => return found(path, true, &stat),
                 // it was a file when the name was read
                 FileType::Symlink => return None,
                 _ => not_served("neither a file nor a directory"),
@@ -258,33 +335,29 @@ impl Load<'_> {
     }
 }
 
-/// How the reading of one file ended.
-enum Read1 {
-    Added,
-    Vanished,
-    Refused(String),
-}
-
 /// What ends one reading.
 enum Wrong {
     Changed,
     Io(io::Error),
 }
 
-fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Read1 {
-    let named = || root.named(&found.path);
+/// Reads a file into its place; gives what it was then.
+///
+/// # Errors
+/// Why it cannot be had.
+fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Result<Print, Lack> {
+    let failed = |why: String| Lack::Failed(format!("cannot be read: {why}; make it readable"));
     for _ in 0..ATTEMPTS {
         // neither a FIFO nor a device that took the file's place may hold up the load
         let fd = match root.open_below(&found.path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Read1::Vanished,
-            Err(error) => {
-                return Read1::Refused(format!("{}: cannot be read: {}; make it readable", named(), why(error)));
-            }
+            Err(Errno::NOENT) => return Err(Lack::Vanished),
+            Err(error) if is_denied(error) => return Err(Lack::Denied(error)),
+            Err(error) => return Err(failed(why(error))),
         };
         let stat = match rustix::fs::fstat(&fd) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
-            _ => return Read1::Vanished,
+            _ => return Err(Lack::Vanished),
         };
         let before = Print::of_stat(&stat);
         let mut file = std::fs::File::from(fd);
@@ -298,16 +371,42 @@ fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Read1 {
             if after.same(&before) { Ok(()) } else { Err(Wrong::Changed) }
         };
         match builder.add_with(found.host, &described(found, &before), before.bytes as usize, fill) {
-            Ok(Ok(())) => return Read1::Added,
+            Ok(Ok(())) => return Ok(before),
             Ok(Err(Wrong::Changed)) => {}
-            Ok(Err(Wrong::Io(error))) => {
-                return Read1::Refused(format!("{}: cannot be read: {}; make it readable", named(), reason(&error)));
-            }
+            Ok(Err(Wrong::Io(error))) => return Err(failed(reason(&error))),
             // the walk asked for every path
-            Err(error) => return Read1::Refused(format!("{}: {error}", named())),
+            Err(error) => return Err(Lack::Failed(error.to_string())),
         }
     }
-    Read1::Refused(format!("{}: it changes while it is read; move it into place when it is complete", named()))
+    Err(Lack::Changes)
+}
+
+/// Gives the builder all that was found, from the version before or from the disk.
+fn fill(roots: &[Arc<Root>], tree: &mut Tree, budget: &Budget, builder: &mut SiteBuilder, said: &mut Said<'_>) {
+    for (number, found) in tree.0.iter_mut().enumerate() {
+        let root = &roots[found.host];
+        if found.directory {
+            // the walk asked for every path
+            let _ = builder.add_directory(found.host, &found.path);
+            continue;
+        }
+        // it was looked at (on_disk::settle)
+        if found.left_out {
+            continue;
+        }
+        if budget.is_over(number) {
+            // the walk asked for every path
+            let _ = builder.add_source(found.host, &described(found, &found.print), OnDisk::source(root, found));
+            continue;
+        }
+        if !found.print.fresh && builder.add_held(found.host, &described(found, &found.print)) == Ok(true) {
+            continue;
+        }
+        match read(root, found, builder) {
+            Ok(print) => found.print = print,
+            Err(lack) => said.leave_out(root, found, lack),
+        }
+    }
 }
 
 fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
@@ -327,7 +426,7 @@ fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
 }
 
 /// All roots, what is below them, and what is not served.
-type Walked = (Vec<Arc<Root>>, Tree, Vec<String>);
+type Walked = (Vec<Arc<Root>>, Tree, Lines);
 
 /// Walks all roots; gives the tree and what is not served.
 fn walk(web: &Web, builder: &SiteBuilder) -> Result<Walked, Vec<String>> {
@@ -342,27 +441,39 @@ fn walk(web: &Web, builder: &SiteBuilder) -> Result<Walked, Vec<String>> {
     if !errors.is_empty() {
         return Err(errors);
     }
-    let (warnings, errors) = (Lines(Vec::new(), 0), Lines(Vec::new(), 0));
+    let (warnings, errors) = (Lines::default(), Lines::default());
     let mut load = Load { roots, builder, tree: Tree::default(), warnings, errors };
     for host in 0..load.roots.len() {
         load.walk(host, b"/", &mut Vec::new());
     }
     let errors = load.errors.finish("that cannot be read");
-    if errors.is_empty() {
-        Ok((load.roots, load.tree, load.warnings.finish("that are not served")))
-    } else {
-        Err(errors)
-    }
+    if errors.is_empty() { Ok((load.roots, load.tree, load.warnings)) } else { Err(errors) }
 }
 
-/// What a load does beyond reading.
+/// Which compressed variants a load has, if the settings want any. None does wait for one to be made ([`with_variants`]).
 pub(crate) enum Variants<'a> {
-    /// nothing: a start, and a check, do not wait for it
+    /// none: at a start, and for a check, there are none
     Later,
-    /// makes compressed variants, if the settings want them
-    Now(&'a mut Memo),
-    /// the same, also when no file has changed
-    Only(&'a mut Memo),
+    /// those that there are
+    Kept(&'a mut Memo),
+}
+
+/// A builder of what follows this version.
+fn new_builder(web: &Web, before: Option<Arc<Site>>) -> Result<SiteBuilder, Vec<String>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    // std's hash keys come from the machine's entropy, and so does what they make of nothing
+    let seed = RandomState::new().build_hasher().finish();
+    let built = SiteBuilder::new(site_config(web), seed, now, before);
+    built.map_err(|error| vec![format!("{}: {error}", web.hosts[0].place)])
+}
+
+/// The version that a load replaces.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    pub(crate) site: &'a Arc<Site>,
+    pub(crate) tree: &'a Tree,
+    /// whether its rules are those of now: the hosts and what is said of them
+    pub(crate) rules: bool,
 }
 
 /// Reads all hosts. `before` is the version that is replaced: what did not change is shared with it, and None is the outcome
@@ -372,56 +483,58 @@ pub(crate) enum Variants<'a> {
 /// Everything wrong with any of them, a line each.
 pub(crate) fn load(
     web: &Web,
-    before: Option<(&Arc<Site>, &Tree)>,
+    before: Option<Before<'_>>,
     variants: Variants<'_>,
 ) -> Result<Option<Loaded>, Vec<String>> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    // std's hash keys come from the machine's entropy, and so does what they make of nothing
-    let seed = RandomState::new().build_hasher().finish();
-    let place = |error: &dyn std::fmt::Display| vec![format!("{}: {error}", web.hosts[0].place)];
-    let old = before.map(|(site, _)| site.clone());
-    let mut builder = SiteBuilder::new(site_config(web), seed, now, old).map_err(|error| place(&error))?;
+    let mut builder = new_builder(web, before.map(|before| before.site.clone()))?;
     let (roots, mut tree, warnings) = walk(web, &builder)?;
-    if !matches!(variants, Variants::Only(_)) && before.is_some_and(|(_, before)| before.still(&tree)) {
+    if before.is_some_and(|before| before.rules && before.tree.still(&tree)) {
         return Ok(None);
     }
     let budget = Budget::of(web, &tree)?;
-    on_disk::settle(&roots, &mut tree, &budget)?;
-    let mut errors = Lines(Vec::new(), 0);
-    for (number, found) in tree.0.iter().enumerate() {
-        let root = &roots[found.host];
-        if found.directory {
-            // the walk asked for every path
-            let _ = builder.add_directory(found.host, &found.path);
-            continue;
-        }
-        if budget.is_over(number) {
-            // the walk asked for every path
-            let _ = builder.add_source(found.host, &described(found, &found.print), OnDisk::source(root, found));
-            continue;
-        }
-        if !found.print.fresh && builder.add_held(found.host, &described(found, &found.print)) == Ok(true) {
-            continue;
-        }
-        match read(root, found, &mut builder) {
-            Read1::Added | Read1::Vanished => {}
-            Read1::Refused(line) => errors.push(line),
-        }
+    let before = before.map(|before| before.tree);
+    let mut said = Said { before, warnings, errors: Lines::default() };
+    on_disk::settle(&roots, &mut tree, &budget, &mut said);
+    if said.errors.0.is_empty() {
+        fill(&roots, &mut tree, &budget, &mut builder, &mut said);
     }
-    let errors = errors.finish("that cannot be read");
-    if !errors.is_empty() {
-        return Err(errors);
+    let warnings = said.finish()?.finish("that are not served");
+    if let (true, Variants::Kept(memo)) = (web.compress, variants) {
+        compress::keep(&mut builder, memo, budget.left_bytes);
     }
-    if let (true, Variants::Now(memo) | Variants::Only(memo)) = (web.compress, variants)
-        && let Some(line) = compress::add(&mut builder, memo, budget.left_bytes).described()
-    {
-        tracing::info!("{line}");
-    }
-    let site = builder.finish().map_err(|error| place(&error))?;
-    let mut shown = Lines(Vec::new(), 0);
+    let site = builder.finish().map_err(|error| vec![format!("{}: {error}", web.hosts[0].place)])?;
+    let mut shown = Lines::default();
     site.notes().iter().for_each(|note| shown.push(format!("{}: {note}", roots[0].shown)));
     let warnings = warnings.into_iter().chain(shown.finish("notes")).collect();
     Ok(Some(Loaded { site, tree, warnings }))
+}
+
+/// What was read for a version and cannot be any more, a line each: at a start it was read with privileges that are gone by now.
+pub(crate) fn denied_by_now(web: &Web, tree: &Tree) -> Vec<String> {
+    // a root that is denied itself is said elsewhere
+    let roots: Vec<Option<Root>> = web.hosts.iter().map(|spec| Root::open(spec).ok()).collect();
+    let mut lines = Lines::default();
+    let mut above: Option<&Found> = None;
+    for found in tree.0.iter().filter(|found| !found.left_out) {
+        let Some(root) = &roots[found.host] else { continue };
+        // said with its directory
+        let is_below = |of: &Found| {
+            of.host == found.host && found.path.strip_prefix(&*of.path).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        if above.is_some_and(is_below) {
+            continue;
+        }
+        let outcome = root.open_below(&found.path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+        let Some(error) = outcome.err().filter(|error| is_denied(*error)) else { continue };
+        let (named, why) = (root.named(&found.path), why(error));
+        lines.push(format!(
+            "{named}: cannot be read any more now that privileges are dropped ({why}): a reload that has to read it leaves it out"
+        ));
+        if found.directory {
+            above = Some(found);
+        }
+    }
+    lines.finish("that cannot be read any more")
 }
 
 /// `1.5 MiB`.

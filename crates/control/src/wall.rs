@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use web::WallClock;
 
-/// What the machine's clock may be off before cookies follow it. Their time is in whole seconds, and what is measured now may differ
-/// by one from what was measured before, though nobody set the clock.
-const COOKIES_OFF: Duration = Duration::from_secs(2);
+/// How often the serving threads' wall clock is set by the machine's.
+pub(crate) const WALL_EVERY: Duration = Duration::from_secs(10);
+/// What the machine's clock may be off before cookies and the dates of items follow it. Their time is in whole seconds, and what is measured
+/// now may differ by one from what was measured before, though nobody set the clock.
+const SECONDS_OFF: Duration = Duration::from_secs(2);
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The wall clocks of the serving threads, whose own clock counts from its start.
@@ -17,13 +19,19 @@ pub(crate) struct Wall {
     zero: Clock,
     dates: Arc<WallClock>,
     cookies: Arc<UnixTime>,
+    items: Arc<kv::Clock>,
 }
 
 impl Wall {
-    /// By the machine's clock.
+    /// By the machine's clock, of threads whose clock counts from now.
     pub(crate) fn start() -> Wall {
-        let wall =
-            Wall { zero: Clock::start(), dates: Arc::new(WallClock::new(0)), cookies: Arc::new(UnixTime::new(0)) };
+        Wall::since(Clock::start())
+    }
+
+    /// The same of threads whose clock counts from that one's zero.
+    pub(crate) fn since(zero: Clock) -> Wall {
+        let (dates, cookies) = (Arc::new(WallClock::new(0)), Arc::new(UnixTime::new(0)));
+        let wall = Wall { zero, dates, cookies, items: Arc::default() };
         wall.set();
         wall
     }
@@ -38,6 +46,11 @@ impl Wall {
         &self.cookies
     }
 
+    /// Of the dates that items of the key-value store have.
+    pub(crate) fn items(&self) -> &Arc<kv::Clock> {
+        &self.items
+    }
+
     /// By the machine's clock, which may have been set; true when cookies tell another time from now on, so that who makes them in
     /// front of the serving threads is to do so, too.
     pub(crate) fn set(&self) -> bool {
@@ -50,10 +63,11 @@ impl Wall {
         let unix_ns = unix_at_zero.as_nanos() as u64;
         self.dates.set(unix_ns);
         let told = Duration::from_secs(self.cookies.at_zero_s());
-        if unix_at_zero.abs_diff(told) < COOKIES_OFF {
+        if unix_at_zero.abs_diff(told) < SECONDS_OFF {
             return false;
         }
         self.cookies.set(unix_ns / SECOND_NS);
+        self.items.set(unix_ns / SECOND_NS);
         true
     }
 }
@@ -64,7 +78,7 @@ mod tests {
     use base::Instant;
 
     #[test]
-    fn dates_follow_at_once_and_cookies_when_the_clock_was_set() {
+    fn dates_follow_at_once_and_whole_seconds_when_the_clock_was_set() {
         let wall = Wall::start();
         let of_dates = || wall.dates.unix_ns(Instant::ZERO);
         for (unix_ms, follows, cookies_s) in [
@@ -80,8 +94,16 @@ mod tests {
         ] {
             assert_eq!(wall.set_to(Duration::from_millis(unix_ms)), follows, "{unix_ms}");
             assert_eq!((of_dates(), wall.cookies.at_zero_s()), (unix_ms * 1_000_000, cookies_s));
+            assert_eq!(wall.items.unix_at_zero_s(), cookies_s);
         }
         assert!(wall.set(), "the machine's");
         assert!(SystemTime::now() > UNIX_EPOCH + Duration::from_secs(wall.cookies.at_zero_s()));
+    }
+
+    #[test]
+    fn another_process_finds_the_same_time_by_the_zero_of_the_first() {
+        let zero = Clock::start();
+        let [ours, theirs] = [zero, Clock::at(zero.zero_ns())].map(|zero| Wall::since(zero).items.unix_at_zero_s());
+        assert!(ours.abs_diff(theirs) <= SECONDS_OFF.as_secs(), "{ours} and {theirs}");
     }
 }

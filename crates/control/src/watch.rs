@@ -2,19 +2,26 @@
 //!
 //! A change is taken when nothing more has changed for the settle time, or after a while all the same, so a tree that never rests
 //! is reloaded now and then. Whatever comes in between is one change: events are not counted, and none is queued behind another.
+//! Directories are watched each by itself, and those that are new from the reload on that their making begins: they are watched before that reads
+//! them, so nothing is missed in between.
+//!
 //! After a reload the thread rests for several times as long as that took, so a storm of changes costs a bounded share of the
 //! machine. A root that is replaced, such as a link that is set to another release, is watched anew; the directories in which it and the
 //! links on the way to it stand tell of that, and where they do not, a look once a minute.
 //!
 //! What is reloaded, and what is said of it, is decided where every other reload is.
 
-use crate::config::Web;
+mod directories;
+
+use crate::config::{HostSpec, Web};
 use crate::error::Error;
 use crate::links::{self, Link};
 use crate::serve::Event;
+use ::notify::event::ModifyKind;
 use ::notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
+use directories::{Identity, identity};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -28,46 +35,85 @@ const SHARE: u32 = 5;
 /// So often it is looked whether roots are what they were, if nothing tells.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
+/// Of more paths that have gone it is not remembered which.
+const GONE_MOST: usize = 10_000;
+
 /// The directories that are watched.
 pub(crate) struct Watch {
     watcher: RecommendedWatcher,
-    roots: Vec<Root>,
-    /// directories in which roots and links to them stand, and which these were when they were begun to be watched
-    ways: BTreeMap<PathBuf, Identity>,
+    /// and which directories they were when they were looked at
+    roots: BTreeMap<PathBuf, Option<Identity>>,
+    /// what is watched, and which directories these were when that began: those of the roots' trees, and those in which roots and links to
+    /// them stand
+    watched: BTreeMap<PathBuf, Identity>,
+    /// those that cannot be, which is said once
+    unwatched: BTreeSet<PathBuf>,
     counted: Arc<Counted>,
+    next: Roots,
     changes: Receiver<()>,
     settle: Duration,
 }
 
-struct Root {
-    path: PathBuf,
-    /// which directory it was when it was begun to be watched
-    is: Option<Identity>,
+/// Whoever reloads has other directories watched here.
+#[derive(Clone, Debug)]
+pub(crate) struct Roots {
+    /// until they are watched
+    next: Arc<Mutex<Option<Vec<PathBuf>>>>,
+    told: SyncSender<()>,
 }
 
-/// Device and inode.
-type Identity = (u64, u64);
+impl Roots {
+    /// These from now on. Their content was read already; what has changed until they are watched is found by the reload that follows.
+    pub(crate) fn set(&self, hosts: &[HostSpec]) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(paths(hosts));
+        // one that waits stands for all
+        let _ = self.told.try_send(());
+    }
+
+    fn take(&self) -> Option<Vec<PathBuf>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The directories of these hosts, as the watcher names them.
+fn paths(hosts: &[HostSpec]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = hosts.iter().map(|host| absolute(&host.root)).collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
 
 /// Which events are changes.
 #[derive(Default)]
 struct Counted {
-    roots: Vec<PathBuf>,
+    roots: Mutex<Vec<PathBuf>>,
     /// roots, and the links that they are reached by
     points: Mutex<Vec<PathBuf>>,
+    /// what was removed or renamed: no directory there, or below, is watched any more, whatever stands there by now
+    gone: Mutex<BTreeSet<PathBuf>>,
     /// some were missed: what is watched is not all that there is
     missed: AtomicBool,
 }
 
 impl Counted {
+    fn note_gone(&self, paths: &[PathBuf]) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.extend(paths.iter().cloned());
+        if gone.len() > GONE_MOST {
+            gone.clear();
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+
+    fn take_gone(&self) -> BTreeSet<PathBuf> {
+        std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn counts(&self, path: &Path) -> bool {
         // neighbours of a root are nothing to us
-        self.roots.iter().any(|root| path.starts_with(root))
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|root| path.starts_with(root))
             || self.points.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|point| point == path)
     }
-}
-
-fn identity(path: &Path) -> Option<Identity> {
-    std::fs::metadata(path).ok().map(|is| (is.dev(), is.ino()))
 }
 
 /// A root, the directory that it stands in, and the links on the way to it: what stands in their places decides what the root is.
@@ -90,14 +136,14 @@ fn points(root: &Path) -> Vec<PathBuf> {
 pub(crate) fn begin(web: &Web) -> Result<Option<Watch>, Error> {
     let Some(settle_ms) = web.watch_settle_ms else { return Ok(None) };
     let (told, changes) = mpsc::sync_channel(1);
-    let mut paths: Vec<PathBuf> = web.hosts.iter().map(|host| absolute(&host.root)).collect();
-    paths.sort();
-    paths.dedup();
-    let counted = Arc::new(Counted { roots: paths.clone(), ..Counted::default() });
+    let paths = paths(&web.hosts);
+    let counted = Arc::new(Counted { roots: Mutex::new(paths.clone()), ..Counted::default() });
+    let next = Roots { next: Arc::default(), told: told.clone() };
     let watcher = watcher(told, counted.clone()).map_err(|error| refused("--watch", &error))?;
-    let roots = paths.into_iter().map(|path| Root { path, is: None }).collect();
+    let roots = paths.into_iter().map(|path| (path, None)).collect();
     let settle = Duration::from_millis(settle_ms.into());
-    let mut watch = Watch { watcher, roots, ways: BTreeMap::new(), counted, changes, settle };
+    let mut watch =
+        Watch { watcher, roots, watched: BTreeMap::new(), unwatched: BTreeSet::new(), counted, next, changes, settle };
     watch.renew().map_err(|(path, error)| refused(&path.display().to_string(), &error))?;
     Ok(Some(watch))
 }
@@ -119,6 +165,17 @@ fn refused(place: &str, error: &::notify::Error) -> Error {
     Error::environment(format!("{place}: cannot be watched: {error}; {mend}"))
 }
 
+/// Whether it is the directory's fault: it is not for us, or gone.
+fn is_its_own(error: &::notify::Error) -> bool {
+    match &error.kind {
+        ::notify::ErrorKind::PathNotFound => true,
+        ::notify::ErrorKind::Io(error) => {
+            matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
+        }
+        _ => false,
+    }
+}
+
 fn watcher(told: SyncSender<()>, counted: Arc<Counted>) -> ::notify::Result<RecommendedWatcher> {
     ::notify::recommended_watcher(move |event: ::notify::Result<::notify::Event>| {
         let missed = match &event {
@@ -128,6 +185,12 @@ fn watcher(told: SyncSender<()>, counted: Arc<Counted>) -> ::notify::Result<Reco
         };
         if missed {
             counted.missed.store(true, Ordering::Release);
+        }
+        if let Ok(::notify::Event {
+            kind: EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)), paths, ..
+        }) = &event
+        {
+            counted.note_gone(paths);
         }
         let counts = match event {
             // reading is no change, least of all our own
@@ -145,61 +208,82 @@ fn watcher(told: SyncSender<()>, counted: Arc<Counted>) -> ::notify::Result<Reco
 impl Watch {
     /// Whether a root is another than the one that is watched.
     fn is_stale(&self) -> bool {
-        self.roots.iter().any(|root| identity(&root.path) != root.is)
+        self.roots.iter().any(|(path, is)| identity(path) != *is)
     }
 
-    /// Watches the directories in which roots and links to them stand, where these are others than before.
-    fn renew_ways(&mut self) {
-        let points: Vec<_> = self.roots.iter().flat_map(|root| points(&root.path)).collect();
-        let mut ways: BTreeMap<PathBuf, Identity> = BTreeMap::new();
-        for way in points.iter().filter_map(|point| point.parent()) {
-            // what lies within a root is watched with it
-            let within = self.roots.iter().any(|root| way.starts_with(&root.path));
-            ways.extend(identity(way).filter(|_| !within).map(|is| (way.to_owned(), is)));
-        }
-        *self.counted.points.lock().unwrap_or_else(PoisonError::into_inner) = points;
-        let gone: Vec<_> =
-            self.ways.iter().filter(|(way, is)| ways.get(*way) != Some(is)).map(|(way, _)| way).collect();
-        for way in gone {
-            // it may not be there any more
-            let _ = self.watcher.unwatch(way);
-        }
-        for way in ways.iter().filter(|(way, is)| self.ways.get(*way) != Some(is)).map(|(way, _)| way) {
-            // without it a root that is replaced is noticed when it is looked for
-            if let Err(error) = self.watcher.watch(way, RecursiveMode::NonRecursive) {
-                tracing::warn!(
-                    "{}: not watched: {error}; a root that is replaced there is noticed late",
-                    way.display()
-                );
-            }
-        }
-        self.ways = ways;
+    /// For whoever reloads.
+    pub(crate) fn roots(&self) -> Roots {
+        self.next.clone()
     }
 
-    /// Watches roots that are others than before.
+    /// Goes over to other roots, if there are.
+    fn replace(&mut self) {
+        let Some(paths) = self.next.take() else { return };
+        self.roots = paths.iter().map(|path| (path.clone(), None)).collect();
+        *self.counted.roots.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+    }
+
+    /// Watches what there is to watch by now, and nothing else.
+    ///
+    /// # Errors
+    /// What the kernel refuses of the roots' trees; all that can be watched is.
     fn renew(&mut self) -> Result<(), (PathBuf, ::notify::Error)> {
-        self.renew_ways();
+        self.replace();
         if self.counted.missed.swap(false, Ordering::AcqRel) {
-            tracing::warn!(
-                "changes came faster than they could be told, or could not be watched: all roots are watched anew"
-            );
-            self.roots.iter_mut().for_each(|root| root.is = None);
+            tracing::warn!("changes came faster than they could be told: all directories are watched anew");
+            self.watched.clear();
         }
+        let gone = self.counted.take_gone();
+        self.watched.retain(|path, _| !path.ancestors().any(|at| gone.contains(at)));
+        let (wanted, trees) = self.wanted();
+        let gone: Vec<_> =
+            self.watched.extract_if(.., |path, is| wanted.get(path) != Some(is)).map(|(path, _)| path).collect();
+        for path in gone {
+            // it may not be there any more
+            let _ = self.watcher.unwatch(&path);
+        }
+        self.unwatched.retain(|path| wanted.contains_key(path));
         let mut outcome = Ok(());
-        for root in &mut self.roots {
-            let is = identity(&root.path);
-            if is.is_none() || is == root.is {
-                root.is = is;
+        for (path, is) in wanted {
+            if self.watched.contains_key(&path) {
                 continue;
             }
-            // the old one may be gone
-            let _ = self.watcher.unwatch(&root.path);
-            match self.watcher.watch(&root.path, RecursiveMode::Recursive) {
-                Ok(()) => root.is = is,
-                Err(error) => outcome = Err((root.path.clone(), error)),
+            match self.watcher.watch(&path, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    self.unwatched.remove(&path);
+                    self.watched.insert(path, is);
+                }
+                Err(error) if is_its_own(&error) || !trees.contains(&path) => self.leave_out(path, &error),
+                Err(error) => outcome = Err((path, error)),
             }
         }
         outcome
+    }
+
+    /// All that there is to watch, and which of it is of the roots' trees.
+    fn wanted(&mut self) -> (BTreeMap<PathBuf, Identity>, BTreeSet<PathBuf>) {
+        let mut wanted = BTreeMap::new();
+        for (path, is) in &mut self.roots {
+            *is = identity(path);
+            directories::add(path, &mut wanted);
+        }
+        let trees = wanted.keys().cloned().collect();
+        let points: Vec<_> = self.roots.keys().flat_map(|root| points(root)).collect();
+        for way in points.iter().filter_map(|point| point.parent()) {
+            if !wanted.contains_key(way) {
+                wanted.extend(identity(way).map(|is| (way.to_owned(), is)));
+            }
+        }
+        *self.counted.points.lock().unwrap_or_else(PoisonError::into_inner) = points;
+        (wanted, trees)
+    }
+
+    /// Without it a root that is replaced is noticed when it is looked for, and what may not be read is not served either.
+    fn leave_out(&mut self, path: PathBuf, error: &::notify::Error) {
+        let shown = path.display().to_string();
+        if self.unwatched.insert(path) {
+            tracing::warn!("{shown}: not watched: {error}; what changes there is noticed late");
+        }
     }
 
     /// Starts the thread.

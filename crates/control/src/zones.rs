@@ -16,6 +16,7 @@ use crate::sandbox;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use zone::{Name, Source, Zone};
@@ -65,6 +66,19 @@ impl Source for FsSource {
         let print = Print::of(&file)?;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0.insert(path.to_owned(), print);
         Ok(Box::new(file))
+    }
+
+    /// A FIFO would hold up the load and a device have no end: the operator may name them, the author of a zone may not.
+    fn open_included(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
+        if !std::fs::metadata(path).map_err(|error| sandbox::explained(path, error))?.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        self.open(path)
+    }
+
+    fn identity(&self, path: &str) -> String {
+        // whoever cannot be asked cannot be opened either
+        std::fs::metadata(path).map_or_else(|_| path.to_owned(), |is| format!("{}:{}", is.dev(), is.ino()))
     }
 }
 
@@ -157,6 +171,7 @@ fn origin(text: &str) -> Result<Name, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{FileType, Mode};
     use std::io::Write;
     use std::time::SystemTime;
 
@@ -186,6 +201,25 @@ mod tests {
         assert!(!prints.unchanged(), "an included file counts");
         std::fs::remove_file(&included).unwrap();
         assert!(!prints.unchanged());
+    }
+
+    #[test]
+    fn who_writes_a_zone_cannot_hold_up_its_load() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        let zone = path("zone");
+        let specs = [ZoneSpec { origin: None, file: zone.clone(), place: zone.clone() }];
+        for included in ["fifo", "/dev/zero"] {
+            std::fs::write(&zone, format!("{ZONE}$INCLUDE {included}\n")).unwrap();
+            let errors = load(&specs).unwrap_err();
+            let why = format!("\"{included}\" cannot be read: it is no regular file");
+            assert!(errors[0].starts_with(&format!("{zone}:")) && errors[0].contains(&why), "{errors:?}");
+        }
+        // whatever way leads to a file, it cannot include itself
+        std::fs::create_dir(path("d")).unwrap();
+        std::fs::write(&zone, format!("{ZONE}$INCLUDE d/../zone\n")).unwrap();
+        assert!(load(&specs).unwrap_err()[0].contains("is being read already"));
     }
 
     #[test]

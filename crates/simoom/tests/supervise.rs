@@ -5,7 +5,7 @@ mod common;
 use common::{PATIENCE, Place, Server, ask, ask_tcp, question, read_answer, run, text, thread_status, until};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -339,17 +339,23 @@ fn a_service_manager_that_waits_for_signs_of_life_gets_them() {
     (0..3).for_each(|_| assert_eq!(next(), "WATCHDOG=1\n"));
 }
 
-#[test]
-fn one_that_dies_on_its_way_out_is_not_started_again() {
-    let place = Place::new();
+/// A server of a site, and somebody who takes his time over the first 100 of its 8 MiB and more.
+fn with_a_slow_reader(place: &Place) -> (Server, TcpStream) {
     let site = place.path("site");
     std::fs::create_dir(&site).unwrap();
     place.write("site/large", &"x".repeat(8 << 20));
-    let mut server = Server::start_service(&place, &["web", &site], &SUPERVISE, |_| {});
-    // somebody takes his time
+    let server = Server::start_service(place, &["web", &site], &SUPERVISE, |_| {});
     let mut stream = TcpStream::connect(server.address).unwrap();
-    std::io::Write::write_all(&mut stream, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    std::io::Read::read_exact(&mut stream, &mut [0; 100]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 100]).unwrap();
+    (server, stream)
+}
+
+#[test]
+fn one_that_dies_on_its_way_out_is_not_started_again() {
+    let place = Place::new();
+    let (mut server, _stream) = with_a_slow_reader(&place);
     let pid = serving(&server);
     std::thread::scope(|scope| {
         // this waits for the end
@@ -359,4 +365,66 @@ fn one_that_dies_on_its_way_out_is_not_started_again() {
         signal(pid, Signal::KILL);
     });
     assert_eq!(server.end().code(), Some(128 + 9), "{:#?}", server.log());
+}
+
+#[test]
+fn a_service_manager_that_signals_all_its_processes_has_signalled_once() {
+    for server_first in [true, false] {
+        let place = Place::new();
+        let (mut server, mut stream) = with_a_slow_reader(&place);
+        let pid = serving(&server);
+        let both = if server_first { [pid, server.pid()] } else { [server.pid(), pid] };
+        both.iter().for_each(|pid| signal(*pid, Signal::TERM));
+        server.wait_for_log(" s to end");
+        // a second signal would end it in this time, and what is under way with it
+        std::thread::sleep(Duration::from_millis(300));
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() > (8 << 20) - 100, "{} bytes: {:#?}", rest.len(), server.log());
+        assert_eq!(server.end().code(), Some(0), "{:#?}", server.log());
+        gone(pid);
+    }
+}
+
+#[test]
+fn a_second_signal_to_the_supervisor_ends_what_is_under_way() {
+    let place = Place::new();
+    let (mut server, mut stream) = with_a_slow_reader(&place);
+    server.signal(Signal::TERM);
+    server.wait_for_log(" s to end");
+    server.signal(Signal::TERM);
+    server.end();
+    let mut rest = Vec::new();
+    // cut short, or reset
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.len() < 8 << 20, "{:#?}", server.log());
+}
+
+#[test]
+fn a_server_whose_settings_name_no_supervisor_any_more_still_hears_the_one_it_has() {
+    let place = Place::new();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], common::free_port()));
+    let config = |supervise: bool| {
+        let text = format!(
+            "[dataplane]\nlisten = [\"{address}\"]\n[[dns.zone]]\nfile = \"example.zone\"\n\
+             [control]\npath = \"{}\"\nsupervise = {supervise}\n",
+            place.path("control")
+        );
+        place.write("s.toml", &text);
+    };
+    config(true);
+    let mut server = Server::start_config(&place, &place.path("s.toml"));
+    server.address = address;
+    let first = serving(&server);
+    config(false);
+    crash(&server);
+    assert_eq!(ask_patiently(&server), (0, Some([192, 0, 2, 2])));
+    let second = serving(&server);
+    assert_ne!(second, first);
+    place.zone("192.0.2.77");
+    server.signal(Signal::HUP);
+    until(|| ask(address, "www.example.com").1 == Some([192, 0, 2, 77]), || format!("no reload: {:#?}", server.log()));
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().code(), Some(0), "{:#?}", server.log());
+    gone(second);
 }

@@ -137,7 +137,7 @@ pub struct Dns {
 }
 
 /// One zone to load.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ZoneSpec {
     /// the name as given
     pub origin: Option<String>,
@@ -145,6 +145,13 @@ pub struct ZoneSpec {
     pub file: String,
     /// where it was asked for
     pub place: String,
+}
+
+impl ZoneSpec {
+    /// Whether both ask for the same, wherever that stands.
+    pub(crate) fn is_as(&self, other: &ZoneSpec) -> bool {
+        self.origin == other.origin && self.file == other.file
+    }
 }
 
 /// The zones of a command line.

@@ -34,7 +34,7 @@ pub struct WebOptions {
     /// Memory, of that, for parts of files that do not fit, at least 1M; 0 refuses to serve more than fits; default: a quarter
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<Placed<Size>>,
-    /// Make gzip, Zstandard and Brotli variants of what compresses, in the background after the start: on or off; default: off
+    /// Make gzip, Zstandard and Brotli variants of what compresses, in the background after the start and after reloads: on or off; default: off
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     pub compress: Option<Switch>,
     /// Reload when something below the directories changes: on or off; default: off
@@ -96,7 +96,7 @@ pub struct OnlyHost {
 }
 
 /// `[[web.host]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HostEntry {
     /// the host's names; `*.example.org` is every name below; the first host answers all other names
@@ -133,7 +133,7 @@ pub struct HostEntry {
 }
 
 /// `[[web.host.cache]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheRule {
     /// a pattern such as `/assets/**` or `**/*.js`: `*` stays within a segment
@@ -143,7 +143,7 @@ pub struct CacheRule {
 }
 
 /// `[[web.host.header]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeaderRule {
     /// a pattern such as `/**`
@@ -155,7 +155,7 @@ pub struct HeaderRule {
 }
 
 /// `[[web.host.redirect]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedirectRule {
     /// a path as it is looked up (decoded, without query), or a prefix that ends in `/*`; a rule for the path itself stands above prefixes, these stand in their order
@@ -172,7 +172,7 @@ fn moved() -> u16 {
 }
 
 /// `[[web.host.error-page]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorPage {
     /// such as 404
@@ -231,6 +231,13 @@ pub struct HostSpec {
     pub root: PathBuf,
     /// where it was asked for
     pub place: String,
+}
+
+impl HostSpec {
+    /// Whether both ask for the same, wherever that stands.
+    pub(crate) fn is_as(&self, other: &HostSpec) -> bool {
+        self.entry == other.entry && self.root == other.root
+    }
 }
 
 /// The access log.

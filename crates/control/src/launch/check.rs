@@ -2,7 +2,7 @@
 
 use super::listeners::{division, listeners};
 use super::{threads, tiers};
-use crate::config::Settings;
+use crate::config::{Kv, Settings};
 use crate::error::Error;
 use crate::privileges::{self, Identity};
 use crate::run;
@@ -86,13 +86,28 @@ pub(super) fn online() -> Option<Cpus> {
     std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?.trim().parse().ok()
 }
 
-/// A store of a thread's own must have room for some of the largest items. One in a process of its own is shared.
 fn stores(settings: &Settings) -> Result<(), Error> {
-    let Some(kv) = settings.kv.as_ref().filter(|kv| kv.shared_nothing && kv.place == Placement::Inline) else {
-        return Ok(());
-    };
-    let threads = threads(settings);
-    if kv.memory_bytes / (threads as u64) >= 2 * kv.item_bytes {
+    // inline both engines' threads work on the same stores; a process of its own has a thread, and a store, for each of them
+    let is_placed = settings.kv.as_ref().is_some_and(|kv| kv.place != Placement::Inline);
+    stores_have_room(settings, if is_placed { of_both_engines(settings) } else { threads(settings) })
+}
+
+/// Threads of both engines; where an interface's queues say how many, the fewest that there can be.
+fn of_both_engines(settings: &Settings) -> usize {
+    if settings.backend == Backend::Sockets {
+        return threads(settings);
+    }
+    // one of kernel sockets beside
+    1 + settings.cpus.as_ref().map_or(1, Vec::len)
+}
+
+/// A store of a thread's own must have room for some of the largest items.
+///
+/// # Errors
+/// So many threads have too little of `--memory` each.
+pub(crate) fn stores_have_room(settings: &Settings, threads: usize) -> Result<(), Error> {
+    let is_short = |kv: &Kv| kv.shared_nothing && kv.memory_bytes / (threads.max(1) as u64) < 2 * kv.item_bytes;
+    if !settings.kv.as_ref().is_some_and(is_short) {
         return Ok(());
     }
     let place =
@@ -122,6 +137,18 @@ mod tests {
         if let [one, two, ..] = online[..] {
             let said = refused(&small.replace(&format!("[{cpus}]"), &format!("[{one}, {two}]")));
             assert!(said.contains("kv.shared-nothing: 2 threads have less than two of the largest items"), "{said}");
+        }
+        let placed = settings(&small.replace("[kv]\n", "[kv]\nplace = \"same\"\n"));
+        stores(&placed).unwrap();
+        // as the engines are when they have been opened
+        let said = stores_have_room(&placed, 2).unwrap_err().to_string();
+        assert!(said.contains("kv.shared-nothing: 2 threads have less than two of the largest items"), "{said}");
+        // one of kernel sockets is beside those of an interface
+        for dataplane in [format!("interface = [\"eth0\"]\ncpus = [{cpus}]"), "interface = [\"eth0\"]".to_owned()] {
+            let inline = small.replace(&format!("cpus = [{cpus}]"), &dataplane);
+            let said =
+                stores(&settings(&inline.replace("[kv]\n", "[kv]\nplace = \"cpu=0\"\n"))).unwrap_err().to_string();
+            assert!(said.contains("2 threads have less than two of the largest items"), "{said}");
         }
         let said = refused(&format!("{zone}[control]\nuser = \"no-such-user-here\"\n"));
         assert!(said.contains("no-such-user-here: no such user"), "{said}");

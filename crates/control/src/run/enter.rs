@@ -6,10 +6,12 @@ use crate::privileges::{self, Identity};
 use crate::sandbox;
 use bpf::kernel_before;
 use guard::{GRANT_VARIABLE, Granted, jail};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, getuid, setrlimit};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getppid, getrlimit, getuid, setrlimit};
 use rustix::thread::{CpuSet, UnshareFlags};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -56,6 +58,10 @@ pub(crate) fn enter(command: &EnterCommand) -> Result<String, Error> {
     }
     // behind the change of user, which clears it; a keeper that ends takes the program along
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| refused("prctl", &error))?;
+    // and one that has ended already never will
+    if !is_kept(io::stdin()).map_err(|error| refused("its keeper", &error))? {
+        return Err(Error::environment("enter-app: its keeper has ended"));
+    }
     report(&lacks).map_err(|error| refused("its keeper", &error))?;
     sandbox::confine_application();
     // with one processor, or with all, there is nothing to choose
@@ -122,6 +128,11 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(flags)
 }
 
+/// Whether the keeper is there still: who made both ends of the standard input is the parent of this process until it ends.
+fn is_kept(input: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(getppid() == Some(socket_peercred(input)?.pid))
+}
+
 /// Tells the keeper, at the other end of the standard input, what could not be had, and puts nothing in its place.
 fn report(lacks: &Lacks) -> io::Result<()> {
     let words: Vec<_> = [lacks.user, lacks.network, lacks.namespace].into_iter().flatten().collect();
@@ -142,4 +153,20 @@ fn stay_on(cpus: &[usize]) -> rustix::io::Result<()> {
     }
     cpus.iter().for_each(|cpu| set.set(*cpu));
     rustix::thread::sched_setaffinity(None, &set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_keeper_is_the_parent_that_made_the_standard_input() {
+        // it was made by this process, whose parent is another
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert_eq!(is_kept(&theirs), Ok(false));
+        drop(ours);
+        assert_eq!(is_kept(&theirs), Ok(false));
+        assert_eq!(is_kept(File::open("/dev/null").unwrap()), Err(rustix::io::Errno::NOTSOCK));
+    }
 }

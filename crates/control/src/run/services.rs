@@ -3,12 +3,13 @@
 use crate::config::{Bounds, Echo, Kv};
 use crate::error::{Error, reason};
 use crate::secrets::random;
+use crate::wall::{WALL_EVERY, Wall};
 use app::{Bound, Service};
 use base::counter::Report;
 use guard::client::Attached;
 use guard::{client, jail};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// What a connection of the store may have in hand, in its address space.
 const CONNECTION_BYTES: u64 = 256 << 10;
@@ -23,14 +24,16 @@ pub struct KvApp {
     #[arg(long)]
     connections: usize,
     #[arg(long)]
+    port: Vec<u16>,
+    #[arg(long)]
     idle_s: Option<u64>,
     #[arg(long)]
     send_timeout_s: u64,
     #[arg(long)]
     shared_nothing: bool,
-    /// the wall clock's seconds at the server's zero
+    /// the server's zero by the machine's monotonic clock
     #[arg(long)]
-    unix_at_zero_s: u64,
+    zero_ns: u64,
 }
 
 /// `simoom echo-app`.
@@ -77,17 +80,17 @@ pub(super) fn kv_bounds(kv: &Kv) -> Bounds {
 
 /// The arguments of [`kv`].
 pub(super) fn kv_arguments(kv: &Kv) -> Vec<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let mut all = vec!["kv-app".to_owned()];
     let mut add = |name: &str, value: u64| all.extend([name.to_owned(), value.to_string()]);
     add("--memory-bytes", kv.memory_bytes);
     add("--item-bytes", kv.item_bytes);
     add("--connections", kv.connections as u64);
     add("--send-timeout-s", kv.send_timeout_s.into());
-    add("--unix-at-zero-s", now);
+    add("--zero-ns", base::Clock::start().zero_ns());
     if let Some(idle) = kv.idle_s {
         add("--idle-s", idle.into());
     }
+    all.extend(kv.listen.iter().flat_map(|at| ["--port".to_owned(), at.port().to_string()]));
     all.extend(kv.shared_nothing.then(|| "--shared-nothing".to_owned()));
     all
 }
@@ -130,6 +133,24 @@ fn serve<S: Service>(
     Ok(String::new())
 }
 
+/// Starts a thread that tends the store, and its clock, for as long as there is one, as a server does that has it inside: the walk through the
+/// allocator's heaps is nothing for those that serve.
+fn start_tending(shared: &Arc<kv::Shared>, wall: Wall) -> Result<(), Error> {
+    let store = Arc::downgrade(shared);
+    let tend = move || {
+        while let Some(shared) = store.upgrade() {
+            shared.tend();
+            drop(shared);
+            wall.set();
+            std::thread::sleep(WALL_EVERY);
+        }
+    };
+    match std::thread::Builder::new().name("tend".to_owned()).spawn(tend) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::environment(format!("a thread cannot be started: {}", reason(&error)))),
+    }
+}
+
 /// The store.
 ///
 /// # Errors
@@ -147,15 +168,18 @@ pub(crate) fn kv(options: &KvApp) -> Result<String, Error> {
         shared_nothing: options.shared_nothing,
     };
     let shared = Arc::new(kv::Shared::new(limits));
+    let wall = Wall::since(base::Clock::at(options.zero_ns));
     let told = kv::Options {
         connections: Bound::new(options.connections),
         buffers: Bound::new(options.connections),
         idle: options.idle_s.map(Duration::from_secs),
         stuck: Duration::from_secs(options.send_timeout_s),
-        clock: kv::Clock { unix_at_zero_s: options.unix_at_zero_s },
+        clock: wall.items().clone(),
+        ports: options.port.clone(),
         ..kv::Options::default()
     }
     .among(threads.len());
+    start_tending(&shared, wall)?;
     serve(&threads, |thread| {
         let stats = shared.stats();
         let server = kv::Server::new(shared.clone(), kv::Options { thread, ..told.clone() }, stats.clone());

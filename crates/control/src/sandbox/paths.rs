@@ -1,7 +1,7 @@
 //! Which directories a server goes on to use, from its settings.
 //!
 //! Files are replaced by others of their name, and roots by links that are set to another release, so what is allowed is
-//! - the directory that a file stands in, by its name and where that leads to;
+//! - the directory that a file stands in, by its name and where that leads to, the configuration file's too;
 //! - a root, and the directory that it stands in;
 //! - for each link on the way to either, the directory of what it leads to, with what else is in there.
 //!
@@ -37,6 +37,9 @@ impl Allowed {
         let mut allowed = Allowed::default();
         for path in SYSTEM {
             allowed.add(PathBuf::from(path), reading());
+        }
+        if let Some(file) = &settings.file {
+            allowed.file(Path::new(file), reading());
         }
         let dns = settings.dns.iter();
         let named = dns.flat_map(|dns| dns.zones.iter().map(|zone| &zone.file).chain(&dns.cookie_secret));

@@ -9,7 +9,7 @@ use base::publish::Publisher;
 use dns::cookie::{self, Secrets, UnixTime};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use web::WallClock;
 use web::chunks::Cache;
 
@@ -75,14 +75,14 @@ pub(super) fn web_options(web: &Web, wall: &Arc<WallClock>, cache: Option<Cache>
 }
 
 /// What the key-value store is told.
-pub(super) fn kv_options(kv: &Kv) -> kv::Options {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+pub(super) fn kv_options(kv: &Kv, clock: &Arc<kv::Clock>) -> kv::Options {
     kv::Options {
         connections: Bound::new(kv.connections),
         buffers: Bound::new(kv.connections),
         idle: kv.idle_s.map(|seconds| Duration::from_secs(seconds.into())),
         stuck: Duration::from_secs(kv.send_timeout_s.into()),
-        clock: kv::Clock { unix_at_zero_s: now },
+        clock: clock.clone(),
+        ports: kv.listen.iter().map(|at| at.port()).collect(),
         ..kv::Options::default()
     }
 }

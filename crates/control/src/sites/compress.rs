@@ -1,11 +1,11 @@
 //! Variants made at load (`--compress`): gzip, Zstandard and Brotli of every held file whose type compresses.
 //!
-//! The first site is served without them, so that a start waits for nothing; the thread that reloads makes them then, and again of
-//! what changed. One that saves nothing is not kept and not tried again while its file stays the same. Levels are fixed and nothing
+//! A site is served first with those that there are, none after the start, so that neither a start nor a reload waits for one; the thread that
+//! reloads makes the others then, until the next reload is wanted. One that saves nothing is not kept and not tried again while its file stays the same. Levels are fixed and nothing
 //! else enters, so the same files give the same variants, and the same entity tags, everywhere.
 
 use ::web::{Compressible, Encoding, Identity, SiteBuilder};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 const LEAST_BYTES: usize = 256;
 /// A variant must save so much: its own field lines take some of it.
 const SAVES_BYTES: usize = 64;
-/// Bytes of files that are compressed between two looks at the memory left.
-const BATCH_BYTES: usize = 32 << 20;
+/// Bytes of files that are compressed between two looks at the memory left, and at who waits for the thread: seconds.
+const BATCH_BYTES: usize = if cfg!(test) { 1 << 20 } else { 32 << 20 };
 /// Near the best ratio at a tenth of the time that the highest levels take.
 const GZIP_LEVEL: u32 = 9;
 const ZSTD_LEVEL: i32 = 15;
@@ -23,11 +23,25 @@ const BROTLI_QUALITY: i32 = 9;
 /// 4 MiB; decoders of browsers bear no more than 8 (RFC 9659), and 16 of Brotli (RFC 7932).
 const WINDOW_LOG: u32 = 22;
 
+/// A variant, by what it is made of.
+type Key = (Identity, Encoding);
+
 /// What was found out before.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     /// variants that save nothing
-    useless: BTreeSet<(Identity, Encoding)>,
+    useless: BTreeSet<Key>,
+    /// variants that were made before a pass was broken off, within the memory that its version left. A version of their own would have to be
+    /// drained before the reload that is waited for.
+    made: BTreeMap<Key, Vec<u8>>,
+}
+
+/// A variant that there is memory for.
+struct Accepted {
+    file: usize,
+    key: Key,
+    bytes: Vec<u8>,
+    from_bytes: usize,
 }
 
 /// What became of it.
@@ -41,6 +55,16 @@ pub(super) struct Made {
 }
 
 impl Made {
+    fn count(&mut self, one: &Accepted) {
+        self.variants += 1;
+        self.from_bytes += one.from_bytes as u64;
+        self.to_bytes += one.bytes.len() as u64;
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.variants == 0
+    }
+
     /// For the log; None when there was nothing to do.
     pub(super) fn described(&self) -> Option<String> {
         let Made { variants, from_bytes, to_bytes, left_out } = self;
@@ -55,46 +79,107 @@ impl Made {
     }
 }
 
-/// Adds variants, as far as `left_bytes` of memory go.
-pub(super) fn add(builder: &mut SiteBuilder, memo: &mut Memo, mut left_bytes: u64) -> Made {
-    let asked: Vec<(usize, Encoding)> = builder.compressible().iter().map(|one| (one.file, one.encoding)).collect();
-    for (file, encoding) in asked {
-        // those of the version before, which share its memory or stand within what was divided for them then
-        builder.add_held_variant(file, encoding);
-    }
+/// Adds the variants that there are, as far as `left_bytes` of memory go.
+pub(super) fn keep(builder: &mut SiteBuilder, memo: &mut Memo, mut left_bytes: u64) {
+    keep_held(builder, &mut left_bytes);
+    let resumed = resume(builder, memo, &mut left_bytes);
+    put(builder, resumed);
+}
+
+/// Adds all variants, as far as `left_bytes` of memory go. None when `keep_on`, which is asked before each batch, does not want more;
+/// what was made then waits in the memo.
+pub(super) fn add(
+    builder: &mut SiteBuilder,
+    memo: &mut Memo,
+    mut left_bytes: u64,
+    keep_on: &mut dyn FnMut() -> bool,
+) -> Option<Made> {
+    let without = keep_held(builder, &mut left_bytes);
+    let mut accepted = resume(builder, memo, &mut left_bytes);
+    let mut made = Made { left_out: without.len(), ..Made::default() };
+    accepted.iter().for_each(|one| made.count(one));
+    let settled: BTreeSet<(usize, Encoding)> =
+        accepted.iter().map(|one| (one.file, one.key.1)).chain(without).collect();
     let all: Vec<Compressible<'_>> =
         builder.compressible().into_iter().filter(|one| one.bytes.len() >= LEAST_BYTES).collect();
     // of files that are gone there is nothing to remember
-    let known: BTreeSet<(Identity, Encoding)> = all.iter().map(|one| (one.identity, one.encoding)).collect();
+    let known: BTreeSet<Key> = all.iter().map(|one| (one.identity, one.encoding)).collect();
     memo.useless.retain(|one| known.contains(one));
-    let wanted: Vec<_> = all.iter().filter(|one| !memo.useless.contains(&(one.identity, one.encoding))).collect();
-    let (mut made, mut accepted) = (Made::default(), Vec::new());
+    let is_wanted = |one: &&Compressible<'_>| {
+        !memo.useless.contains(&(one.identity, one.encoding)) && !settled.contains(&(one.file, one.encoding))
+    };
+    let wanted: Vec<_> = all.iter().filter(is_wanted).collect();
     let mut rest = &wanted[..];
     while !rest.is_empty() {
+        if !keep_on() {
+            let lasting = accepted.into_iter().filter(|one| !one.key.0.is_young());
+            memo.made.extend(lasting.map(|one| (one.key, one.bytes)));
+            return None;
+        }
         let (batch, behind) = rest.split_at(batch(rest));
         for (one, outcome) in batch.iter().zip(compress_all(batch)) {
-            let Some(variant) = outcome.filter(|variant| variant.len() + SAVES_BYTES <= one.bytes.len()) else {
-                memo.useless.insert((one.identity, one.encoding));
+            let key = (one.identity, one.encoding);
+            let Some(bytes) = outcome.filter(|variant| variant.len() + SAVES_BYTES <= one.bytes.len()) else {
+                memo.useless.insert(key);
                 continue;
             };
-            let Some(left) = left_bytes.checked_sub(app::memory_bytes(variant.len())) else {
+            let Some(left) = left_bytes.checked_sub(app::memory_bytes(bytes.len())) else {
                 made.left_out += 1;
                 continue;
             };
             left_bytes = left;
-            made.variants += 1;
-            made.from_bytes += one.bytes.len() as u64;
-            made.to_bytes += variant.len() as u64;
-            accepted.push((one.file, one.encoding, variant));
+            let one = Accepted { file: one.file, key, bytes, from_bytes: one.bytes.len() };
+            made.count(&one);
+            accepted.push(one);
         }
         rest = behind;
     }
     drop(wanted);
     drop(all);
-    for (file, encoding, variant) in accepted {
-        builder.add_variant(file, encoding, &variant);
+    put(builder, accepted);
+    Some(made)
+}
+
+/// The variants that were made before a pass was broken off, of files that are still the same. The memo has none after that.
+fn resume(builder: &SiteBuilder, memo: &mut Memo, left_bytes: &mut u64) -> Vec<Accepted> {
+    let there = std::mem::take(&mut memo.made);
+    if there.is_empty() {
+        return Vec::new();
     }
-    made
+    let mut accepted = Vec::new();
+    for one in builder.compressible() {
+        let key = (one.identity, one.encoding);
+        // a file may be served at several paths
+        let Some(bytes) = there.get(&key) else { continue };
+        let Some(left) = left_bytes.checked_sub(app::memory_bytes(bytes.len())) else { continue };
+        *left_bytes = left;
+        accepted.push(Accepted { file: one.file, key, bytes: bytes.clone(), from_bytes: one.bytes.len() });
+    }
+    accepted
+}
+
+fn put(builder: &mut SiteBuilder, accepted: Vec<Accepted>) {
+    for Accepted { file, key: (_, encoding), bytes, .. } in accepted {
+        builder.add_variant(file, encoding, &bytes);
+    }
+}
+
+/// Adds the variants that the version before has, as far as `left_bytes` go. They may share its memory, but this version has them too and
+/// outlives it. Gives those for which there is no room any more.
+fn keep_held(builder: &mut SiteBuilder, left_bytes: &mut u64) -> BTreeSet<(usize, Encoding)> {
+    let asked: Vec<(usize, Encoding)> = builder.compressible().iter().map(|one| (one.file, one.encoding)).collect();
+    let mut without = BTreeSet::new();
+    for (file, encoding) in asked {
+        let Some(bytes) = builder.held_variant_bytes(file, encoding) else { continue };
+        match left_bytes.checked_sub(app::memory_bytes(bytes as usize)) {
+            Some(left) if builder.add_held_variant(file, encoding) => *left_bytes = left,
+            Some(_) => {}
+            None => {
+                without.insert((file, encoding));
+            }
+        }
+    }
+    without
 }
 
 /// How many of these make a batch: one at least.
@@ -162,6 +247,12 @@ mod tests {
     use super::*;
     use ::web::{Config, File};
     use std::io::Read;
+    use std::sync::Arc;
+
+    /// All of them at once.
+    fn add(builder: &mut SiteBuilder, memo: &mut Memo, left_bytes: u64) -> Made {
+        super::add(builder, memo, left_bytes, &mut || true).expect("a pass to its end")
+    }
 
     fn text(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|n| b"the quick brown fox jumps over the lazy dog, again and again "[n * n % 61]).collect()
@@ -194,7 +285,11 @@ mod tests {
     }
 
     fn builder(files: &[(&str, &[u8])]) -> SiteBuilder {
-        let mut builder = SiteBuilder::new(Config::default(), 1, 1 << 30, None).unwrap();
+        builder_after(files, None)
+    }
+
+    fn builder_after(files: &[(&str, &[u8])], before: Option<Arc<::web::Site>>) -> SiteBuilder {
+        let mut builder = SiteBuilder::new(Config::default(), 1, 1 << 30, before).unwrap();
         for (inode, (path, bytes)) in files.iter().enumerate() {
             let identity = Identity { inode: inode as u64, bytes: bytes.len() as u64, ..Identity::default() };
             let file = File { path: path.as_bytes(), modified_unix_s: 7, identity, encoding: Encoding::Identity };
@@ -246,5 +341,63 @@ mod tests {
         let half = add(&mut builder(&files), &mut Memo::default(), most);
         assert!(half.to_bytes <= most && half.variants > 10 && half.variants + half.left_out == 60, "{half:?}");
         assert!(half.described().unwrap().ends_with("give more --memory"));
+    }
+
+    #[test]
+    fn what_a_pass_made_before_it_was_broken_off_is_not_made_again() {
+        // a batch each
+        let long = text(BATCH_BYTES / 2 + 1);
+        let files: [(&str, &[u8]); 2] = [("/a.txt", &long), ("/b.png", &long)];
+        let mut memo = Memo::default();
+        let mut batches = 0;
+        let mut two = || {
+            batches += 1;
+            batches <= 2
+        };
+        assert!(super::add(&mut builder(&files), &mut memo, 1 << 30, &mut two).is_none());
+        assert_eq!(memo.made.len(), 2);
+        // a pass that may not even begin loses nothing
+        assert!(super::add(&mut builder(&files), &mut memo, 1 << 30, &mut || false).is_none());
+        assert_eq!(memo.made.len(), 2);
+        let mut batches = 0;
+        let mut counted = || {
+            batches += 1;
+            true
+        };
+        let made = super::add(&mut builder(&files), &mut memo, 1 << 30, &mut counted).unwrap();
+        assert_eq!((made.variants, batches, memo.made.len()), (3, 1, 0), "{made:?}");
+        // a reload takes what there is, and makes nothing
+        let mut batches = 0;
+        let mut one = || {
+            batches += 1;
+            batches <= 1
+        };
+        assert!(super::add(&mut builder(&files), &mut memo, 1 << 30, &mut one).is_none());
+        let mut reloaded = builder(&files);
+        keep(&mut reloaded, &mut memo, 1 << 30);
+        assert_eq!((reloaded.compressible().len(), memo.made.len()), (2, 0));
+    }
+
+    #[test]
+    fn variants_that_are_kept_take_memory_in_each_version() {
+        let long = text(50_000);
+        let files: Vec<(String, &[u8])> = (0..20).map(|n| (format!("/{n:02}.txt"), &*long)).collect();
+        let files: Vec<(&str, &[u8])> = files.iter().map(|(path, bytes)| (&**path, *bytes)).collect();
+        // what the variants of a version take, by what the next one could keep
+        let taken = |site: &Arc<::web::Site>| -> u64 {
+            let next = builder_after(&files, Some(site.clone()));
+            let held = next.compressible();
+            let held = held.iter().filter_map(|one| next.held_variant_bytes(one.file, one.encoding));
+            held.map(|bytes| app::memory_bytes(bytes as usize)).sum()
+        };
+        let most = add(&mut builder(&files), &mut Memo::default(), 1 << 30).to_bytes / 2;
+        let (mut memo, mut before) = (Memo::default(), None);
+        for left_bytes in [most, most, most, most / 2] {
+            let mut next = builder_after(&files, before.take());
+            let made = add(&mut next, &mut memo, left_bytes);
+            let site = Arc::new(next.finish().unwrap());
+            assert!(made.left_out > 10 && (1..=left_bytes).contains(&taken(&site)), "{made:?}: {}", taken(&site));
+            before = Some(site);
+        }
     }
 }

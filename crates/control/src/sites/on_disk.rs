@@ -9,7 +9,7 @@
 //! before those who wait are turned away.
 
 use super::budget::Budget;
-use super::{ATTEMPTS, Found, Lines, Root, Tree, Wrong, why};
+use super::{ATTEMPTS, Found, Lack, Root, Said, Tree, Wrong, is_denied, why};
 use crate::error::reason;
 use crate::print::Print;
 use ::web::chunks::{Source, Unreadable};
@@ -103,53 +103,49 @@ fn open(root: &Root, path: &[u8]) -> Result<OwnedFd, rustix::io::Errno> {
     root.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
 }
 
-/// Sees to it that the files that are not held can be read, and that no later change could carry the times that were seen.
-///
-/// # Errors
-/// Those that cannot be read, or do not hold still.
-pub(super) fn settle(roots: &[Arc<Root>], tree: &mut Tree, budget: &Budget) -> Result<(), Vec<String>> {
+/// Sees to it that the files that are not held can be read, and that no later change could carry the times that were seen. Those that
+/// cannot be had, or do not hold still, are left out.
+pub(super) fn settle(roots: &[Arc<Root>], tree: &mut Tree, budget: &Budget, said: &mut Said<'_>) {
     let mut unsettled: Vec<usize> = budget.over().collect();
     unsettled.sort_unstable();
-    let mut errors = Lines(Vec::new(), 0);
-    for attempt in 0.. {
+    for attempt in 0..ATTEMPTS {
         let wait = unsettled.iter().map(|at| tree.0[*at].print.settles_in()).max().unwrap_or_default();
         if !wait.is_zero() {
             std::thread::sleep(wait);
         }
         unsettled.retain(|at| {
             let found = &mut tree.0[*at];
-            let named = || roots[found.host].named(&found.path);
-            let stat = open(&roots[found.host], &found.path).and_then(rustix::fs::fstat);
-            let stat = match stat {
-                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
-                Ok(_) => {
-                    errors.push(format!("{}: it is no file any more; reload again", named()));
-                    return false;
-                }
-                Err(error) => {
-                    errors.push(format!("{}: cannot be read: {}; make it readable", named(), why(error)));
+            let root = &roots[found.host];
+            let print = match look(root, &found.path) {
+                Ok(print) => print,
+                Err(lack) => {
+                    said.leave_out(root, found, lack);
                     return false;
                 }
             };
-            let print = Print::of_stat(&stat);
-            if print.same(&found.print) {
-                found.print = print;
-                return false;
-            }
-            if attempt + 1 == ATTEMPTS {
-                errors
-                    .push(format!("{}: it changes while it is read; move it into place when it is complete", named()));
-            }
             // its size may be another now, and memory was divided without knowing; that is little, and chunks do not need any
+            let same = print.same(&found.print);
             found.print = print;
-            true
+            if !same && attempt + 1 == ATTEMPTS {
+                said.leave_out(root, found, Lack::Changes);
+            }
+            !same
         });
-        if unsettled.is_empty() || attempt + 1 == ATTEMPTS {
+        if unsettled.is_empty() {
             break;
         }
     }
-    let errors = errors.finish("that cannot be read");
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// A file as it is now, if it can be read.
+fn look(root: &Root, path: &[u8]) -> Result<Print, Lack> {
+    match open(root, path).and_then(rustix::fs::fstat) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Ok(Print::of_stat(&stat)),
+        // something else stands there now, as with files that are held
+        Ok(_) | Err(Errno::NOENT) => Err(Lack::Vanished),
+        Err(error) if is_denied(error) => Err(Lack::Denied(error)),
+        Err(error) => Err(Lack::Failed(format!("cannot be read: {}; make it readable", why(error)))),
+    }
 }
 
 #[cfg(test)]

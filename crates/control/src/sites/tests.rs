@@ -2,6 +2,7 @@ use super::*;
 use crate::config;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
@@ -65,6 +66,10 @@ impl Place {
             .map(|line| line.replace(&folder, "DIR"))
             .collect()
     }
+}
+
+fn before<'a>(site: &'a Arc<Site>, tree: &'a Tree) -> Option<Before<'a>> {
+    Some(Before { site, tree, rules: true })
 }
 
 fn paths(tree: &Tree) -> Vec<String> {
@@ -169,7 +174,8 @@ fn too_much_is_refused_before_it_is_read() {
     let line =
         "DIR/s.toml:2:8: the content takes 1032.0 GiB, more than the 8.0 MiB of --memory, and --cache 0 reads nothing";
     assert!(lines[0].starts_with(line), "{lines:?}");
-    assert!(place.refused("cache = 0\n")[0].contains("half of the machine's memory"));
+    // the machine's, or a control group's that this runs in
+    assert!(place.refused("cache = 0\n")[0].contains(", half of the "));
     let lines = place.refused("memory = \"1M\"\n");
     let line = "DIR/s.toml:2:8: 1 files need 768 B of memory without their contents, more than the 1.0 MiB of --memory and a \
                 cache of 1.0 MiB leave; give more --memory";
@@ -204,7 +210,7 @@ fn files_that_are_not_held_have_to_be_readable_and_to_hold_still() {
     let root = Arc::new(Root::open(&place.web("").hosts[0]).unwrap());
     let print = |name: &str| Print::of(&std::fs::File::open(place.root().join(name)).unwrap()).unwrap();
     let source = |path: &str| {
-        let found = Found { host: 0, path: path.into(), directory: false, print: print("file") };
+        let found = Found { host: 0, path: path.into(), directory: false, print: print("file"), left_out: false };
         OnDisk::source(&root, &found)
     };
     let read = |source: &dyn Source, at: u64| {
@@ -242,6 +248,45 @@ fn files_that_are_not_held_have_to_be_readable_and_to_hold_still() {
 }
 
 #[test]
+fn a_file_that_changes_while_it_is_read_is_left_out_unless_it_would_be_lost() {
+    let place = Place::new();
+    place.write("page", "x");
+    place.write("restless", "x");
+    let (web, served) = (place.web(""), place.load());
+    let served = (Arc::new(served.site), served.tree);
+    let (path, stop) = (place.root().join("restless"), AtomicBool::new(false));
+    let (first, again) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            // reading so much takes a while
+            let lengths = (0..1000).map(|n| (32 << 20) + n).cycle();
+            for bytes in lengths.take_while(|_| !stop.load(Ordering::Relaxed)) {
+                file.set_len(bytes).unwrap();
+            }
+        });
+        // until the other thread had a processor during each reading
+        let first = (0..200).find_map(|_| {
+            let loaded = load(&web, None, Variants::Later).ok().flatten();
+            loaded.filter(|loaded| !loaded.warnings.is_empty())
+        });
+        let again = (0..200).find_map(|_| load(&web, before(&served.0, &served.1), Variants::Later).err());
+        stop.store(true, Ordering::Relaxed);
+        (first, again.unwrap_or_default())
+    });
+    let Loaded { site, tree, warnings } = first.expect("a file that does not hold still");
+    let line =
+        "restless: it changes while it is read, not served until a reload; move it into place when it is complete";
+    assert!(warnings.len() == 1 && warnings[0].ends_with(line), "{warnings:?}");
+    assert_eq!((site.pages(), tree.of_host(0)), (1, (1, 1)));
+    let line = "restless: it changes while it is read; move it into place when it is complete";
+    assert!(again.len() == 1 && again[0].ends_with(line), "{again:?}");
+    // however long it has rested
+    place.settle("restless");
+    let later = load(&web, before(&Arc::new(site), &tree), Variants::Later).unwrap().expect("a change");
+    assert_eq!((later.site.pages(), later.tree.of_host(0).0, later.warnings.len()), (2, 2, 0));
+}
+
+#[test]
 fn rules_that_are_refused_name_their_place() {
     let place = Place::new();
     let text = "[[web.host]]\nroot = \"root\"\n[[web.host.header]]\npath = \"/**\"\nname = \"Date\"\nvalue = \"x\"\n";
@@ -262,11 +307,11 @@ fn what_did_not_change_is_shared_and_what_did_is_read() {
     let first = place.load();
     let site = Arc::new(first.site);
     let web = place.web("");
-    assert!(load(&web, Some((&site, &first.tree)), Variants::Later).unwrap().is_none(), "nothing has changed");
+    assert!(load(&web, before(&site, &first.tree), Variants::Later).unwrap().is_none(), "nothing has changed");
     // as long as before, with the old time set back: only the inode's own time tells
     place.write("other.txt", &big.replace('x', "y"));
     place.age("other.txt");
-    let second = load(&web, Some((&site, &first.tree)), Variants::Later).unwrap().expect("a change");
+    let second = load(&web, before(&site, &first.tree), Variants::Later).unwrap().expect("a change");
     let content = |site: &Site, byte: u8| -> Vec<*const u8> {
         let all = (0..site.content().objects() as u32).map(|n| site.content().bytes(app::ObjectId(n)));
         all.filter(|bytes| bytes.len() == 100_000 && bytes[0] == byte).map(<[u8]>::as_ptr).collect()
@@ -274,8 +319,35 @@ fn what_did_not_change_is_shared_and_what_did_is_read() {
     assert_eq!(content(&second.site, b'y').len(), 1);
     assert!(content(&site, b'x').contains(&content(&second.site, b'x')[0]), "shared, not copied");
     std::fs::remove_file(place.root().join("same.txt")).unwrap();
-    let third = load(&web, Some((&Arc::new(second.site), &second.tree)), Variants::Later).unwrap().expect("a change");
+    let third = load(&web, before(&Arc::new(second.site), &second.tree), Variants::Later).unwrap().expect("a change");
     assert!(content(&third.site, b'x').is_empty());
+}
+
+#[test]
+fn variants_are_made_of_what_is_served_and_nothing_is_read_for_them() {
+    let place = Place::new();
+    let text = "again and again, ".repeat(1000);
+    place.write("same.txt", &text);
+    place.write("other.txt", &text);
+    std::fs::File::create(place.root().join("large")).unwrap().set_len(1 << 40).unwrap();
+    let web = place.web("memory = \"2M\"\ncache = \"1M\"\ncompress = true\n");
+    let first = load(&web, None, Variants::Later).unwrap().unwrap();
+    let (site, tree) = (Arc::new(first.site), first.tree);
+    // being written, which nobody wants to be reloaded yet
+    place.write("other.txt", "half of");
+    place.write("new.txt", &text);
+    std::fs::remove_file(place.root().join("same.txt")).unwrap();
+    let mut memo = Memo::default();
+    assert!(with_variants(&web, (&site, &tree), &mut memo, &mut || false).unwrap().is_none());
+    let made = with_variants(&web, (&site, &tree), &mut memo, &mut || true).unwrap().expect("variants");
+    assert_eq!((made.site.pages(), made.site.read_when_sent(), &made.tree), (3, (1, 1 << 40), &tree));
+    // six variants, small enough to stand behind their fields, and nothing else
+    assert_eq!(made.site.content().objects(), site.content().objects() + 6);
+    let made = Arc::new(made.site);
+    assert!(
+        with_variants(&web, (&made, &tree), &mut memo, &mut || true).unwrap().is_none(),
+        "there is nothing to make"
+    );
 }
 
 #[test]
@@ -283,7 +355,7 @@ fn a_file_just_written_counts_as_changed() {
     let place = Place::new();
     place.write("a", "x");
     let first = place.load();
-    assert!(load(&place.web(""), Some((&Arc::new(first.site), &first.tree)), Variants::Later).unwrap().is_some());
+    assert!(load(&place.web(""), before(&Arc::new(first.site), &first.tree), Variants::Later).unwrap().is_some());
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn what_cannot_run_is_said() {
         "1",
         "--send-timeout-s",
         "1",
-        "--unix-at-zero-s",
+        "--zero-ns",
         "1",
     ]);
     assert!(code == Some(2) && said.contains("started by a server"), "{said}");

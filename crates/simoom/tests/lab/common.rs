@@ -99,13 +99,18 @@ impl Server {
 
     /// Starts the command for DNS through AF_XDP and for the directory of the zone file over HTTP, and waits until it serves.
     pub(crate) fn start_with_web(host: &Host) -> Self {
+        Self::start_with_web_and(host, "")
+    }
+
+    /// The same, with more of the web's settings.
+    pub(crate) fn start_with_web_and(host: &Host, more: &str) -> Self {
         lab::require();
         let (dir, _) = zone(ZONE);
         let text = "[dataplane]\ninterface = [\"vs\"]\nlisten = [\"198.18.0.1:53\", \"[2001:db8:18::1]:53\"]\n\
                     [[dns.zone]]\norigin = \"example.com\"\nfile = \"example.com.zone\"\n\
                     [web]\nlisten = [\"198.18.0.1:80\", \"[2001:db8:18::1]:80\"]\nroot = \"site\"\n";
         let control = format!("[control]\npath = \"{}\"\n", dir.path().join("control").display());
-        Self::start_config(host, dir, &format!("{text}{control}"))
+        Self::start_config(host, dir, &format!("{text}{more}{control}"))
     }
 
     /// Starts the command for a configuration in `dir`, where it finds the zone and a site of one page, and waits until it serves.

@@ -3,12 +3,13 @@
 use crate::common::{
     LISTEN, PATIENCE, Server, Stats, client, dig, dig_until, ip, nothing_attached, question_for, ticks,
 };
+use crate::web::connect;
 use lab::{Host, Lab};
 use rustix::process::Signal;
 use std::{
     collections::HashSet,
     fs,
-    io::ErrorKind,
+    io::{ErrorKind, Read, Write},
     net::UdpSocket,
     sync::{
         Arc,
@@ -308,7 +309,9 @@ fn another_user_serves_follows_and_reloads() {
 #[test]
 fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothing() {
     let lab = Lab::new().unwrap();
-    let server = Server::start(lab.server(), &["--interface", "vs", "--listen", "198.18.0.1:53"]);
+    let server = Server::start_with_web_and(lab.server(), "drain = 1\n");
+    fs::write(server.zone_file().with_file_name("site").join("large"), vec![b'x'; 32 << 20]).unwrap();
+    assert!(server.ctl(&["reload"]).status.success());
     let answered = || dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
     let idle = |what: &str| {
         thread::sleep(Duration::from_secs(1));
@@ -326,10 +329,17 @@ fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothi
         answered();
         assert!(server.stats().ours() > before && server.stats().on_sockets() == 0, "{:?}", server.stats());
     }
+    // a client that waits for its answer, so that there is a timer
+    let mut client = connect(&lab, "198.18.0.1:80").unwrap();
+    client.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    client.read_exact(&mut [0; 1000]).unwrap();
     ip(lab.server(), "link set vs down");
     idle("down");
     ip(lab.server(), "link del vs");
     idle("gone");
+    // the connection goes on repeating what it has sent, to nobody; what becomes of the socket depends on the limit on locked memory
+    server.wait_until("another socket was tried for", |_| server.process.log().contains("cannot be made anew"));
+    idle("without another socket");
     let log = server.process.log();
     assert!(log.contains("vs: the interface is gone"), "{log}");
     let count = |line: &str| log.lines().filter(|said| said.contains(line)).count();

@@ -11,6 +11,7 @@ mod demo;
 mod dns;
 mod driver;
 mod driver_cookies;
+mod driver_refused;
 mod echo;
 mod errors;
 #[path = "../common/exposition.rs"]

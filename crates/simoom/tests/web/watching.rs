@@ -109,3 +109,81 @@ fn what_stands_on_the_way_to_a_root_is_watched_too() {
     place.write("b/releases/1/htdocs/index.html", "three, changed");
     becomes("three, changed");
 }
+
+/// File systems give the number of an inode that has gone to the next one.
+#[test]
+fn a_directory_in_the_place_of_another_is_watched() {
+    let place = Place::new();
+    site(&place);
+    let server = serve(&place, &["--watch", "--settle", "50"]);
+    let becomes = |path: &str, text: &str| {
+        let body = || get(&mut connect(server.address), path).body;
+        until(|| body() == text.as_bytes(), || format!("{path}: {:?}: {:#?}", text_of(&body()), server.log()));
+    };
+    let change = |name: &str| {
+        for text in ["first", "second"] {
+            let text = format!("{name}, {text}");
+            place.write("site/sub/page", &text);
+            becomes("/sub/page", &text);
+        }
+    };
+    change("begun with");
+    for round in 0..3 {
+        std::fs::remove_dir_all(place.path("site/sub")).unwrap();
+        std::fs::create_dir(place.path("site/sub")).unwrap();
+        change(&format!("made anew, {round}"));
+    }
+    // there and back again
+    std::fs::rename(place.path("site/sub"), place.path("site/aside")).unwrap();
+    std::fs::rename(place.path("site/aside"), place.path("site/sub")).unwrap();
+    change("renamed");
+    // one that something is moved in front of
+    std::fs::create_dir_all(place.path("next/deep")).unwrap();
+    std::fs::rename(place.path("site/sub"), place.path("before")).unwrap();
+    std::fs::rename(place.path("next"), place.path("site/sub")).unwrap();
+    change("moved there");
+    place.write("site/sub/deep/page", "deep");
+    becomes("/sub/deep/page", "deep");
+}
+
+/// One author's directory is one that nobody else has to do without.
+#[test]
+fn a_directory_that_may_not_be_read_keeps_no_other_from_being_watched() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: becoming another user is not tested");
+        return;
+    }
+    let place = Place::new();
+    site(&place);
+    let mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(place.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(".", 0o755);
+    for name in ["a", "closed", "z"] {
+        std::fs::create_dir(place.path(&format!("site/{name}"))).unwrap();
+        place.write(&format!("site/{name}/page"), "first");
+    }
+    mode("site/closed", 0o700);
+    let server = serve(&place, &["--watch", "--settle", "50", "--user", "65534"]);
+    let becomes = |path: &str, text: &str| {
+        let body = || get(&mut connect(server.address), path).body;
+        until(|| body() == text.as_bytes(), || format!("{path}: {:?}: {:#?}", text_of(&body()), server.log()));
+    };
+    server.wait_for_log("site/closed: not watched: Permission denied");
+    for name in ["a", "z"] {
+        place.write(&format!("site/{name}/page"), "second");
+        becomes(&format!("/{name}/page"), "second");
+    }
+    // and so with one that is made later, beside one that is not
+    std::fs::create_dir(place.path("site/later")).unwrap();
+    mode("site/later", 0o700);
+    std::fs::create_dir_all(place.path("site/new/deep")).unwrap();
+    place.write("site/new/deep/page", "first");
+    becomes("/new/deep/page", "first");
+    place.write("site/new/deep/page", "second");
+    becomes("/new/deep/page", "second");
+    mode("site/closed", 0o755);
+    becomes("/closed/page", "first");
+    place.write("site/closed/page", "third");
+    becomes("/closed/page", "third");
+}
