@@ -41,7 +41,7 @@ use duty::Duty;
 pub(crate) use help::Helpers;
 use help::Helping;
 use leaving::Leaving;
-use room::Grace;
+use room::{Grace, Shortage};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use turning::{Turner, Turns};
@@ -53,8 +53,6 @@ const RING_ITEMS: usize = 2048;
 const WAITING_FRAMES: usize = 1024;
 /// Groups that leave between two bursts at most, and that are asked for: a thread that is added has its share of 4096 within some bursts.
 const DEPARTURES: usize = 256;
-/// Groups leave while there is so much room to every thread: a burst of notes shall not crowd frames out.
-const DEPARTURE_ROOM: usize = RING_ITEMS / 2;
 
 /// What goes from one thread to another.
 #[derive(Debug)]
@@ -157,6 +155,7 @@ pub(crate) struct Crossing {
     helping: Helping,
     duty: Duty,
     grace: Grace,
+    shortages: Box<[Shortage]>,
     turner: Option<Turner>,
     /// threads that were sent something since the last [`Crossing::ring_bells`]
     touched: Vec<bool>,
@@ -202,6 +201,7 @@ pub(crate) fn crossings(
         helping: Helping::new(helpers.clone()),
         duty: Duty::default(),
         grace: Grace::new(),
+        shortages: vec![Shortage::default(); threads].into(),
         turner: steering.map(|steering| Turner::new(me as u16, steering.clone())),
         touched: vec![false; threads],
         bells: bells.to_vec(),
@@ -246,13 +246,8 @@ impl Crossing {
         !self.replayed.is_empty()
             || self.duty.wants_another_look()
             || self.put_aside() > 0
-            || (self.waits_for_room() && self.has_room())
+            || ((!self.departures.is_empty() || !self.wishes.is_empty()) && self.has_room())
             || self.into.iter_mut().flatten().any(|ring| ring.waiting(1) > 0)
-    }
-
-    /// Whether something is to go to other threads as soon as there is room to all of them, which nobody tells.
-    pub(super) fn waits_for_room(&self) -> bool {
-        !self.departures.is_empty() || !self.wishes.is_empty() || !self.unsent.is_empty()
     }
 
     /// Groups to be given away now, each by [`Crossing::send`].
@@ -262,14 +257,11 @@ impl Crossing {
         if waiting > 0 && self.has_room() { waiting } else { 0 }
     }
 
-    fn has_room(&mut self) -> bool {
-        self.unsent.is_empty() && self.out.iter_mut().flatten().all(|ring| ring.room(DEPARTURE_ROOM) >= DEPARTURE_ROOM)
-    }
-
     /// The next of them.
     pub(crate) fn departure(&mut self) -> Option<Departure> {
         while let Some(departure) = self.departures.pop_front() {
-            if self.may_depart(departure.group, departure.to) {
+            // who does not come round would serve it later than we do, and asks again when he does
+            if self.may_depart(departure.group, departure.to) && !self.is_stuck(departure.to) {
                 return Some(departure);
             }
         }
@@ -282,7 +274,8 @@ impl Crossing {
         self.arrivals.pop_front()
     }
 
-    /// Asks the owner of `group` to hand it over, soon. Nothing comes of it when it is ours, or its owner has changed by then.
+    /// Asks the owner of `group` to hand it over, soon. Nothing comes of it when it is ours, or its owner has changed by then, or this
+    /// thread has not taken what that one has sent for a while.
     pub(crate) fn want(&mut self, group: u16) {
         if self.is_on_duty() {
             self.wishes.push_back(group);
@@ -324,6 +317,7 @@ impl Crossing {
         // looked at behind the port: who takes something there puts it aside before the next look at it
         let waiting = waiting + self.put_aside();
         self.look_anew();
+        self.look_at_rings(now);
         self.look_at_leaving(now);
         self.follow_up(now, waiting);
         self.attend(now, waiting);

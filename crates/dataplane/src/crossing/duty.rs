@@ -217,7 +217,7 @@ impl Crossing {
     fn go(&mut self, now: Instant, waiting: usize) {
         if self.departures.is_empty() && self.mine.contains(&true) {
             match self.duty.stays_until.filter(|until| now < *until) {
-                None => self.deal_out(),
+                None => self.deal_out(now),
                 until => self.duty.later = until,
             }
         }
@@ -255,17 +255,24 @@ impl Crossing {
             && self.owners.count(self.me) == 0
     }
 
-    /// Gives every group to one of those on duty, whoever has the least then.
-    fn deal_out(&mut self) {
+    /// Gives every group to one of those on duty that come round, whoever has the least then.
+    fn deal_out(&mut self, now: Instant) {
         let balance = self.balance.as_ref();
-        let seen = |thread| u64::from(balance.map_or(0, |balance| balance.shown_by(thread)));
-        let mut loads: Vec<u64> = (0..self.owners.on_duty()).map(seen).collect();
+        let seen = |thread: u16| u64::from(balance.map_or(0, |balance| balance.shown_by(usize::from(thread))));
+        let on_duty = (0..self.owners.on_duty() as u16).filter(|thread| !self.is_stuck(*thread));
+        let mut loads: Vec<(u16, u64)> = on_duty.map(|thread| (thread, seen(thread))).collect();
+        if loads.is_empty() {
+            self.on_stay(now);
+            self.duty.later = self.duty.stays_until;
+            return;
+        }
         for group in (0..self.mine.len()).map(|group| group as u16) {
-            let least = loads.iter().enumerate().min_by_key(|(_, load)| **load);
-            let Some(to) = least.map(|(to, _)| to as u16).filter(|to| self.may_depart(group, *to)) else { continue };
-            // one without a frame counts too, lest all of those go to one thread
-            loads[usize::from(to)] += 1 + u64::from(balance.map_or(0, |balance| balance.weight(group)));
-            self.departures.push_back(Departure { group, to });
+            let Some((to, load)) = loads.iter_mut().min_by_key(|(_, load)| *load) else { return };
+            if self.may_depart(group, *to) {
+                // one without a frame counts too, lest all of those go to one thread
+                *load += 1 + u64::from(balance.map_or(0, |balance| balance.weight(group)));
+                self.departures.push_back(Departure { group, to: *to });
+            }
         }
     }
 

@@ -55,7 +55,7 @@ impl Crossing {
 
     #[cold]
     fn hurry(&mut self, now: Instant) {
-        let mut at = 0;
+        let (mut at, before) = (0, self.leaving.len());
         while at < self.leaving.len() {
             let Leaving { silent, until, .. } = &self.leaving[at];
             let sent = |thread: &u16| self.into[usize::from(*thread)].as_mut().is_some_and(|ring| ring.waiting(1) > 0);
@@ -66,6 +66,16 @@ impl Crossing {
                 self.let_settle(at);
             }
         }
+        if self.leaving.len() < before {
+            self.ask_no_more();
+        }
+    }
+
+    /// What nobody waits for is not asked any more, lest that pile up before a thread that does not come round.
+    fn ask_no_more(&mut self) {
+        let leaving = &self.leaving;
+        let is_asked = |number: u32| leaving.iter().any(|leaving| leaving.number == number);
+        self.unsent.retain(|(_, note)| !matches!(**note, Note::Asked { number, .. } if !is_asked(number)));
     }
 
     fn let_settle(&mut self, at: usize) {

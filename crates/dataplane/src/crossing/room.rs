@@ -4,13 +4,20 @@
 //! for some milliseconds; then they wait at the device, where overload belongs. A thread that is not needed forwards all that it takes, so
 //! it waits for as long as that takes, and has all of its time to wait when it is needed again. One with groups of its own waits for a short time in all ([`Grace`]): whoever does not keep up for longer
 //! is overloaded, and others must not wait for him; then what he cannot take is lost, and counted.
+//!
+//! Groups leave, and are asked for, while there is room to every thread, lest a burst of notes crowd frames out. A thread that has not made
+//! room for a while is left out of that: it may hang, and the others must be able to relieve each other. It gets no groups, and notes to it wait,
+//! so many at most that no more groups leave before some of these are settled.
 
-use super::{Crossing, RING_ITEMS};
+use super::leaving::PATIENCE;
+use super::{Crossing, DEPARTURES, RING_ITEMS};
 use base::Instant;
 use std::time::Duration;
 
 /// Places that stay for what is forwarded a second time, when its group has moved on.
 const RESERVED: usize = RING_ITEMS / 2;
+/// Groups leave while there is so much room to every thread.
+const DEPARTURE_ROOM: usize = RING_ITEMS / 2;
 /// For so long, in all, arrivals wait for another thread: until the balance, or a thread that is added, has relieved it.
 const MOST: Duration = Duration::from_millis(250);
 /// Time without waiting brings back this part of itself.
@@ -48,7 +55,45 @@ impl Grace {
     }
 }
 
+/// That the ring to another thread has no room for a burst of notes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shortage {
+    /// since when, as far as was looked
+    since: Option<Instant>,
+    /// for longer than is waited for it
+    is_long: bool,
+}
+
 impl Crossing {
+    /// Sees for how long there has been no room to others.
+    #[inline]
+    pub(super) fn look_at_rings(&mut self, now: Instant) {
+        for (ring, shortage) in self.out.iter_mut().zip(&mut self.shortages) {
+            let is_short = ring.as_mut().is_some_and(|ring| ring.room(DEPARTURE_ROOM) < DEPARTURE_ROOM);
+            let since = is_short.then(|| shortage.since.unwrap_or(now));
+            *shortage = Shortage { since, is_long: since.is_some_and(|since| now - since >= PATIENCE) };
+        }
+    }
+
+    /// Whether a thread has not made room for what it is sent for a while.
+    pub(super) fn is_stuck(&self, thread: u16) -> bool {
+        self.shortages[usize::from(thread)].is_long
+    }
+
+    /// Whether something is to go to other threads as soon as there is room to all of them, which nobody tells.
+    pub(super) fn waits_for_room(&self) -> bool {
+        !self.departures.is_empty() || !self.wishes.is_empty() || !self.unsent.is_empty()
+    }
+
+    /// Whether groups may leave and be asked for.
+    pub(super) fn has_room(&mut self) -> bool {
+        let mut rings = self.out.iter_mut().zip(&self.shortages);
+        self.unsent.len() < DEPARTURES
+            && rings.all(|(ring, shortage)| {
+                shortage.is_long || ring.as_mut().is_none_or(|ring| ring.room(DEPARTURE_ROOM) >= DEPARTURE_ROOM)
+            })
+    }
+
     /// How many of `limit` frames may be taken at devices now.
     #[inline]
     pub(crate) fn room_for_arrivals(&mut self, now: Instant, limit: usize) -> usize {
