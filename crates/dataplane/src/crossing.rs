@@ -11,7 +11,7 @@
 //!    way are younger than what others may have sent to the old owner before the table changed, so they wait (*in transition*).
 //! 3. Every other thread is asked, and answers over the same ring that carried its frames to the old owner. With the last answer
 //!    all old frames were forwarded; the old owner says so behind them, and what waited is taken (*replay*). A thread that does not
-//!    answer is waited for a while and no longer ([`leaving`]).
+//!    answer is waited for a while and no longer, and so is an old owner that does not come round ([`leaving`]).
 //!
 //! What arrives for a thread that is held up others take for it ([`help`]). Where the NIC's table can be written, it follows then ([`turning`]).
 //! A thread that is not needed gives all its groups away, and its queue to another thread ([`duty`]).
@@ -40,7 +40,7 @@ use base::{Burst, Frame, Instant};
 use duty::Duty;
 pub(crate) use help::Helpers;
 use help::Helping;
-use leaving::Leaving;
+use leaving::{Leaving, Rounds};
 use room::{Grace, Shortage};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,13 +70,13 @@ enum Note {
     /// to a busy thread: let the receiver have groups that bring so many frames of those that it has shown
     Relieved { frames: u32, of: u32, by: u16 },
     /// to the new owner: what belongs to the group, and what it weighs in the balance
-    Parcel { group: u16, at: Instant, parcel: Parcel, weight: u32 },
+    Parcel { group: u16, number: u32, at: Instant, parcel: Parcel, weight: u32 },
     /// to the others: answer behind all frames of the group that you have sent here
     Asked { group: u16, number: u32 },
     /// the answer
     Answered { group: u16, number: u32 },
     /// to the new owner: nothing older will come
-    Settled { group: u16 },
+    Settled { group: u16, number: u32 },
     /// to the thread of a queue: the NIC brings the group to the sender's now
     Turned { group: u16, number: u32 },
     /// the answer: what came before has been forwarded
@@ -99,6 +99,10 @@ struct Coming {
     group: u16,
     /// who forwards, once its parcel was taken in
     from: Option<u16>,
+    /// which of that one's moves it is
+    number: u32,
+    /// how often that one had come round, and when it is not waited for any more if it does not again; None until the clock is read
+    heard: Option<(u32, Instant)>,
     /// it is here, and only the NIC's table is to follow
     turns: Option<Turns>,
     /// younger frames
@@ -106,6 +110,10 @@ struct Coming {
 }
 
 impl Coming {
+    fn new(group: u16, turns: Option<Turns>) -> Coming {
+        Coming { group, from: None, number: 0, heard: None, turns, waiting: Vec::new() }
+    }
+
     /// Whether what comes by this way (None: the own queue) is taken at once.
     fn takes(&self, from: Option<u16>) -> bool {
         match self.turns {
@@ -145,6 +153,7 @@ pub(crate) struct Crossing {
     leaving: Vec<Leaving>,
     /// groups that have left since the start
     moves: u32,
+    rounds: Arc<Rounds>,
     /// frames that waited for their group and go first
     replayed: VecDeque<Frame>,
     /// groups that others want, to be given away before the next burst
@@ -174,7 +183,7 @@ pub(crate) fn crossings(
     helpers: &Arc<Helpers>,
 ) -> Vec<Crossing> {
     let threads = owners.threads();
-    let board = Board::new(threads);
+    let (board, rounds) = (Board::new(threads), Rounds::new(threads));
     let balance = |me| balance.map(|policy| Balance::new(me, owners.groups().count(), policy.clone(), board.clone()));
     assert_eq!(threads, bells.len(), "a bell for each thread");
     if let Some(steering) = steering {
@@ -194,6 +203,7 @@ pub(crate) fn crossings(
         coming: Vec::new(),
         leaving: Vec::new(),
         moves: 0,
+        rounds: rounds.clone(),
         replayed: VecDeque::new(),
         departures: VecDeque::new(),
         arrivals: VecDeque::new(),
@@ -319,6 +329,7 @@ impl Crossing {
         self.look_anew();
         self.look_at_rings(now);
         self.look_at_leaving(now);
+        self.look_at_coming(now);
         self.follow_up(now, waiting);
         self.attend(now, waiting);
         let sent: usize = self.into.iter_mut().flatten().map(|ring| ring.waiting(usize::MAX)).sum();
@@ -381,9 +392,11 @@ impl Crossing {
         debug_assert!(self.may_depart(group, to), "group {group} is not ours");
         self.mine[usize::from(group)] = false;
         let weight = self.balance.as_mut().map_or(0, |balance| balance.departed(group));
-        self.note(to, Note::Parcel { group, at, parcel, weight });
+        self.moves = self.moves.wrapping_add(1);
+        let number = self.moves;
+        self.note(to, Note::Parcel { group, number, at, parcel, weight });
         self.owners.hand(group, to);
-        self.ask_behind(at, group, to);
+        self.ask_behind(at, group, to, number);
         self.counters.groups_out.add(1);
     }
 
@@ -491,7 +504,7 @@ impl Crossing {
 
     fn coming(&mut self, group: u16) -> usize {
         self.coming.iter().position(|coming| coming.group == group).unwrap_or_else(|| {
-            self.coming.push(Coming { group, from: None, turns: None, waiting: Vec::new() });
+            self.coming.push(Coming::new(group, None));
             self.coming.len() - 1
         })
     }
@@ -557,18 +570,19 @@ impl Crossing {
                 }
             }
             Note::Relieved { frames, of, by } => self.relieve(by, [frames, of]),
-            Note::Parcel { group, at, parcel, weight } => {
+            Note::Parcel { group, number, at, parcel, weight } => {
                 if let Some(balance) = &mut self.balance {
                     balance.arrived(group, weight);
                 }
                 let coming = self.coming(group);
-                self.coming[coming].from = Some(from);
+                let coming = &mut self.coming[coming];
+                (coming.from, coming.number) = (Some(from), number);
                 self.arrivals.push_back((at, parcel));
                 self.counters.groups_in.add(1);
             }
             Note::Asked { group, number } => self.note(from, Note::Answered { group, number }),
             Note::Answered { group, number } => self.take_answer(from, group, number),
-            Note::Settled { group } => self.settle(group),
+            Note::Settled { group, number } => self.settle(from, group, number),
             Note::Turned { group, number } => self.drain(from, group, number),
             Note::Drained { group, number } => self.take_drained(group, number),
             Note::Share { of, by } => self.share(of, by),
@@ -579,8 +593,11 @@ impl Crossing {
         }
     }
 
-    fn settle(&mut self, group: u16) {
-        let at = self.coming(group);
+    /// Nothing older of a group will come from the thread that gave it.
+    fn settle(&mut self, from: u16, group: u16, number: u32) {
+        // it may be said when that one is not waited for any more, and the group has gone on
+        let is = |coming: &Coming| coming.group == group && coming.from == Some(from) && coming.number == number;
+        let Some(at) = self.coming.iter().position(is) else { return };
         let coming = self.coming.swap_remove(at);
         self.mine[usize::from(group)] = true;
         self.replayed.extend(coming.waiting);

@@ -406,6 +406,8 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         }
         joint.held_since = None;
         self.depart(now);
+        // who sleeps answers, and has the groups, while the service keeps us
+        self.joint.iter_mut().for_each(|joint| joint.crossing.ring_bells());
         false
     }
 

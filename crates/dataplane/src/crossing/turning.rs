@@ -193,7 +193,7 @@ impl Crossing {
     /// When the thread has something to do here though nothing comes.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         let turns = self.turner.as_ref().and_then(Turner::next_at);
-        turns.into_iter().chain(self.duty.next_at()).chain(self.leaving_until()).min()
+        turns.into_iter().chain(self.duty.next_at()).chain(self.leaving_until()).chain(self.coming_until()).min()
     }
 
     /// A group of ours has settled: if the NIC brings it elsewhere, it is to bring it here.
@@ -207,7 +207,7 @@ impl Crossing {
         turner.number = turner.number.wrapping_add(1);
         turner.turning.push(Turning { group, from, number: turner.number, answered: false, until: None, open: false });
         self.mine[usize::from(group)] = false;
-        self.coming.push(Coming { group, from: None, turns: Some(Turns::Quiet), waiting: Vec::new() });
+        self.coming.push(Coming::new(group, Some(Turns::Quiet)));
         turner.steering.wish(Turn { entry: group, queue: self.me });
         turner.steering.wake();
     }

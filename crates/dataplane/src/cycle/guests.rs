@@ -85,10 +85,15 @@ struct Echo {
     next: BTreeMap<u16, BTreeMap<u16, u32>>,
     /// a group that cannot leave
     stays: Option<u16>,
+    /// a bell, and whether it had rung when frames were taken
+    hears: Option<(Arc<Bell>, bool)>,
 }
 
 impl Floor for Echo {
     fn input<S: Service>(&mut self, _: Instant, rx: &mut Burst, tx: &mut Burst, _: &mut Burst, _: &mut S) {
+        if let Some((bell, rung)) = &mut self.hears {
+            *rung |= rustix::io::read(bell.descriptor(), &mut [0; 8]).is_ok();
+        }
         for frame in rx.drain(..) {
             let (flow, number) = read(&frame);
             let group = self.groups.of(&Flow::of_frame(frame.bytes()).unwrap());
@@ -121,6 +126,7 @@ struct World {
     now: Instant,
     loops: Vec<Loop<Housed<Narrow>, Nothing, Echo>>,
     owners: Arc<Owners>,
+    bells: Vec<Arc<Bell>>,
     clients: Vec<Pipe>,
     frames: u32,
     sent: BTreeMap<u16, u32>,
@@ -143,14 +149,14 @@ impl World {
         let floor = |me: usize| {
             let ours = (0..GROUPS as u16).filter(|group| usize::from(owners.owner(*group)) == me);
             let next = ours.map(|group| (group, BTreeMap::new())).collect();
-            Echo { groups: owners.groups().clone(), next, stays: None }
+            Echo { groups: owners.groups().clone(), next, stays: None, hears: None }
         };
         let ports = house(servers, pools, 0).into_iter().enumerate().zip(crossings);
         let loops =
             ports.map(|((me, port), crossing)| Loop::new(port, floor(me), Nothing, 64).with_crossing(Some(crossing)));
         let loops = loops.collect();
         let (sent, answered) = Default::default();
-        World { now: Instant::ZERO, loops, owners, clients, frames, sent, answered }
+        World { now: Instant::ZERO, loops, owners, bells, clients, frames, sent, answered }
     }
 
     /// A flow's frames always come to one queue, which need not be its owner's.
@@ -316,6 +322,29 @@ fn a_group_waits_for_what_was_sent_for_it() {
     world.cycle(0);
     world.cycle(1);
     assert_eq!(world.owners.owner(group), 0);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn who_gets_groups_is_woken_before_the_service_keeps_who_gave_them() {
+    let mut world = World::new(2, 0);
+    let of = |world: &World, flow: u16| {
+        let (src, dst) = (([203, 0, 113, 9], flow).into(), ([192, 0, 2, 1], 53).into());
+        world.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap())
+    };
+    let flow = (0..100).step_by(2).find(|flow| world.owners.owner(of(&world, *flow)) == 0).unwrap();
+    let other = (0..GROUPS as u16).find(|group| world.owners.owner(*group) == 0 && *group != of(&world, flow)).unwrap();
+    world.loops[1].crossing().unwrap().want(other);
+    world.cycle(1);
+    world.cycle(0);
+    world.send(flow);
+    world.bells[1].fall_asleep();
+    world.loops[0].stack().hears = Some((world.bells[1].clone(), false));
+    world.cycle(0);
+    assert_eq!(world.owners.owner(other), 1);
+    assert!(world.loops[0].stack().hears.as_ref().unwrap().1, "it would sleep as long as the service likes");
+    world.bells[1].wake_up();
     world.settle();
     world.check();
 }
