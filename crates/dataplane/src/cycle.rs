@@ -325,10 +325,11 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         if received + transmitted == 0 {
             self.counters.empty_cycles.add(1);
         }
-        // a port that takes nothing more is asked again soon anyway, and what is due already waits for room, or for frames
+        // a port that takes nothing more is asked again soon anyway, and what is due already waits for room, or for frames; what
+        // passes between threads waits for neither and is looked at wherever something could be received
         let stands = |at: &Instant| outgoing >= Outgoing::Waiting && *at <= now;
         let crossing = self.joint.as_ref().and_then(|joint| joint.crossing.next_at());
-        let next = self.due.into_iter().chain(crossing).filter(|at| !stands(at)).min();
+        let next = self.due.filter(|at| !stands(at)).into_iter().chain(crossing).min();
         let next = next.filter(|_| outgoing != Outgoing::Full && !holds);
         Activity { received, transmitted, outgoing, next }
     }

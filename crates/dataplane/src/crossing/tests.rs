@@ -638,6 +638,23 @@ fn a_thread_that_does_not_answer_is_waited_for_a_while_and_counted() {
 }
 
 #[test]
+fn a_drain_does_not_keep_a_thread_awake_that_leaves_arrivals_at_the_device() {
+    let mut world = World::with(2, Some(u32::MAX));
+    let grace = world.nic.as_ref().unwrap().steering.grace();
+    let crossing = &mut world.threads[0].crossing;
+    (0..RING_ITEMS as u32).for_each(|number| crossing.note(1, Note::Asked { group: 0, number }));
+    crossing.drain(1, 0, 1);
+    assert_eq!(crossing.next_at(), Some(Instant::ZERO), "the grace has not begun");
+    let now = Instant::ZERO + grace;
+    for (at, next) in [(Instant::ZERO, now), (now, Instant::ZERO)] {
+        crossing.look(at, 5);
+        assert_eq!(crossing.next_at(), Some(next));
+    }
+    assert_eq!((crossing.room_for_arrivals(now, 64), crossing.next_at()), (0, None));
+    assert!(crossing.leaves_arrivals(), "so it comes round before long");
+}
+
+#[test]
 fn what_comes_later_than_was_waited_for_is_counted_and_waited_for_longer() {
     let (mut world, group, flow) = moved();
     let old = usize::from(1 - world.threads[0].crossing.owners().owner(group));

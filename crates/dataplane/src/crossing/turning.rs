@@ -182,9 +182,10 @@ impl Turner {
         done.then_some(self.quiet_until)
     }
 
-    /// When there is something to do though nothing comes.
-    fn next_at(&self) -> Option<Instant> {
-        let drains = self.draining.iter().map(|it| it.at.filter(|_| it.last.is_none()).unwrap_or(Instant::ZERO));
+    /// When there is something to do though nothing comes; nothing before arrivals are taken again if they are `left` at the device.
+    fn next_at(&self, left: bool) -> Option<Instant> {
+        let drains = self.draining.iter().filter(|it| !left || it.last.is_none());
+        let drains = drains.map(|it| it.at.filter(|_| it.last.is_none()).unwrap_or(Instant::ZERO));
         drains.chain(self.turning.iter().filter(|it| !it.open).filter_map(|it| it.until)).min()
     }
 }
@@ -192,7 +193,7 @@ impl Turner {
 impl Crossing {
     /// When the thread has something to do here though nothing comes.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        let turns = self.turner.as_ref().and_then(Turner::next_at);
+        let turns = self.turner.as_ref().and_then(|turner| turner.next_at(self.leaves_arrivals()));
         turns.into_iter().chain(self.duty.next_at()).chain(self.leaving_until()).chain(self.coming_until()).min()
     }
 

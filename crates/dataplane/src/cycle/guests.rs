@@ -41,6 +41,8 @@ fn read(frame: &Frame) -> (u16, u32) {
 struct Narrow {
     pipe: Pipe,
     room: usize,
+    /// how sending goes at best
+    outgoing: Outgoing,
 }
 
 impl Port for Narrow {
@@ -64,7 +66,7 @@ impl Port for Narrow {
         self.pipe.transmit(&mut some)
     }
     fn flush(&mut self) -> Outgoing {
-        self.pipe.flush()
+        self.pipe.flush().max(self.outgoing)
     }
     fn take(&mut self) -> Option<Frame> {
         self.pipe.take()
@@ -141,7 +143,7 @@ impl World {
         let frames = 1500 / queues as u32;
         let config = pipe::Config { queues, frames, ring_frames: 2048, ..pipe::Config::default() };
         let (clients, servers, pools) = pipe::pair_with_pools(&config, guests).unwrap();
-        let servers = servers.into_iter().map(|pipe| Narrow { pipe, room: 100 }).collect();
+        let servers = servers.into_iter().map(|pipe| Narrow { pipe, room: 100, outgoing: Outgoing::Nothing }).collect();
         let owners = Arc::new(Owners::new(Groups::keyed(GROUPS, [7, 9]), threads, |group| group % threads as u16));
         let bells: Vec<_> = (0..threads).map(|_| Arc::new(Bell::new().unwrap())).collect();
         let helpers = Helpers::new(GROUPS, (0..threads).map(|_| None));
@@ -345,6 +347,27 @@ fn who_gets_groups_is_woken_before_the_service_keeps_who_gave_them() {
     assert_eq!(world.owners.owner(other), 1);
     assert!(world.loops[0].stack().hears.as_ref().unwrap().1, "it would sleep as long as the service likes");
     world.bells[1].wake_up();
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn what_passes_between_threads_is_looked_at_though_frames_wait_to_go_out() {
+    let mut world = World::new(2, 0);
+    let group = (0..GROUPS as u16).find(|group| world.owners.owner(*group) == 0).unwrap();
+    world.loops[1].crossing().unwrap().want(group);
+    world.cycle(1);
+    world.cycle(0);
+    world.loops[0].port().queue_mut().unwrap().outgoing = Outgoing::Waiting;
+    let activity = world.cycle(0);
+    assert_eq!((world.owners.owner(group), activity.outgoing), (1, Outgoing::Waiting));
+    assert_eq!(activity.next, Some(Instant::ZERO), "from when on the other is waited for is not known yet");
+    // who cannot look, since it could not answer what it received, is not kept awake by it
+    world.set_room(0, 0);
+    let activity = world.cycle(0);
+    assert_eq!((activity.outgoing, activity.next), (Outgoing::Full, None));
+    assert!(world.loops[0].may_rest(world.now));
+    world.loops[0].port().queue_mut().unwrap().outgoing = Outgoing::Nothing;
     world.settle();
     world.check();
 }
