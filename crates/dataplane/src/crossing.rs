@@ -23,9 +23,9 @@ mod duty;
 mod help;
 mod leaving;
 mod room;
+mod sending;
 mod turning;
 
-use crate::MOST_THREADS;
 use crate::balance::{Advice, Balance, Board, Relief};
 use crate::bell::Bell;
 use crate::counters::Crossings;
@@ -33,7 +33,6 @@ use crate::cycle::Parcel;
 use crate::owners::{Ours, Owners};
 use crate::pulse::Waits;
 use crate::steering::Steering;
-use arrayvec::ArrayVec;
 use base::balance::Policy;
 use base::ring::{Consumer, Producer, ring};
 use base::{Burst, Frame, Instant};
@@ -509,58 +508,6 @@ impl Crossing {
         })
     }
 
-    fn forward(&mut self, to: u16, frame: Frame, lost: &mut Burst) {
-        // behind notes that wait
-        let waits = self.unsent.iter().any(|(other, _)| *other == to);
-        let ring = self.out[usize::from(to)].as_mut().expect("a way to every other thread");
-        let sent = if waits { Err(Item::Frame(frame)) } else { ring.push(Item::Frame(frame)) };
-        match sent {
-            Ok(()) => {
-                self.touched[usize::from(to)] = true;
-                self.counters.frames_out.add(1);
-            }
-            Err(item) => {
-                self.counters.lost.add(1);
-                if let Item::Frame(frame) = item {
-                    lost.push(frame);
-                }
-            }
-        }
-    }
-
-    fn note(&mut self, to: u16, note: Note) {
-        let note = Box::new(note);
-        // behind those that wait
-        let waits = self.unsent.iter().any(|(other, _)| *other == to);
-        let sent = if waits { Err(note) } else { self.push_note(to, note) };
-        sent.unwrap_or_else(|note| self.unsent.push_back((to, note)));
-    }
-
-    /// Sends the notes that found rings full. One that is full still holds up no note to another thread.
-    fn send_notes(&mut self) {
-        let mut full = ArrayVec::<u16, MOST_THREADS>::new();
-        for _ in 0..self.unsent.len() {
-            let Some((to, note)) = self.unsent.pop_front() else { return };
-            let sent = if full.contains(&to) { Err(note) } else { self.push_note(to, note) };
-            if let Err(note) = sent {
-                if !full.contains(&to) {
-                    full.push(to);
-                }
-                self.unsent.push_back((to, note));
-            }
-        }
-    }
-
-    fn push_note(&mut self, to: u16, note: Box<Note>) -> Result<(), Box<Note>> {
-        let ring = self.out[usize::from(to)].as_mut().expect("a way to every other thread");
-        match ring.push(Item::Note(note)) {
-            Ok(()) => self.touched[usize::from(to)] = true,
-            Err(Item::Note(note)) => return Err(note),
-            Err(Item::Frame(_)) => unreachable!("a note was sent"),
-        }
-        Ok(())
-    }
-
     fn take_note(&mut self, from: u16, note: Note) {
         self.duty.on_note();
         match note {
@@ -604,23 +551,10 @@ impl Crossing {
         self.turn(group);
     }
 
-    /// Something was left for a thread elsewhere.
-    pub(crate) fn touch(&mut self, thread: usize) {
-        self.touched[thread] = true;
-    }
-
-    /// Wakes those who were sent something and sleep. Called once a cycle.
-    pub(crate) fn ring_bells(&mut self) {
-        for (touched, bell) in self.touched.iter_mut().zip(&self.bells) {
-            if std::mem::take(touched) {
-                bell.wake_if_asleep();
-            }
-        }
-    }
-
-    /// Every frame that is here or on its way here, at the end.
+    /// Every frame that is here or on its way here, at the end. What others send from then on goes home from there.
     pub(crate) fn clear(&mut self, mut give: impl FnMut(Frame)) {
-        for ring in self.into.iter_mut().flatten() {
+        // gone with the last frame, which others see
+        for mut ring in self.into.drain(..).flatten() {
             while let Some(item) = ring.pop() {
                 if let Item::Frame(frame) = item {
                     give(frame);

@@ -930,6 +930,22 @@ fn a_full_ring_loses_frames_and_counts_them_but_no_group() {
 }
 
 #[test]
+fn what_is_sent_to_a_thread_that_has_ended_comes_home() {
+    let mut world = World::new(2);
+    let flow = flow_of(&world, 0, 1);
+    (0..10).for_each(|_| world.send(flow));
+    world.cycle(0, 5);
+    let pool = &mut world.pool;
+    world.threads.pop().unwrap().crossing.clear(|frame| pool.give(frame));
+    world.cycle(0, 64);
+    let crossing = &mut world.threads[0].crossing;
+    crossing.note(1, Note::Asked { group: 0, number: 1 });
+    assert!(crossing.unsent.is_empty());
+    crossing.clear(|frame| world.pool.give(frame));
+    assert_eq!((world.lost, crossing.counters().lost.get(), world.pool.len()), (5, 5, 4096));
+}
+
+#[test]
 fn who_sleeps_is_woken_and_who_wakes_is_left_alone() {
     let bell = Bell::new().unwrap();
     let rung = |bell: &Bell| rustix::io::read(bell.descriptor(), &mut [0; 8]).is_ok();
