@@ -83,9 +83,9 @@ enum Note {
     /// to a thread on duty: let the receiver, who is now too, have one of so many parts of your groups
     Share { of: u16, by: u16 },
     /// to the others: answer behind all frames that came from here, which are the last of this queue
-    Fence { queue: u16 },
+    Fence { queue: u16, number: u32 },
     /// the answer
-    Fenced { queue: u16 },
+    Fenced { queue: u16, number: u32 },
     /// to who serves the queue from now on: nothing older of it is anywhere
     Queue { queue: u16 },
     /// to who serves the queue: its own thread is on duty again
@@ -533,8 +533,8 @@ impl Crossing {
             Note::Turned { group, number } => self.drain(from, group, number),
             Note::Drained { group, number } => self.take_drained(group, number),
             Note::Share { of, by } => self.share(of, by),
-            Note::Fence { queue } => self.note(from, Note::Fenced { queue }),
-            Note::Fenced { queue } => self.take_fenced(queue),
+            Note::Fence { queue, number } => self.note(from, Note::Fenced { queue, number }),
+            Note::Fenced { queue, number } => self.take_fenced(from, queue, number),
             Note::Queue { queue } => self.offer_queue(queue),
             Note::Back { queue } => self.give_back(queue),
         }

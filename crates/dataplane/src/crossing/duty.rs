@@ -60,8 +60,10 @@ struct Standing {
 struct Fence {
     queue: u16,
     to: u16,
+    /// which of ours it is: a late answer to one does not count for the next of the same queue
+    number: u32,
     /// threads that have not answered
-    answers: usize,
+    silent: Vec<u16>,
     /// when they are not waited for any more; None until the clock is read
     until: Option<Instant>,
 }
@@ -86,6 +88,8 @@ pub(super) struct Duty {
     returns: bool,
     standing: Vec<Standing>,
     fences: Vec<Fence>,
+    /// fences since the start
+    set: u32,
     offered: Vec<Offered>,
     /// frames that waited at queues of others at the last look
     waits_elsewhere: usize,
@@ -118,6 +122,11 @@ impl Duty {
     #[inline]
     pub(super) fn wants_another_look(&self) -> bool {
         self.again && !self.is_settled()
+    }
+
+    #[cfg(test)]
+    pub(super) fn fences_silent(&self) -> Vec<Vec<u16>> {
+        self.fences.iter().map(|fence| fence.silent.clone()).collect()
     }
 
     /// When there is something to do though nothing comes.
@@ -308,15 +317,19 @@ impl Crossing {
     }
 
     fn fence(&mut self, queue: u16, to: u16) {
-        let others: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
-        self.duty.fences.push(Fence { queue, to, answers: others.len(), until: None });
-        others.into_iter().for_each(|other| self.note(other, Note::Fence { queue }));
+        let silent: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
+        self.duty.set = self.duty.set.wrapping_add(1);
+        let number = self.duty.set;
+        silent.iter().for_each(|other| self.note(*other, Note::Fence { queue, number }));
+        self.duty.fences.push(Fence { queue, to, number, silent, until: None });
     }
 
-    pub(super) fn take_fenced(&mut self, queue: u16) {
-        let Some(at) = self.duty.fences.iter().position(|fence| fence.queue == queue) else { return };
-        self.duty.fences[at].answers -= 1;
-        if self.duty.fences[at].answers == 0 {
+    pub(super) fn take_fenced(&mut self, from: u16, queue: u16, number: u32) {
+        let is = |fence: &Fence| fence.queue == queue && fence.number == number;
+        let Some(at) = self.duty.fences.iter().position(is) else { return };
+        let silent = &mut self.duty.fences[at].silent;
+        silent.retain(|thread| *thread != from);
+        if silent.is_empty() {
             self.hand_over(at);
         }
     }

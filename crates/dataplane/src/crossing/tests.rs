@@ -862,6 +862,33 @@ fn an_old_owner_that_comes_round_is_waited_for_until_it_has_forwarded_all() {
 }
 
 #[test]
+fn an_answer_that_comes_late_does_not_count_for_the_next_fence() {
+    let mut world = World::new(3);
+    let fences = |world: &World| world.threads[2].crossing.duty.fences_silent();
+    // the second thread does not run
+    let serve = |world: &mut World, count: usize, until: &dyn Fn(&World) -> bool| {
+        world.threads[0].crossing.owners().set_on_duty(count);
+        for _ in 0..100 {
+            if until(world) {
+                return;
+            }
+            world.pass(10_000, 0);
+            [2, 0].into_iter().for_each(|at| world.cycle(at, 64));
+        }
+        panic!("{count} threads on duty");
+    };
+    // the third gives its queue away, has it back, and gives it away again
+    serve(&mut world, 2, &|world| world.threads[0].crossing.stands_in());
+    serve(&mut world, 3, &|world| world.threads[2].crossing.has_queue());
+    serve(&mut world, 2, &|world| fences(world) == [vec![1]]);
+    let crossing = &mut world.threads[2].crossing;
+    crossing.take_fenced(1, 2, 1);
+    assert_eq!(fences(&world), [vec![1]], "that was the answer to the fence before");
+    world.settle_by(1000);
+    world.check();
+}
+
+#[test]
 fn a_full_ring_holds_up_no_note_to_another_thread() {
     let mut world = World::new(3);
     let crossing = &mut world.threads[0].crossing;
