@@ -582,7 +582,7 @@ impl Zones {
         if same && self.prints.unchanged() {
             return Ok(None);
         }
-        let loaded = zones::load(&specs)?;
+        let loaded = zones::load(&specs, Some(&self.prints))?;
         for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
             tracing::warn!("{warning}");
         }
