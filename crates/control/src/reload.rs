@@ -320,7 +320,7 @@ impl Loader {
         match outcome {
             Ok(Some(loaded)) => {
                 tracing::info!("compressed: {}", sites::describe(&loaded.site));
-                self.replace_content(loaded);
+                self.replace_content(loaded, None);
             }
             Ok(None) => {}
             Err(errors) => {
@@ -437,8 +437,7 @@ impl Loader {
         }
         let driver = replaced.map_err(|why| vec![why])?;
         if let Some(ContentRead { web, loaded }) = content {
-            self.take_hosts(web);
-            self.replace_content(loaded);
+            self.replace_content(loaded, web);
             self.lacks_variants = self.content.as_ref().is_some_and(|content| content.web.compress);
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -521,7 +520,8 @@ impl Loader {
         content.web = web;
     }
 
-    fn replace_content(&mut self, loaded: sites::Loaded) {
+    /// `web` are the settings, where they are others.
+    fn replace_content(&mut self, loaded: sites::Loaded, web: Option<Web>) {
         let Some(content) = &mut self.content else { return };
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
@@ -531,6 +531,7 @@ impl Loader {
         content.publisher.publish(Arc::new(loaded.site));
         content.tree = loaded.tree;
         old.content().retire();
+        self.take_hosts(web);
         self.wait_until_released(&old);
         self.draining = Some(Draining { site: old, until: Instant::now() + drain });
         self.look_at_drain();
