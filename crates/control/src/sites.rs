@@ -148,6 +148,12 @@ fn is_denied(error: Errno) -> bool {
     matches!(error, Errno::ACCESS | Errno::PERM)
 }
 
+/// Whether what was seen is no longer there to be served: it has gone, or its author has put something else in the place of it, or of a directory
+/// on the way, such as a socket or a link that leaves the root.
+fn has_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NXIO)
+}
+
 /// The lines that are shown of many.
 #[derive(Default)]
 struct Lines(Vec<String>, usize);
@@ -169,6 +175,7 @@ impl Lines {
 }
 
 /// Why a file cannot be had.
+#[derive(Debug)]
 enum Lack {
     Vanished,
     /// it is not for who the server is
@@ -177,6 +184,19 @@ enum Lack {
     Changes,
     /// what is wrong with the machine, and not with the file
     Failed(String),
+}
+
+impl Lack {
+    /// Of a file that cannot be opened.
+    fn of(error: Errno) -> Lack {
+        match error {
+            error if has_gone(error) => Lack::Vanished,
+            error if is_denied(error) => Lack::Denied(error),
+            // names on the way move (openat2(2)), or somebody has a lease on it (fcntl(2)), which its author may take
+            Errno::AGAIN => Lack::Changes,
+            error => Lack::Failed(format!("cannot be read: {}; make it readable", why(error))),
+        }
+    }
 }
 
 /// What a load has to say.
@@ -196,7 +216,8 @@ impl Said<'_> {
         let changes = "it changes while it is read";
         let mend = "move it into place when it is complete";
         // nothing is lost by either
-        let is_served = matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.serves(found));
+        let is_served =
+            matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.serves(found));
         found.left_out = true;
         match lack {
             Lack::Vanished => {}
@@ -240,7 +261,11 @@ impl Load<'_> {
             Ok(Some(found)) => below.extend(found),
             Ok(None) => return,
             // gone since it was seen; the root was opened before
-            Err(Errno::NOENT) if path != b"/" => return,
+            Err(error) if has_gone(error) && path != b"/" => {
+                // the last one that was found
+                self.tree.0.pop();
+                return;
+            }
             // lost+found, and what an author keeps to himself
             Err(error) if is_denied(error) && path != b"/" => {
                 self.warnings.push(not_read(&self.roots[host].named(path), error));
@@ -351,9 +376,7 @@ fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Result<Print, 
         // neither a FIFO nor a device that took the file's place may hold up the load
         let fd = match root.open_below(&found.path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Err(Lack::Vanished),
-            Err(error) if is_denied(error) => return Err(Lack::Denied(error)),
-            Err(error) => return Err(failed(why(error))),
+            Err(error) => return Err(Lack::of(error)),
         };
         let stat = match rustix::fs::fstat(&fd) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
