@@ -384,13 +384,13 @@ impl Loader {
     }
 
     /// Reads everything aside.
-    fn read(&mut self) -> Result<Fresh, Vec<String>> {
+    fn read(&self) -> Result<Fresh, Vec<String>> {
         let secrets = self.new_secrets();
         let said = self.config.as_ref().map(ConfigFile::read).transpose();
         let (said, wrong) = said.map_or_else(|wrong| (None, Some(wrong)), |said| (said, None));
         let (specs, web, others) = said.map_or((None, None, Vec::new()), |said| (said.zones, said.web, said.others));
         let zones = self.zones.as_ref().map(|zones| zones.read(specs)).transpose();
-        let content = self.content.as_mut().map(|content| content.read(web)).transpose();
+        let content = self.content.as_ref().map(|content| content.read(web)).transpose();
         match (secrets, zones, content, wrong) {
             (Ok(secrets), Ok(zones), Ok(content), None) => {
                 let (zones, content) = (zones.flatten(), content.flatten());
@@ -530,6 +530,7 @@ impl Loader {
         let old = content.publisher.current();
         content.publisher.publish(Arc::new(loaded.site));
         content.tree = loaded.tree;
+        content.memo.on_published();
         old.content().retire();
         self.take_hosts(web);
         self.wait_until_released(&old);
@@ -595,10 +596,10 @@ impl Zones {
 impl Content {
     /// Reads the content that has changed, unless nothing has. `said` are the hosts and the Server field that the configuration file names
     /// by now.
-    fn read(&mut self, said: Option<(Vec<HostSpec>, Option<String>)>) -> Result<Option<ContentRead>, Vec<String>> {
+    fn read(&self, said: Option<(Vec<HostSpec>, Option<String>)>) -> Result<Option<ContentRead>, Vec<String>> {
         let web = said.and_then(|(hosts, server)| self.other(hosts, server));
         let before = Before { site: &self.publisher.current(), tree: &self.tree, rules: web.is_none() };
-        let loaded = sites::load(web.as_ref().unwrap_or(&self.web), Some(before), Variants::Kept(&mut self.memo))?;
+        let loaded = sites::load(web.as_ref().unwrap_or(&self.web), Some(before), Variants::Kept(&self.memo))?;
         Ok(loaded.map(|loaded| ContentRead { web, loaded }))
     }
 

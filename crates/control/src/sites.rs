@@ -478,7 +478,7 @@ pub(crate) enum Variants<'a> {
     /// none: at a start, and for a check, there are none
     Later,
     /// those that there are
-    Kept(&'a mut Memo),
+    Kept(&'a Memo),
 }
 
 /// A builder of what follows this version.

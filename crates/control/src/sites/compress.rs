@@ -41,6 +41,13 @@ pub(crate) struct Memo {
     made: BTreeMap<Key, Vec<u8>>,
 }
 
+impl Memo {
+    /// The version that is served has the variants by now.
+    pub(crate) fn on_published(&mut self) {
+        self.made.clear();
+    }
+}
+
 /// A variant that there is memory for.
 struct Accepted {
     file: usize,
@@ -84,10 +91,10 @@ impl Made {
     }
 }
 
-/// Adds the variants that there are, as far as `left_bytes` of memory go.
-pub(super) fn keep(builder: &mut SiteBuilder, memo: &mut Memo, mut left_bytes: u64) {
+/// Adds the variants that there are, as far as `left_bytes` of memory go. The memo keeps what it has until a version with it is published.
+pub(super) fn keep(builder: &mut SiteBuilder, memo: &Memo, mut left_bytes: u64) {
     keep_held(builder, &mut left_bytes);
-    let resumed = resume(builder, memo, &mut left_bytes);
+    let resumed = resume(builder, &memo.made, &mut left_bytes);
     put(builder, resumed);
 }
 
@@ -100,7 +107,7 @@ pub(super) fn add(
     keep_on: &mut dyn FnMut() -> bool,
 ) -> Option<Made> {
     let without = keep_held(builder, &mut left_bytes);
-    let mut accepted = resume(builder, memo, &mut left_bytes);
+    let mut accepted = resume(builder, &std::mem::take(&mut memo.made), &mut left_bytes);
     let mut made = Made { left_out: without.len(), ..Made::default() };
     accepted.iter().for_each(|one| made.count(one));
     let settled: BTreeSet<(usize, Encoding)> =
@@ -151,9 +158,8 @@ pub(super) fn add(
     Some(made)
 }
 
-/// The variants that were made before a pass was broken off, of files that are still the same. The memo has none after that.
-fn resume(builder: &SiteBuilder, memo: &mut Memo, left_bytes: &mut u64) -> Vec<Accepted> {
-    let there = std::mem::take(&mut memo.made);
+/// The variants that were made before a pass was broken off, of files that are still the same.
+fn resume(builder: &SiteBuilder, there: &BTreeMap<Key, Vec<u8>>, left_bytes: &mut u64) -> Vec<Accepted> {
     if there.is_empty() {
         return Vec::new();
     }
@@ -457,9 +463,16 @@ mod tests {
             batches <= 1
         };
         assert!(super::add(&mut builder(&files), &mut memo, 1 << 30, &mut one).is_none());
+        // until one is published: whichever fails leaves them to the next
+        for _ in 0..2 {
+            let mut reloaded = builder(&files);
+            keep(&mut reloaded, &memo, 1 << 30);
+            assert_eq!((reloaded.compressible().len(), memo.made.len()), (2, 1));
+        }
+        memo.on_published();
         let mut reloaded = builder(&files);
-        keep(&mut reloaded, &mut memo, 1 << 30);
-        assert_eq!((reloaded.compressible().len(), memo.made.len()), (2, 0));
+        keep(&mut reloaded, &memo, 1 << 30);
+        assert_eq!(reloaded.compressible().len(), 3);
     }
 
     #[test]
