@@ -70,9 +70,14 @@ impl Tree {
         self.0.iter().filter(|found| !found.directory && !found.left_out)
     }
 
-    /// Whether the version that this is the tree of serves the file.
-    fn serves(&self, file: &Found) -> bool {
-        self.files().any(|found| found.host == file.host && found.path == file.path)
+    /// Whether the version that this is the tree of serves the file. Where hosts are others by now, it is known by what it is, since their numbers
+    /// belong to others.
+    fn serves(&self, file: &Found, same_hosts: bool) -> bool {
+        let is_it = |found: &Found| match same_hosts {
+            true => found.host == file.host && found.path == file.path,
+            false => (found.print.device, found.print.inode) == (file.print.device, file.print.inode),
+        };
+        self.files().any(is_it)
     }
 
     /// A host's files and their bytes.
@@ -202,7 +207,7 @@ impl Lack {
 /// What a load has to say.
 struct Said<'a> {
     /// what is served and would be replaced
-    before: Option<&'a Tree>,
+    before: Option<Before<'a>>,
     /// what is not served, and why
     warnings: Lines,
     /// what ends the load
@@ -217,7 +222,7 @@ impl Said<'_> {
         let mend = "move it into place when it is complete";
         // nothing is lost by either
         let is_served =
-            matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.serves(found));
+            matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.tree.serves(found, before.rules));
         found.left_out = true;
         match lack {
             Lack::Vanished => {}
@@ -515,7 +520,6 @@ pub(crate) fn load(
         return Ok(None);
     }
     let budget = Budget::of(web, &tree)?;
-    let before = before.map(|before| before.tree);
     let mut said = Said { before, warnings, errors: Lines::default() };
     on_disk::settle(&roots, &mut tree, &budget, &mut said);
     if said.errors.0.is_empty() {

@@ -323,6 +323,33 @@ fn what_an_author_puts_in_the_place_of_what_was_seen_ends_no_load() {
 }
 
 #[test]
+fn a_file_is_known_by_what_it_is_where_hosts_have_other_numbers() {
+    let place = Place::new();
+    place.write("first/page", "x");
+    place.write("second/page", "x");
+    let text = |roots: &[&str]| -> Web {
+        let host = |root: &&str| format!("[[web.host]]\nnames = [\"{root}.example\"]\nroot = \"root/{root}\"\n");
+        let name = place.folder.path().join("s.toml");
+        let text: String = roots.iter().map(host).collect();
+        config::from_text(name.to_str().unwrap(), &text).unwrap().web.unwrap()
+    };
+    let served = |roots: &[&str]| {
+        let loaded = load(&text(roots), None, Variants::Later).unwrap().unwrap();
+        (Arc::new(loaded.site), loaded.tree)
+    };
+    let (both, first) = (served(&["first", "second"]), served(&["first"]));
+    // of the only host by now, which was the second one
+    let second = load(&text(&["second"]), None, Variants::Later).unwrap().unwrap().tree;
+    let root = Root::open(&text(&["second"]).hosts[0]).unwrap();
+    for (before, is_served) in [(&both, true), (&first, false)] {
+        let before = Some(Before { site: &before.0, tree: &before.1, rules: false });
+        let mut said = Said { before, warnings: Lines::default(), errors: Lines::default() };
+        said.leave_out(&root, &mut second.0[0].clone(), Lack::Changes);
+        assert_eq!((said.errors.0.len(), said.warnings.0.len()), if is_served { (1, 0) } else { (0, 1) });
+    }
+}
+
+#[test]
 fn rules_that_are_refused_name_their_place() {
     let place = Place::new();
     let text = "[[web.host]]\nroot = \"root\"\n[[web.host.header]]\npath = \"/**\"\nname = \"Date\"\nvalue = \"x\"\n";
