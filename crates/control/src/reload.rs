@@ -10,8 +10,10 @@
 //! most two versions of content are held: a reload waits for the end of a drain before it reads anything.
 //!
 //! Compressed variants (`--compress`) are made when nothing else is to be done: after the start, and after a reload and its drain. A reload that
-//! comes meanwhile breaks that off; nothing is published then, since the reload would have to wait for the drain of it.
+//! comes meanwhile breaks that off; nothing is published then, since the reload would have to wait for the drain of it. Where changes bring
+//! reloads about, a pass waits for a while after the one before ([`passes`]).
 
+mod passes;
 mod settings;
 
 pub(crate) use settings::ConfigFile;
@@ -30,6 +32,7 @@ use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use dns::Tables;
 use dns::cookie::Secrets;
+use passes::Passes;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -201,6 +204,7 @@ pub(crate) struct Loader {
     content: Option<Content>,
     /// whether the content that is served may lack variants
     lacks_variants: bool,
+    passes: Passes,
     draining: Option<Draining>,
     secrets: Option<(String, Arc<Publisher<Secrets>>)>,
     access_log: Option<Arc<AccessLog>>,
@@ -253,12 +257,13 @@ impl Loader {
     pub(crate) fn new(parts: Parts) -> Loader {
         let Parts { config, zones, content, secrets, access_log, watch, running, driver } = parts;
         let lacks_variants = content.as_ref().is_some_and(|content| content.web.compress);
-        let (draining, counters) = (None, Arc::default());
+        let (passes, draining, counters) = (Passes::new(watch.is_some()), None, Arc::default());
         Loader {
             config,
             zones,
             content,
             lacks_variants,
+            passes,
             draining,
             secrets,
             access_log,
@@ -284,11 +289,11 @@ impl Loader {
             // this thread only, on Linux: parsing gives way to serving
             let _ = rustix::process::nice(10);
             loop {
-                // it replaces the content, and there are never more than two versions
-                if self.draining.is_none() && self.lacks_variants {
+                if self.pass_due_in().is_some_and(|rest| rest.is_zero()) {
                     self.compress(&mut wishes);
                 }
-                match wishes.wait(self.draining.as_ref().map(|_| DRAIN_LOOK)) {
+                let most = self.draining.as_ref().map_or_else(|| self.pass_due_in(), |_| Some(DRAIN_LOOK));
+                match wishes.wait(most) {
                     Ok(waiting) => {
                         let outcome = self.reload();
                         for client in waiting {
@@ -304,6 +309,12 @@ impl Loader {
         Ok(sender)
     }
 
+    /// How long until variants are to be made, if any are.
+    fn pass_due_in(&self) -> Option<Duration> {
+        // that replaces the content, and there are never more than two versions
+        (self.draining.is_none() && self.lacks_variants).then(|| self.passes.due_in(Instant::now()))
+    }
+
     /// What is served from then on has variants, unless a reload is wanted before they are made.
     fn compress(&mut self, wishes: &mut Wishes) {
         let Some(content) = &mut self.content else { return };
@@ -312,9 +323,11 @@ impl Loader {
             is_broken_off = wishes.are_any();
             !is_broken_off
         };
+        let begun = Instant::now();
         // as in a reload
         let outcome = catch_unwind(AssertUnwindSafe(|| content.compress(&mut keep_on)))
             .unwrap_or_else(|_| Err(vec!["compressing failed by a bug in simoom: please report it".into()]));
+        self.passes.on_end(Instant::now(), begun.elapsed());
         // what failed is tried again with what the next reload brings
         self.lacks_variants = is_broken_off;
         match outcome {

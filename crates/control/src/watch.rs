@@ -6,7 +6,7 @@
 //! them, so nothing is missed in between.
 //!
 //! After a reload the thread rests for several times as long as that took, so a storm of changes costs a bounded share of the
-//! machine. A root that is replaced, such as a link that is set to another release, is watched anew; the directories in which it and the
+//! machine; so does the thread that compresses what has changed (`reload::passes`). A root that is replaced, such as a link that is set to another release, is watched anew; the directories in which it and the
 //! links on the way to it stand tell of that, and where they do not, a look once a minute.
 //!
 //! What is reloaded, and what is said of it, is decided where every other reload is.
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 /// Changes that go on for so long are taken without a rest.
 const RESTLESS: Duration = Duration::from_secs(10);
-/// A reload's time is at most one in so many.
-const SHARE: u32 = 5;
+/// A reload's time is at most one in so many, and that of the compressing that changes bring about.
+pub(crate) const SHARE: u32 = 5;
 /// So often it is looked whether roots are what they were, if nothing tells.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
