@@ -8,6 +8,7 @@
 mod allowance;
 mod calls;
 mod events;
+mod linger;
 mod outward;
 mod questions;
 mod table;
@@ -582,16 +583,21 @@ impl Service for Remote {
         }
         let bytes = slot.unsent.min(bytes as u64);
         slot.unsent -= bytes;
+        if bytes > 0 {
+            slot.excused = 0;
+        }
         self.unsent_bytes -= bytes;
         let pending = !slot.pending.is_empty();
         let handle = self.table.handle(index);
-        if pending {
-            self.push(calls, handle);
-            self.linger(calls, handle);
-        }
+        let is_first = pending && self.push(calls, handle);
+        // without bytes it is about room alone, and the peer has taken nothing
         if bytes > 0 {
-            let event = Event { bytes, ..Event::plain(EventKind::Sent, handle) };
-            self.tell(index, event, |waiting| waiting.sent += bytes);
+            if pending {
+                self.linger(calls, handle);
+            }
+            self.tell_sent(handle, bytes);
+        } else if is_first {
+            self.offered(calls, handle);
         }
     }
 
@@ -601,10 +607,12 @@ impl Service for Remote {
     }
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, _connection: Connection, cookie: u64) {
+        self.set_now(now);
         let index = cookie as u32;
         self.told = now;
         match self.table.at(index).map(|slot| (slot.phase, slot.timer_at)) {
             Some((Phase::Told | Phase::Open, bytes)) => {
+                self.excuse(self.table.handle(index));
                 let event = Event { bytes, ..Event::plain(EventKind::Timer, self.table.handle(index)) };
                 self.tell(index, event, |waiting| waiting.timer = Some(bytes));
             }
