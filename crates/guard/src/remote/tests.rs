@@ -473,7 +473,6 @@ fn calls_of_one_that_has_ended_are_nobodys() {
     // it is known to have ended, and its memory may be written all the same
     world.pair.channel.lose();
     write(&world, &[call]);
-    world.pair.remote.flush(world.engine.now(), &mut world.engine);
     assert!(!world.pair.remote.has_calls());
     world.cycle();
     write(&world, &[call]);
