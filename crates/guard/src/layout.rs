@@ -74,6 +74,8 @@ pub mod header {
     pub const LISTENERS_FROM_AT: usize = 32;
     /// u32: how many listeners it has
     pub const LISTENERS_AT: usize = 36;
+    /// u64: the zero of [`NOW_AT`] by the machine's monotonic clock, in ns; 0 before the dataplane's thread has told the time once
+    pub const ZERO_AT: usize = 40;
     /// u32: the dataplane's: where events end
     pub const EVENT_HEAD_AT: usize = 64;
     /// u32: the dataplane's: which calls it has taken

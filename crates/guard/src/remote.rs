@@ -21,7 +21,7 @@ use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, Handle,
 use crate::stats::{DropReason, Reject, Stats};
 use allowance::Allowance;
 use app::{Addresses, Bound, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
-use base::Instant;
+use base::{Clock, Instant};
 use events::Events;
 use outward::Outward;
 use questions::Questions;
@@ -192,9 +192,21 @@ impl Remote {
 
     fn set_now(&mut self, now: Instant) {
         if now > self.now {
+            if self.now == Instant::ZERO {
+                self.tell_zero(now);
+            }
             self.now = now;
             self.allowance.pass(now);
             self.channel.receive.long(header::NOW_AT).store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The first cycle's time was looked up a moment ago.
+    #[cold]
+    fn tell_zero(&self, now: Instant) {
+        let zero = self.channel.receive.long(header::ZERO_AT);
+        if zero.load(Ordering::Relaxed) == 0 {
+            zero.store(Clock::start().zero_ns().saturating_sub(now.as_nanos()), Ordering::Relaxed);
         }
     }
 
