@@ -4,6 +4,9 @@
 //! a service keeps it or it may not run, is waited for a while and no longer: what it had sent is taken and forwarded first, and what it
 //! sends later goes by the new owner's name in the table. A frame that it has in hand just then may be overtaken; clients of a group that
 //! waited for its sake would hear nothing at all.
+//!
+//! It is the one that gave the group away who waits. Where a service keeps that one, nobody says that the group has settled, and what waits
+//! for it at the new owner does so until it comes round.
 
 use super::{Crossing, Note};
 use base::Instant;
