@@ -624,7 +624,7 @@ int main(int argc, char **argv)
 	FILE *of = NULL;
 	cpu_set_t has;
 	char *words;
-	if (argc < 2 || sscanf(getenv("SIMOOM_APP"), "3:%d:%d,%d,%d", &life, &receive, &transmit, &bell) != 4)
+	if (argc < 2 || sscanf(getenv("SIMOOM_APP"), "4:%d:%d,%d,%d", &life, &receive, &transmit, &bell) != 4)
 		return 1;
 	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, transmit, 0);
 	if (words == MAP_FAILED)
