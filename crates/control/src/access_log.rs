@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use web::log::Record;
 
 /// Records that wait, a thread.
@@ -61,8 +61,25 @@ pub(crate) struct AccessLog {
     /// of a file: a pipe and a device stay what they are, and nobody moves them away
     path: Option<PathBuf>,
     format: LogFormat,
-    /// what the virtual hosts are called
-    hosts: Mutex<Vec<String>>,
+    /// held for a moment only: who waits for it must not wait for who reads the log
+    hosts: Mutex<Arc<Names>>,
+}
+
+/// What the virtual hosts are called, by their numbers, which a reload may give to others.
+#[derive(Debug)]
+struct Names {
+    now: Vec<String>,
+    /// until `since_unix_ns`; of still older records, which wait while nobody reads the log, it is a guess
+    before: Vec<String>,
+    since_unix_ns: u64,
+}
+
+impl Names {
+    /// The name of a host when an answer was made.
+    fn of(&self, host: u16, unix_ns: u64) -> &str {
+        let then = if unix_ns < self.since_unix_ns { &self.before } else { &self.now };
+        then.get(usize::from(host)).map_or("", String::as_str)
+    }
 }
 
 /// An open log that nobody writes to yet.
@@ -114,7 +131,7 @@ pub(crate) fn open(
         counters: Arc::default(),
         path: settings.path.clone().filter(|_| is_file),
         format: settings.format,
-        hosts: Mutex::new(called(hosts)),
+        hosts: Mutex::new(Arc::new(Names { now: called(hosts), before: Vec::new(), since_unix_ns: 0 })),
     };
     Ok(Opened { log: Arc::new(log), file })
 }
@@ -150,9 +167,12 @@ impl AccessLog {
         producer
     }
 
-    /// Other hosts are served from now on.
+    /// Other hosts are served from now on: to be told as soon as they are, since records of before may wait.
     pub(crate) fn set_hosts(&self, hosts: &[HostSpec]) {
-        *self.hosts.lock().unwrap_or_else(PoisonError::into_inner) = called(hosts);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_unix_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut names = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        *names = Arc::new(Names { now: called(hosts), before: names.now.clone(), since_unix_ns });
     }
 
     /// The counters.
@@ -237,8 +257,10 @@ impl Writer {
     /// Writes what waits in all rings; whether there was anything.
     fn drain(&mut self) -> bool {
         let log = self.log.clone();
-        let mut rings = log.rings.lock().unwrap_or_else(PoisonError::into_inner);
-        let hosts = log.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        // neither is held while a line is written, which lasts for as long as a pipe's reader wants: a service that is started again needs
+        // a ring, and a reload names hosts
+        let mut rings = std::mem::take(&mut *log.rings.lock().unwrap_or_else(PoisonError::into_inner));
+        let hosts = log.hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut found, mut records) = (false, 0);
         for ring in rings.iter_mut() {
             // no more than was there to begin with: a busy thread must not keep the others waiting
@@ -247,8 +269,7 @@ impl Writer {
                 match log.format {
                     LogFormat::Combined => record.write_combined(&mut self.lines),
                     LogFormat::Json => {
-                        let host = hosts.get(usize::from(record.host)).map_or("", String::as_str);
-                        record.write_json(host, &mut self.lines);
+                        record.write_json(hosts.of(record.host, record.unix_ns), &mut self.lines);
                     }
                 }
                 (found, records) = (true, records + 1);
@@ -259,6 +280,7 @@ impl Writer {
         }
         // those of services that ended in a panic, whose successors have rings of their own
         rings.retain_mut(|ring| !ring.is_finished());
+        log.rings.lock().unwrap_or_else(PoisonError::into_inner).append(&mut rings);
         if records > 0 {
             self.flush(records);
         }
@@ -332,6 +354,23 @@ mod tests {
         assert!(!writer.drain());
         assert_eq!(log.rings.lock().unwrap().len(), 1);
         drop(stays);
+    }
+
+    #[test]
+    fn a_record_names_the_host_that_had_its_number_then() {
+        let settings = config::AccessLog { path: None, format: LogFormat::Json };
+        let hosts = |names: &[&str]| -> Vec<HostSpec> {
+            let host = |name: &&str| format!("[[web.host]]\nnames = [\"{name}\"]\nroot = \"/\"\n");
+            let text: String = names.iter().map(host).collect();
+            config::from_text("s", &text).unwrap().web.unwrap().hosts
+        };
+        let log = open(&settings, &hosts(&["a.example", "b.example"]), None).unwrap().log();
+        let names = || log.hosts.lock().unwrap().clone();
+        assert_eq!((names().of(0, 0), names().of(1, u64::MAX), names().of(2, 0)), ("a.example", "b.example", ""));
+        log.set_hosts(&hosts(&["b.example"]));
+        let since = names().since_unix_ns;
+        assert_eq!((names().of(0, since - 1), names().of(1, since - 1)), ("a.example", "b.example"));
+        assert_eq!((names().of(0, since), names().of(1, since)), ("b.example", ""));
     }
 
     #[test]

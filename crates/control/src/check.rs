@@ -21,7 +21,7 @@ pub(crate) fn run(specs: &[ZoneSpec], web: Option<&Web>) -> Result<String, Error
 }
 
 fn zones(specs: &[ZoneSpec]) -> Result<String, Vec<String>> {
-    let loaded = zones::load(specs)?;
+    let loaded = zones::load(specs, None)?;
     let mut text = String::new();
     for zone in &loaded.zones {
         for warning in zone.warnings() {

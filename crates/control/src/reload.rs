@@ -10,8 +10,10 @@
 //! most two versions of content are held: a reload waits for the end of a drain before it reads anything.
 //!
 //! Compressed variants (`--compress`) are made when nothing else is to be done: after the start, and after a reload and its drain. A reload that
-//! comes meanwhile breaks that off; nothing is published then, since the reload would have to wait for the drain of it.
+//! comes meanwhile breaks that off; nothing is published then, since the reload would have to wait for the drain of it. Where changes bring
+//! reloads about, a pass waits for a while after the one before ([`passes`]).
 
+mod passes;
 mod settings;
 
 pub(crate) use settings::ConfigFile;
@@ -30,6 +32,7 @@ use base::counter::{Figure, Report};
 use base::publish::Publisher;
 use dns::Tables;
 use dns::cookie::Secrets;
+use passes::Passes;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -201,6 +204,7 @@ pub(crate) struct Loader {
     content: Option<Content>,
     /// whether the content that is served may lack variants
     lacks_variants: bool,
+    passes: Passes,
     draining: Option<Draining>,
     secrets: Option<(String, Arc<Publisher<Secrets>>)>,
     access_log: Option<Arc<AccessLog>>,
@@ -253,12 +257,13 @@ impl Loader {
     pub(crate) fn new(parts: Parts) -> Loader {
         let Parts { config, zones, content, secrets, access_log, watch, running, driver } = parts;
         let lacks_variants = content.as_ref().is_some_and(|content| content.web.compress);
-        let (draining, counters) = (None, Arc::default());
+        let (passes, draining, counters) = (Passes::new(watch.is_some()), None, Arc::default());
         Loader {
             config,
             zones,
             content,
             lacks_variants,
+            passes,
             draining,
             secrets,
             access_log,
@@ -284,11 +289,11 @@ impl Loader {
             // this thread only, on Linux: parsing gives way to serving
             let _ = rustix::process::nice(10);
             loop {
-                // it replaces the content, and there are never more than two versions
-                if self.draining.is_none() && self.lacks_variants {
+                if self.pass_due_in().is_some_and(|rest| rest.is_zero()) {
                     self.compress(&mut wishes);
                 }
-                match wishes.wait(self.draining.as_ref().map(|_| DRAIN_LOOK)) {
+                let most = self.draining.as_ref().map_or_else(|| self.pass_due_in(), |_| Some(DRAIN_LOOK));
+                match wishes.wait(most) {
                     Ok(waiting) => {
                         let outcome = self.reload();
                         for client in waiting {
@@ -304,6 +309,12 @@ impl Loader {
         Ok(sender)
     }
 
+    /// How long until variants are to be made, if any are.
+    fn pass_due_in(&self) -> Option<Duration> {
+        // that replaces the content, and there are never more than two versions
+        (self.draining.is_none() && self.lacks_variants).then(|| self.passes.due_in(Instant::now()))
+    }
+
     /// What is served from then on has variants, unless a reload is wanted before they are made.
     fn compress(&mut self, wishes: &mut Wishes) {
         let Some(content) = &mut self.content else { return };
@@ -312,15 +323,17 @@ impl Loader {
             is_broken_off = wishes.are_any();
             !is_broken_off
         };
+        let begun = Instant::now();
         // as in a reload
         let outcome = catch_unwind(AssertUnwindSafe(|| content.compress(&mut keep_on)))
             .unwrap_or_else(|_| Err(vec!["compressing failed by a bug in simoom: please report it".into()]));
+        self.passes.on_end(Instant::now(), begun.elapsed());
         // what failed is tried again with what the next reload brings
         self.lacks_variants = is_broken_off;
         match outcome {
             Ok(Some(loaded)) => {
                 tracing::info!("compressed: {}", sites::describe(&loaded.site));
-                self.replace_content(loaded);
+                self.replace_content(loaded, None);
             }
             Ok(None) => {}
             Err(errors) => {
@@ -384,13 +397,13 @@ impl Loader {
     }
 
     /// Reads everything aside.
-    fn read(&mut self) -> Result<Fresh, Vec<String>> {
+    fn read(&self) -> Result<Fresh, Vec<String>> {
         let secrets = self.new_secrets();
         let said = self.config.as_ref().map(ConfigFile::read).transpose();
         let (said, wrong) = said.map_or_else(|wrong| (None, Some(wrong)), |said| (said, None));
         let (specs, web, others) = said.map_or((None, None, Vec::new()), |said| (said.zones, said.web, said.others));
         let zones = self.zones.as_ref().map(|zones| zones.read(specs)).transpose();
-        let content = self.content.as_mut().map(|content| content.read(web)).transpose();
+        let content = self.content.as_ref().map(|content| content.read(web)).transpose();
         match (secrets, zones, content, wrong) {
             (Ok(secrets), Ok(zones), Ok(content), None) => {
                 let (zones, content) = (zones.flatten(), content.flatten());
@@ -437,8 +450,7 @@ impl Loader {
         }
         let driver = replaced.map_err(|why| vec![why])?;
         if let Some(ContentRead { web, loaded }) = content {
-            self.take_hosts(web);
-            self.replace_content(loaded);
+            self.replace_content(loaded, web);
             self.lacks_variants = self.content.as_ref().is_some_and(|content| content.web.compress);
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -521,7 +533,8 @@ impl Loader {
         content.web = web;
     }
 
-    fn replace_content(&mut self, loaded: sites::Loaded) {
+    /// `web` are the settings, where they are others.
+    fn replace_content(&mut self, loaded: sites::Loaded, web: Option<Web>) {
         let Some(content) = &mut self.content else { return };
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
@@ -530,7 +543,9 @@ impl Loader {
         let old = content.publisher.current();
         content.publisher.publish(Arc::new(loaded.site));
         content.tree = loaded.tree;
+        content.memo.on_published();
         old.content().retire();
+        self.take_hosts(web);
         self.wait_until_released(&old);
         self.draining = Some(Draining { site: old, until: Instant::now() + drain });
         self.look_at_drain();
@@ -582,7 +597,7 @@ impl Zones {
         if same && self.prints.unchanged() {
             return Ok(None);
         }
-        let loaded = zones::load(&specs)?;
+        let loaded = zones::load(&specs, Some(&self.prints))?;
         for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
             tracing::warn!("{warning}");
         }
@@ -594,10 +609,10 @@ impl Zones {
 impl Content {
     /// Reads the content that has changed, unless nothing has. `said` are the hosts and the Server field that the configuration file names
     /// by now.
-    fn read(&mut self, said: Option<(Vec<HostSpec>, Option<String>)>) -> Result<Option<ContentRead>, Vec<String>> {
+    fn read(&self, said: Option<(Vec<HostSpec>, Option<String>)>) -> Result<Option<ContentRead>, Vec<String>> {
         let web = said.and_then(|(hosts, server)| self.other(hosts, server));
         let before = Before { site: &self.publisher.current(), tree: &self.tree, rules: web.is_none() };
-        let loaded = sites::load(web.as_ref().unwrap_or(&self.web), Some(before), Variants::Kept(&mut self.memo))?;
+        let loaded = sites::load(web.as_ref().unwrap_or(&self.web), Some(before), Variants::Kept(&self.memo))?;
         Ok(loaded.map(|loaded| ContentRead { web, loaded }))
     }
 

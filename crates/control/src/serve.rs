@@ -197,7 +197,7 @@ impl Loads {
 
 fn read_zones(specs: &[ZoneSpec]) -> Result<reload::Zones, Vec<String>> {
     let begun = Instant::now();
-    let loaded = zones::load(specs)?;
+    let loaded = zones::load(specs, None)?;
     for warning in loaded.zones.iter().flat_map(|zone| zone.warnings()) {
         tracing::warn!("{warning}");
     }

@@ -70,9 +70,14 @@ impl Tree {
         self.0.iter().filter(|found| !found.directory && !found.left_out)
     }
 
-    /// Whether the version that this is the tree of serves the file.
-    fn serves(&self, file: &Found) -> bool {
-        self.files().any(|found| found.host == file.host && found.path == file.path)
+    /// Whether the version that this is the tree of serves the file. Where hosts are others by now, it is known by what it is, since their numbers
+    /// belong to others.
+    fn serves(&self, file: &Found, same_hosts: bool) -> bool {
+        let is_it = |found: &Found| match same_hosts {
+            true => found.host == file.host && found.path == file.path,
+            false => (found.print.device, found.print.inode) == (file.print.device, file.print.inode),
+        };
+        self.files().any(is_it)
     }
 
     /// A host's files and their bytes.
@@ -148,6 +153,12 @@ fn is_denied(error: Errno) -> bool {
     matches!(error, Errno::ACCESS | Errno::PERM)
 }
 
+/// Whether what was seen is no longer there to be served: it has gone, or its author has put something else in the place of it, or of a directory
+/// on the way, such as a socket or a link that leaves the root.
+fn has_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NXIO)
+}
+
 /// The lines that are shown of many.
 #[derive(Default)]
 struct Lines(Vec<String>, usize);
@@ -169,6 +180,7 @@ impl Lines {
 }
 
 /// Why a file cannot be had.
+#[derive(Debug)]
 enum Lack {
     Vanished,
     /// it is not for who the server is
@@ -179,10 +191,23 @@ enum Lack {
     Failed(String),
 }
 
+impl Lack {
+    /// Of a file that cannot be opened.
+    fn of(error: Errno) -> Lack {
+        match error {
+            error if has_gone(error) => Lack::Vanished,
+            error if is_denied(error) => Lack::Denied(error),
+            // names on the way move (openat2(2)), or somebody has a lease on it (fcntl(2)), which its author may take
+            Errno::AGAIN => Lack::Changes,
+            error => Lack::Failed(format!("cannot be read: {}; make it readable", why(error))),
+        }
+    }
+}
+
 /// What a load has to say.
 struct Said<'a> {
     /// what is served and would be replaced
-    before: Option<&'a Tree>,
+    before: Option<Before<'a>>,
     /// what is not served, and why
     warnings: Lines,
     /// what ends the load
@@ -196,7 +221,8 @@ impl Said<'_> {
         let changes = "it changes while it is read";
         let mend = "move it into place when it is complete";
         // nothing is lost by either
-        let is_served = matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.serves(found));
+        let is_served =
+            matches!(lack, Lack::Changes) && self.before.is_some_and(|before| before.tree.serves(found, before.rules));
         found.left_out = true;
         match lack {
             Lack::Vanished => {}
@@ -240,7 +266,11 @@ impl Load<'_> {
             Ok(Some(found)) => below.extend(found),
             Ok(None) => return,
             // gone since it was seen; the root was opened before
-            Err(Errno::NOENT) if path != b"/" => return,
+            Err(error) if has_gone(error) && path != b"/" => {
+                // the last one that was found
+                self.tree.0.pop();
+                return;
+            }
             // lost+found, and what an author keeps to himself
             Err(error) if is_denied(error) && path != b"/" => {
                 self.warnings.push(not_read(&self.roots[host].named(path), error));
@@ -351,9 +381,7 @@ fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Result<Print, 
         // neither a FIFO nor a device that took the file's place may hold up the load
         let fd = match root.open_below(&found.path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Err(Lack::Vanished),
-            Err(error) if is_denied(error) => return Err(Lack::Denied(error)),
-            Err(error) => return Err(failed(why(error))),
+            Err(error) => return Err(Lack::of(error)),
         };
         let stat = match rustix::fs::fstat(&fd) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
@@ -455,7 +483,7 @@ pub(crate) enum Variants<'a> {
     /// none: at a start, and for a check, there are none
     Later,
     /// those that there are
-    Kept(&'a mut Memo),
+    Kept(&'a Memo),
 }
 
 /// A builder of what follows this version.
@@ -492,7 +520,6 @@ pub(crate) fn load(
         return Ok(None);
     }
     let budget = Budget::of(web, &tree)?;
-    let before = before.map(|before| before.tree);
     let mut said = Said { before, warnings, errors: Lines::default() };
     on_disk::settle(&roots, &mut tree, &budget, &mut said);
     if said.errors.0.is_empty() {

@@ -6,7 +6,7 @@
 //! them, so nothing is missed in between.
 //!
 //! After a reload the thread rests for several times as long as that took, so a storm of changes costs a bounded share of the
-//! machine. A root that is replaced, such as a link that is set to another release, is watched anew; the directories in which it and the
+//! machine; so does the thread that compresses what has changed (`reload::passes`). A root that is replaced, such as a link that is set to another release, is watched anew; the directories in which it and the
 //! links on the way to it stand tell of that, and where they do not, a look once a minute.
 //!
 //! What is reloaded, and what is said of it, is decided where every other reload is.
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 /// Changes that go on for so long are taken without a rest.
 const RESTLESS: Duration = Duration::from_secs(10);
-/// A reload's time is at most one in so many.
-const SHARE: u32 = 5;
+/// A reload's time is at most one in so many, and that of the compressing that changes bring about.
+pub(crate) const SHARE: u32 = 5;
 /// So often it is looked whether roots are what they were, if nothing tells.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
@@ -231,17 +231,12 @@ impl Watch {
         self.replace();
         if self.counted.missed.swap(false, Ordering::AcqRel) {
             tracing::warn!("changes came faster than they could be told: all directories are watched anew");
-            self.watched.clear();
+            self.give_up(|_, _| true);
         }
         let gone = self.counted.take_gone();
-        self.watched.retain(|path, _| !path.ancestors().any(|at| gone.contains(at)));
+        self.give_up(|path, _| path.ancestors().any(|at| gone.contains(at)));
         let (wanted, trees) = self.wanted();
-        let gone: Vec<_> =
-            self.watched.extract_if(.., |path, is| wanted.get(path) != Some(is)).map(|(path, _)| path).collect();
-        for path in gone {
-            // it may not be there any more
-            let _ = self.watcher.unwatch(&path);
-        }
+        self.give_up(|path, is| wanted.get(path) != Some(is));
         self.unwatched.retain(|path| wanted.contains_key(path));
         let mut outcome = Ok(());
         for (path, is) in wanted {
@@ -258,6 +253,17 @@ impl Watch {
             }
         }
         outcome
+    }
+
+    /// Ends the watching of some. A directory of several names is watched once for all of them, so it goes with any, and is to be watched anew by
+    /// the others. The kernel and the watcher keep what is not ended here: of what was moved in front of them they know nothing.
+    fn give_up(&mut self, is_given_up: impl Fn(&Path, &Identity) -> bool) {
+        let named = self.watched.iter().filter(|(path, is)| is_given_up(path, is));
+        let directories: BTreeSet<Identity> = named.map(|(_, is)| *is).collect();
+        for (path, _) in self.watched.extract_if(.., |path, is| directories.contains(is) || is_given_up(path, is)) {
+            // it may not be there any more
+            let _ = self.watcher.unwatch(&path);
+        }
     }
 
     /// All that there is to watch, and which of it is of the roots' trees.
@@ -330,5 +336,79 @@ impl Watch {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    fn watch(roots: &[PathBuf]) -> (Watch, Vec<HostSpec>) {
+        let host = |(n, root): (usize, &PathBuf)| {
+            format!("[[web.host]]\nnames = [\"{n}.example\"]\nroot = \"{}\"\n", root.display())
+        };
+        let hosts: String = roots.iter().enumerate().map(host).collect();
+        let text = format!("[web]\nwatch = true\n{hosts}");
+        let web = config::from_text("s", &text).unwrap().web.unwrap();
+        (begin(&web).unwrap().unwrap(), web.hosts)
+    }
+
+    /// How many watches this process has of a directory.
+    fn watches(path: &Path) -> usize {
+        let named = format!(" ino:{:x} ", std::fs::metadata(path).unwrap().ino());
+        let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+        // one may be closed meanwhile
+        let texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
+        texts
+            .map(|text| text.lines().filter(|line| line.starts_with("inotify ") && line.contains(&named)).count())
+            .sum()
+    }
+
+    fn told(watch: &Watch) -> bool {
+        watch.changes.recv_timeout(Duration::from_secs(10)).is_ok()
+    }
+
+    #[test]
+    fn a_release_that_a_link_has_left_is_watched_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        ["1/a/b", "2/a"].iter().for_each(|name| std::fs::create_dir_all(at(name)).unwrap());
+        symlink("1", at("current")).unwrap();
+        let (mut watch, _) = watch(&[at("current")]);
+        let all = |release: &str| ["", "/a", "/a/b"].map(|name| at(&format!("{release}{name}")));
+        assert_eq!(all("1").map(|path| watches(&path)), [1; 3]);
+        // more often than a watch that is left each time would show
+        for release in ["2", "1", "2", "1", "2"] {
+            symlink(release, at("next")).unwrap();
+            std::fs::rename(at("next"), at("current")).unwrap();
+            assert!(told(&watch));
+            while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {}
+            watch.renew().unwrap();
+        }
+        assert_eq!((all("1").map(|path| watches(&path)), watches(&at("2")), watches(&at("2/a"))), ([0; 3], 1, 1));
+        watch.counted.missed.store(true, Ordering::Release);
+        watch.renew().unwrap();
+        assert_eq!((watches(&at("2")), watches(&at("2/a"))), (1, 1));
+        std::fs::write(at("2/a/file"), "").unwrap();
+        assert!(told(&watch));
+    }
+
+    #[test]
+    fn a_directory_that_loses_a_name_is_watched_by_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("site/sub")).unwrap();
+        symlink("site", at("link")).unwrap();
+        let (mut watch, hosts) = watch(&[at("site"), at("link")]);
+        assert_eq!(watches(&at("site/sub")), 1, "by both names");
+        watch.roots().set(&hosts[..1]);
+        assert!(told(&watch));
+        watch.renew().unwrap();
+        assert_eq!((watches(&at("site")), watches(&at("site/sub"))), (1, 1));
+        while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {}
+        std::fs::write(at("site/sub/file"), "").unwrap();
+        assert!(told(&watch));
     }
 }

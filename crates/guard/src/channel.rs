@@ -354,9 +354,9 @@ mod tests {
     #[test]
     fn a_grant_comes_back_and_nothing_else_is_one() {
         let granted = Granted { life: 3, channels: vec![[4, 5, 6], [7, 8, 9]] };
-        assert_eq!(granted.encode(), "3:3:4,5,6:7,8,9");
+        assert_eq!(granted.encode(), "4:3:4,5,6:7,8,9");
         assert_eq!(Granted::decode(&granted.encode()), Ok(granted));
-        for text in ["", "3", "3:3", "2:3:4,5,6", "3:3:4,5", "3:3:4,5,6,7", "3:x:4,5,6", "3:3:4,5,6:"] {
+        for text in ["", "4", "4:3", "3:3:4,5,6", "4:3:4,5", "4:3:4,5,6,7", "4:x:4,5,6", "4:3:4,5,6:"] {
             assert!(Granted::decode(text).is_err(), "{text}");
         }
     }

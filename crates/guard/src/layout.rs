@@ -1,4 +1,4 @@
-//! The memory that a dataplane's thread and an application's thread share, version 3. This page is the protocol's document;
+//! The memory that a dataplane's thread and an application's thread share, version 4. This page is the protocol's document;
 //! `libsimoom/simoom.h` is its face for C.
 //!
 //! There are two anonymous files (memfd) for each thread. The application maps the first one for reading and nothing else: the
@@ -50,7 +50,7 @@
 /// The first eight bytes of the receive file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simoomRX");
 /// Changes whenever anything on this page does.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Where the header's numbers stand in the receive file.
 pub mod header {
@@ -74,6 +74,8 @@ pub mod header {
     pub const LISTENERS_FROM_AT: usize = 32;
     /// u32: how many listeners it has
     pub const LISTENERS_AT: usize = 36;
+    /// u64: the zero of [`NOW_AT`] by the machine's monotonic clock, in ns; 0 before the dataplane's thread has told the time once
+    pub const ZERO_AT: usize = 40;
     /// u32: the dataplane's: where events end
     pub const EVENT_HEAD_AT: usize = 64;
     /// u32: the dataplane's: which calls it has taken
@@ -179,7 +181,7 @@ pub enum EventKind {
     Recv = 2,
     /// the peer has finished
     Eof = 3,
-    /// `bytes` more were taken by the peer
+    /// `bytes` more were taken by the peer; with none it could take nothing until now, since no engine has had anything for it
     Sent = 4,
     /// the connection is gone; `detail` is the reason; its handle is void
     Dead = 5,

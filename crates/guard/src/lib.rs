@@ -40,6 +40,8 @@ const PAYLOAD_AHEAD: usize = 512;
 /// For so long a connection that was closed goes on while its peer takes nothing of what waits in one of the halves. Of what the engine has
 /// it bounds that itself, from when it is told of the end, which is behind all of it.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(30);
+/// It goes on for so many times as long while its peer was offered nothing, for all that may be under way is others'.
+const EXCUSES: u8 = 10;
 
 pub use channel::{Channel, GRANT_VARIABLE, Granted, Place, State};
 pub use permits::{Grant, Permit};

@@ -8,6 +8,7 @@
 mod allowance;
 mod calls;
 mod events;
+mod linger;
 mod outward;
 mod questions;
 mod table;
@@ -20,7 +21,7 @@ use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, Handle,
 use crate::stats::{DropReason, Reject, Stats};
 use allowance::Allowance;
 use app::{Addresses, Bound, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
-use base::Instant;
+use base::{Clock, Instant};
 use events::Events;
 use outward::Outward;
 use questions::Questions;
@@ -191,9 +192,21 @@ impl Remote {
 
     fn set_now(&mut self, now: Instant) {
         if now > self.now {
+            if self.now == Instant::ZERO {
+                self.tell_zero(now);
+            }
             self.now = now;
             self.allowance.pass(now);
             self.channel.receive.long(header::NOW_AT).store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The first cycle's time was looked up a moment ago.
+    #[cold]
+    fn tell_zero(&self, now: Instant) {
+        let zero = self.channel.receive.long(header::ZERO_AT);
+        if zero.load(Ordering::Relaxed) == 0 {
+            zero.store(Clock::start().zero_ns().saturating_sub(now.as_nanos()), Ordering::Relaxed);
         }
     }
 
@@ -582,16 +595,21 @@ impl Service for Remote {
         }
         let bytes = slot.unsent.min(bytes as u64);
         slot.unsent -= bytes;
+        if bytes > 0 {
+            slot.excused = 0;
+        }
         self.unsent_bytes -= bytes;
         let pending = !slot.pending.is_empty();
         let handle = self.table.handle(index);
-        if pending {
-            self.push(calls, handle);
-            self.linger(calls, handle);
-        }
+        let is_first = pending && self.push(calls, handle);
+        // without bytes it is about room alone, and the peer has taken nothing
         if bytes > 0 {
-            let event = Event { bytes, ..Event::plain(EventKind::Sent, handle) };
-            self.tell(index, event, |waiting| waiting.sent += bytes);
+            if pending {
+                self.linger(calls, handle);
+            }
+            self.tell_sent(handle, bytes);
+        } else if is_first {
+            self.offered(calls, handle);
         }
     }
 
@@ -601,10 +619,12 @@ impl Service for Remote {
     }
 
     fn timer<C: Streams>(&mut self, now: Instant, calls: &mut C, _connection: Connection, cookie: u64) {
+        self.set_now(now);
         let index = cookie as u32;
         self.told = now;
         match self.table.at(index).map(|slot| (slot.phase, slot.timer_at)) {
             Some((Phase::Told | Phase::Open, bytes)) => {
+                self.excuse(self.table.handle(index));
                 let event = Event { bytes, ..Event::plain(EventKind::Timer, self.table.handle(index)) };
                 self.tell(index, event, |waiting| waiting.timer = Some(bytes));
             }

@@ -31,6 +31,12 @@ pub(crate) struct Peer {
     pub(crate) asking: bool,
 }
 
+impl Peer {
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued.len()
+    }
+}
+
 /// Connections without a network.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
@@ -114,6 +120,13 @@ impl Engine {
         if peer.open && peer.closed && peer.queued.is_empty() {
             self.end(n, DeadReason::Closed);
         }
+    }
+
+    /// There is room again of what all share.
+    pub(crate) fn feed<S: Service>(&mut self, service: &mut S, n: usize) {
+        let (now, handle, cookie) = (self.now(), self.handle(n), self.peers[n].cookie);
+        let room = self.room(handle);
+        service.sent(now, self, handle, cookie, 0, room);
     }
 
     pub(crate) fn end(&mut self, n: usize, reason: DeadReason) {

@@ -23,17 +23,19 @@ impl Sum {
     /// Adds `bytes`, the first of them at an even offset; an odd last byte is padded with zero, so it must be the last.
     #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Sum {
-        // four chains of add-with-carry, so that none waits for another
+        // halves of 32 bits in sums of 64 leave no carry to bring back in, so this becomes vectors; one could run over after
+        // 64 GiB, and no slice is as long
         let (blocks, rest) = bytes.as_chunks::<32>();
         let mut sum = self.0;
         if !blocks.is_empty() {
-            let mut chains = [0; 4];
+            let mut lanes = [0; 4];
             for block in blocks {
-                for (chain, eight) in chains.iter_mut().zip(block.as_chunks::<8>().0) {
-                    *chain = add(*chain, u64::from_ne_bytes(*eight));
+                for (lane, eight) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+                    let eight = u64::from_ne_bytes(*eight);
+                    *lane += (eight >> 32) + (eight & 0xffff_ffff);
                 }
             }
-            sum = chains.into_iter().fold(sum, add);
+            sum = lanes.into_iter().fold(sum, add);
         }
         let (eights, rest) = rest.as_chunks::<8>();
         for eight in eights {

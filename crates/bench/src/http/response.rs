@@ -1,8 +1,9 @@
 //! A client's side of HTTP/1.1 framing (RFC 9112): bytes as they come, answers taken apart, no I/O and no copies of bodies.
 //!
 //! Answers to GET alone; one at a time, since requests are not pipelined. Heads are parsed in the received bytes; one that
-//! comes in pieces is kept meanwhile, and only that allocates, once a connection. Interim answers (1xx) are skipped. A
-//! parser that gave an error is of no use any more, and neither is its connection.
+//! comes in pieces is kept meanwhile, and so is the last one that came whole: a server says the same again until the second
+//! changes, and what is the same octet by octet need not be parsed again. Only these two allocate, once a connection. Interim
+//! answers (1xx) are skipped. A parser that gave an error is of no use any more, and neither is its connection.
 
 use super::chunked::Chunked;
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,9 @@ pub(crate) struct Parser {
     answer: Answer,
     /// a head that has not come whole
     held: Vec<u8>,
+    /// the octets of the last head that came whole, and what they say; empty where there was none
+    last: Vec<u8>,
+    said: Head,
 }
 
 impl Default for Parser {
@@ -83,7 +87,8 @@ impl Default for Parser {
 impl Parser {
     /// At the start of an answer.
     pub(crate) fn new() -> Parser {
-        Parser { state: State::Head, answer: NO_ANSWER, held: Vec::new() }
+        let said = Head { bytes: 0, answer: NO_ANSWER, body: State::Head };
+        Parser { state: State::Head, answer: NO_ANSWER, held: Vec::new(), last: Vec::new(), said }
     }
 
     /// Starts anew, on another connection; memory is kept.
@@ -135,7 +140,13 @@ impl Parser {
     #[inline]
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
         if self.held.is_empty() {
+            if !self.last.is_empty() && bytes.starts_with(&self.last) {
+                return Ok(Some((self.said, self.last.len())));
+            }
             if let Some(head) = parse(bytes)? {
+                self.last.clear();
+                self.last.extend_from_slice(&bytes[..head.bytes]);
+                self.said = head;
                 return Ok(Some((head, head.bytes)));
             }
             if bytes.len() > HEAD_MOST_BYTES {

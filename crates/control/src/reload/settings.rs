@@ -45,7 +45,8 @@ impl ConfigFile {
     /// Reads it again.
     ///
     /// # Errors
-    /// It cannot be read, or a start would refuse it: everything wrong with it, a line each.
+    /// It cannot be read, or what it says cannot be understood: everything wrong with it, a line each. What a start looks at beyond the text, of
+    /// this machine and of services together, is not looked at: most of that is in keys that a reload does not take.
     pub(super) fn read(&self) -> Result<Said, Vec<String>> {
         let name = self.path.display().to_string();
         let text = text_of(&self.path).map_err(|why| vec![format!("{name}: cannot be read: {why}; check the file")])?;

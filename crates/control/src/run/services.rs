@@ -5,14 +5,17 @@ use crate::error::{Error, reason};
 use crate::secrets::random;
 use crate::wall::{WALL_EVERY, Wall};
 use app::{Bound, Service};
+use base::Clock;
 use base::counter::Report;
 use guard::client::Attached;
 use guard::{client, jail};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a connection of the store may have in hand, in its address space.
 const CONNECTION_BYTES: u64 = 256 << 10;
+/// How soon one of the server's threads has told the time.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// `simoom kv-app`: what the store needs to know, settled by the server.
 #[derive(Debug, clap::Args)]
@@ -31,9 +34,6 @@ pub struct KvApp {
     send_timeout_s: u64,
     #[arg(long)]
     shared_nothing: bool,
-    /// the server's zero by the machine's monotonic clock
-    #[arg(long)]
-    zero_ns: u64,
 }
 
 /// `simoom echo-app`.
@@ -86,7 +86,6 @@ pub(super) fn kv_arguments(kv: &Kv) -> Vec<String> {
     add("--item-bytes", kv.item_bytes);
     add("--connections", kv.connections as u64);
     add("--send-timeout-s", kv.send_timeout_s.into());
-    add("--zero-ns", base::Clock::start().zero_ns());
     if let Some(idle) = kv.idle_s {
         add("--idle-s", idle.into());
     }
@@ -133,6 +132,22 @@ fn serve<S: Service>(
     Ok(String::new())
 }
 
+/// The clock by which the server's threads tell the time. They run when an application is started, and tell it in their first cycle.
+fn told_clock(threads: &[Attached]) -> Result<Clock, Error> {
+    let until = Instant::now() + TOLD_WITHIN;
+    loop {
+        for attached in threads {
+            if let Some(clock) = attached.zero().map_err(|error| Error::environment(reason(&error)))? {
+                return Ok(clock);
+            }
+        }
+        if Instant::now() >= until {
+            return Err(Error::environment("no thread of the server's tells the time"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Starts a thread that tends the store, and its clock, for as long as there is one, as a server does that has it inside: the walk through the
 /// allocator's heaps is nothing for those that serve.
 fn start_tending(shared: &Arc<kv::Shared>, wall: Wall) -> Result<(), Error> {
@@ -168,7 +183,7 @@ pub(crate) fn kv(options: &KvApp) -> Result<String, Error> {
         shared_nothing: options.shared_nothing,
     };
     let shared = Arc::new(kv::Shared::new(limits));
-    let wall = Wall::since(base::Clock::at(options.zero_ns));
+    let wall = Wall::since(told_clock(&threads)?);
     let told = kv::Options {
         connections: Bound::new(options.connections),
         buffers: Bound::new(options.connections),

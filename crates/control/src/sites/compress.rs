@@ -6,16 +6,21 @@
 
 use ::web::{Compressible, Encoding, Identity, SiteBuilder};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// A file that is shorter fits into a segment or two anyway.
 const LEAST_BYTES: usize = 256;
 /// A variant must save so much: its own field lines take some of it.
 const SAVES_BYTES: usize = 64;
-/// Bytes of files that are compressed between two looks at the memory left, and at who waits for the thread: seconds.
+/// Bytes of files that are compressed between two looks at the memory left: seconds, but for a file that is larger itself.
 const BATCH_BYTES: usize = if cfg!(test) { 1 << 20 } else { 32 << 20 };
+/// Bytes that are compressed between two looks at who waits for the thread: a fraction of a second.
+const PIECE_BYTES: usize = 1 << 20;
+/// How often that is looked at while other threads compress what is left.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Near the best ratio at a tenth of the time that the highest levels take.
 const GZIP_LEVEL: u32 = 9;
 const ZSTD_LEVEL: i32 = 15;
@@ -34,6 +39,13 @@ pub(crate) struct Memo {
     /// variants that were made before a pass was broken off, within the memory that its version left. A version of their own would have to be
     /// drained before the reload that is waited for.
     made: BTreeMap<Key, Vec<u8>>,
+}
+
+impl Memo {
+    /// The version that is served has the variants by now.
+    pub(crate) fn on_published(&mut self) {
+        self.made.clear();
+    }
 }
 
 /// A variant that there is memory for.
@@ -79,15 +91,15 @@ impl Made {
     }
 }
 
-/// Adds the variants that there are, as far as `left_bytes` of memory go.
-pub(super) fn keep(builder: &mut SiteBuilder, memo: &mut Memo, mut left_bytes: u64) {
+/// Adds the variants that there are, as far as `left_bytes` of memory go. The memo keeps what it has until a version with it is published.
+pub(super) fn keep(builder: &mut SiteBuilder, memo: &Memo, mut left_bytes: u64) {
     keep_held(builder, &mut left_bytes);
-    let resumed = resume(builder, memo, &mut left_bytes);
+    let resumed = resume(builder, &memo.made, &mut left_bytes);
     put(builder, resumed);
 }
 
-/// Adds all variants, as far as `left_bytes` of memory go. None when `keep_on`, which is asked before each batch, does not want more;
-/// what was made then waits in the memo.
+/// Adds all variants, as far as `left_bytes` of memory go. None when `keep_on`, which is asked before each batch and while one is compressed, does
+/// not want more; what was made then waits in the memo.
 pub(super) fn add(
     builder: &mut SiteBuilder,
     memo: &mut Memo,
@@ -95,7 +107,7 @@ pub(super) fn add(
     keep_on: &mut dyn FnMut() -> bool,
 ) -> Option<Made> {
     let without = keep_held(builder, &mut left_bytes);
-    let mut accepted = resume(builder, memo, &mut left_bytes);
+    let mut accepted = resume(builder, &std::mem::take(&mut memo.made), &mut left_bytes);
     let mut made = Made { left_out: without.len(), ..Made::default() };
     accepted.iter().for_each(|one| made.count(one));
     let settled: BTreeSet<(usize, Encoding)> =
@@ -111,17 +123,18 @@ pub(super) fn add(
     let wanted: Vec<_> = all.iter().filter(is_wanted).collect();
     let mut rest = &wanted[..];
     while !rest.is_empty() {
-        if !keep_on() {
-            let lasting = accepted.into_iter().filter(|one| !one.key.0.is_young());
-            memo.made.extend(lasting.map(|one| (one.key, one.bytes)));
-            return None;
-        }
         let (batch, behind) = rest.split_at(batch(rest));
-        for (one, outcome) in batch.iter().zip(compress_all(batch)) {
+        let mut is_broken_off = !keep_on();
+        let outcomes = if is_broken_off { Vec::new() } else { compress_all(batch, keep_on, &mut is_broken_off) };
+        for (one, outcome) in batch.iter().zip(outcomes) {
             let key = (one.identity, one.encoding);
-            let Some(bytes) = outcome.filter(|variant| variant.len() + SAVES_BYTES <= one.bytes.len()) else {
-                memo.useless.insert(key);
-                continue;
+            let bytes = match outcome {
+                Outcome::Made(variant) if variant.len() + SAVES_BYTES <= one.bytes.len() => variant,
+                Outcome::Made(_) | Outcome::Failed => {
+                    memo.useless.insert(key);
+                    continue;
+                }
+                Outcome::BrokenOff => continue,
             };
             let Some(left) = left_bytes.checked_sub(app::memory_bytes(bytes.len())) else {
                 made.left_out += 1;
@@ -132,6 +145,11 @@ pub(super) fn add(
             made.count(&one);
             accepted.push(one);
         }
+        if is_broken_off {
+            let lasting = accepted.into_iter().filter(|one| !one.key.0.is_young());
+            memo.made.extend(lasting.map(|one| (one.key, one.bytes)));
+            return None;
+        }
         rest = behind;
     }
     drop(wanted);
@@ -140,9 +158,8 @@ pub(super) fn add(
     Some(made)
 }
 
-/// The variants that were made before a pass was broken off, of files that are still the same. The memo has none after that.
-fn resume(builder: &SiteBuilder, memo: &mut Memo, left_bytes: &mut u64) -> Vec<Accepted> {
-    let there = std::mem::take(&mut memo.made);
+/// The variants that were made before a pass was broken off, of files that are still the same.
+fn resume(builder: &SiteBuilder, there: &BTreeMap<Key, Vec<u8>>, left_bytes: &mut u64) -> Vec<Accepted> {
     if there.is_empty() {
         return Vec::new();
     }
@@ -193,52 +210,119 @@ fn batch(rest: &[&Compressible<'_>]) -> usize {
     taken.count()
 }
 
-/// Compresses all of them on as many threads as there are processors; None for what cannot be.
-fn compress_all(batch: &[&Compressible<'_>]) -> Vec<Option<Vec<u8>>> {
-    let outcomes = Mutex::new(vec![None; batch.len()]);
-    let next = AtomicUsize::new(0);
-    let work = || {
+/// What became of a file.
+#[derive(Clone)]
+enum Outcome {
+    Made(Vec<u8>),
+    Failed,
+    BrokenOff,
+}
+
+/// Compresses all of them on as many threads as there are processors, until `keep_on` does not want more.
+fn compress_all(
+    batch: &[&Compressible<'_>],
+    keep_on: &mut dyn FnMut() -> bool,
+    is_broken_off: &mut bool,
+) -> Vec<Outcome> {
+    let outcomes = Mutex::new(vec![Outcome::BrokenOff; batch.len()]);
+    let (next, goes_on) = (AtomicUsize::new(0), AtomicBool::new(true));
+    let work = |keep_on: &mut dyn FnMut() -> bool| {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(one) = batch.get(at) else { return };
-            let variant = compress(one.encoding, one.bytes).ok();
-            outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = variant;
+            // of the first it was asked for the batch
+            if at > 0 && !keep_on() {
+                return;
+            }
+            let outcome = compress(one.encoding, one.bytes, keep_on);
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = outcome;
         }
+    };
+    let others_keep_on = || goes_on.load(Ordering::Relaxed);
+    // only this thread may ask, and it tells the others
+    let mut asked = || {
+        if others_keep_on() && !keep_on() {
+            goes_on.store(false, Ordering::Relaxed);
+        }
+        others_keep_on()
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(batch.len());
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // they have this thread's low priority; one that cannot be started is done without
-            let _ = std::thread::Builder::new().name("compress".into()).spawn_scoped(scope, work);
+        // they have this thread's low priority; one that cannot be started is done without
+        let start = |_| {
+            let other = || work(&mut || others_keep_on());
+            std::thread::Builder::new().name("compress".into()).spawn_scoped(scope, other).ok()
+        };
+        let others: Vec<_> = (1..threads).filter_map(start).collect();
+        work(&mut asked);
+        while others.iter().any(|other| !other.is_finished()) && asked() {
+            std::thread::sleep(LOOK_EVERY);
         }
-        work();
     });
+    *is_broken_off = !goes_on.into_inner();
     outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn compress(encoding: Encoding, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+/// `keep_on` is asked between pieces.
+fn compress(encoding: Encoding, bytes: &[u8], keep_on: &mut dyn FnMut() -> bool) -> Outcome {
+    let mut pieces = Pieces { rest: bytes, asked_at: bytes.len(), keep_on, is_broken_off: false };
+    match compress_pieces(encoding, bytes.len(), &mut pieces) {
+        Ok(variant) => Outcome::Made(variant),
+        Err(_) if pieces.is_broken_off => Outcome::BrokenOff,
+        Err(_) => Outcome::Failed,
+    }
+}
+
+fn compress_pieces(encoding: Encoding, len_bytes: usize, pieces: &mut Pieces<'_>) -> io::Result<Vec<u8>> {
     match encoding {
-        Encoding::Identity => Ok(bytes.to_vec()),
+        Encoding::Identity => {
+            let mut out = Vec::with_capacity(len_bytes);
+            io::copy(pieces, &mut out)?;
+            Ok(out)
+        }
         Encoding::Gzip => {
             // without name and time, so that nothing but the bytes enters
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(GZIP_LEVEL));
-            encoder.write_all(bytes)?;
+            io::copy(pieces, &mut encoder)?;
             encoder.finish()
         }
         Encoding::Zstd => {
             let mut encoder = zstd::Encoder::new(Vec::new(), ZSTD_LEVEL)?;
             encoder.window_log(WINDOW_LOG)?;
-            encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
-            encoder.write_all(bytes)?;
+            encoder.set_pledged_src_size(Some(len_bytes as u64))?;
+            io::copy(pieces, &mut encoder)?;
             encoder.finish()
         }
         Encoding::Brotli => {
             let mut out = Vec::new();
             let mut params = brotli::enc::BrotliEncoderParams::default();
-            (params.quality, params.lgwin, params.size_hint) = (BROTLI_QUALITY, WINDOW_LOG as i32, bytes.len());
-            brotli::BrotliCompress(&mut &*bytes, &mut out, &params)?;
+            (params.quality, params.lgwin, params.size_hint) = (BROTLI_QUALITY, WINDOW_LOG as i32, len_bytes);
+            brotli::BrotliCompress(pieces, &mut out, &params)?;
             Ok(out)
         }
+    }
+}
+
+/// A file's bytes, which end in an error when no more is wanted.
+struct Pieces<'a> {
+    rest: &'a [u8],
+    /// how much was left when it was asked last
+    asked_at: usize,
+    keep_on: &'a mut dyn FnMut() -> bool,
+    is_broken_off: bool,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.asked_at - self.rest.len() >= PIECE_BYTES && !self.is_broken_off {
+            self.asked_at = self.rest.len();
+            self.is_broken_off = !(self.keep_on)();
+        }
+        if self.is_broken_off {
+            return Err(io::Error::other("broken off"));
+        }
+        let most = into.len().min(PIECE_BYTES);
+        self.rest.read(&mut into[..most])
     }
 }
 
@@ -246,7 +330,6 @@ fn compress(encoding: Encoding, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use ::web::{Config, File};
-    use std::io::Read;
     use std::sync::Arc;
 
     /// All of them at once.
@@ -256,6 +339,13 @@ mod tests {
 
     fn text(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|n| b"the quick brown fox jumps over the lazy dog, again and again "[n * n % 61]).collect()
+    }
+
+    fn compress(encoding: Encoding, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        match super::compress(encoding, bytes, &mut || true) {
+            Outcome::Made(variant) => Ok(variant),
+            Outcome::Failed | Outcome::BrokenOff => Err(io::Error::other("no variant")),
+        }
     }
 
     fn undo(encoding: Encoding, bytes: &[u8]) -> Vec<u8> {
@@ -373,9 +463,57 @@ mod tests {
             batches <= 1
         };
         assert!(super::add(&mut builder(&files), &mut memo, 1 << 30, &mut one).is_none());
+        // until one is published: whichever fails leaves them to the next
+        for _ in 0..2 {
+            let mut reloaded = builder(&files);
+            keep(&mut reloaded, &memo, 1 << 30);
+            assert_eq!((reloaded.compressible().len(), memo.made.len()), (2, 1));
+        }
+        memo.on_published();
         let mut reloaded = builder(&files);
-        keep(&mut reloaded, &mut memo, 1 << 30);
-        assert_eq!((reloaded.compressible().len(), memo.made.len()), (2, 0));
+        keep(&mut reloaded, &memo, 1 << 30);
+        assert_eq!(reloaded.compressible().len(), 3);
+    }
+
+    #[test]
+    fn one_large_file_is_broken_off_between_its_pieces() {
+        let long = text(8 * PIECE_BYTES);
+        for encoding in Encoding::ALL {
+            let mut asked = 0;
+            let mut twice = || {
+                asked += 1;
+                asked <= 2
+            };
+            assert!(matches!(super::compress(encoding, &long, &mut twice), Outcome::BrokenOff), "{encoding:?}");
+            assert_eq!(asked, 3, "{encoding:?}");
+        }
+        // and is no file that saves nothing
+        let mut memo = Memo::default();
+        let mut asked = 0;
+        let mut thrice = || {
+            asked += 1;
+            asked <= 3
+        };
+        assert!(super::add(&mut builder(&[("/a.txt", &long)]), &mut memo, 1 << 30, &mut thrice).is_none());
+        assert_eq!((asked, memo.useless.len(), memo.made.len()), (4, 0, 0));
+    }
+
+    /// The thread that asks may have nothing to compress itself any more.
+    #[test]
+    fn the_other_threads_are_told_when_no_more_is_wanted() {
+        let (short, long) = (text(LEAST_BYTES), text(32 * PIECE_BYTES));
+        let builder = builder(&[("/a.txt", &short), ("/b.txt", &long)]);
+        let all = builder.compressible();
+        let of = |bytes: usize| all.iter().find(|one| one.bytes.len() == bytes && one.encoding == Encoding::Brotli);
+        let batch = [of(short.len()).unwrap(), of(long.len()).unwrap()];
+        let mut asked = 0;
+        let mut thrice = || {
+            asked += 1;
+            asked <= 3
+        };
+        let mut is_broken_off = false;
+        let outcomes = compress_all(&batch, &mut thrice, &mut is_broken_off);
+        assert!(is_broken_off && matches!(outcomes[..], [Outcome::Made(_), Outcome::BrokenOff]));
     }
 
     #[test]

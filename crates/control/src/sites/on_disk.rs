@@ -9,7 +9,7 @@
 //! before those who wait are turned away.
 
 use super::budget::Budget;
-use super::{ATTEMPTS, Found, Lack, Root, Said, Tree, Wrong, is_denied, why};
+use super::{ATTEMPTS, Found, Lack, Root, Said, Tree, Wrong};
 use crate::error::reason;
 use crate::print::Print;
 use ::web::chunks::{Source, Unreadable};
@@ -138,13 +138,12 @@ pub(super) fn settle(roots: &[Arc<Root>], tree: &mut Tree, budget: &Budget, said
 }
 
 /// A file as it is now, if it can be read.
-fn look(root: &Root, path: &[u8]) -> Result<Print, Lack> {
+pub(super) fn look(root: &Root, path: &[u8]) -> Result<Print, Lack> {
     match open(root, path).and_then(rustix::fs::fstat) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Ok(Print::of_stat(&stat)),
         // something else stands there now, as with files that are held
-        Ok(_) | Err(Errno::NOENT) => Err(Lack::Vanished),
-        Err(error) if is_denied(error) => Err(Lack::Denied(error)),
-        Err(error) => Err(Lack::Failed(format!("cannot be read: {}; make it readable", why(error)))),
+        Ok(_) => Err(Lack::Vanished),
+        Err(error) => Err(Lack::of(error)),
     }
 }
 

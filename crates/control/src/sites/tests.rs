@@ -286,6 +286,69 @@ fn a_file_that_changes_while_it_is_read_is_left_out_unless_it_would_be_lost() {
     assert_eq!((later.site.pages(), later.tree.of_host(0).0, later.warnings.len()), (2, 2, 0));
 }
 
+/// Who may write below a root may do so between two looks, and when nobody looks.
+#[test]
+fn what_an_author_puts_in_the_place_of_what_was_seen_ends_no_load() {
+    let place = Place::new();
+    let at = |name: &str| place.root().join(name);
+    let seen = ["socket", "round", "out", "above/file"];
+    for name in seen.into_iter().chain(["kept"]) {
+        place.write(name, "x");
+    }
+    let (web, tree) = (place.web(""), place.load().tree);
+    for name in seen {
+        std::fs::remove_file(at(name)).unwrap();
+    }
+    std::fs::remove_dir(at("above")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    symlink("round", at("round")).unwrap();
+    symlink("/etc/passwd", at("out")).unwrap();
+    place.write("above", "no directory any more");
+    let mut builder = new_builder(&web, None).unwrap();
+    let root = Arc::new(Root::open(&web.hosts[0]).unwrap());
+    for found in tree.0.iter().filter(|found| !found.directory && found.path != b"/kept") {
+        // also of what is to be read when it is sent
+        let lacks = [read(&root, found, &mut builder).err(), on_disk::look(&root, &found.path).err()];
+        assert!(matches!(lacks, [Some(Lack::Vanished), Some(Lack::Vanished)]), "{found:?}: {lacks:?}");
+    }
+    // and a directory
+    let found = |path: &str| Found { path: path.into(), directory: true, ..tree.0[0].clone() };
+    for path in ["/socket", "/round", "/out", "/above", "/above/below", "/nothing"] {
+        let tree = Tree(vec![found(path)]);
+        let (warnings, errors) = (Lines::default(), Lines::default());
+        let mut load = Load { roots: vec![root.clone()], builder: &builder, tree, warnings, errors };
+        load.walk(0, path.as_bytes(), &mut Vec::new());
+        assert!(load.errors.0.is_empty() && load.tree.0.is_empty(), "{path}: {:?}", load.errors.0);
+    }
+}
+
+#[test]
+fn a_file_is_known_by_what_it_is_where_hosts_have_other_numbers() {
+    let place = Place::new();
+    place.write("first/page", "x");
+    place.write("second/page", "x");
+    let text = |roots: &[&str]| -> Web {
+        let host = |root: &&str| format!("[[web.host]]\nnames = [\"{root}.example\"]\nroot = \"root/{root}\"\n");
+        let name = place.folder.path().join("s.toml");
+        let text: String = roots.iter().map(host).collect();
+        config::from_text(name.to_str().unwrap(), &text).unwrap().web.unwrap()
+    };
+    let served = |roots: &[&str]| {
+        let loaded = load(&text(roots), None, Variants::Later).unwrap().unwrap();
+        (Arc::new(loaded.site), loaded.tree)
+    };
+    let (both, first) = (served(&["first", "second"]), served(&["first"]));
+    // of the only host by now, which was the second one
+    let second = load(&text(&["second"]), None, Variants::Later).unwrap().unwrap().tree;
+    let root = Root::open(&text(&["second"]).hosts[0]).unwrap();
+    for (before, is_served) in [(&both, true), (&first, false)] {
+        let before = Some(Before { site: &before.0, tree: &before.1, rules: false });
+        let mut said = Said { before, warnings: Lines::default(), errors: Lines::default() };
+        said.leave_out(&root, &mut second.0[0].clone(), Lack::Changes);
+        assert_eq!((said.errors.0.len(), said.warnings.0.len()), if is_served { (1, 0) } else { (0, 1) });
+    }
+}
+
 #[test]
 fn rules_that_are_refused_name_their_place() {
     let place = Place::new();

@@ -8,7 +8,7 @@ use super::outward::Outward;
 use super::shared::Shared;
 use crate::lane::Lane;
 use crate::layout::{CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES};
-use crate::{PAYLOAD_AHEAD, SLOTS_AHEAD};
+use crate::{LINGER, PAYLOAD_AHEAD, SLOTS_AHEAD};
 use app::{Addresses, CallError, Connection, Listener, Range, SENDV_RANGES, Streams};
 use base::Instant;
 use std::collections::VecDeque;
@@ -58,6 +58,8 @@ pub(super) struct Conn {
     timer: Option<Instant>,
     /// how long a close waits for what was sent, while nothing of it is taken
     lingers_until: Instant,
+    /// how often in a row nothing was taken since nothing could be
+    excused: u8,
     /// stands in the line of those that want room
     waits: bool,
 }
@@ -288,7 +290,7 @@ impl Calls {
     /// Sends what a connection has, as far as there is credit and room.
     fn pump(&mut self, connection: Connection) {
         loop {
-            let budget = self.budget;
+            let (budget, until) = (self.budget, self.now + LINGER);
             let Ok(conn) = self.conn(connection) else { return };
             if conn.outbox.is_empty() {
                 break;
@@ -307,6 +309,10 @@ impl Calls {
                     shared.set_payload(at, part);
                     at += part.len();
                 });
+                if conn.posted == 0 {
+                    // until now the peer could take nothing
+                    conn.lingers_until = until;
+                }
                 conn.posted += bytes as u64;
             };
             if bytes == 0 || !self.post_payload(call, bytes, put) {
@@ -357,13 +363,17 @@ impl Calls {
         conn.phase == Phase::Open
     }
 
-    /// The peer has taken bytes; the room that there is, for a service that still has the connection.
+    /// The peer has taken bytes, or without any could take none yet; the room that there is, for a service that still has the connection.
     pub(super) fn sent(&mut self, connection: Connection, bytes: u64) -> Option<usize> {
         let conn = self.known(connection)?;
         let bytes = bytes.min(conn.posted);
         conn.posted -= bytes;
         self.budget.give(bytes);
-        self.lingers_on(connection);
+        if bytes == 0 {
+            self.excuse(connection);
+            return None;
+        }
+        self.moved(connection);
         self.pump(connection);
         self.is_open(connection).then(|| self.room(connection))
     }

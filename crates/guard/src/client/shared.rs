@@ -7,7 +7,7 @@ use crate::layout::{
 };
 use crate::map::Map;
 use crate::permits::{Grant, Permit};
-use base::{CACHE_LINE_BYTES, Instant};
+use base::{CACHE_LINE_BYTES, Clock, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::futex;
 use std::io;
@@ -67,6 +67,15 @@ impl Attached {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let seen = poll(&mut life, Some(&now)).unwrap_or(0);
         seen == 0 || !life[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
+    }
+
+    /// The zero of the times that the dataplane tells this thread, by the machine's monotonic clock; None before it has told one.
+    ///
+    /// # Errors
+    /// What is shared is not what this version knows.
+    pub fn zero(&self) -> io::Result<Option<Clock>> {
+        let zero_ns = self.shared()?.receive.long(header::ZERO_AT).load(Ordering::Relaxed);
+        Ok((zero_ns > 0).then(|| Clock::at(zero_ns)))
     }
 
     /// Both files, as they may be mapped.

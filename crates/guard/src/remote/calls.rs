@@ -2,12 +2,12 @@
 
 use super::table::{Finish, Phase};
 use super::{Remote, is_possible};
+use crate::GROUP;
 use crate::layout::{
     CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Handle, NEVER, PAYLOAD_AT, SEND_BYTES, SLOT_BYTES, SLOTS_AT,
     TRANSMIT_BYTES, control, header,
 };
 use crate::stats::{DropReason, Reject};
-use crate::{GROUP, LINGER};
 use app::{Range, Streams};
 use arrayvec::ArrayVec;
 use base::{CACHE_LINE_BYTES, Instant};
@@ -165,7 +165,7 @@ impl Remote {
         Ok(())
     }
 
-    fn abort<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
+    pub(super) fn abort<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
         let Some(slot) = self.table.at(handle.index) else { return };
         self.pending_bytes -= slot.pending.len() as u64;
         slot.pending = VecDeque::new();
@@ -260,33 +260,13 @@ impl Remote {
         }
     }
 
-    /// Bounds how long a close waits for bytes that the engine has not taken, while the peer takes nothing: the engine's own bound begins
-    /// behind them.
-    pub(super) fn linger<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
-        let until = self.now + LINGER;
-        let Some(slot) = self.table.at(handle.index) else { return };
-        let waits = slot.finish == Finish::Close && !slot.pending.is_empty();
-        if waits && calls.timer_set(slot.connection, Some(until)).is_err() {
-            self.stats.dropped(DropReason::Engine);
-        }
-    }
-
-    /// A connection's timer has gone off that its application has closed.
-    pub(super) fn lingered<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
-        if let Some(slot) = self.table.at(handle.index)
-            && !slot.pending.is_empty()
-        {
-            slot.finish = Finish::Late;
-            self.stats.dropped(DropReason::Lingered);
-            self.abort(calls, handle);
-        }
-    }
-
     /// Offers those that have stood in the line longest what the engine has not taken of them.
     pub(super) fn push_deferred<C: Streams>(&mut self, calls: &mut C) {
         for _ in 0..DEFERRED_TURNS.min(self.deferred.len()) {
             let Some(handle) = self.deferred.pop_front() else { return };
-            self.push(calls, handle);
+            if self.push(calls, handle) {
+                self.offered(calls, handle);
+            }
             if self.table.handle(handle.index) == handle
                 && let Some(slot) = self.table.at(handle.index)
             {
@@ -298,25 +278,26 @@ impl Remote {
         }
     }
 
-    /// Offers the engine what it has not taken yet of a connection.
-    pub(super) fn push<C: Streams>(&mut self, calls: &mut C, handle: Handle) {
+    /// Offers the engine what it has not taken yet of a connection; whether it has taken some and had nothing of it before.
+    pub(super) fn push<C: Streams>(&mut self, calls: &mut C, handle: Handle) -> bool {
         if self.table.handle(handle.index) != handle {
-            return;
+            return false;
         }
-        let Some(slot) = self.table.at(handle.index) else { return };
+        let Some(slot) = self.table.at(handle.index) else { return false };
         if slot.pending.is_empty() {
-            return;
+            return false;
         }
+        let had_nothing = slot.is_all_pending();
         let (front, back) = slot.pending.as_slices();
         let sent = match back {
             [] => calls.sendv(slot.connection, &[Range::Owned(front)]),
             back => calls.sendv(slot.connection, &[Range::Owned(front), Range::Owned(back)]),
         };
-        let taken = match sent {
-            Ok(taken) => taken as usize,
+        let (taken, is_first) = match sent {
+            Ok(taken) => (taken as usize, taken > 0 && had_nothing),
             Err(_) => {
                 self.stats.dropped(DropReason::Engine);
-                slot.pending.len()
+                (slot.pending.len(), false)
             }
         };
         slot.pending.drain(..taken);
@@ -327,6 +308,7 @@ impl Remote {
             let finish = slot.finish;
             self.finish(calls, handle, finish);
         }
+        is_first
     }
 }
 

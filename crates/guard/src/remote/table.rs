@@ -47,7 +47,8 @@ pub(super) struct Waiting {
     pub(super) connected: Option<u8>,
     pub(super) bytes: VecDeque<u8>,
     pub(super) eof: bool,
-    pub(super) sent: u64,
+    /// bytes that were taken; none tells that the peer is not to blame
+    pub(super) sent: Option<u64>,
     /// the time that it was set to
     pub(super) timer: Option<u64>,
     /// the reason's number
@@ -72,6 +73,8 @@ pub(super) struct Slot {
     pub(super) pending: VecDeque<u8>,
     /// stands in the line of those that have some
     pub(super) deferred: bool,
+    /// how often in a row it was excused for that
+    pub(super) excused: u8,
     pub(super) waiting: Option<Box<Waiting>>,
 }
 
@@ -90,8 +93,14 @@ impl Slot {
             timer_at: 0,
             pending: VecDeque::new(),
             deferred: false,
+            excused: 0,
             waiting: None,
         }
+    }
+
+    /// Whether something of it waits and the engine has nothing of it, so that its peer has nothing to take.
+    pub(super) fn is_all_pending(&self) -> bool {
+        !self.pending.is_empty() && self.unsent == self.pending.len() as u64
     }
 }
 

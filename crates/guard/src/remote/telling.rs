@@ -24,6 +24,12 @@ impl Remote {
         }
     }
 
+    /// Tells that the peer has taken so many bytes.
+    pub(super) fn tell_sent(&mut self, handle: Handle, bytes: u64) {
+        let event = Event { bytes, ..Event::plain(EventKind::Sent, handle) };
+        self.tell(handle.index, event, |waiting| *waiting.sent.get_or_insert(0) += bytes);
+    }
+
     /// Has a connection stand in the line once.
     fn wait<'a>(line: &mut VecDeque<Handle>, waiting: &'a mut Box<Waiting>, handle: Handle) -> &'a mut Waiting {
         if waiting.is_new() {
@@ -103,12 +109,12 @@ impl Remote {
             slot.told += bytes as u64;
             *held_bytes -= bytes as u64;
         }
-        if waiting.sent > 0 {
-            if !put(Event { bytes: waiting.sent, ..plain(EventKind::Sent) }, &[]) {
-                return false;
-            }
-            waiting.sent = 0;
+        if let Some(bytes) = waiting.sent
+            && !put(Event { bytes, ..plain(EventKind::Sent) }, &[])
+        {
+            return false;
         }
+        waiting.sent = None;
         if waiting.eof && !put(plain(EventKind::Eof), &[]) {
             return false;
         }
@@ -143,7 +149,7 @@ impl Waiting {
             && self.connected.is_none()
             && self.bytes.is_empty()
             && !self.eof
-            && self.sent == 0
+            && self.sent.is_none()
             && self.timer.is_none()
             && self.dead.is_none()
     }

@@ -473,7 +473,6 @@ fn calls_of_one_that_has_ended_are_nobodys() {
     // it is known to have ended, and its memory may be written all the same
     world.pair.channel.lose();
     write(&world, &[call]);
-    world.pair.remote.flush(world.engine.now(), &mut world.engine);
     assert!(!world.pair.remote.has_calls());
     world.cycle();
     write(&world, &[call]);
@@ -481,6 +480,29 @@ fn calls_of_one_that_has_ended_are_nobodys() {
     assert_eq!((world.pair.channel.state(), judged(&world)), (State::Down, 1));
     let late = world.engine.now() + LOOK_FOR;
     assert!(!world.pair.remote.has_news() && world.pair.remote.may_rest(late));
+}
+
+/// Who keeps dates has to know when the engine's time began, however long before the first cycle that was.
+#[test]
+fn the_zero_of_the_engines_time_is_told() {
+    let mut world = World::new(10);
+    assert!(world.pair.attached.zero().unwrap().is_none());
+    let clock = base::Clock::at(base::Clock::start().zero_ns() / 2);
+    let tell = |world: &mut World| {
+        world.engine.now = clock.now().as_nanos();
+        world.cycle();
+        let told = world.pair.attached.zero().unwrap().unwrap();
+        let late = Duration::from_nanos(told.zero_ns().abs_diff(clock.zero_ns()));
+        // a test's thread may have been held up between two looks at the clock
+        assert!(late < Duration::from_millis(500), "{late:?}");
+        told.zero_ns()
+    };
+    let told = tell(&mut world);
+    // nor is it another one for whoever comes later
+    world.pair.channel.lose();
+    tell(&mut world);
+    world.pair.remote = Remote::new(world.pair.channel.clone(), Options::default(), world.pair.stats.clone());
+    assert_eq!(tell(&mut world), told);
 }
 
 /// Notes what it is told to expect, what comes, and what of it the dataplane could see meanwhile; answers at the end of a cycle.

@@ -217,7 +217,7 @@ fn a_log_that_nobody_reads_keeps_no_program_from_its_end() {
 fn started(command: &str, program: &[&str]) -> Command {
     let mut started = common::simoom();
     // what is granted is not looked at by these programs
-    started.args([command, "--name=a", "--memory-bytes=4294967296", "--threads=8", "--grant=3:0:0,0,0", "--"]);
+    started.args([command, "--name=a", "--memory-bytes=4294967296", "--threads=8", "--grant=4:0:0,0,0", "--"]);
     started.args(program);
     started
 }

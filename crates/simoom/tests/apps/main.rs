@@ -195,19 +195,8 @@ fn what_cannot_run_is_said() {
     let (code, said) = ends(&[&["run"], &listen[..], &control, &["--", "/nowhere/program"]].concat());
     assert!(code == Some(1) && said.contains("/nowhere/program: No such file or directory"), "{said}");
     assert!(said.contains("application program: process") && said.contains("has ended: exit status 1"), "{said}");
-    let (code, said) = ends(&[
-        "kv-app",
-        "--memory-bytes",
-        "1",
-        "--item-bytes",
-        "1",
-        "--connections",
-        "1",
-        "--send-timeout-s",
-        "1",
-        "--zero-ns",
-        "1",
-    ]);
+    let (code, said) =
+        ends(&["kv-app", "--memory-bytes", "1", "--item-bytes", "1", "--connections", "1", "--send-timeout-s", "1"]);
     assert!(code == Some(2) && said.contains("started by a server"), "{said}");
 }
 
@@ -635,7 +624,7 @@ int main(int argc, char **argv)
 	FILE *of = NULL;
 	cpu_set_t has;
 	char *words;
-	if (argc < 2 || sscanf(getenv("SIMOOM_APP"), "3:%d:%d,%d,%d", &life, &receive, &transmit, &bell) != 4)
+	if (argc < 2 || sscanf(getenv("SIMOOM_APP"), "4:%d:%d,%d,%d", &life, &receive, &transmit, &bell) != 4)
 		return 1;
 	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, transmit, 0);
 	if (words == MAP_FAILED)

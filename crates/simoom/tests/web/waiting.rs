@@ -74,3 +74,31 @@ fn an_access_log_that_nobody_reads_holds_up_neither_pages_nor_the_end() {
     server.wait_for_log("the last records of the access log are lost: nobody has read it for 5 s");
     drop(reader);
 }
+
+#[test]
+fn a_reload_that_gives_the_numbers_of_hosts_to_others_waits_for_no_reader_of_the_log() {
+    let place = Place::new();
+    site(&place);
+    let log = place.path("log");
+    assert!(Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let reader = std::fs::File::options().read(true).write(true).open(&log).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], common::free_port()));
+    let control = place.path("control");
+    let say = |root: &str| {
+        let web = format!("[web]\nlisten = [\"{address}\"]\naccess-log = \"{log}\"\nroot = \"{root}\"\n");
+        place.write("s.toml", &format!("{web}[control]\npath = \"{control}\"\n"));
+    };
+    say("site");
+    let server = common::Server::start_config(&place, &place.path("s.toml"));
+    let mut stream = connect(address);
+    for _ in 0..2000 {
+        assert_eq!(get(&mut stream, "/").body, b"<h1>hello</h1>");
+    }
+    say("site/sub");
+    let (done, outcome) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(common::run(&["ctl", "--control", &control, "reload"])));
+    let output = outcome.recv_timeout(Duration::from_secs(20)).expect("an end of the reload");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(get(&mut connect(address), "/").body, b"<h1>below</h1>");
+    drop((server, reader));
+}

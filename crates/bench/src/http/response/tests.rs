@@ -148,6 +148,30 @@ fn framed() -> impl Strategy<Value = (Vec<u8>, u16, Vec<u8>)> {
     )
 }
 
+/// What is known from the answer before changes nothing: whatever one octet of it is instead.
+#[test]
+fn the_answer_before_is_no_answer_to_another() {
+    let first = "HTTP/1.1 200 OK\r\nDate: Tue, 24 Nov 2026 10:00:00 GMT\r\nETag: \"a\"\r\nContent-Length: 12\r\n\r\nhello, world";
+    let fed = |parser: &mut Parser, bytes: &[u8]| {
+        let mut body = Vec::new();
+        let read = parser.feed(bytes, |_, part| body.extend_from_slice(part));
+        (read, body, parser.state)
+    };
+    let mut parser = Parser::new();
+    let (read, body, _) = fed(&mut parser, first.as_bytes());
+    assert_eq!((read.unwrap().0, body.as_slice()), (first.len(), &b"hello, world"[..]));
+    assert_eq!(fed(&mut parser, first.as_bytes()), fed(&mut Parser::new(), first.as_bytes()));
+    for at in 0..first.len() {
+        for octet in *b"0129 x\r\n:" {
+            let mut second = first.as_bytes().to_vec();
+            second[at] = octet;
+            let mut parser = Parser::new();
+            let _ = fed(&mut parser, first.as_bytes());
+            assert_eq!(fed(&mut parser, &second), fed(&mut Parser::new(), &second), "{at}: {}", second.escape_ascii());
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn streams_of_answers_in_any_pieces(

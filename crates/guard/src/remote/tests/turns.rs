@@ -59,6 +59,30 @@ fn one_that_shares_the_processor_and_does_not_end_its_turn_waits_for_the_next() 
     assert_eq!(remote.stats.handovers.get(), handovers + 1);
 }
 
+/// It may have been ended while the thread waited for it, and what it wrote before is judged by nobody.
+#[test]
+fn calls_of_one_that_ends_in_its_turn_are_nobodys() {
+    for ends in [false, true] {
+        let channel = Channel::new(9, Place::Same, None, crate::Grant::new(1, 0..1)).unwrap();
+        assert!(channel.open());
+        let mut remote = Remote::new(channel.clone(), Options::default(), Arc::new(Stats::new("test")));
+        let mut engine = Engine::new(1);
+        channel.transmit.word(control::ATTACHED_AT).store(1, Ordering::Release);
+        engine.knock(&mut remote, 0);
+        let call = Call { zero: 1, ..Call::plain(CallKind::Done, 9, Handle { index: 0, generation: 0 }) };
+        channel.transmit.set_slot(SLOTS_AT, call.encode());
+        channel.transmit.word(control::CALL_HEAD_AT).store(1, Ordering::Release);
+        if ends {
+            channel.lose();
+        }
+        remote.publish();
+        assert!(remote.events.owes());
+        remote.flush(engine.now(), &mut engine);
+        assert_eq!(remote.stats.handovers.get(), 1);
+        assert_eq!(remote.stats.calls.get(), u64::from(!ends));
+    }
+}
+
 #[test]
 fn a_thread_does_not_sleep_while_something_waits_for_room_that_is_there() {
     // some of it, or all
