@@ -59,10 +59,10 @@ pub(crate) struct Options {
     common: Common,
 }
 
-const ADDRESS: &str = "198.18.0.1:11211";
+pub(super) const ADDRESS: &str = "198.18.0.1:11211";
 /// Addresses that the kernel of the client's host does not have.
-const OWN_ADDRESSES: &str = "198.18.0.3-198.18.0.34";
-const MEMCACHED: &str = "memcached";
+pub(super) const OWN_ADDRESSES: &str = "198.18.0.3-198.18.0.34";
+pub(super) const MEMCACHED: &str = "memcached";
 const REFLECTOR: &str = "reflector";
 /// What the project asks of itself (issue 5, "What it must show", 2): the lesser of these.
 const BESIDE_MEMCACHED: f64 = 2.0;
@@ -173,7 +173,7 @@ fn command(lab: &Lab, mix: Mix, options: &Options, connections: u32, stores: boo
 }
 
 /// Whether the server tells its version, from this thread's host.
-fn answers() -> bool {
+pub(super) fn answers() -> bool {
     let ask = || -> std::io::Result<bool> {
         let at: SocketAddr = ADDRESS.parse().expect("an address");
         let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1))?;

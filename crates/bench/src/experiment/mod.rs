@@ -17,6 +17,7 @@ mod ladder;
 mod loss;
 mod memcached;
 mod messages;
+mod mutilate;
 mod netpipe;
 mod rtt;
 mod rung;
@@ -89,6 +90,8 @@ enum Experiment {
     MemcachedUsr(memcached::Options),
     /// Key-value store, keys and values of many lengths: the same
     MemcachedEtc(memcached::Options),
+    /// Key-value load of ours beside mutilate's, on one memcached
+    Mutilate(mutilate::Options),
     /// Round trips of small datagrams, from sleeping to spinning, on kernel sockets and AF_XDP
     Ladder(ladder::Options),
     /// Frames of a cycle: throughput of an echo and of GETs, and latency below it
@@ -119,6 +122,7 @@ pub(crate) fn experiment(options: &ExperimentOptions) -> Result<()> {
         Experiment::Elastic(options) => elastic::run(options),
         Experiment::MemcachedUsr(options) => memcached::run(Mix::Usr, options),
         Experiment::MemcachedEtc(options) => memcached::run(Mix::Etc, options),
+        Experiment::Mutilate(options) => mutilate::run(options),
         Experiment::Ladder(options) => ladder::run(options),
         Experiment::Batch(options) => batch::run(options),
         Experiment::Connections(options) => connections::run(options),
