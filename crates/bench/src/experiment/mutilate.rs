@@ -183,7 +183,15 @@ fn ours(lab: &Lab, options: &Options, mix: Mix) -> Result<Load> {
     let program = std::env::current_exe().context("where this program lies")?;
     let make = |seconds: f64, stores: bool| {
         let mut command = on_client(lab, &program);
-        command.args(["kv", "--interface", "vc", "--address", memcached::OWN_ADDRESSES, "--server", memcached::ADDRESS]);
+        command.args([
+            "kv",
+            "--interface",
+            "vc",
+            "--address",
+            memcached::OWN_ADDRESSES,
+            "--server",
+            memcached::ADDRESS,
+        ]);
         command.args(["--json", "--mix", mix.word(), "--records", &options.records.to_string()]);
         command.args(["--connections", &options.connections.to_string(), "--depth", "1", "--probes", "0"]);
         command.args(["--seconds", &seconds.to_string(), "--warm-up", &options.warm_up.to_string()]);
@@ -298,12 +306,7 @@ fn method(options: &Options) -> String {
          connections divided by requests/s. Lengths and \
          shares of both as mutilate's authors give them; its keys of mix usr have 19 octets, ours 16 or 21. *p99* is of the whole span, of the GETs with mutilate and of \
          all requests with ours, in a closed loop that queues at the server. *Failed*: answers that were wrong or did not come, and GETs that found nothing.",
-        options.connections,
-        options.seconds,
-        options.warm_up,
-        options.rounds,
-        options.records,
-        options.slower_us
+        options.connections, options.seconds, options.warm_up, options.rounds, options.records, options.slower_us
     )
 }
 
