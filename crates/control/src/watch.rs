@@ -274,10 +274,12 @@ impl Watch {
             directories::add(path, &mut wanted);
         }
         let trees = wanted.keys().cloned().collect();
+        // of several names of a directory the watcher tells one: whatever changes in a tree counts, by a name that leads there
+        let of_trees: BTreeSet<Identity> = wanted.values().copied().collect();
         let points: Vec<_> = self.roots.keys().flat_map(|root| points(root)).collect();
         for way in points.iter().filter_map(|point| point.parent()) {
             if !wanted.contains_key(way) {
-                wanted.extend(identity(way).map(|is| (way.to_owned(), is)));
+                wanted.extend(identity(way).filter(|is| !of_trees.contains(is)).map(|is| (way.to_owned(), is)));
             }
         }
         *self.counted.points.lock().unwrap_or_else(PoisonError::into_inner) = points;
@@ -410,5 +412,27 @@ mod tests {
         while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {}
         std::fs::write(at("site/sub/file"), "").unwrap();
         assert!(told(&watch));
+    }
+    #[test]
+    fn a_directory_on_the_way_to_a_root_that_is_in_another_roots_tree_is_watched_as_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        ["site/a", "1", "2"].iter().for_each(|name| std::fs::create_dir_all(at(name)).unwrap());
+        // the way to the second root leads through a directory of the first one's tree, by a name that sorts behind it
+        symlink("site/a", at("way")).unwrap();
+        symlink(at("1"), at("site/a/current")).unwrap();
+        let (mut watch, _) = watch(&[at("site"), at("way/current")]);
+        assert_eq!(watches(&at("site/a")), 1);
+        let rest = |watch: &Watch| while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {};
+        rest(&watch);
+        std::fs::write(at("site/a/file"), "").unwrap();
+        assert!(told(&watch), "a file of the first");
+        watch.renew().unwrap();
+        rest(&watch);
+        symlink(at("2"), at("site/a/next")).unwrap();
+        std::fs::rename(at("site/a/next"), at("site/a/current")).unwrap();
+        assert!(told(&watch), "the second is another");
+        watch.renew().unwrap();
+        assert_eq!((watches(&at("1")), watches(&at("2")), watches(&at("site/a"))), (0, 1, 1));
     }
 }
