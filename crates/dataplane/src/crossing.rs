@@ -346,7 +346,10 @@ impl Crossing {
         match advice {
             Advice::Nothing => {}
             Advice::Ask(Relief { from, frames, of, held_up }) => {
-                self.note(from, Note::Relieved { frames, of, by: self.me });
+                let is_said = |(to, note): &(u16, Box<Note>)| *to == from && matches!(**note, Note::Relieved { .. });
+                if !self.unsent.iter().any(is_said) {
+                    self.note(from, Note::Relieved { frames, of, by: self.me });
+                }
                 if held_up {
                     self.offer(from);
                 }

@@ -254,13 +254,14 @@ impl Crossing {
     }
 
     /// Whether no group is here, on its way here, or still to be forwarded from here.
-    fn has_nothing(&mut self) -> bool {
+    fn has_nothing(&self) -> bool {
         self.departures.is_empty()
             && self.coming.is_empty()
             && self.leaving.is_empty()
             && self.arrivals.is_empty()
             && self.replayed.is_empty()
-            && self.unsent.is_empty()
+            // who hangs is told when he comes round
+            && self.unsent.iter().all(|(to, _)| self.is_stuck(*to))
             && self.owners.count(self.me) == 0
     }
 

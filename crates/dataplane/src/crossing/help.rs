@@ -298,6 +298,13 @@ impl Crossing {
         seat.frames_aside.store(aside.frames.len(), Ordering::Relaxed);
     }
 
+    /// A group of ours that `victim` gave does not wait for what we have put aside for that one, who does not come round.
+    pub(super) fn take_past_aside(&self, victim: u16, group: u16) {
+        if self.helping.all.helper(victim) == self.me {
+            self.helping.all.0[usize::from(victim)].aside().groups[usize::from(group)] = false;
+        }
+    }
+
     /// Every frame that was put aside for this thread, at the end.
     pub(super) fn clear_aside(&mut self, give: impl FnMut(Frame)) {
         let seat = &self.helping.all.0[usize::from(self.me)];

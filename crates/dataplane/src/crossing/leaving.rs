@@ -147,6 +147,7 @@ impl Crossing {
             let (group, number) = (coming.group, coming.number);
             self.counters.hurried.add(1);
             self.settle(from, group, number);
+            self.take_past_aside(from, group);
         }
     }
 

@@ -6,11 +6,12 @@
 //! is overloaded, and others must not wait for him; then what he cannot take is lost, and counted.
 //!
 //! Groups leave, and are asked for, while there is room to every thread, lest a burst of notes crowd frames out. A thread that has not made
-//! room for a while is left out of that: it may hang, and the others must be able to relieve each other. It gets no groups, and notes to it wait,
-//! so many at most that no more groups leave before some of these are settled.
+//! room for a while is left out of that: it may hang, and the others must be able to relieve each other. It gets no groups, and what moves
+//! ask of it waits, so much at most that no more groups leave before some of these are settled. What it is answered waits too, which is no more
+//! than it asked. Nor does a thread that is not needed wait for it for ever.
 
 use super::leaving::PATIENCE;
-use super::{Crossing, DEPARTURES, RING_ITEMS};
+use super::{Crossing, DEPARTURES, Note, RING_ITEMS};
 use base::Instant;
 use std::time::Duration;
 
@@ -69,7 +70,8 @@ impl Crossing {
     #[inline]
     pub(super) fn look_at_rings(&mut self, now: Instant) {
         for (ring, shortage) in self.out.iter_mut().zip(&mut self.shortages) {
-            let is_short = ring.as_mut().is_some_and(|ring| ring.room(DEPARTURE_ROOM) < DEPARTURE_ROOM);
+            // those who leave arrivals at the device for its sake stop just at that room
+            let is_short = ring.as_mut().is_some_and(|ring| ring.room(DEPARTURE_ROOM + 1) <= DEPARTURE_ROOM);
             let since = is_short.then(|| shortage.since.unwrap_or(now));
             *shortage = Shortage { since, is_long: since.is_some_and(|since| now - since >= PATIENCE) };
         }
@@ -87,8 +89,10 @@ impl Crossing {
 
     /// Whether groups may leave and be asked for.
     pub(super) fn has_room(&mut self) -> bool {
+        let is_of_moves = |note: &Note| matches!(note, Note::Asked { .. } | Note::Wanted { .. });
+        let waiting = self.unsent.iter().filter(|(_, note)| is_of_moves(note)).count();
         let mut rings = self.out.iter_mut().zip(&self.shortages);
-        self.unsent.len() < DEPARTURES
+        waiting < DEPARTURES
             && rings.all(|(ring, shortage)| {
                 shortage.is_long || ring.as_mut().is_none_or(|ring| ring.room(DEPARTURE_ROOM) >= DEPARTURE_ROOM)
             })
@@ -107,7 +111,7 @@ impl Crossing {
 
     #[cold]
     fn scarce_room(&mut self, now: Instant, room: usize, limit: usize) -> usize {
-        if self.is_off_duty() {
+        if self.is_off_duty() && !self.shortages.iter().any(|shortage| shortage.is_long) {
             self.grace = Grace::new();
         } else if !self.grace.wait(now) {
             self.grace.full = false;

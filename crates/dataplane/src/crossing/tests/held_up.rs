@@ -98,6 +98,72 @@ fn a_thread_without_room_for_long_is_given_no_group() {
     assert_eq!((crossing.departure(), crossing.waits_for_room()), (None, false));
 }
 
+#[test]
+fn a_ring_that_stands_where_arrivals_are_left_at_the_device_is_short_of_room() {
+    let mut world = crowded(RING_ITEMS / 2);
+    let crossing = &mut world.threads[1].crossing;
+    assert_eq!(crossing.room_for_arrivals(world.now, 64), 0);
+    for (later, stuck) in [(Duration::ZERO, false), (leaving::PATIENCE, true)] {
+        crossing.look(world.now + later, 0);
+        assert_eq!((crossing.is_stuck(2), crossing.has_room()), (stuck, true));
+    }
+}
+
+#[test]
+fn what_a_thread_that_hangs_is_answered_keeps_no_group_from_the_others() {
+    let mut world = crowded(RING_ITEMS);
+    go_on(&mut world);
+    let crossing = &mut world.threads[1].crossing;
+    (0..DEPARTURES as u32).for_each(|number| crossing.note(2, Note::Answered { group: 0, number }));
+    assert!(crossing.has_room());
+    (0..DEPARTURES as u32).for_each(|number| crossing.note(2, Note::Asked { group: 0, number }));
+    assert!(!crossing.has_room(), "what moves ask is bounded");
+}
+
+#[test]
+fn a_thread_that_is_not_needed_waits_a_while_for_one_that_hangs_and_no_longer() {
+    let mut world = World::new(3);
+    let flow = flow_of(&world, 2, 1);
+    (0..RING_ITEMS).for_each(|_| world.send(flow));
+    (0..RING_ITEMS / 64).for_each(|_| world.cycle(2, 64));
+    world.threads[2].crossing.note(1, Note::Answered { group: 0, number: 0 });
+    world.threads[0].crossing.owners().set_on_duty(2);
+    for (ms, room) in [(0, 0), (60, 0), (300, 0), (320, 64)] {
+        world.pass(ms * 1000 - (world.now - Instant::ZERO).as_micros() as u64, 0);
+        let crossing = &mut world.threads[2].crossing;
+        crossing.look(world.now, 0);
+        assert_eq!(crossing.room_for_arrivals(world.now, 64), room, "after {ms} ms");
+    }
+    // its groups and its queue go to the first
+    for _ in 0..20 {
+        world.pass(20_000, 0);
+        [2, 0].into_iter().for_each(|at| world.cycle(at, 64));
+    }
+    assert!(world.threads[0].crossing.stands_in());
+    world.settle_by(1000);
+    world.check();
+}
+
+#[test]
+fn a_group_that_settles_by_itself_waits_for_nothing_that_its_owner_has_put_aside() {
+    let (mut world, group, _) = given_by_one_that_hangs();
+    world.hurries = true;
+    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
+    let flow = (0..1000).step_by(3).find(|flow| world.groups.of(&of(*flow)) == group).unwrap();
+    world.send(flow);
+    world.help(1, 0, 64);
+    for us in [0, 100_000] {
+        world.pass(us, 0);
+        world.cycle(1, 64);
+    }
+    assert_eq!((world.taken, world.threads[0].crossing.put_aside()), (1, 1));
+    world.send(flow);
+    world.help(1, 0, 64);
+    assert_eq!((world.taken, world.threads[0].crossing.put_aside()), (2, 1));
+    world.settle();
+    world.check();
+}
+
 /// A world of three threads of which the last does not run, and a group of the first that the second has got meanwhile, with a frame
 /// that came to the second's queue; a flow of it.
 fn moved_beside_one_that_hangs() -> (World, u16, u16) {
