@@ -79,6 +79,21 @@ pub(crate) fn exchange(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
     answer[..bytes].to_vec()
 }
 
+/// A socket at this address. The one before it there is closed, but a process that another test starts meanwhile has it until it runs
+/// its program.
+fn bound(at: &str) -> UdpSocket {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        match UdpSocket::bind(at) {
+            Ok(socket) => return socket,
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && std::time::Instant::now() < end => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(error) => panic!("{at}: {error}"),
+        }
+    }
+}
+
 /// The answers to what the driver has, or to what it has not.
 fn answers(lab: &Lab, held: bool) -> Vec<Vec<u8>> {
     let (mut answers, mut id) = (Vec::new(), 0);
@@ -86,7 +101,7 @@ fn answers(lab: &Lab, held: bool) -> Vec<Vec<u8>> {
         // Always the same: one whole checksum in 65,535 could be one left to a device, and the driver leaves that to our stack where
         // it may not judge. From a port drawn at random the count would be one less now and then.
         let any = any.replace(":0", ":10053");
-        let socket = lab.client().inside(|| UdpSocket::bind(any).unwrap());
+        let socket = lab.client().inside(|| bound(&any));
         socket.connect(at).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut ask = |message: &dyn Fn(u16) -> Vec<u8>| {
