@@ -372,6 +372,11 @@ mod tests {
         watch.changes.recv_timeout(Duration::from_secs(10)).is_ok()
     }
 
+    /// Until nothing more is told.
+    fn rest(watch: &Watch) {
+        while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {}
+    }
+
     #[test]
     fn a_release_that_a_link_has_left_is_watched_no_more() {
         let folder = tempfile::tempdir().unwrap();
@@ -386,7 +391,7 @@ mod tests {
             symlink(release, at("next")).unwrap();
             std::fs::rename(at("next"), at("current")).unwrap();
             assert!(told(&watch));
-            while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {}
+            rest(&watch);
             watch.renew().unwrap();
         }
         assert_eq!((all("1").map(|path| watches(&path)), watches(&at("2")), watches(&at("2/a"))), ([0; 3], 1, 1));
@@ -409,7 +414,7 @@ mod tests {
         assert!(told(&watch));
         watch.renew().unwrap();
         assert_eq!((watches(&at("site")), watches(&at("site/sub"))), (1, 1));
-        while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {}
+        rest(&watch);
         std::fs::write(at("site/sub/file"), "").unwrap();
         assert!(told(&watch));
     }
@@ -423,7 +428,6 @@ mod tests {
         symlink(at("1"), at("site/a/current")).unwrap();
         let (mut watch, _) = watch(&[at("site"), at("way/current")]);
         assert_eq!(watches(&at("site/a")), 1);
-        let rest = |watch: &Watch| while watch.changes.recv_timeout(Duration::from_millis(100)).is_ok() {};
         rest(&watch);
         std::fs::write(at("site/a/file"), "").unwrap();
         assert!(told(&watch), "a file of the first");

@@ -75,6 +75,14 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
+/// Options of their own, without the program around them, from a command line with its first word.
+#[cfg(test)]
+pub(crate) fn parsed<O: clap::Args>(
+    words: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
+) -> Result<O, clap::Error> {
+    O::from_arg_matches(&O::augment_args(clap::Command::new("simoom-bench")).try_get_matches_from(words)?)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -360,16 +360,11 @@ fn series(lines: &[Line], policy: &str, manner: Manner) -> Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn a_report_pairs_each_policy_with_the_shared_listener() {
-        let options = <Cli as clap::Parser>::parse_from(["accept", "--requests", "6", "--think", "0"]).options;
+        let options = parsed::<Options>(["accept", "--requests", "6", "--think", "0"]).unwrap();
         let manner = Manner { requests: 6, think_ms: 0 };
         let line = |policy, rates: [f64; 2]| Line {
             policy,
@@ -419,7 +414,7 @@ mod tests {
 
     #[test]
     fn clients_that_think_make_six_requests_and_none_is_measured_twice() {
-        let options = <Cli as clap::Parser>::parse_from(["accept", "--requests", "1,6", "--think", "0,100"]).options;
+        let options = parsed::<Options>(["accept", "--requests", "1,6", "--think", "0,100"]).unwrap();
         let all: Vec<String> = manners(&options).iter().map(Manner::to_string).collect();
         let expected = ["1 requests a connection", "6 requests a connection", "6 requests a connection, 100 ms apart"];
         assert_eq!(all, expected);

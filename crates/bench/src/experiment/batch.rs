@@ -302,12 +302,7 @@ fn method(options: &Options, anew: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn loads_are_parts() {
@@ -320,7 +315,7 @@ mod tests {
     #[test]
     fn rows_are_compared_with_the_first_batch_and_loads_stand_below_their_most() {
         let words = ["batch", "--batches", "1,64", "--loads", "0.5,0.9"];
-        let options = <Cli as clap::Parser>::parse_from(words).options;
+        let options = parsed::<Options>(words).unwrap();
         let at = |rate: f64| AtLoad {
             rate: vec![rate; 2],
             p50_us: vec![10.0, 20.0],

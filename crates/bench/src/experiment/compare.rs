@@ -263,6 +263,7 @@ fn whole(rounds: &[Round], of: fn(&Round) -> Option<Found>) -> Option<Vec<f64>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::parsed;
     use crate::grid::Step;
 
     /// Of a grid from 40 to 1000 that ends behind the peak.
@@ -323,16 +324,10 @@ mod tests {
         assert_eq!(lines[1][3], "\"peak, answers/s\",nsd,≥600,590,≥610,1,");
     }
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
-
     #[test]
     fn what_is_checked_is_told_by_who_asks() {
         let told = |words: &[&str]| {
-            let text = method(&<Cli as clap::Parser>::parse_from([&["compare"], words].concat()).options);
+            let text = method(&parsed::<Options>([&["compare"], words].concat()).unwrap());
             [text.contains("One answer in 16"), text.contains("kxdpgun are not checked")]
         };
         assert_eq!(told(&[]), [true, false]);

@@ -353,16 +353,11 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     fn options(words: &[&str]) -> Options {
         let words = [&["compare-web"], words].concat();
-        <Cli as clap::Parser>::parse_from(words).options
+        parsed::<Options>(words).unwrap()
     }
 
     #[test]

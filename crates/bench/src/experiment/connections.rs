@@ -308,12 +308,7 @@ fn method(options: &Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn slabs_are_read() {
@@ -334,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_number_that_cannot_be_had_is_told_and_larger_ones_are_left_out() {
-        let options = <Cli as clap::Parser>::parse_from(["x", "--counts", "100000,10,1000"]).options;
+        let options = parsed::<Options>(["x", "--counts", "100000,10,1000"]).unwrap();
         let mut line = Line::new("epoll", &options.counts);
         assert_eq!(line.counts, [10, 1000, 100_000]);
         line.rows[0].messages_per_s = vec![100.0, 300.0];

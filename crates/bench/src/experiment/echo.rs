@@ -249,16 +249,11 @@ fn method(options: &Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn points_are_those_of_the_paper_unless_told() {
-        let all = points(&<Cli as clap::Parser>::parse_from(["echo"]).options);
+        let all = points(&parsed::<Options>(["echo"]).unwrap());
         let trips: Vec<u64> = all.iter().filter(|point| !point.by_size).map(|point| point.trips).collect();
         assert_eq!(trips, [1, 2, 8, 32, 128, 512, 1024]);
         assert!(all.iter().all(|point| point.by_size || point.bytes == 64));
@@ -270,7 +265,7 @@ mod tests {
     #[test]
     fn rows_pair_the_subject_with_each_server() {
         let words = ["echo", "--trips", "1,1024", "--sizes", "8k", "--size-trips", "3", "--end", "fin"];
-        let options = <Cli as clap::Parser>::parse_from(words).options;
+        let options = parsed::<Options>(words).unwrap();
         let points = points(&options);
         let row = |rates: [f64; 2]| Row {
             messages_per_s: rates.to_vec(),

@@ -293,12 +293,7 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     fn figures(p50_us: f64) -> Figures {
         Figures {
@@ -316,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_report_compares_each_step_with_sleeping_and_spinning_sockets() {
-        let options = <Cli as clap::Parser>::parse_from(["ladder"]).options;
+        let options = parsed::<Options>(["ladder"]).unwrap();
         let all: Vec<_> = STEPS
             .iter()
             .map(|step| match step.name {

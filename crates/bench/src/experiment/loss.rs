@@ -325,6 +325,7 @@ fn series(options: &Options, servers: &[Server], points: &[Point]) -> Vec<Series
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::parsed;
 
     #[test]
     fn a_report_has_every_path_and_ratios_within_rounds() {
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(names(&[]), ["nginx (cubic)", "nginx (bbr)", "simoom"]);
         assert_eq!(names(&["--kernel", "reno", "--server", "a=x", "--server", "b=y"]), ["nginx (reno)", "a", "b"]);
         for wrong in ["", "cubic,"] {
-            assert!(<Cli as clap::Parser>::try_parse_from(["loss", "--kernel", wrong]).is_err(), "{wrong:?}");
+            assert!(parsed::<Options>(["loss", "--kernel", wrong]).is_err(), "{wrong:?}");
         }
     }
 
@@ -378,13 +379,7 @@ mod tests {
         assert!(overflow("joined\n").is_err() && overflow("[{}]\n").is_err());
     }
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
-
     fn options(words: &[&str]) -> Options {
-        <Cli as clap::Parser>::parse_from([&["loss"][..], words].concat()).options
+        parsed::<Options>([&["loss"][..], words].concat()).unwrap()
     }
 }

@@ -61,9 +61,11 @@ pub(crate) struct Options {
 
 pub(super) const ADDRESS: &str = "198.18.0.1:11211";
 /// Addresses that the kernel of the client's host does not have.
-pub(super) const OWN_ADDRESSES: &str = "198.18.0.3-198.18.0.34";
+const OWN_ADDRESSES: &str = "198.18.0.3-198.18.0.34";
 pub(super) const MEMCACHED: &str = "memcached";
 const REFLECTOR: &str = "reflector";
+/// How it is started: one thread, on the address of the server's host.
+pub(super) const MEMCACHED_COMMAND: &str = "memcached -u root -l 198.18.0.1 -p 11211 -U 0 -t 1 -m 2048 -c 8192";
 /// What the project asks of itself (issue 5, "What it must show", 2): the lesser of these.
 const BESIDE_MEMCACHED: f64 = 2.0;
 const BESIDE_REFLECTOR: f64 = 0.85;
@@ -77,7 +79,7 @@ fn servers(options: &Options) -> Vec<Server> {
     if !options.no_sockets {
         servers.push(make(format!("simoom, sockets={ours} --backend sockets")));
     }
-    servers.push(make(format!("{MEMCACHED}=memcached -u root -l 198.18.0.1 -p 11211 -U 0 -t 1 -m 2048 -c 8192")));
+    servers.push(make(format!("{MEMCACHED}={MEMCACHED_COMMAND}")));
     servers
 }
 
@@ -158,17 +160,21 @@ fn measure(bed: &Bed, mix: Mix, options: &Options, server: &Server, round: u16, 
 }
 
 fn command(lab: &Lab, mix: Mix, options: &Options, connections: u32, stores: bool) -> Result<std::process::Command> {
-    let mut command = lab.client().command("taskset");
-    command.args(["-c", "1"]).arg(std::env::current_exe().context("where this program lies")?);
-    command.args(["kv", "--interface", "vc", "--address", OWN_ADDRESSES, "--server", ADDRESS, "--json"]);
-    command.args(["--mix", mix.word(), "--records", &options.records.to_string()]);
-    command.args(["--connections", &connections.to_string(), "--depth", &options.depth.to_string()]);
+    let mut command = load(lab, mix, options.records, [connections, options.depth])?;
     command.args(["--seconds", &options.seconds.to_string(), "--rate", &options.from.to_string()]);
     // what the first of the searches stored, the others find
     command.args(["--p99", &options.p99.to_string(), "--misses", &STORED_MISSES.to_string()]);
-    if stores {
-        command.arg("--store");
-    }
+    command.args(stores.then_some("--store"));
+    Ok(command)
+}
+
+/// Our load of a mix with so many connections, and requests under way on each, from processor 1 of the client's host.
+pub(super) fn load(lab: &Lab, mix: Mix, records: u32, [connections, depth]: [u32; 2]) -> Result<std::process::Command> {
+    let mut command = lab.client().command("taskset");
+    command.args(["-c", "1"]).arg(std::env::current_exe().context("where this program lies")?);
+    command.args(["kv", "--interface", "vc", "--address", OWN_ADDRESSES, "--server", ADDRESS, "--json"]);
+    command.args(["--mix", mix.word(), "--records", &records.to_string()]);
+    command.args(["--connections", &connections.to_string(), "--depth", &depth.to_string()]);
     Ok(command)
 }
 
@@ -292,16 +298,11 @@ fn method(mix: Mix, options: &Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn rows_have_ratios_and_the_lesser_of_what_is_asked() {
-        let options = <Cli as clap::Parser>::parse_from(["x", "--connections", "64", "--no-sockets"]).options;
+        let options = parsed::<Options>(["x", "--connections", "64", "--no-sockets"]).unwrap();
         let servers = servers(&options);
         let row = |rates: &[f64]| {
             let requests_per_s = rates.to_vec();
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn servers_are_the_same_but_for_what_is_compared() {
-        let options = <Cli as clap::Parser>::parse_from(["x"]).options;
+        let options = parsed::<Options>(["x"]).unwrap();
         let names: Vec<String> = servers(&options).into_iter().map(|server| server.name).collect();
         assert_eq!(names, ["simoom", "simoom, sockets", MEMCACHED]);
         assert_eq!(options.connections, [64, 1476]);

@@ -7,14 +7,13 @@
 use super::web::{Bed, START, Server, json, server};
 use super::{Common, memcached, tell_written};
 use crate::commands::kv::Results;
-use crate::commands::seconds;
 use crate::memcache::Mix;
 use crate::procs::Ticks;
 use crate::report::{Cell, Machine, Peers, Report, Table};
 use crate::stats::{self, Summary};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Lab, Process};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -41,12 +40,12 @@ pub(crate) struct Options {
     /// Processor time that is added to each message of the server, in microseconds
     #[arg(long, value_name = "US", default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=1000))]
     slower_us: u32,
-    /// How long is measured; mutilate takes whole seconds
+    /// How long is measured, in the whole seconds that mutilate takes
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     seconds: u16,
     /// How long is asked before that
-    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
-    warm_up: f64,
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    warm_up: u16,
     /// How often each is measured
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
@@ -61,7 +60,7 @@ impl Options {
     }
 
     fn to_ask(&self) -> Duration {
-        PATIENCE + Duration::from_secs_f64(f64::from(self.seconds) + 2.0 * self.warm_up)
+        PATIENCE + Duration::from_secs((self.seconds + self.warm_up).into())
     }
 }
 
@@ -147,7 +146,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
 
 fn slow_memcached(slower_us: u32) -> Server {
     let slower = format!("env LD_PRELOAD={{run}}/slower.so SLOWER_NS={}", u64::from(slower_us) * 1000);
-    server(&format!("memcached={slower} memcached -u root -l 198.18.0.1 -p 11211 -U 0 -t 1 -m 2048 -c 8192"))
+    server(&format!("{}={slower} {}", memcached::MEMCACHED, memcached::MEMCACHED_COMMAND))
         .expect("a name and a command")
 }
 
@@ -162,7 +161,7 @@ fn compile(bed: &Bed) -> Result<()> {
 }
 
 /// One generator's round on a server of its own.
-fn measure(bed: &Bed, server: &Server, options: &Options, mutilate: &std::path::Path, row: &Row) -> Result<Load> {
+fn measure(bed: &Bed, server: &Server, options: &Options, mutilate: &Path, row: &Row) -> Result<Load> {
     let lab = Lab::new()?;
     let mut process = bed.start(server, &lab)?;
     process.wait_until(|| lab.client().inside(memcached::answers), START).context("memcached does not come up")?;
@@ -176,12 +175,6 @@ fn measure(bed: &Bed, server: &Server, options: &Options, mutilate: &std::path::
     Ok(load)
 }
 
-fn on_client(lab: &Lab, program: &std::path::Path) -> Command {
-    let mut command = lab.client().command("taskset");
-    command.args(["-c", "1"]).arg(program);
-    command
-}
-
 /// Runs a load to its end: what it said, and the share of the time that processor 0 was busy.
 fn attend(command: Command, patience: Duration) -> Result<(String, f64)> {
     let (begun, before) = (Instant::now(), Ticks::now(Some(0))?);
@@ -193,54 +186,41 @@ fn attend(command: Command, patience: Duration) -> Result<(String, f64)> {
 }
 
 fn ours(lab: &Lab, options: &Options, mix: Mix) -> Result<Load> {
-    let program = std::env::current_exe().context("where this program lies")?;
-    let make = |seconds: f64, stores: bool| {
-        let mut command = on_client(lab, &program);
-        command.args([
-            "kv",
-            "--interface",
-            "vc",
-            "--address",
-            memcached::OWN_ADDRESSES,
-            "--server",
-            memcached::ADDRESS,
-        ]);
-        command.args(["--json", "--mix", mix.word(), "--records", &options.records.to_string()]);
-        command.args(["--connections", &options.connections.to_string(), "--depth", "1", "--probes", "0"]);
-        command.args(["--seconds", &seconds.to_string(), "--warm-up", &options.warm_up.to_string()]);
+    let make = |seconds: &str, stores: bool| -> Result<Command> {
+        let mut command = memcached::load(lab, mix, options.records, [options.connections, 1])?;
+        command.args(["--probes", "0", "--seconds", seconds, "--warm-up", &options.warm_up.to_string()]);
         command.args(stores.then_some("--store"));
-        command
+        Ok(command)
     };
-    attend(make(0.1, true), options.to_store()).context("storing the records")?;
-    // attaching a program made the receive thread anew
-    lab.pin();
-    let (said, busy_share) = attend(make(options.seconds.into(), false), options.to_ask())?;
+    attend(make("0.1", true)?, options.to_store()).context("storing the records")?;
+    let (said, busy_share) = attend(make(&options.seconds.to_string(), false)?, options.to_ask())?;
     let results = json::<Results>(&said)?;
     let outcome = results.runs.first().context("the load measured nothing")?;
     let failed = outcome.failed() + outcome.misses;
     Ok(Load { requests_per_s: outcome.answered_rate(), p99_us: outcome.whole_p99_us(), failed, busy_share })
 }
 
-/// Lengths and shares as mutilate's authors give them for the mixes; its keys have one length in `usr`, that of most.
-fn words_of(mix: Mix) -> [&'static str; 6] {
+/// Lengths as mutilate's authors give them for the mixes; its keys have one length in `usr`, that of most.
+fn lengths(mix: Mix) -> [&'static str; 4] {
     match mix {
-        Mix::Usr => ["-K", "19", "-V", "2", "-u", "0.002"],
-        Mix::Etc => ["-K", "fb_key", "-V", "fb_value", "-u", "0.25"],
+        Mix::Usr => ["-K", "19", "-V", "2"],
+        Mix::Etc => ["-K", "fb_key", "-V", "fb_value"],
     }
 }
 
-fn theirs(lab: &Lab, options: &Options, mix: Mix, mutilate: &std::path::Path) -> Result<Load> {
+fn theirs(lab: &Lab, options: &Options, mix: Mix, mutilate: &Path) -> Result<Load> {
+    let updates = format!("{:.3}", 1.0 - mix.gets());
     let make = |rest: &[&str]| {
-        let mut command = on_client(lab, mutilate);
-        command.args(["-s", memcached::ADDRESS]).args(words_of(mix));
-        command.args(["-r", &options.records.to_string()]).args(rest);
+        let mut command = lab.client().command("taskset");
+        command.args(["-c", "1"]).arg(mutilate).args(["-s", memcached::ADDRESS]).args(lengths(mix));
+        command.args(["-u", &updates, "-r", &options.records.to_string()]).args(rest);
         command
     };
     attend(make(&["--loadonly"]), options.to_store()).context("storing the records")?;
-    let [connections, seconds] = [options.connections.to_string(), options.seconds.to_string()];
-    let warm_up = (options.warm_up.ceil() as u64).to_string();
-    let (said, busy_share) =
-        attend(make(&["--noload", "-c", &connections, "-d", "1", "-t", &seconds, "-w", &warm_up]), options.to_ask())?;
+    let [connections, seconds, warm_up] =
+        [options.connections, options.seconds.into(), options.warm_up.into()].map(|number: u32| number.to_string());
+    let asks = ["--noload", "-c", &connections, "-d", "1", "-t", &seconds, "-w", &warm_up];
+    let (said, busy_share) = attend(make(&asks), options.to_ask())?;
     let (requests_per_s, p99_us, failed) = parse(&said).with_context(|| format!("no results in: {}", said.trim()))?;
     Ok(Load { requests_per_s, p99_us, failed, busy_share })
 }
@@ -326,12 +306,7 @@ fn method(options: &Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     const SAID: &str = "#type       avg     std     min     5th    10th    90th    95th    99th
 read     1864.5   517.5   208.0  1526.5  1562.6  2177.9  2234.6  2984.1
@@ -353,7 +328,7 @@ Skipped TXs = 0 (0.0%)
 
     #[test]
     fn the_ratio_is_of_rounds_of_one_mix() {
-        let options = <Cli as clap::Parser>::parse_from(["x", "--mutilate", "mutilate"]).options;
+        let options = parsed::<Options>(["x", "--mutilate", "mutilate"]).unwrap();
         let row = |mix, generator, rates: &[f64]| {
             let load = |rate: &f64| Load { requests_per_s: *rate, p99_us: 5.0, failed: 1, busy_share: 0.5 };
             Row { mix, generator, loads: rates.iter().map(load).collect() }
@@ -373,7 +348,7 @@ Skipped TXs = 0 (0.0%)
 
     #[test]
     fn a_server_is_slower_by_so_much() {
-        let bed_words = slow_memcached(15).words;
-        assert!(bed_words.contains(&"SLOWER_NS=15000".to_owned()) && bed_words[0] == "env", "{bed_words:?}");
+        let words = slow_memcached(15).words;
+        assert!(words.contains(&"SLOWER_NS=15000".to_owned()) && words[0] == "env", "{words:?}");
     }
 }

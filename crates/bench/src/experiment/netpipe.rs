@@ -223,12 +223,7 @@ fn method(options: &Options, rows: &[Vec<Row>; 3]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     fn row(one_way_us: &[f64], bytes: u32) -> Row {
         Row {
@@ -241,7 +236,7 @@ mod tests {
 
     #[test]
     fn rows_have_ratios_to_sockets_that_sleep_and_what_is_asked_at_the_shortest() {
-        let options = <Cli as clap::Parser>::parse_from(["netpipe", "--sizes", "64,1k"]).options;
+        let options = parsed::<Options>(["netpipe", "--sizes", "64,1k"]).unwrap();
         let of = |times: [&[f64]; 2]| vec![row(times[0], 64), row(times[1], 1024)];
         let rows =
             [of([&[5.0, 6.0], &[8.0, 8.0]]), of([&[20.0, 30.0], &[32.0, 40.0]]), of([&[10.0, 6.0], &[16.0, 16.0]])];
@@ -270,7 +265,7 @@ mod tests {
 
     #[test]
     fn lengths_are_powers_of_four_unless_told() {
-        let options = <Cli as clap::Parser>::parse_from(["netpipe"]).options;
+        let options = parsed::<Options>(["netpipe"]).unwrap();
         assert_eq!(options.sizes, (3..=10).map(|n| 1 << (2 * n)).collect::<Vec<u32>>());
     }
 }

@@ -161,16 +161,11 @@ fn series(options: &Options, server: &Server, at: usize, figures: &[Vec<Figures>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn a_report_has_every_round_trip_time_and_paired_ratios() {
-        let options = <Cli as clap::Parser>::parse_from(["rtt", "--points", "0,40"]).options;
+        let options = parsed::<Options>(["rtt", "--points", "0,40"]).unwrap();
         let servers = [Server::nginx(), Server::simoom("simoom", "")];
         let row = |goodputs: [f64; 2]| Figures { goodputs: goodputs.to_vec(), overflow: 3, reconnects: 4 };
         let figures = vec![vec![row([1e6, 4e6]), row([2e6, 2e6])]; 2];

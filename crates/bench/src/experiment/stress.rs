@@ -442,12 +442,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     fn a_run(good: u64, refused: u64, flood: Option<(u64, u64)>) -> Run {
         let mut outcome = Outcome::new(None);
@@ -459,7 +454,7 @@ mod tests {
 
     #[test]
     fn refusals_are_no_goodput_and_unlike_floods_have_no_ratio() {
-        let options = <Cli as clap::Parser>::parse_from(["flood", "--syns", "1000"]).options;
+        let options = parsed::<Options>(["flood", "--syns", "1000"]).unwrap();
         let subject = |server, hard: [Run; 2]| {
             let plain = vec![a_run(1000, 0, None), a_run(1000, 0, None)];
             Subject { server, how: Use::Keep, plain, hard: hard.into() }

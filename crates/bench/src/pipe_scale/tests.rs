@@ -1,4 +1,5 @@
 use super::*;
+use crate::commands::parsed;
 
 fn setup(mode: Mode, threads: usize, seconds: f64) -> Setup {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -64,14 +65,8 @@ fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
 
 #[test]
 fn numbers_of_threads() {
-    use clap::Parser as _;
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
     let numbers_of = |line: &str, processors| {
-        numbers(&Cli::parse_from(line.split(' ')).options, processors).map_err(|error| error.to_string())
+        numbers(&parsed::<Options>(line.split(' ')).unwrap(), processors).map_err(|error| error.to_string())
     };
     assert_eq!(numbers_of("pipe-scale", 6), Ok((vec![1, 2, 4], 256)));
     assert_eq!(numbers_of("pipe-scale --threads 2,1,2", 1), Ok((vec![1, 2], 256)));

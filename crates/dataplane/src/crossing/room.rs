@@ -7,8 +7,8 @@
 //!
 //! Groups leave, and are asked for, while there is room to every thread, lest a burst of notes crowd frames out. A thread that has not made
 //! room for a while is left out of that: it may hang, and the others must be able to relieve each other. It gets no groups, and what moves
-//! ask of it waits, so much at most that no more groups leave before some of these are settled. What it is answered waits too, which is no more
-//! than it asked. Nor does a thread that is not needed wait for it for ever.
+//! ask of it waits, so much at most that no more groups leave before some of these are settled. What it is told of its own moves waits too:
+//! no more than it asked for, gave or got. A thread that is not needed has as little time for it then as one with groups.
 
 use super::leaving::PATIENCE;
 use super::{Crossing, DEPARTURES, Note, RING_ITEMS};

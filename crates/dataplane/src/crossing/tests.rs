@@ -98,6 +98,11 @@ impl IndirectionTable for Written<'_> {
     }
 }
 
+/// A flow by its client's port, which is its number.
+fn by_port(flow: u16) -> Flow {
+    Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap()
+}
+
 struct World {
     now: Instant,
     nic: Option<Nic>,
@@ -146,6 +151,11 @@ impl World {
             lost: 0,
             hurries: false,
         }
+    }
+
+    /// The group of a flow.
+    fn group(&self, flow: u16) -> u16 {
+        self.groups.of(&by_port(flow))
     }
 
     /// A flow's frames always come to one queue, which need not be its owner's.
@@ -430,10 +440,9 @@ proptest! {
 
 /// A flow that comes to the queue of `queue` and whose group `owner` has, in a world of so many threads.
 fn flow_of(world: &World, queue: usize, owner: u16) -> u16 {
-    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
     let threads = world.threads.len();
     let mut flows = (0..1000u16).filter(|flow| usize::from(*flow) % threads == queue);
-    flows.find(|flow| world.threads[0].crossing.owners().owner(world.groups.of(&of(*flow))) == owner).unwrap()
+    flows.find(|flow| world.threads[0].crossing.owners().owner(world.group(*flow)) == owner).unwrap()
 }
 
 #[test]
@@ -467,12 +476,8 @@ fn a_full_ring_holds_up_no_note_to_another_thread() {
 #[test]
 fn a_full_ring_loses_frames_and_counts_them_but_no_group() {
     let mut world = World::new(2);
-    // a flow that comes to the other thread's queue
-    let foreign = (0..100).find(|port| {
-        let flow = Flow::new(Protocol::UDP, (CLIENT, *port).into(), (SERVER, 53).into()).unwrap();
-        world.groups.of(&flow) % 2 == 1 && port % 2 == 0
-    });
-    let flow = foreign.unwrap();
+    // it comes to the other thread's queue
+    let flow = flow_of(&world, 0, 1);
     (0..3000).for_each(|_| world.send(flow));
     let group = (0..8).find(|group| world.threads[0].crossing.owners().owner(*group) == 0).unwrap();
     world.threads[1].crossing.want(group);
@@ -571,11 +576,7 @@ fn what_other_threads_have_sent_counts_as_backlog() {
 fn a_helper_keeps_its_own_and_the_owner_gets_the_rest_in_order() {
     let mut world = World::new(2);
     // to the first thread's queue: a flow of each one's groups
-    let of = |world: &World, owner: u16| {
-        let flow = |port| Flow::new(Protocol::UDP, (CLIENT, port).into(), (SERVER, 53).into()).unwrap();
-        (0..100).step_by(2).find(|port| world.groups.of(&flow(*port)) % 2 == owner).unwrap()
-    };
-    let (first, second) = (of(&world, 0), of(&world, 1));
+    let (first, second) = (flow_of(&world, 0, 0), flow_of(&world, 0, 1));
     let counts = |world: &World, at: usize| {
         let counters = world.threads[at].crossing.counters();
         [counters.helped.get(), counters.passed.get()]
@@ -592,7 +593,7 @@ fn a_helper_keeps_its_own_and_the_owner_gets_the_rest_in_order() {
     (0..4).for_each(|_| world.send(first));
     world.help(1, 0, 2);
     assert_eq!(counts(&world, 1), [3, 5]);
-    let group = world.groups.of(&Flow::new(Protocol::UDP, (CLIENT, first).into(), (SERVER, 53).into()).unwrap());
+    let group = world.group(first);
     world.threads[1].crossing.want(group);
     world.settle();
     assert!(world.threads[1].groups.contains_key(&group));
@@ -610,8 +611,7 @@ fn a_helper_keeps_its_own_and_the_owner_gets_the_rest_in_order() {
 #[test]
 fn what_is_put_aside_is_bounded() {
     let mut world = World::new(2);
-    let flow = |port| Flow::new(Protocol::UDP, (CLIENT, port).into(), (SERVER, 53).into()).unwrap();
-    let first = (0..100).step_by(2).find(|port| world.groups.of(&flow(*port)).is_multiple_of(2)).unwrap();
+    let first = flow_of(&world, 0, 0);
     (0..4000).for_each(|_| world.send(first));
     (0..100).for_each(|_| world.help(1, 0, 64));
     assert_eq!(world.threads[0].crossing.put_aside(), help::MOST_ASIDE);

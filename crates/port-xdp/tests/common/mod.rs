@@ -336,3 +336,17 @@ pub(crate) fn send_large(port: &mut XdpPort, peers: Peers, payload: &[&[u8]]) ->
     let how = port::Segmentation { segment_bytes: 1400, ip_at: 14, tcp_at: 34, v6: false };
     port.large().is_some_and(|large| large.send(&header, payload, &how))
 }
+
+/// Runs this test binary again as a child that runs only `test`, with `TEST_CHILD` set.
+pub(crate) fn again(test: &str, through: &[&str]) -> Command {
+    let exe = std::env::current_exe().unwrap();
+    let mut words: Vec<String> = through.iter().map(ToString::to_string).collect();
+    words.push(exe.display().to_string());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(["--exact", test, "--nocapture", "--test-threads=1"]).env("TEST_CHILD", "1");
+    command
+}
+
+pub(crate) fn is_child() -> bool {
+    std::env::var_os("TEST_CHILD").is_some()
+}

@@ -82,16 +82,13 @@ pub(crate) fn exchange(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
 /// A socket at this address. The one before it there is closed, but a process that another test starts meanwhile has it until it runs
 /// its program.
 fn bound(at: &str) -> UdpSocket {
-    let end = std::time::Instant::now() + PATIENCE;
-    loop {
-        match UdpSocket::bind(at) {
-            Ok(socket) => return socket,
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && std::time::Instant::now() < end => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            Err(error) => panic!("{at}: {error}"),
-        }
-    }
+    let mut bound = None;
+    let mut is_free = || {
+        let outcome = bound.insert(UdpSocket::bind(at));
+        !outcome.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+    };
+    lab::wait_until(&mut is_free, PATIENCE);
+    bound.expect("an attempt").unwrap_or_else(|error| panic!("{at}: {error}"))
 }
 
 /// The answers to what the driver has, or to what it has not.

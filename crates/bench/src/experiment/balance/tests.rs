@@ -1,13 +1,8 @@
 use super::*;
-
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: Options,
-}
+use crate::commands::parsed;
 
 fn options(words: &[&str]) -> Options {
-    <Cli as clap::Parser>::try_parse_from([&["balance"], words].concat()).map(|cli| cli.options).unwrap()
+    parsed::<Options>([&["balance"], words].concat()).unwrap()
 }
 
 #[test]
@@ -60,7 +55,7 @@ fn options_have_bounds() {
     let all = options(&[]);
     assert_eq!((all.engine, all.requests), (vec![Engine::Sockets, Engine::Xdp], vec![6, 0]));
     for wrong in [["--engine", "tcp"], ["--part", "0"], ["--requests", "-1"], ["--seconds", "0"], ["--rate", "0"]] {
-        assert!(<Cli as clap::Parser>::try_parse_from([&["balance"], &wrong[..]].concat()).is_err(), "{wrong:?}");
+        assert!(parsed::<Options>([&["balance"], &wrong[..]].concat()).is_err(), "{wrong:?}");
     }
 }
 

@@ -409,17 +409,6 @@ pub(super) fn run(options: &Options, cpus: &[usize], stopped: &(dyn Fn() -> bool
     })
 }
 
-/// Frames that found no room on their way to another thread.
-fn lost(dataplane: &Dataplane<Queue<Stamp>, Work>) -> u64 {
-    dataplane.crossings().map(|crossings| crossings.lost.get()).sum()
-}
-
-/// Steps of a move that were not waited for, since the host took a thread's processor away. That loses nothing; what may come of
-/// it, an answer that others overtake, is looked for.
-fn hurried(dataplane: &Dataplane<Queue<Stamp>, Work>) -> u64 {
-    dataplane.crossings().map(|crossings| crossings.hurried.get()).sum()
-}
-
 fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &dyn Fn() -> bool) -> Result<Found> {
     let Bed { dataplane, mut clients } = start(options, cpus, Some(elastic::Policy::default()), steps)?;
     let (clock, every) = (clients.clock, tick(options));
@@ -467,7 +456,10 @@ fn generate(options: &Options, cpus: &[usize], steps: u64, peak: f64, stopped: &
     std::thread::sleep(IDLE);
     found.idle_share = (process_s() - before) / IDLE.as_secs_f64();
     found.moved = dataplane.crossings().map(|crossings| crossings.groups_in.get()).sum();
-    let (lost, overtaken, hurried) = (lost(&dataplane), clients.overtaken, hurried(&dataplane));
+    let lost: u64 = dataplane.crossings().map(|it| it.lost.get()).sum();
+    let overtaken = clients.overtaken;
+    // the host may have a thread's processor for longer than others wait: that loses nothing, and an answer that is overtaken for it is seen
+    let hurried: u64 = dataplane.crossings().map(|it| it.hurried.get()).sum();
     if hurried > 0 {
         eprintln!("{hurried} steps of moves were not waited for");
     }

@@ -324,15 +324,10 @@ impl Spent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     pub(super) fn options(line: &str) -> Options {
-        <Cli as clap::Parser>::parse_from(line.split(' ')).options
+        parsed::<Options>(line.split(' ')).unwrap()
     }
 
     #[test]

@@ -107,16 +107,11 @@ fn by_flush(options: &Options) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::commands::parsed;
 
     #[test]
     fn lines_are_ways_to_send_and_the_flush_is_the_batch() {
-        let options = <Cli as clap::Parser>::parse_from(["fig6", "--points", "1k,4k", "--flush", "1,64"]).options;
+        let options = parsed::<Options>(["fig6", "--points", "1k,4k", "--flush", "1,64"]).unwrap();
         let plan = by_transmit(&options);
         assert_eq!(plan.lines.len(), 5);
         assert!(plan.lines[1..].iter().all(|line| line.optional && line.name.starts_with("simoom, ")));

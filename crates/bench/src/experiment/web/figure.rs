@@ -338,12 +338,7 @@ fn series(plan: &Plan, line: &Measured, value: &Value) -> Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: Manner,
-    }
+    use crate::commands::parsed;
 
     fn point(kib: u32) -> Point {
         let word = format!("{kib}k");
@@ -367,7 +362,7 @@ mod tests {
 
     #[test]
     fn rows_are_by_point_and_ratios_are_to_nginx_with_the_same_offloads() {
-        let options = <Cli as clap::Parser>::parse_from(["figure"]).options;
+        let options = parsed::<Manner>(["figure"]).unwrap();
         let (nginx, ours) = (Server::nginx(), Server::simoom("simoom", ""));
         let mut lines = vec![
             measured(Line::new(&nginx, true), &[&[100.0, 200.0], &[50.0, 50.0]]),

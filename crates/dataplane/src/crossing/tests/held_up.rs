@@ -46,8 +46,7 @@ proptest! {
         for step in steps {
             match step {
                 Beside::Send(flow, times) => {
-                    let of = Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
-                    let owner = world.threads[0].crossing.owners().owner(world.groups.of(&of));
+                    let owner = world.threads[0].crossing.owners().owner(world.group(flow));
                     // what is the third's finds its ring full sooner or later
                     let times = if owner == 2 || flow % 3 == 2 { 0 } else { times };
                     (0..times).for_each(|_| world.send(flow));
@@ -148,8 +147,7 @@ fn a_thread_that_is_not_needed_waits_a_while_for_one_that_hangs_and_no_longer() 
 fn a_group_that_settles_by_itself_waits_for_nothing_that_its_owner_has_put_aside() {
     let (mut world, group, _) = given_by_one_that_hangs();
     world.hurries = true;
-    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
-    let flow = (0..1000).step_by(3).find(|flow| world.groups.of(&of(*flow)) == group).unwrap();
+    let flow = (0..1000).step_by(3).find(|flow| world.group(*flow) == group).unwrap();
     world.send(flow);
     world.help(1, 0, 64);
     for us in [0, 100_000] {
@@ -168,8 +166,7 @@ fn a_group_that_settles_by_itself_waits_for_nothing_that_its_owner_has_put_aside
 /// that came to the second's queue; a flow of it.
 fn moved_beside_one_that_hangs() -> (World, u16, u16) {
     let mut world = World::new(3);
-    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
-    let group = |flow: &u16| world.groups.of(&of(*flow));
+    let group = |flow: &u16| world.group(*flow);
     let flow = (1..1000).step_by(3).find(|flow| group(flow) == 0).unwrap();
     world.threads[1].crossing.want(0);
     for _ in 0..10 {
@@ -210,8 +207,7 @@ fn a_group_that_moves_waits_a_while_for_a_thread_that_does_not_run_and_no_longer
 #[test]
 fn what_a_silent_thread_had_sent_is_forwarded_before_its_group_settles() {
     let mut world = World::new(3);
-    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
-    let flow = (2..1000).step_by(3).find(|flow| world.groups.of(&of(*flow)) == 0).unwrap();
+    let flow = (2..1000).step_by(3).find(|flow| world.group(*flow) == 0).unwrap();
     world.threads[1].crossing.want(0);
     [1, 0].into_iter().for_each(|at| world.cycle(at, 64));
     world.send(flow);
@@ -265,7 +261,7 @@ fn an_answer_that_comes_late_does_not_count_for_the_next_move() {
 fn given_by_one_that_hangs() -> (World, u16, u16) {
     let mut world = World::new(3);
     let flow = flow_of(&world, 1, 0);
-    let group = world.groups.of(&Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap());
+    let group = world.group(flow);
     world.threads[1].crossing.want(group);
     [1, 0].into_iter().for_each(|at| world.cycle(at, 64));
     let thread = &mut world.threads[0];
@@ -312,8 +308,7 @@ fn a_group_whose_old_owner_does_not_come_round_settles_after_a_while() {
 fn an_old_owner_that_comes_round_is_waited_for_until_it_has_forwarded_all() {
     let mut world = World::new(3);
     let (old, flow) = (flow_of(&world, 2, 0), flow_of(&world, 1, 0));
-    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
-    let group = world.groups.of(&of(flow));
+    let group = world.group(flow);
     // a frame every 40 ms, of many that the third has sent before it answers
     (0..50).for_each(|_| world.send(old));
     world.cycle(2, 64);

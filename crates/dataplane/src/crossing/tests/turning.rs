@@ -6,8 +6,7 @@ use super::*;
 fn moved() -> (World, u16, u16) {
     let mut world = World::with(2, Some(u32::MAX));
     let flow = 7;
-    let of = |flow: u16| Flow::new(Protocol::UDP, (CLIENT, flow).into(), (SERVER, 53).into()).unwrap();
-    let group = world.groups.of(&of(flow));
+    let group = world.group(flow);
     let owner = usize::from(group % 2);
     world.threads[1 - owner].crossing.want(group);
     for _ in 0..10 {
