@@ -20,7 +20,6 @@ mod messages;
 mod mutilate;
 mod netpipe;
 mod rtt;
-mod rung;
 mod soak;
 mod stress;
 mod subject;

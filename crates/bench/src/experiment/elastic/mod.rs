@@ -1,13 +1,15 @@
 //! `simoom-bench experiment elastic`: load up and down, the threads that serve, and how long answers take meanwhile.
 //!
-//! The dataplane runs on the in-memory NIC with the policy that `--threads elastic` has. Questions come as in an open loop: at each tick so
-//! many are due as the load says, whether earlier ones were answered or not, and the time of an answer counts from the tick, not from when
-//! the generator came to it. They come evenly, so that what waits does not wait for chance: with random arrivals two threads at three
-//! quarters of their peak have a 99th percentile several times that of one at a third, however well they are levelled. A flow's questions
-//! have numbers, and so have its answers: none may be missing but what found the NIC's queue full, and none may come before an earlier one.
+//! The dataplane runs on the in-memory NIC with the policy that `--threads elastic` has. Questions come as in an open loop: as the load
+//! says, whether earlier ones were answered or not, and the time of an answer counts from when its question was due. They come evenly, so
+//! that what waits does not wait for chance: with random arrivals two threads at three quarters of their peak have a 99th percentile
+//! several times that of one at a third, however well they are levelled. Nobody sends them: the NIC has them when they are due, so that no
+//! generator takes from the processors. A flow's questions have numbers, and so have its answers: none may be missing but what found the
+//! NIC's queue full, and none may come before an earlier one.
 
 mod bed;
 mod results;
+mod source;
 
 use crate::commands::{seconds, stop_flag};
 use anyhow::{Result, bail, ensure};
@@ -17,10 +19,9 @@ use std::sync::atomic::Ordering;
 /// Options of the experiment.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each question costs the service so much work in registers (--work), so that the generator needs little beside it. The generator has the
-last of the processors, at a real-time priority, and shares it with the last thread; what it takes is in the report.
+Each question costs the service so much work in registers (--work), so that what the NIC needs is little beside it.
 
-One thread's peak is measured first, with one thread on duty and enough questions on their way. The steps are parts of it.
+One thread's peak is measured first, with one thread on duty and more questions than it can answer. The steps are parts of it.
 
 A machine that takes its processors away for milliseconds now and then has a 99th percentile of its own in many a window. Where that is
 so, --rounds does it all again and again: what is told of a window is the median of the same one in every round.
@@ -28,7 +29,7 @@ so, --rounds does it all again and again: what is told of a window is the median
   simoom-bench experiment elastic --rounds 5 --out docs/results
   simoom-bench experiment elastic --steps 0.3,1.5,0.3 --hold 3")]
 pub(crate) struct Options {
-    /// The threads' processors; the last is the generator's, too; default: all
+    /// The threads' processors; default: all
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
     /// Loads in turn, in parts of one thread's peak
@@ -46,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
     /// Work of the service for each question, in nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NS", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
     work: u32,
     /// Flows
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=4096))]

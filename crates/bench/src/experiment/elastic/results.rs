@@ -1,7 +1,7 @@
 //! What was found, as tables and plots.
 
 use super::Options;
-use super::bed::{self, Found, WINDOW, Window};
+use super::bed::{Found, WINDOW, Window};
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats;
 
@@ -168,27 +168,22 @@ pub(super) fn reports(options: &Options, cpus: &[usize], rounds: &[Found]) -> [R
 }
 
 fn method(options: &Options, cpus: &[usize], rounds: &[Found]) -> String {
-    let real_time = rounds.iter().all(|round| round.real_time);
-    let priority = if real_time { "at a real-time priority" } else { "at the usual priority" };
     let sum = |of: fn(&Found) -> u64| rounds.iter().map(of).sum::<u64>();
     format!(
         "`dataplane::Dataplane` on the in-memory NIC with the policy of `--threads elastic`: {} threads on processors {cpus:?}, of which \
          at first one serves. A service that works {} ns in registers for each datagram and echoes it; {} flows of UDP. One thread's peak is {:.0} answers/s, \
-         measured first with 512 questions on their way; the loads are parts of it, each held for {} s. Every {} us so many questions are due as the load says, whatever was answered; the queues take turns, \
-         and a flow's arrive at the same queue for ever, so that they cross over to the thread that has their group. The time of an answer counts from when its question was due to when the answer went \
-         into the transmit ring. The generator shares processor {} with the last thread, {priority}; it took {:.0} % of it, so the last thread has less than the first, and is taken off its \
-         processor for some microseconds at each tick. Rounds: {}; what is told of a window is the median of the same one in every round, but that questions, answers and changes are of all rounds together. \
+         measured first with more questions than it can answer; the loads are parts of it, each held for {} s. Questions are due evenly as the load says, whatever was answered; the queues take turns, \
+         and a flow's arrive at the same queue for ever, so that they cross over to the thread that has their group. The NIC has them when they are due, and a timer in place of its interrupt: no generator takes \
+         from the processors. The time of an answer counts from when its question was due to when the answer went \
+         into the transmit ring. Rounds: {}; what is told of a window is the median of the same one in every round, but that questions, answers and changes are of all rounds together. \
          Windows of 100 ms; the 99th percentile of a step is the median of its second half's windows; a step counts as over \
          with the first of {GOOD} windows in a row whose 99th percentile is under twice that of the load before. Of {} questions {} found the NIC's queue full; all others were answered, and each flow's in their order (else there is no report); {} times a flow group changed its thread. \
-         Without load the process took {:.2} % of a processor, what the generator's last thread sleeps in included.",
+         Without load the process took {:.2} % of a processor.",
         cpus.len(),
         options.work,
         options.flows,
         middle(rounds, |round| round.peak),
         options.hold,
-        bed::tick(options).as_micros(),
-        cpus.last().copied().unwrap_or(0),
-        100.0 * middle(rounds, |round| round.generator_share),
         rounds.len(),
         sum(|round| round.asked),
         sum(|round| round.overloaded),

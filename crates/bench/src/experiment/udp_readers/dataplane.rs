@@ -6,7 +6,7 @@
 //!
 //! The wire's end of a queue belongs to the senders; with several, one at a time puts a run of frames in.
 
-use super::super::rung::{Queue, Rung};
+use super::rung::{Queue, Rung};
 use super::{BYTES, Figures, Options, RUN, Readers, Sent, Sink, Spent, drained, send_for};
 use crate::pipe::stack;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -165,7 +165,7 @@ fn nic(flows: Flows, sizes: impl Iterator<Item = (usize, usize)>) -> Result<(Nic
         let (wires, ends) = pipe::pair(&config).context("memory for the queues' frames")?;
         let rung = Rung::new()?;
         nic.wires.extend(wires.into_iter().map(Mutex::new));
-        queues.extend(ends.into_iter().map(|pipe| Queue::new(pipe, rung.clone(), ())));
+        queues.extend(ends.into_iter().map(|pipe| Queue::new(pipe, rung.clone())));
         nic.rungs.push(rung);
     }
     Ok((nic, queues))

@@ -13,6 +13,7 @@
 mod dataplane;
 mod fifo;
 mod report;
+mod rung;
 mod sockets;
 
 use super::{Common, tell_written};

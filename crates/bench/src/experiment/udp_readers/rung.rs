@@ -50,27 +50,19 @@ impl Rung {
     }
 }
 
-/// Sees what leaves a [`Queue`], and may write into it.
-pub(super) trait Mark: Send {
-    fn mark(&mut self, _leaving: &mut Burst) {}
-}
-
-impl Mark for () {}
-
 /// The server's end of a queue of the in-memory NIC, whose thread may sleep until it is rung.
-pub(super) struct Queue<M = ()> {
+pub(super) struct Queue {
     pub(super) pipe: Pipe,
     rung: Arc<Rung>,
-    mark: M,
 }
 
-impl<M> Queue<M> {
-    pub(super) fn new(pipe: Pipe, rung: Arc<Rung>, mark: M) -> Queue<M> {
-        Queue { pipe, rung, mark }
+impl Queue {
+    pub(super) fn new(pipe: Pipe, rung: Arc<Rung>) -> Queue {
+        Queue { pipe, rung }
     }
 }
 
-impl<M: Mark> Port for Queue<M> {
+impl Port for Queue {
     fn facts(&self) -> &Facts {
         self.pipe.facts()
     }
@@ -92,7 +84,6 @@ impl<M: Mark> Port for Queue<M> {
     }
 
     fn transmit(&mut self, from: &mut Burst) -> usize {
-        self.mark.mark(from);
         self.pipe.transmit(from)
     }
 
