@@ -2,7 +2,8 @@
 //!
 //! A thread of its own looks every 10 ms (100 ms where nothing is to be decided) at what the serving threads count anyway, so these do
 //! nothing for it. It makes of each interval how many frames waited behind a burst, how long they waited therefore, how large bursts were, how long
-//! a cycle took and for which part of the time there was nothing to do, and of these exponentially weighted averages.
+//! a cycle took and for which part of the time there was nothing to do, and of these exponentially weighted averages. A thread tells at the
+//! end of a cycle; of one that is in the midst of a long one nothing is concluded until then.
 //!
 //! One thread is added when at one of those on duty more frames wait than the upper mark. One is removed when fewer wait than the lower mark at each, and what
 //! is left to do would leave the others some time, for a while. Between changes there is a pause, the longer one before a removal.
@@ -169,24 +170,43 @@ impl Report for Averages {
 struct Watched {
     counters: Arc<Counters>,
     averages: Arc<Averages>,
-    /// received, cycles with work, their time, frames that waited
-    before: [u64; 4],
+    /// how often it is looked
+    every: Duration,
+    /// received, cycles, those without work, the time of the others, frames that waited
+    before: [u64; 5],
+    /// since when
+    passed: Duration,
     load: Load,
 }
 
 impl Watched {
-    fn read(counters: &Counters) -> [u64; 4] {
-        let worked = counters.cycles.get().saturating_sub(counters.empty_cycles.get());
-        [counters.received.get(), worked, counters.busy_ns.get(), counters.queued.get()]
+    fn new(counters: Arc<Counters>, averages: Arc<Averages>, every: Duration) -> Watched {
+        let (before, load) = (Self::read(&counters), Load { idle: 1.0, ..Load::default() });
+        Watched { counters, averages, every, before, passed: Duration::ZERO, load }
     }
 
-    /// Takes in what happened in `passed`.
-    fn look(&mut self, passed: Duration) {
+    fn read(counters: &Counters) -> [u64; 5] {
+        let Counters { received, cycles, empty_cycles, busy_ns, queued, .. } = counters;
+        [received, cycles, empty_cycles, busy_ns, queued].map(base::Counter::get)
+    }
+
+    /// Takes in what happened in `passed`; whether it sleeps now.
+    fn look(&mut self, passed: Duration, asleep: bool) {
+        self.passed += passed;
         let now = Self::read(&self.counters);
-        let [received, worked, busy_ns, queued] =
+        let [received, cycles, empty, busy_ns, queued] =
             std::array::from_fn(|n| now[n].wrapping_sub(self.before[n]).min(1 << 50) as f64);
+        if cycles == 0.0 && !asleep {
+            // in the midst of a cycle, which counts when it ends: neither does nothing wait nor has it nothing to do
+            return;
+        }
         self.before = now;
-        let towards = |average: &mut f64, value: f64| *average += (value - *average) / (WINDOW + 1.0);
+        let worked = (cycles - empty).max(0.0);
+        let passed = std::mem::take(&mut self.passed);
+        let intervals = (passed.as_secs_f64() / self.every.as_secs_f64()).round().max(1.0);
+        // as many steps of a first-order low pass
+        let part = 1.0 - (WINDOW / (WINDOW + 1.0)).powf(intervals);
+        let towards = |average: &mut f64, value: f64| *average += (value - *average) * part;
         let Load { queued: waiting, delay_us, batch, cycle_ns, idle } = &mut self.load;
         let behind = if worked > 0.0 { queued / worked } else { 0.0 };
         towards(waiting, behind);
@@ -263,32 +283,30 @@ pub(crate) struct Overseer {
 }
 
 impl Overseer {
-    /// Looks at the threads that count in `counters`; with a policy it decides for the crews, each of which begins at one of them.
+    /// Looks at the threads, by what they count and their bells; with a policy it decides for the crews, each of which begins at one of them.
     pub(crate) fn start(
-        counters: Vec<Arc<Counters>>,
+        threads: Vec<(Arc<Counters>, Arc<Bell>)>,
         crews: Vec<(usize, Arc<Crew>)>,
         policy: Option<Policy>,
     ) -> io::Result<Overseer> {
-        let averages: Vec<_> = (0..counters.len()).map(|thread| Arc::new(Averages::new(thread))).collect();
-        let watched = counters.into_iter().zip(averages.iter().cloned());
-        let watched = watched.map(|(counters, averages)| {
-            let before = Watched::read(&counters);
-            Watched { counters, averages, before, load: Load { idle: 1.0, ..Load::default() } }
-        });
-        let mut watched: Vec<Watched> = watched.collect();
-        let (end, ended) = channel();
+        let averages: Vec<_> = (0..threads.len()).map(|thread| Arc::new(Averages::new(thread))).collect();
         let every = if policy.is_some() { EVERY } else { EVERY_IDLY };
+        let watched = threads.into_iter().zip(averages.iter().cloned());
+        let watched = watched.map(|((counters, bell), averages)| (Watched::new(counters, averages, every), bell));
+        let mut watched: Vec<(Watched, Arc<Bell>)> = watched.collect();
+        let (end, ended) = channel();
         let join = std::thread::Builder::new().name("overseer".into()).spawn(move || {
             let clock = Clock::start();
             let mut before = clock.now();
             let mut decisions: Vec<Decision> = crews.iter().map(|_| Decision::default()).collect();
             while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let now = clock.now();
-                watched.iter_mut().for_each(|thread| thread.look(now - before));
+                watched.iter_mut().for_each(|(thread, bell)| thread.look(now - before, bell.is_asleep()));
                 before = now;
                 let Some(policy) = &policy else { continue };
                 for ((first, crew), decision) in crews.iter().zip(&mut decisions) {
-                    let loads: Vec<Load> = watched[*first..].iter().take(crew.on_duty()).map(|it| it.load).collect();
+                    let on_duty = watched[*first..].iter().take(crew.on_duty());
+                    let loads: Vec<Load> = on_duty.map(|(thread, _)| thread.load).collect();
                     crew.set(decision.look(policy, now, &loads, crew.threads()));
                 }
             }
@@ -385,8 +403,7 @@ mod tests {
     fn averages_follow_what_is_counted() {
         let counters = Arc::new(Counters::default());
         let averages = Arc::new(Averages::new(3));
-        let load = Load { idle: 1.0, ..Load::default() };
-        let mut watched = Watched { counters: counters.clone(), averages: averages.clone(), before: [0; 4], load };
+        let mut watched = Watched::new(counters.clone(), averages.clone(), EVERY);
         // in each 10 ms 100 cycles with work of 50 us, with 32 frames each and 64 left behind each, and 100 without
         for _ in 0..100 {
             counters.cycles.add(200);
@@ -394,7 +411,7 @@ mod tests {
             counters.received.add(3200);
             counters.busy_ns.add(5_000_000);
             counters.queued.add(6400);
-            watched.look(EVERY);
+            watched.look(EVERY, false);
         }
         let mut shown = Vec::new();
         averages.report(&mut |figure| {
@@ -404,9 +421,33 @@ mod tests {
         assert_eq!(shown, [100, 64, 32, 50_000, 500]);
         assert_eq!((averages.idle_permille(), averages.queue_delay_us()), (500, 100));
         // a step is half-way through after three to four intervals
-        (0..4).for_each(|_| watched.look(EVERY));
+        (0..4).for_each(|_| watched.look(EVERY, true));
         assert!((25.0..35.0).contains(&watched.load.queued), "{:?}", watched.load);
         // nothing is known of bursts when there are none
         assert_eq!(watched.load.batch.round(), 32.0);
+    }
+
+    #[test]
+    fn a_long_cycle_counts_for_as_long_as_it_took() {
+        let counters = Arc::new(Counters::default());
+        let mut watched = Watched::new(counters.clone(), Arc::new(Averages::new(0)), EVERY);
+        // one cycle after another of 64 ms each, which leave 100 frames behind
+        for ended in 1..=10 {
+            let before = watched.load;
+            (0..6).for_each(|_| watched.look(EVERY, false));
+            assert_eq!(watched.load, before, "in the midst of cycle {ended}");
+            counters.cycles.add(1);
+            counters.received.add(64);
+            counters.busy_ns.add(64_000_000);
+            counters.queued.add(100);
+            watched.look(Duration::from_millis(4), false);
+            // as if it had been told at each look
+            let looks = 6 * ended;
+            let told = 1.0 - (WINDOW / (WINDOW + 1.0)).powi(looks);
+            assert!((watched.load.queued / 100.0 - told).abs() < 1e-9 && (1.0 - watched.load.idle - told).abs() < 1e-9);
+        }
+        // nor does it stay so when it sleeps
+        (0..100).for_each(|_| watched.look(EVERY, true));
+        assert!(watched.load.queued < 1e-3 && watched.load.idle > 0.999, "{:?}", watched.load);
     }
 }

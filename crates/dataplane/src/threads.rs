@@ -237,8 +237,9 @@ where
                 service_cycles,
             });
         }
-        let counters = dataplane.counters().cloned().collect();
-        dataplane.overseer = Some(Overseer::start(counters, dataplane.crews.clone(), config.elastic.clone())?);
+        let threads = dataplane.threads.iter().map(|thread| (thread.counters.clone(), thread.shared.bell.clone()));
+        let threads = threads.collect();
+        dataplane.overseer = Some(Overseer::start(threads, dataplane.crews.clone(), config.elastic.clone())?);
         Ok(dataplane)
     }
 
