@@ -29,6 +29,13 @@ impl Rng {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }
 
+    /// Puts the items into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+
     /// True with probability `p` (0.0 never, 1.0 always).
     pub fn chance(&mut self, p: f64) -> bool {
         ((self.next_u64() >> 11) as f64) < p * (1u64 << 53) as f64
@@ -45,6 +52,21 @@ mod tests {
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn a_shuffle_keeps_every_item_and_leads_to_any_order() {
+        let mut rng = Rng::new(5);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            let mut items = [0, 1, 2];
+            rng.shuffle(&mut items);
+            seen.insert(items);
+            items.sort_unstable();
+            assert_eq!(items, [0, 1, 2]);
+        }
+        assert_eq!(seen.len(), 6);
+        rng.shuffle::<u32>(&mut []);
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Averages {
         self.idle_permille.set((1000.0 * load.idle).round() as u64);
     }
 
-    /// The part of its time for which it had nothing to do, in percent.
+    /// The part of its time for which it had nothing to do, in thousandths.
     pub fn idle_permille(&self) -> u64 {
         self.idle_permille.get()
     }
@@ -174,15 +174,15 @@ struct Watched {
     every: Duration,
     /// received, cycles, those without work, the time of the others, frames that waited
     before: [u64; 5],
-    /// since when
-    passed: Duration,
+    /// when that was
+    since: Instant,
     load: Load,
 }
 
 impl Watched {
-    fn new(counters: Arc<Counters>, averages: Arc<Averages>, every: Duration) -> Watched {
+    fn new(counters: Arc<Counters>, averages: Arc<Averages>, every: Duration, since: Instant) -> Watched {
         let (before, load) = (Self::read(&counters), Load { idle: 1.0, ..Load::default() });
-        Watched { counters, averages, every, before, passed: Duration::ZERO, load }
+        Watched { counters, averages, every, before, since, load }
     }
 
     fn read(counters: &Counters) -> [u64; 5] {
@@ -190,19 +190,18 @@ impl Watched {
         [received, cycles, empty_cycles, busy_ns, queued].map(base::Counter::get)
     }
 
-    /// Takes in what happened in `passed`; whether it sleeps now.
-    fn look(&mut self, passed: Duration, asleep: bool) {
-        self.passed += passed;
-        let now = Self::read(&self.counters);
+    /// Takes in what the thread has counted until `now`; `asleep`: it sleeps.
+    fn look(&mut self, now: Instant, asleep: bool) {
+        let counted = Self::read(&self.counters);
         let [received, cycles, empty, busy_ns, queued] =
-            std::array::from_fn(|n| now[n].wrapping_sub(self.before[n]).min(1 << 50) as f64);
+            std::array::from_fn(|n| counted[n].wrapping_sub(self.before[n]).min(1 << 50) as f64);
         if cycles == 0.0 && !asleep {
             // in the midst of a cycle, which counts when it ends: neither does nothing wait nor has it nothing to do
             return;
         }
-        self.before = now;
+        let passed = now - self.since;
+        (self.before, self.since) = (counted, now);
         let worked = (cycles - empty).max(0.0);
-        let passed = std::mem::take(&mut self.passed);
         let intervals = (passed.as_secs_f64() / self.every.as_secs_f64()).round().max(1.0);
         // as many steps of a first-order low pass
         let part = 1.0 - (WINDOW / (WINDOW + 1.0)).powf(intervals);
@@ -292,17 +291,16 @@ impl Overseer {
         let averages: Vec<_> = (0..threads.len()).map(|thread| Arc::new(Averages::new(thread))).collect();
         let every = if policy.is_some() { EVERY } else { EVERY_IDLY };
         let watched = threads.into_iter().zip(averages.iter().cloned());
-        let watched = watched.map(|((counters, bell), averages)| (Watched::new(counters, averages, every), bell));
+        let clock = Clock::start();
+        let watched =
+            watched.map(|((counters, bell), averages)| (Watched::new(counters, averages, every, clock.now()), bell));
         let mut watched: Vec<(Watched, Arc<Bell>)> = watched.collect();
         let (end, ended) = channel();
         let join = std::thread::Builder::new().name("overseer".into()).spawn(move || {
-            let clock = Clock::start();
-            let mut before = clock.now();
             let mut decisions: Vec<Decision> = crews.iter().map(|_| Decision::default()).collect();
             while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let now = clock.now();
-                watched.iter_mut().for_each(|(thread, bell)| thread.look(now - before, bell.is_asleep()));
-                before = now;
+                watched.iter_mut().for_each(|(thread, bell)| thread.look(now, bell.is_asleep()));
                 let Some(policy) = &policy else { continue };
                 for ((first, crew), decision) in crews.iter().zip(&mut decisions) {
                     let on_duty = watched[*first..].iter().take(crew.on_duty());
@@ -403,7 +401,8 @@ mod tests {
     fn averages_follow_what_is_counted() {
         let counters = Arc::new(Counters::default());
         let averages = Arc::new(Averages::new(3));
-        let mut watched = Watched::new(counters.clone(), averages.clone(), EVERY);
+        let mut now = Instant::ZERO;
+        let mut watched = Watched::new(counters.clone(), averages.clone(), EVERY, now);
         // in each 10 ms 100 cycles with work of 50 us, with 32 frames each and 64 left behind each, and 100 without
         for _ in 0..100 {
             counters.cycles.add(200);
@@ -411,7 +410,8 @@ mod tests {
             counters.received.add(3200);
             counters.busy_ns.add(5_000_000);
             counters.queued.add(6400);
-            watched.look(EVERY, false);
+            now += EVERY;
+            watched.look(now, false);
         }
         let mut shown = Vec::new();
         averages.report(&mut |figure| {
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(shown, [100, 64, 32, 50_000, 500]);
         assert_eq!((averages.idle_permille(), averages.queue_delay_us()), (500, 100));
         // a step is half-way through after three to four intervals
-        (0..4).for_each(|_| watched.look(EVERY, true));
+        (1..=4).for_each(|n| watched.look(now + n * EVERY, true));
         assert!((25.0..35.0).contains(&watched.load.queued), "{:?}", watched.load);
         // nothing is known of bursts when there are none
         assert_eq!(watched.load.batch.round(), 32.0);
@@ -430,24 +430,24 @@ mod tests {
     #[test]
     fn a_long_cycle_counts_for_as_long_as_it_took() {
         let counters = Arc::new(Counters::default());
-        let mut watched = Watched::new(counters.clone(), Arc::new(Averages::new(0)), EVERY);
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut watched = Watched::new(counters.clone(), Arc::new(Averages::new(0)), EVERY, at(0));
         // one cycle after another of 64 ms each, which leave 100 frames behind
         for ended in 1..=10 {
-            let before = watched.load;
-            (0..6).for_each(|_| watched.look(EVERY, false));
+            let (before, begun) = (watched.load, 64 * (ended - 1));
+            (1..=6).for_each(|n| watched.look(at(begun + 10 * n), false));
             assert_eq!(watched.load, before, "in the midst of cycle {ended}");
             counters.cycles.add(1);
             counters.received.add(64);
             counters.busy_ns.add(64_000_000);
             counters.queued.add(100);
-            watched.look(Duration::from_millis(4), false);
+            watched.look(at(64 * ended), false);
             // as if it had been told at each look
-            let looks = 6 * ended;
-            let told = 1.0 - (WINDOW / (WINDOW + 1.0)).powi(looks);
+            let told = 1.0 - (WINDOW / (WINDOW + 1.0)).powi(6 * ended as i32);
             assert!((watched.load.queued / 100.0 - told).abs() < 1e-9 && (1.0 - watched.load.idle - told).abs() < 1e-9);
         }
         // nor does it stay so when it sleeps
-        (0..100).for_each(|_| watched.look(EVERY, true));
+        (1..=100).for_each(|n| watched.look(at(640 + 10 * n), true));
         assert!(watched.load.queued < 1e-3 && watched.load.idle > 0.999, "{:?}", watched.load);
     }
 }

@@ -17,10 +17,8 @@ fn a_rebuilt_socket_works_and_loses_no_frame() {
     let mut opened = open(&config(&[dns()])).unwrap();
     let port = &mut opened.ports[0];
     let free = port.free_frames();
-    for round in 0..3 {
-        let client = lab.client(|| ask(50));
-        echo(port, |answered| answered == 50);
-        assert_eq!(client.join().unwrap(), 50, "round {round}");
+    for _ in 0..3 {
+        lab.is_served(port, 50);
         common::rebuild(port).unwrap();
         assert_eq!(port.free_frames(), free);
     }
@@ -35,9 +33,7 @@ fn a_rebuilt_socket_works_and_loses_no_frame() {
     assert_eq!(port.free_frames(), free);
     assert!(port.stats().rebuilds.get() >= 4);
     assert_eq!((port.stats().lost_received.get(), port.stats().lost_unsent.get()), (1, 0));
-    let client = lab.client(|| ask(50));
-    echo(port, |answered| answered == 50);
-    assert_eq!(client.join().unwrap(), 50);
+    lab.is_served(port, 50);
 }
 
 #[test]
@@ -51,9 +47,7 @@ fn a_socket_is_rebuilt_again_and_again_without_privileges() {
     });
     assert_eq!(outcomes, [const { Ok::<(), String>(()) }; 4]);
     assert_eq!(port.free_frames(), free);
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
 }
 
 /// Does `work` with no capability but this one.
@@ -93,9 +87,7 @@ fn a_port_keeps_its_socket_when_there_is_no_other_and_says_so() {
     let why = "none is left of those opened in advance, and opening another: Operation not permitted (os error 1)";
     assert_eq!(port.stats().trouble(), Some(port_xdp::Trouble { serves: true, why: why.into() }));
     assert_eq!((gauge(port, "xdp_spare_sockets"), gauge(port, "xdp_queue_without_socket")), (0, 0));
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
     // where others can be opened it has one more each time
     common::rebuild(port).unwrap();
     assert_eq!((port.stats().trouble(), gauge(port, "xdp_spare_sockets")), (None, 1));
@@ -285,7 +277,5 @@ fn a_queue_whose_socket_the_steering_program_is_not_given_is_said_to_have_none()
     // and offers it until it is taken
     port.flush();
     assert_eq!((port.stats().trouble(), gauge(port, "xdp_queue_without_socket")), (None, 0));
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
 }

@@ -244,7 +244,5 @@ fn a_replaced_program_keeps_the_entries_and_the_link() {
     opened.handle.steering().replace(&sizes, &[(0, socket)]).unwrap();
     let after = Device::find("vs").unwrap().unwrap().xdp_program;
     assert!(after.is_some() && after != before);
-    let client = lab.client(|| ask(20));
-    echo(&mut opened.ports[0], |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(&mut opened.ports[0], 20);
 }

@@ -19,9 +19,7 @@ fn frames_cross(name: &str, mode: Mode) {
     assert_eq!(opened.got.mode, mode);
     let port = &mut opened.ports[0];
     assert!(port.facts().virtual_link && port.facts().frame_bytes == 1792);
-    let client = lab.client(|| ask(200));
-    assert_eq!(echo(port, |answered| answered == 200), 200);
-    assert_eq!(client.join().unwrap(), 200);
+    lab.is_served(port, 200);
     assert_eq!(port.outstanding(), 0);
     assert_eq!(opened.handle.counts().get("steering_taken_total", ""), Some(200));
     assert_eq!(port.stats().received.get(), 200);
@@ -283,9 +281,7 @@ fn an_emptied_place_leaves_the_queue_to_the_kernel_until_its_thread_comes_round(
     let lab = Lab::new("slot", 1);
     let mut opened = open(&config(&[dns()])).unwrap();
     let port = &mut opened.ports[0];
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
     let slot = port.slot().clone();
     slot.empty().unwrap();
     let kernel = UdpSocket::bind("198.18.0.1:53").unwrap();
@@ -302,9 +298,7 @@ fn an_emptied_place_leaves_the_queue_to_the_kernel_until_its_thread_comes_round(
     // the thread comes round
     let port = &mut opened.ports[0];
     port.flush();
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
     assert_eq!(slot.queue(), 0);
 }
 
@@ -424,9 +418,7 @@ fn frames_that_find_the_receive_ring_full_are_counted() {
     let port = &mut opened.ports[0];
     eventually("the drops were not counted", || port.stats().dropped_by_kernel() == (0, 136));
     assert_eq!(collect(port, |got| got.len() == 64).len(), 64);
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
 }
 
 #[test]
@@ -451,9 +443,7 @@ fn an_interface_that_is_down_costs_no_socket_however_long_it_lasts() {
     ip(&format!("-n {} link set vs up", lab.server));
     eventually("the frame did not come back", || port.flush() == Outgoing::Nothing);
     assert_eq!(port.free_frames(), free);
-    let client = lab.client(|| ask(20));
-    echo(port, |answered| answered == 20);
-    assert_eq!(client.join().unwrap(), 20);
+    lab.is_served(port, 20);
 }
 
 #[test]

@@ -154,10 +154,7 @@ impl Client {
         self.outcome = Outcome::new(plan.bytes);
         // as unlike the order in which they were made as can be
         let mut rng = Rng::new(u64::from(plan.bytes));
-        let ready = self.ready.make_contiguous();
-        for n in (1..ready.len()).rev() {
-            ready.swap(n, rng.below(n as u64 + 1) as usize);
-        }
+        rng.shuffle(self.ready.make_contiguous());
         if let Some(trips) = plan.trips {
             // each has some of its round trips behind it, or all of them would end together
             self.slots.iter_mut().for_each(|slot| slot.trips = rng.below(trips));

@@ -65,9 +65,7 @@ impl PingPong {
         let mut meter = Meter::default();
         let mut order = std::mem::take(&mut self.order);
         while meter.operations() < trips {
-            for n in (1..order.len()).rev() {
-                order.swap(n, self.rng.below(n as u64 + 1) as usize);
-            }
+            self.rng.shuffle(&mut order);
             for slots in order.chunks(TOGETHER) {
                 let took_ns = self.section(slots)?;
                 meter.note(took_ns, slots.len() as u64);

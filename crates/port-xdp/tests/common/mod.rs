@@ -58,6 +58,13 @@ impl Lab {
         })
     }
 
+    /// The client asks so many questions, and `port` answers them.
+    pub(crate) fn is_served(&self, port: &mut XdpPort, questions: usize) {
+        let client = self.client(move || ask(questions));
+        assert_eq!(echo(port, |answered| answered == questions), questions);
+        assert_eq!(client.join().unwrap(), questions);
+    }
+
     /// Opens the client's interface as a host of its own: 198.18.0.9 and 2001:db8:18::9, which its kernel has not.
     pub(crate) fn raw_client(&self) -> Opened {
         self.client(|| {

@@ -8,6 +8,7 @@ use base::balance::Policy;
 use base::{Clock, Instant};
 use dataplane::{Config, Dataplane, Owners, Sharing, elastic};
 use port::{Facts, pipe};
+use rustix::time::{ClockId, clock_gettime};
 use stack::{Claim, ClaimMode, OwnAddress, Stack, UdpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,15 +73,15 @@ impl Service for Work {
     }
 }
 
-/// A chain of steps that each need the one before, in registers alone: how fast a processor passes what it has just stored to the next load
+/// A chain of turns that each need the one before, in registers alone: how fast a processor passes what it has just stored to the next load
 /// varies by a fifth from one moment to the next.
-fn work(steps: u64) -> u64 {
-    let step = |state: u64, _| state.wrapping_mul(6_364_136_223_846_793_005) ^ (state >> 29);
-    (0..std::hint::black_box(steps)).fold(1, step)
+fn work(turns: u64) -> u64 {
+    let turn = |state: u64, _| state.wrapping_mul(6_364_136_223_846_793_005) ^ (state >> 29);
+    (0..std::hint::black_box(turns)).fold(1, turn)
 }
 
-/// Steps that take `ns`, by the fastest of some tries.
-fn steps_of(ns: u32) -> u64 {
+/// Turns that take `ns`, by the fastest of some tries.
+fn turns_of(ns: u32) -> u64 {
     const TRY: u64 = 1_000_000;
     let took = (0..20).map(|_| {
         let begun = std::time::Instant::now();
@@ -91,11 +92,10 @@ fn steps_of(ns: u32) -> u64 {
     ((u128::from(TRY) * u128::from(ns)) / least).max(1) as u64
 }
 
-/// Processor time of the process, in seconds (proc(5), in ticks of 10 ms).
+/// Processor time of the process, in seconds.
 fn process_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-    fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 struct Bed {
@@ -106,13 +106,13 @@ struct Bed {
     begun: Instant,
 }
 
-/// Starts the dataplane over these processors, with one thread on duty, and with these loads, each with how long it is held; with a policy the number of threads
-/// follows them.
+/// Starts the dataplane over these processors, with one thread on duty, whose service takes so many turns, and with these loads, each with how long
+/// it is held; with a policy the number of threads follows them.
 fn start(
     options: &Options,
     cpus: &[usize],
     policy: Option<elastic::Policy>,
-    steps: u64,
+    turns: u64,
     loads: &[(f64, Duration)],
 ) -> Result<Bed> {
     let threads = cpus.len();
@@ -123,14 +123,14 @@ fn start(
     let clock = Clock::start();
     let begun = clock.now() + LEAD;
     let mut end = begun;
-    let each = loads.iter().map(|(per_second, hold)| {
+    let steps = loads.iter().map(|(per_second, hold)| {
         let from = end;
         end += *hold;
         Step { from, per_second: *per_second }
     });
-    let asked = each.collect::<Vec<_>>();
+    let steps: Vec<Step> = steps.collect();
     let flows = flows(options.flows, &owners, threads)?;
-    let traffic = Traffic { steps: &asked, end, flows, window: WINDOW, clock };
+    let traffic = Traffic { steps: &steps, end, flows, window: WINDOW, clock };
     let (queues, tally) = sources(clients, servers, traffic)?;
     let sharing = vec![Sharing { first: 0, owners: owners.clone(), balance: Some(Policy::default()), steering: None }];
     let configured = Config { cpus: cpus.to_vec(), sharing, elastic: policy, ..Config::default() };
@@ -144,7 +144,7 @@ fn start(
         Stack::new(config, facts)
     };
     let dataplane =
-        Dataplane::start(queues, &configured, make_stack, move |_| Work(steps)).context("the dataplane's threads")?;
+        Dataplane::start(queues, &configured, make_stack, move |_| Work(turns)).context("the dataplane's threads")?;
     dataplane.set_threads(1);
     Ok(Bed { dataplane, owners, tally, clock, begun })
 }
@@ -187,9 +187,9 @@ impl Bed {
 }
 
 /// Answers a second of one thread.
-fn peak(options: &Options, cpus: &[usize], steps: u64) -> Result<f64> {
+fn peak(options: &Options, cpus: &[usize], turns: u64) -> Result<f64> {
     let asked = PEAK_LOAD * 1e9 / f64::from(options.work);
-    let bed = start(options, cpus, None, steps, &[(asked, PEAK)])?;
+    let bed = start(options, cpus, None, turns, &[(asked, PEAK)])?;
     let answered = |at| {
         bed.sleep_until(at);
         let [_, answered, _] = bed.tally.counts();
@@ -204,12 +204,12 @@ fn peak(options: &Options, cpus: &[usize], steps: u64) -> Result<f64> {
 
 /// Runs it all.
 pub(super) fn run(options: &Options, cpus: &[usize], stopped: &dyn Fn() -> bool) -> Result<Found> {
-    let steps = steps_of(options.work);
-    let peak = peak(options, cpus, steps)?;
+    let turns = turns_of(options.work);
+    let peak = peak(options, cpus, turns)?;
     eprintln!("one thread: {peak:.0} answers/s");
     let hold = (options.hold / WINDOW.as_secs_f64()).ceil().max(1.0) as u32;
     let loads: Vec<_> = options.steps.iter().map(|load| (load * peak, hold * WINDOW)).collect();
-    let bed = start(options, cpus, Some(elastic::Policy::default()), steps, &loads)?;
+    let bed = start(options, cpus, Some(elastic::Policy::default()), turns, &loads)?;
     let mut found = Found { peak, ..Found::default() };
     let mut end = bed.begun;
     for &load in &options.steps {

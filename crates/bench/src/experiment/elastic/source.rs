@@ -31,7 +31,7 @@ const FRAME_BYTES: usize = AT + PAYLOAD_BYTES;
 const AT_ONCE: usize = 1024;
 
 /// One load, and from when on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy)]
 pub(super) struct Step {
     pub(super) from: Instant,
     /// questions a second, of all queues together
@@ -39,7 +39,6 @@ pub(super) struct Step {
 }
 
 /// When the questions of one queue are due: evenly, and those of the queues in turn.
-#[derive(Clone, Debug)]
 struct Due {
     /// the beginning of each step, and how far apart the questions are, in nanoseconds; infinitely far when none are due
     steps: Vec<(f64, f64)>,
@@ -97,10 +96,10 @@ impl Due {
 pub(super) struct Tally {
     begun: Instant,
     window: Duration,
-    /// what is asked and answered next, of each flow
-    flows: Vec<[AtomicU32; 2]>,
+    /// of each flow, the number of the answer that is next
+    flows: Vec<AtomicU32>,
+    /// what was due in each, and how long each answer took, in nanoseconds
     windows: Vec<(AtomicU64, Mutex<Vec<u32>>)>,
-    asked: AtomicU64,
     answered: AtomicU64,
     /// answers that left behind a later one of their flow
     overtaken: AtomicU64,
@@ -115,8 +114,8 @@ impl Tally {
     /// What was asked, what was answered, what found the NIC's queue full.
     pub(super) fn counts(&self) -> [u64; 3] {
         let dropped: u64 = self.queues.iter().map(|queue| queue.dropped.get()).sum();
-        let [asked, answered, refused] =
-            [&self.asked, &self.answered, &self.refused].map(|count| count.load(Ordering::Acquire));
+        let [answered, refused] = [&self.answered, &self.refused].map(|count| count.load(Ordering::Acquire));
+        let asked = self.windows.iter().map(|(asked, _)| asked.load(Ordering::Acquire)).sum();
         [asked, answered, refused + dropped]
     }
 
@@ -147,7 +146,7 @@ impl Tally {
 
     fn on_answer(&self, now: Instant, frame: &Frame) {
         let Some((flow, number, due)) = read(frame.bytes()) else { return };
-        let Some([_, next]) = self.flows.get(usize::from(flow)) else { return };
+        let Some(next) = self.flows.get(usize::from(flow)) else { return };
         let expected = next.fetch_max(number + 1, Ordering::AcqRel);
         // those between are lost, unless they come yet
         self.overtaken.fetch_add(u64::from(number < expected), Ordering::AcqRel);
@@ -181,7 +180,8 @@ pub(super) struct Source {
     armed: Option<Option<Instant>>,
     due: Due,
     is_done: bool,
-    flows: Vec<u16>,
+    /// each with the number of its next question
+    flows: Vec<(u16, u32)>,
     next: usize,
     rng: Rng,
     tally: Arc<Tally>,
@@ -202,7 +202,6 @@ pub(super) fn sources(
         window,
         flows: (0..count).map(|_| Default::default()).collect(),
         windows: (0..windows).map(|_| Default::default()).collect(),
-        asked: AtomicU64::new(0),
         answered: AtomicU64::new(0),
         overtaken: AtomicU64::new(0),
         refused: AtomicU64::new(0),
@@ -216,6 +215,7 @@ pub(super) fn sources(
         let due = Due::new(steps, end, queue, queues);
         let (rng, tally) = (Rng::new(17 + queue as u64), tally.clone());
         let (armed, is_done, next) = (None, false, 0);
+        let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
         Ok(Source { server, client, clock, timer, armed, due, is_done, flows, next, rng, tally })
     });
     Ok((sources.collect::<Result<_>>()?, tally))
@@ -229,8 +229,7 @@ impl Source {
         for _ in 0..AT_ONCE {
             let Some(due) = self.due.next().filter(|due| *due <= now) else { break };
             self.due.advance();
-            let Some(flow) = self.flow() else { continue };
-            self.tally.asked.fetch_add(1, Ordering::AcqRel);
+            let Some(at) = self.turn() else { continue };
             if let Some((asked, _)) = self.tally.window(due) {
                 asked.fetch_add(1, Ordering::AcqRel);
             }
@@ -239,8 +238,9 @@ impl Source {
                 self.tally.refused.fetch_add(1, Ordering::AcqRel);
                 continue;
             };
-            let number = self.tally.flows[usize::from(flow)][0].fetch_add(1, Ordering::AcqRel);
-            write(&mut frame, FIRST_PORT + flow, number, due);
+            let (flow, number) = &mut self.flows[at];
+            write(&mut frame, FIRST_PORT + *flow, *number, due);
+            *number += 1;
             burst.push(frame);
             if burst.is_full() {
                 self.client.transmit(&mut burst);
@@ -255,15 +255,13 @@ impl Source {
     }
 
     /// Whose turn it is: all have one, in another order each time.
-    fn flow(&mut self) -> Option<u16> {
+    fn turn(&mut self) -> Option<usize> {
         if self.next == 0 {
-            for last in (1..self.flows.len()).rev() {
-                self.flows.swap(last, self.rng.below(last as u64 + 1) as usize);
-            }
+            self.rng.shuffle(&mut self.flows);
         }
-        let flow = *self.flows.get(self.next)?;
-        self.next = (self.next + 1) % self.flows.len();
-        Some(flow)
+        let at = self.next;
+        self.next = (at + 1).checked_rem(self.flows.len())?;
+        Some(at)
     }
 
     /// Has the timer wake who sleeps when the next question is due. What it has told until now is forgotten.
