@@ -93,14 +93,19 @@ impl Tables {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let parents: Vec<Option<u32>> = zones.iter().map(|zone| parent_of(zone.origin(), &by_name)).collect();
-        let inner = inner_apexes(&zones, &parents);
+        let around: Vec<Option<u32>> = zones.iter().map(|zone| zone_around(zone.origin(), &by_name)).collect();
+        let inner = inner_apexes(&zones, &around);
         let mut build = Build::new(seed, zones.iter().map(Zone::len).sum(), repeats);
         let mut entries = Vec::with_capacity(zones.len());
         for (index, zone) in zones.iter().enumerate() {
             let negative = build.zone(zone, index as u32, &inner[index]).map_err(|error| vec![error])?;
             entries.push((negative, zone.origin().as_wire().len() as u8));
         }
+        let parents: Vec<Option<u32>> = zones
+            .iter()
+            .zip(around)
+            .map(|(zone, outer)| outer.filter(|n| is_parent(&zones[*n as usize], zone)))
+            .collect();
         let entries = zones.into_iter().zip(entries).zip(parents);
         let entries =
             entries.map(|((zone, (negative, apex_bytes)), parent)| ZoneEntry { zone, parent, negative, apex_bytes });
@@ -108,7 +113,8 @@ impl Tables {
     }
 }
 
-fn parent_of(origin: NameRef<'_>, by_name: &HashMap<Name, u32>) -> Option<u32> {
+/// The nearest zone that a name is inside of.
+fn zone_around(origin: NameRef<'_>, by_name: &HashMap<Name, u32>) -> Option<u32> {
     let mut above = origin.parent();
     while let Some(name) = above {
         if let Some(index) = by_name.get(&name.to_name()) {
@@ -119,12 +125,18 @@ fn parent_of(origin: NameRef<'_>, by_name: &HashMap<Name, u32>) -> Option<u32> {
     None
 }
 
+/// Whether the zone around another is its parent, which speaks of its DS. Where it has a cut between them, the parent is a zone that
+/// is not here.
+fn is_parent(outer: &Zone, zone: &Zone) -> bool {
+    !matches!(reference::locate(outer, zone.origin(), Rtype::DS), Located::Cut(_))
+}
+
 /// For each zone the apexes of those directly inside it, in canonical order.
-fn inner_apexes<'z>(zones: &'z [Zone], parents: &[Option<u32>]) -> Vec<Vec<NameRef<'z>>> {
+fn inner_apexes<'z>(zones: &'z [Zone], around: &[Option<u32>]) -> Vec<Vec<NameRef<'z>>> {
     let mut inner = vec![Vec::new(); zones.len()];
-    for (zone, parent) in zones.iter().zip(parents) {
-        if let Some(parent) = parent {
-            inner[*parent as usize].push(zone.origin());
+    for (zone, outer) in zones.iter().zip(around) {
+        if let Some(outer) = outer {
+            inner[*outer as usize].push(zone.origin());
         }
     }
     for apexes in &mut inner {

@@ -82,7 +82,7 @@ impl Tables {
     pub(crate) fn exact(&self, entry: Entry<'_>, rtype: Rtype) -> Outcome {
         if entry.has(flag::CUT | flag::DEPENDS | flag::APEX) {
             if entry.has(flag::APEX) && rtype == Rtype::DS {
-                // the parent's side answers, if we have it (RFC 4035 section 3.1.4.1)
+                // the parent's side answers, if we have it; otherwise that there is none here (RFC 4035 section 3.1.4.1)
                 if let Some(parent) = self.zones[entry.zone() as usize].parent {
                     return Outcome::Compose { zone: parent, kind: Kind::Data, source: entry.unit };
                 }

@@ -56,6 +56,7 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 #[derive(Debug)]
 pub(crate) struct ZoneEntry {
     pub(crate) zone: Zone,
+    /// the zone whose word on this one's DS counts, if it is here
     pub(crate) parent: Option<u32>,
     /// the SOA as authority, for NODATA and NXDOMAIN
     pub(crate) negative: u32,

@@ -187,6 +187,23 @@ fn nested_zones_answer_for_their_own_names() {
 }
 
 #[test]
+fn a_zone_whose_parent_is_elsewhere_says_itself_that_it_has_no_ds() {
+    let outer = "@ 60 SOA ns h 1 1 1 1 60\n@ 60 NS ns\nns 60 A 192.0.2.1\nin 60 NS ns.elsewhere.\nin 60 DS 1 8 1 00\n";
+    let inner = "@ 60 SOA ns h 1 1 1 1 60\n@ 60 NS ns\nns 60 A 192.0.2.3\n";
+    let zones = vec![zone("example.", outer), zone("a.in.example.", inner), zone("b.a.in.example.", inner)];
+    let mut server = server(zones, Options::default());
+    for (name, rtype, expected) in [
+        ("a.in.example", Rtype::DS, "NOERROR aa | | a.in.example./SOA |"),
+        ("a.in.example", Rtype::NS, "NOERROR aa | a.in.example./NS | | ns.a.in.example./A"),
+        ("b.a.in.example", Rtype::DS, "NOERROR aa | | a.in.example./SOA |"),
+        ("in.example", Rtype::DS, "NOERROR aa | in.example./DS | |"),
+        ("c.in.example", Rtype::DS, "NOERROR | | in.example./NS |"),
+    ] {
+        assert_eq!(line(&mut server, name, rtype), expected, "{name} {rtype}");
+    }
+}
+
+#[test]
 fn two_zones_of_one_name_are_refused() {
     let text = "@ 60 SOA ns h 1 1 1 1 60\n@ 60 NS ns.elsewhere.\n";
     let errors = Tables::build(vec![zone("a.", text), zone("b.", text), zone("A.", text)], 1).unwrap_err();
@@ -246,11 +263,12 @@ pub(crate) fn draw(rng: &mut Rng, origin: &str) -> Zone {
     zone(origin, &text)
 }
 
-/// What the reference says, from the innermost zone or, for DS at an apex, the one around it.
+/// What the reference says, from the innermost zone or, for DS at an apex, the one around it, unless that has a cut between them.
 fn expected(zones: &[&Zone], name: NameRef<'_>, rtype: Rtype) -> Option<Answer> {
     let mut around: Vec<_> = zones.iter().filter(|zone| name.is_subdomain_of(zone.origin())).collect();
     around.sort_by_key(|zone| std::cmp::Reverse(zone.origin().label_count()));
-    let parent_side = rtype == Rtype::DS && around.len() > 1 && around[0].origin() == name;
+    let is_cut = |zone: &Zone| matches!(reference::locate(zone, name, rtype), reference::Located::Cut(_));
+    let parent_side = rtype == Rtype::DS && around.len() > 1 && around[0].origin() == name && !is_cut(around[1]);
     let zone = around.get(usize::from(parent_side))?;
     let mut out = Composer::new();
     reference::answer(zone, name, rtype, usize::MAX, &mut out);
