@@ -1,6 +1,7 @@
 //! Where servers are measured: the laboratory's two hosts, the server on processor 0, the generator on processor 1, the
 //! receive threads of either side on its own processor.
 
+use super::ANEW_MOST;
 use super::subject::{Data, Subject};
 use crate::commands::dns::Results;
 use crate::grid::{Capacity, Step};
@@ -233,8 +234,30 @@ impl Served<'_> {
         Ok(results)
     }
 
-    /// One rate by our generator, with the processor time that passed while it ran at that rate. An error as with [`Served::capacity`].
-    pub(crate) fn at_rate(&mut self, rate: f64, seconds: f64) -> Result<(Outcome, Busy)> {
+    /// One rate by our generator, with the processor time that passed while it ran at that rate, and how often it was asked anew because
+    /// the generator had fallen behind. An error as with [`Served::capacity`].
+    pub(crate) fn at_rate(&mut self, rate: f64, seconds: f64) -> Result<(Outcome, Busy, usize)> {
+        let mut anew = 0;
+        loop {
+            let (outcome, busy) = self.once_at_rate(rate, seconds)?;
+            let step = Step::of(&outcome, self.good());
+            if step.is_asked() {
+                // else its latency would be that of none, 0
+                ensure!(
+                    outcome.good_share(self.good()) > 0.0,
+                    "{} gave no good answer at {rate} questions/s",
+                    self.name
+                );
+                return Ok((outcome, busy, anew));
+            }
+            let behind = format!("of {:.0} questions/s due the generator sent {:.0}", step.due, step.sent);
+            ensure!(anew < ANEW_MOST, "{behind}, and no more {ANEW_MOST} times before: choose a lower rate");
+            eprintln!("{behind}: asked anew");
+            anew += 1;
+        }
+    }
+
+    fn once_at_rate(&mut self, rate: f64, seconds: f64) -> Result<(Outcome, Busy)> {
         let (rate, span) = (rate.to_string(), (seconds + 3.0).to_string());
         let load = self.own_load(&["--rate", &rate, "--seconds", &span, "--progress", "--wait", "poll"])?;
         let mut load = Process::spawn(load)?;
@@ -250,13 +273,7 @@ impl Served<'_> {
         };
         let results = self.finished(&mut load)?;
         self.server_pid()?;
-        let outcome = results.runs.into_iter().next().context("the generator measured nothing")?;
-        let step = Step::of(&outcome, self.good());
-        let Step { due, sent, .. } = step;
-        ensure!(step.is_asked(), "of {due:.0} questions/s due the generator sent {sent:.0}: choose a lower rate");
-        // else its latency would be that of none, 0
-        ensure!(outcome.good_share(self.good()) > 0.0, "{} gave no good answer at {rate} questions/s", self.name);
-        Ok((outcome, busy))
+        Ok((results.runs.into_iter().next().context("the generator measured nothing")?, busy))
     }
 }
 

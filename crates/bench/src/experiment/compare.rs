@@ -2,7 +2,7 @@
 
 use super::bed::{Bed, Busy};
 use super::subject::Subject;
-use super::{Common, Generator, Grid, plain_zone, tell_written};
+use super::{ANEW_MOST, Common, Generator, Grid, plain_zone, tell_written};
 use crate::commands::{rate, seconds};
 use crate::found::{self, Found, Rounds};
 use crate::grid::Capacity;
@@ -63,6 +63,8 @@ struct Round {
     capacity: Option<Capacity>,
     cost: Option<Cost>,
     latency: Option<AtRate>,
+    /// how often a rate was asked anew because the generator had fallen behind
+    anew: usize,
 }
 
 /// Processor time at a fixed rate.
@@ -105,7 +107,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let report = Report {
         name: options.name.clone(),
         title: format!("{} against its peers, {} names", subjects[0].name(), options.names),
-        method: method(options),
+        method: method(options) + &told_behind(figures.iter().flatten().map(|round| round.anew).sum()),
         table: table(&subjects, &figures),
         charts: Vec::new(),
         machine: Machine::here(Peers::Dns),
@@ -124,7 +126,8 @@ fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64]) -> Re
         round.capacity = Some(capacity);
     }
     if let Some(rate) = options.cpu_rate {
-        let (outcome, Busy { server_s, machine_s, span_s }) = served.at_rate(rate, options.rate_seconds)?;
+        let (outcome, Busy { server_s, machine_s, span_s }, anew) = served.at_rate(rate, options.rate_seconds)?;
+        round.anew += anew;
         let good_rate = outcome.good_rate(served.good());
         let ns = |busy_s: f64| busy_s * 1e9 / (good_rate * span_s);
         let cost = Cost {
@@ -138,7 +141,8 @@ fn measure(bed: &Bed, subject: &Subject, options: &Options, rates: &[f64]) -> Re
         round.cost = Some(cost);
     }
     if let Some(rate) = options.latency_rate {
-        let (outcome, _) = served.at_rate(rate, options.rate_seconds)?;
+        let (outcome, _, anew) = served.at_rate(rate, options.rate_seconds)?;
+        round.anew += anew;
         let Latency { p50_us, p99_us, .. } = outcome.latency;
         let lost_percent = lost_percent(&outcome, served.good());
         line += &format!("  p50 {p50_us:.1} us, p99 {p99_us:.1} us, lost {lost_percent:.3} %{}", not_sent(&outcome));
@@ -158,6 +162,17 @@ fn lost_percent(outcome: &Outcome, good: Good) -> f64 {
 /// Said where the generator fell behind, which makes the rate another one.
 fn not_sent(outcome: &Outcome) -> String {
     if outcome.unsent > 0 { format!(" ({} due and not sent)", outcome.unsent) } else { String::new() }
+}
+
+/// What the report says of rates that were asked anew.
+fn told_behind(anew: usize) -> String {
+    match anew {
+        0 => String::new(),
+        _ => format!(
+            " Where the generator fell behind by more than a hundredth, a rate was asked anew, {ANEW_MOST} times at most: that was so {anew} \
+             times."
+        ),
+    }
 }
 
 fn method(options: &Options) -> String {

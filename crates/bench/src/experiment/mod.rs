@@ -200,8 +200,8 @@ fn plain_zone(names: u64) -> Synthetic {
     Synthetic { origin: "example.com".into(), names, content: Content::Plain }
 }
 
-/// How often at most a load is made anew of which nothing came back: its generator, or a receive thread, had no processor, which says
-/// nothing of the server.
+/// How often at most a load is made anew of which nothing came back, or that fell behind its rate: its generator, or a receive thread, had
+/// no processor, which says nothing of the server.
 const ANEW_MOST: usize = 4;
 
 /// Measures until `is_answered` of the outcome; that, and how often it was anew. That nothing ever comes back is an error.
