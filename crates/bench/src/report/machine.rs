@@ -48,7 +48,7 @@ impl Machine {
         fact("date", Some(date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))));
         fact("commit", commit());
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        fact("processor", processor(&cpuinfo));
+        fact("processor", processor(&cpuinfo, &caches()));
         // not what this process may run on: experiments pin it
         fact("processors online", crate::procs::online().ok().map(|count| count.to_string()));
         let guest =
@@ -86,15 +86,40 @@ fn command_line(words: impl Iterator<Item = String>) -> Option<String> {
     Some(words.fold(program, |line, word| line + " " + &word))
 }
 
-fn processor(cpuinfo: &str) -> Option<String> {
+/// Model, its numbers where the name is of many, and the caches that /proc/cpuinfo knows nothing of or only one of.
+fn processor(cpuinfo: &str, caches: &[Cache]) -> Option<String> {
     let value = |key: &str| {
         let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|name| name.trim() == key))?;
         line.split_once(':').map(|(_, value)| value.trim().to_owned())
     };
-    Some(match value("cache size") {
-        Some(cache) => format!("{}, last-level cache {cache}", value("model name")?),
-        None => value("model name")?,
-    })
+    let mut text = value("model name")?;
+    if let (Some(family), Some(model)) = (value("cpu family"), value("model")) {
+        text += &format!(" (family {family}, model {model})");
+    }
+    for Cache { level, size } in caches {
+        text += &format!(", L{level} {size}");
+    }
+    Some(text)
+}
+
+/// A cache of the first processor, for data.
+struct Cache {
+    level: String,
+    /// as the kernel writes it, such as "512K"
+    size: String,
+}
+
+/// Those below the first level; none where the kernel does not tell.
+fn caches() -> Vec<Cache> {
+    let of = |index: usize| {
+        let read = |file: &str| {
+            let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
+            fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+        };
+        Some((read("type")?, Cache { level: read("level")?, size: read("size")? }))
+    };
+    let below = |(kind, cache): (String, Cache)| (kind != "Instruction" && cache.level != "1").then_some(cache);
+    (0..).map_while(of).filter_map(below).collect()
 }
 
 fn memory(meminfo: &str) -> Option<String> {
@@ -161,10 +186,12 @@ mod tests {
 
     #[test]
     fn facts_are_read_from_the_kernels_files() {
-        let cpuinfo = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\ncache size\t: 1024 KB\n\nprocessor\t: 1\n";
-        assert_eq!(processor(cpuinfo).unwrap(), "A CPU @ 2 GHz, last-level cache 1024 KB");
-        assert_eq!(processor("model name : B\n").unwrap(), "B");
-        assert_eq!(processor(""), None);
+        let cpuinfo = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: A CPU\n\nprocessor\t: 1\n";
+        let caches = [("2", "512K"), ("3", "32768K")]
+            .map(|(level, size)| Cache { level: level.to_owned(), size: size.to_owned() });
+        assert_eq!(processor(cpuinfo, &caches).unwrap(), "A CPU (family 25, model 1), L2 512K, L3 32768K");
+        assert_eq!(processor("model name : B\n", &[]).unwrap(), "B");
+        assert_eq!(processor("", &caches), None);
         assert_eq!(memory("MemTotal:       2097152 kB\nMemFree: 1 kB\n").unwrap(), "2.0 GiB");
         assert_eq!(memory("MemFree: 1 kB\n"), None);
     }
