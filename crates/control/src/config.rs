@@ -56,7 +56,7 @@ pub struct DataplaneOptions {
     /// Over AF_XDP, how many of the threads serve: static (all), or elastic (as many as the load needs; the others sleep); default: static
     #[arg(long, value_name = "static|elastic")]
     pub threads: Option<Threads>,
-    /// Most frames of one cycle, 1 to 64
+    /// Most frames of one cycle, 1 to 64; default: 32
     #[arg(long, value_name = "N")]
     pub batch: Option<Within<1, 64>>,
     /// What an idle thread does: spin, adaptive or block
@@ -489,7 +489,7 @@ fn settle(
         mode: dataplane.mode.unwrap_or(Mode::Auto),
         cpus: dataplane.cpus.clone().map(|cpus| cpus.0),
         threads: dataplane.threads.unwrap_or(Threads::Static),
-        batch: dataplane.batch.map_or(64, |n| n.0 as usize),
+        batch: dataplane.batch.map_or(dataplane::BATCH, |n| n.0 as usize),
         idle: dataplane.idle.unwrap_or(Idle::Adaptive),
         busy_poll_us: dataplane.busy_poll.map_or(0, |n| n.0),
         accept: dataplane.accept.unwrap_or(Spread::Affinity),

@@ -35,4 +35,4 @@ pub use idle::Idle;
 pub use owners::{MOST_THREADS, Owners};
 pub use pulse::{Finding, Pulse, Watched};
 pub use steering::Steering;
-pub use threads::{Config, Dataplane, Sharing};
+pub use threads::{BATCH, Config, Dataplane, Sharing};

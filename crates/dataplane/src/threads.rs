@@ -11,7 +11,7 @@ use crate::{Counters, Floor, Loop, Owners, Steering};
 use app::{Cycles, Service, Stopwatch, Waker};
 use arrayvec::ArrayVec;
 use base::balance::Policy;
-use base::{BURST_FRAMES, Clock, Instant};
+use base::{Clock, Instant};
 use port::{Facts, Outgoing, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -86,11 +86,15 @@ fn ways<P: Port>(sharing: &[Sharing], bells: &[Arc<Bell>], ports: &[P]) -> Vec<O
     ways
 }
 
+/// Frames of a cycle, at most, unless told otherwise. NAPI takes 64, and clients that wait for answers would be served in turns of as many: all
+/// of them by us, then all by the other end, and neither works while the other does. AF_XDP in copy mode sends 32 a call.
+pub const BATCH: usize = 32;
+
 impl Default for Config {
     fn default() -> Self {
         Config {
             cpus: Vec::new(),
-            batch: BURST_FRAMES,
+            batch: BATCH,
             copies: false,
             idle: Idle::default(),
             slow_after: Cycles::SLOW_AFTER,

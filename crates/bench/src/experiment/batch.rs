@@ -27,7 +27,7 @@ pipe, in this process on processor 1, the key-value store answers GETs on 512 co
   simoom-bench experiment batch --rounds 1 --batches 1,64 --seconds 0.3 --loads 0.5 --items 10000 --out /tmp      a quick look")]
 pub(crate) struct Options {
     /// Frames of a cycle, again for more
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,8,16,64", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,8,16,32,64", value_parser = clap::value_parser!(u16).range(1..=64))]
     batches: Vec<u16>,
     /// Loads, as parts of the most answers that the same batch gave in the same round
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0.1,0.25,0.5,0.75,0.9", value_parser = part)]

@@ -23,7 +23,7 @@ fn defaults_serve_port_53_of_every_address_on_sockets() {
     let dns = settings.dns.unwrap();
     assert_eq!(dns.listen, ["[::]:53".parse().unwrap(), "0.0.0.0:53".parse().unwrap()]);
     assert_eq!((settings.backend, settings.mode, settings.idle), (Backend::Sockets, Mode::Auto, Idle::Adaptive));
-    assert_eq!((settings.batch, dns.edns_size, dns.rrl_rate), (64, 1232, None));
+    assert_eq!((settings.batch, dns.edns_size, dns.rrl_rate), (32, 1232, None));
     assert!(dns.cookies && settings.web.is_none());
     assert_eq!((dns.tcp_memory_bytes, dns.tcp_backlog), (64 << 20, 1024));
     assert_eq!((dns.transmit, dns.tier), (Transmit::Inplace, Tier::Auto));
@@ -103,7 +103,7 @@ own = ["192.0.2.7/24"]
 backend = "xdp"
 mode = "copy"
 cpus = [0, 2]
-batch = 32
+batch = 16
 idle = "spin"
 busy-poll = 50
 accept = "shared"
@@ -143,7 +143,7 @@ group = "nogroup"
 "#;
     let settings = settings(text);
     assert_eq!(settings.cpus, Some(vec![0, 2]));
-    assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (32, Idle::Spin, 50));
+    assert_eq!((settings.batch, settings.idle, settings.busy_poll_us), (16, Idle::Spin, 50));
     assert_eq!((settings.accept, settings.receive), (Spread::Shared, Spread::PerCore));
     assert_eq!((settings.balance, settings.flow_groups), (Some(Balance::Steal), 512));
     assert_eq!(settings.slow_after, std::time::Duration::from_millis(25));
