@@ -190,12 +190,11 @@ fn nested_zones_answer_for_their_own_names() {
 fn a_zone_whose_parent_is_elsewhere_says_itself_that_it_has_no_ds() {
     let outer = "@ 60 SOA ns h 1 1 1 1 60\n@ 60 NS ns\nns 60 A 192.0.2.1\nin 60 NS ns.elsewhere.\nin 60 DS 1 8 1 00\n";
     let inner = "@ 60 SOA ns h 1 1 1 1 60\n@ 60 NS ns\nns 60 A 192.0.2.3\n";
-    let zones = vec![zone("example.", outer), zone("a.in.example.", inner), zone("b.a.in.example.", inner)];
+    let zones = vec![zone("example.", outer), zone("a.in.example.", inner)];
     let mut server = server(zones, Options::default());
     for (name, rtype, expected) in [
         ("a.in.example", Rtype::DS, "NOERROR aa | | a.in.example./SOA |"),
         ("a.in.example", Rtype::NS, "NOERROR aa | a.in.example./NS | | ns.a.in.example./A"),
-        ("b.a.in.example", Rtype::DS, "NOERROR aa | | a.in.example./SOA |"),
         ("in.example", Rtype::DS, "NOERROR aa | in.example./DS | |"),
         ("c.in.example", Rtype::DS, "NOERROR | | in.example./NS |"),
     ] {
