@@ -2,7 +2,7 @@
 
 use super::bed::{Bed, Busy};
 use super::subject::Subject;
-use super::{ANEW_MOST, Common, Generator, Grid, plain_zone, tell_written};
+use super::{Common, Generator, Grid, plain_zone, tell_written, told_anew_where};
 use crate::commands::{rate, seconds};
 use crate::found::{self, Found, Rounds};
 use crate::grid::Capacity;
@@ -107,7 +107,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let report = Report {
         name: options.name.clone(),
         title: format!("{} against its peers, {} names", subjects[0].name(), options.names),
-        method: method(options) + &told_behind(figures.iter().flatten().map(|round| round.anew).sum()),
+        method: method(options)
+            + &told_anew_where(
+                "the generator fell behind by more than a hundredth, a rate was asked",
+                figures.iter().flatten().map(|round| round.anew).sum(),
+            ),
         table: table(&subjects, &figures),
         charts: Vec::new(),
         machine: Machine::here(Peers::Dns),
@@ -162,17 +166,6 @@ fn lost_percent(outcome: &Outcome, good: Good) -> f64 {
 /// Said where the generator fell behind, which makes the rate another one.
 fn not_sent(outcome: &Outcome) -> String {
     if outcome.unsent > 0 { format!(" ({} due and not sent)", outcome.unsent) } else { String::new() }
-}
-
-/// What the report says of rates that were asked anew.
-fn told_behind(anew: usize) -> String {
-    match anew {
-        0 => String::new(),
-        _ => format!(
-            " Where the generator fell behind by more than a hundredth, a rate was asked anew, {ANEW_MOST} times at most: that was so {anew} \
-             times."
-        ),
-    }
 }
 
 fn method(options: &Options) -> String {

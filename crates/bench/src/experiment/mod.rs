@@ -218,11 +218,14 @@ fn until_answered<T>(mut measure: impl FnMut() -> Result<T>, is_answered: impl F
 
 /// What a report says of loads that were made anew.
 fn told_anew(anew: usize) -> String {
+    told_anew_where("nothing came back in time, a load was made", anew)
+}
+
+/// The same of what was done anew for another reason.
+fn told_anew_where(why: &str, anew: usize) -> String {
     match anew {
         0 => String::new(),
-        _ => format!(
-            " Where nothing came back in time, a load was made anew, {ANEW_MOST} times at most: that was so {anew} times."
-        ),
+        _ => format!(" Where {why} anew, {ANEW_MOST} times at most: that was so {anew} times."),
     }
 }
 
