@@ -384,9 +384,11 @@ impl Crossing {
 
     /// Whether the group is this thread's to give away.
     fn may_depart(&self, group: u16, to: u16) -> bool {
-        // a group whose old frames may still be on their way here stays until they have come
-        let leaving = self.leaving.iter().any(|leaving| leaving.group == group);
-        self.mine[usize::from(group)] && !leaving && to != self.me && usize::from(to) < self.owners.threads()
+        self.mine[usize::from(group)]
+            && to != self.me
+            && usize::from(to) < self.owners.threads()
+            // a group whose old frames may still be on their way here stays until they have come
+            && !self.leaving.iter().any(|leaving| leaving.group == group)
     }
 
     /// Gives the group with what belonged to it away.
@@ -446,6 +448,9 @@ impl Crossing {
                     }
                 }
             }
+        }
+        if self.duty.is_asked() {
+            self.share_out();
         }
         seen
     }
@@ -535,7 +540,7 @@ impl Crossing {
             Note::Settled { group, number } => self.settle(from, group, number),
             Note::Turned { group, number } => self.drain(from, group, number),
             Note::Drained { group, number } => self.take_drained(group, number),
-            Note::Share { of, by } => self.share(of, by),
+            Note::Share { of, by } => self.on_share(of, by),
             Note::Fence { queue, number } => self.note(from, Note::Fenced { queue, number }),
             Note::Fenced { queue, number } => self.take_fenced(from, queue, number),
             Note::Queue { queue } => self.offer_queue(queue),

@@ -91,6 +91,8 @@ pub(super) struct Duty {
     /// fences since the start
     set: u32,
     offered: Vec<Offered>,
+    /// shares that others want: one of so many parts, and who
+    asked: Vec<(u16, u16)>,
     /// frames that waited at queues of others at the last look
     waits_elsewhere: usize,
     /// something has happened since the last look, so that there may be a next step
@@ -106,6 +108,12 @@ impl Duty {
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         !self.off
+    }
+
+    /// Whether others want their shares.
+    #[inline]
+    pub(super) fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
     }
 
     /// Whether there is nothing to be done about it.
@@ -213,7 +221,13 @@ impl Crossing {
             Queue::Kept if self.duty.returns => {
                 self.duty.returns = false;
                 let me = self.me;
-                (0..me).for_each(|other| self.note(other, Note::Share { of: me + 1, by: me }));
+                for other in 0..me {
+                    // who does not come round has been asked already
+                    let is_said = |(to, note): &(u16, Box<Note>)| *to == other && matches!(**note, Note::Share { .. });
+                    if !self.unsent.iter().any(is_said) {
+                        self.note(other, Note::Share { of: me + 1, by: me });
+                    }
+                }
             }
             Queue::Gone => {
                 self.duty.queue = Queue::AskedFor;
@@ -286,21 +300,40 @@ impl Crossing {
         }
     }
 
-    /// A thread that is on duty again gets one of `of` parts of our groups: those whose frames come to its queue first, so that they cross
-    /// over no longer.
-    pub(super) fn share(&mut self, of: u16, by: u16) {
-        if self.duty.off {
-            return;
+    /// A thread wants a share, once: while this one did not come round it may have gone and come back a thousand times.
+    pub(super) fn on_share(&mut self, of: u16, by: u16) {
+        match self.duty.asked.iter_mut().find(|(_, asks)| *asks == by) {
+            Some(asked) => asked.0 = of,
+            None => self.duty.asked.push((of, by)),
         }
+    }
+
+    /// Gives those their shares who have asked since the last time.
+    #[cold]
+    pub(super) fn share_out(&mut self) {
+        for (of, by) in std::mem::take(&mut self.duty.asked) {
+            // one that has gone since asks again
+            if !self.duty.off && usize::from(by) < self.owners.on_duty() {
+                self.share(of, by);
+            }
+        }
+    }
+
+    /// A thread that is on duty again gets one of `of` parts of our groups: those whose frames come to its queue first, so that they cross
+    /// over no longer. What is on its way to it counts.
+    fn share(&mut self, of: u16, by: u16) {
         let weight = |group: &u16| self.balance.as_ref().map_or(0, |balance| balance.weight(*group));
-        let goes = |group: u16| self.departures.iter().any(|departure| departure.group == group);
-        let ours = (0..self.mine.len()).map(|group| group as u16).filter(|group| self.may_depart(*group, by));
-        let ours = ours.filter(|group| self.departures.is_empty() || !goes(*group));
-        let (mut theirs, mut others): (Vec<u16>, Vec<u16>) = ours.partition(|group| self.is_brought_to(*group, by));
-        others.sort_by_key(|group| std::cmp::Reverse(weight(group)));
         // one without a frame counts too, lest all of those stay
         let sum = |groups: &[u16]| groups.iter().map(|group| 1 + u64::from(weight(group))).sum::<u64>();
-        let (at_theirs, elsewhere) = (sum(&theirs), sum(&others));
+        let mut goes = vec![false; self.mine.len()];
+        self.departures.iter().for_each(|departure| goes[usize::from(departure.group)] = true);
+        let promised = self.departures.iter().filter(|departure| departure.to == by).map(|departure| departure.group);
+        let promised = sum(&promised.collect::<Vec<_>>());
+        let ours = (0..self.mine.len()).map(|group| group as u16);
+        let ours = ours.filter(|group| self.may_depart(*group, by) && !goes[usize::from(*group)]);
+        let (mut theirs, mut others): (Vec<u16>, Vec<u16>) = ours.partition(|group| self.is_brought_to(*group, by));
+        others.sort_by_key(|group| std::cmp::Reverse(weight(group)));
+        let (at_theirs, elsewhere) = (sum(&theirs) + promised, sum(&others));
         let missing = ((at_theirs + elsewhere) / u64::from(of.max(1))).saturating_sub(at_theirs);
         if let Some(every) = elsewhere.checked_div(missing) {
             // every so manieth of the others, from the heaviest on

@@ -144,6 +144,24 @@ fn a_thread_that_is_not_needed_waits_a_while_for_one_that_hangs_and_no_longer() 
 }
 
 #[test]
+fn who_went_and_came_back_often_beside_one_that_does_not_run_gets_one_share_of_it() {
+    for times in [1, 2, 100] {
+        let mut world = World::new(2);
+        for count in [1, 2].repeat(times) {
+            world.threads[0].crossing.owners().set_on_duty(count);
+            (0..2).for_each(|_| world.cycle(1, 64));
+        }
+        let groups_out = |world: &World| world.threads[0].crossing.counters().groups_out.get();
+        assert_eq!((groups_out(&world), world.threads[0].crossing.owners().count(0)), (0, 8));
+        world.settle();
+        // half of the four that it has at once; it gets the others when they have settled
+        assert_eq!(groups_out(&world), 2, "after {times} times");
+        assert!(world.threads[0].crossing.mine.iter().filter(|mine| **mine).count() == 6);
+        world.check();
+    }
+}
+
+#[test]
 fn a_group_that_settles_by_itself_waits_for_nothing_that_its_owner_has_put_aside() {
     let (mut world, group, _) = given_by_one_that_hangs();
     world.hurries = true;
