@@ -88,6 +88,8 @@ impl Case {
 #[derive(Clone, Debug, Default)]
 struct Figures {
     requests_per_s: Vec<f64>,
+    /// percent of processor 0 that was busy meanwhile, and of the others, as percent of one
+    busy: [Vec<f64>; 2],
     /// processor 0's microseconds a request
     cost_us: Vec<f64>,
     failures: u64,
@@ -95,6 +97,13 @@ struct Figures {
     unheld: usize,
     /// how often a load was made anew of which nothing good had come back
     anew: usize,
+}
+
+impl Figures {
+    fn take(&mut self, requests_per_s: f64, busy: [f64; 2]) {
+        self.requests_per_s.push(requests_per_s);
+        self.busy.iter_mut().zip(busy).for_each(|(all, share)| all.push(share));
+    }
 }
 
 /// A rate is held when so much of it was answered.
@@ -190,9 +199,16 @@ fn measure(
         let mut up = bed.serve(server, &lab, &files)?;
         // the subject's head is what the reflector is to have sent
         answer_bytes.get_or_insert(up.answer_bytes);
-        let run = up.run(&load)?;
-        eprintln!("{round} {}  {:<20} {:>10.0} requests/s", case.words(), server.name, run.requests_per_s);
-        figures.requests_per_s.push(run.requests_per_s);
+        let (run, busy) = watched(&mut up, &load)?;
+        eprintln!(
+            "{round} {}  {:<20} {:>10.0} requests/s, processors {:.0}% and {:.0}% busy",
+            case.words(),
+            server.name,
+            run.requests_per_s,
+            busy[0],
+            busy[1]
+        );
+        figures.take(run.requests_per_s, busy);
         figures.failures += run.failures;
         figures.anew += run.anew;
         if server.name == NGINX {
@@ -200,14 +216,16 @@ fn measure(
         }
     }
     if case.generator == Generator::Own && !case.close && !options.no_reflector {
-        let run = reflect(bed, &lab, &load, answer_bytes.unwrap_or(case.file_bytes))?;
+        let (run, busy) = reflect(bed, &lab, &load, answer_bytes.unwrap_or(case.file_bytes))?;
         let frames_per_s = run.frames_per_s.unwrap_or_default();
         eprintln!(
-            "{round} {}  {REFLECTOR:<20} {:>10.0} requests/s  {frames_per_s:.0} by frames",
+            "{round} {}  {REFLECTOR:<20} {:>10.0} requests/s, {frames_per_s:.0} by frames, processors {:.0}% and {:.0}% busy",
             case.words(),
-            run.requests_per_s
+            run.requests_per_s,
+            busy[0],
+            busy[1]
         );
-        figures[servers.len()].requests_per_s.push(frames_per_s);
+        figures[servers.len()].take(frames_per_s, busy);
         figures[servers.len()].anew += run.anew;
     }
     // h2load has no connection for each request
@@ -231,12 +249,18 @@ fn measure(
     Ok(())
 }
 
+/// What came of a load, and how busy processor 0 was meanwhile, and all others, each as percent of one.
+fn watched(up: &mut Up<'_>, load: &Load<'_>) -> Result<(Run, [f64; 2])> {
+    let (run, Busy { server_s, machine_s, span_s }, ()) = up.run_watched(load, web::sleep)?;
+    Ok((run, [server_s, machine_s - server_s].map(|busy_s| busy_s / span_s * 100.0)))
+}
+
 /// The rate of a reflector for answers of so many octets.
-fn reflect(bed: &Bed, lab: &lab::Options, load: &Load<'_>, answer_bytes: u64) -> Result<Run> {
+fn reflect(bed: &Bed, lab: &lab::Options, load: &Load<'_>, answer_bytes: u64) -> Result<(Run, [f64; 2])> {
     let segments = answer_bytes.div_ceil(SEGMENT_BYTES);
     let outstanding = (FRAMES_UNDER_WAY / segments).clamp(1, load.connections.into()) as u16;
     let mut up = bed.reflect(lab, segments as u32)?;
-    up.run(&Load { connections: outstanding, ..*load })
+    watched(&mut up, &Load { connections: outstanding, ..*load })
 }
 
 /// Processor 0's microseconds a good answer at the load's rate, and what came of the load.
@@ -258,6 +282,8 @@ fn report(options: &Options, names: &[String], cases: &[Case], figures: &[Vec<Fi
         "least",
         "greatest",
         "asked",
+        "processor 0 busy, %",
+        "others busy, %",
         "processor 0, us a request",
         "least",
         "greatest",
@@ -275,6 +301,7 @@ fn report(options: &Options, names: &[String], cases: &[Case], figures: &[Vec<Fi
                 REFLECTOR => Some(asked::BESIDE_REFLECTOR),
                 _ => None,
             };
+            let [server, others] = row.busy.each_ref().map(|busy| Summary::of(busy).map(|busy| busy.median));
             let cost = Summary::of(&row.cost_us);
             let cost_ratio = stats::paired_ratio(&subject.cost_us, &row.cost_us).filter(|_| at > 0);
             let cost_asked = (name == NGINX && cost.is_some()).then_some(asked::COST);
@@ -290,6 +317,8 @@ fn report(options: &Options, names: &[String], cases: &[Case], figures: &[Vec<Fi
                 Cell::number(ratio.map(|ratio| ratio.least), 2),
                 Cell::number(ratio.map(|ratio| ratio.greatest), 2),
                 asked.map_or(Cell::Missing, |least| Cell::text(format!("≥ {least}"))),
+                Cell::number(server, 0),
+                Cell::number(others, 0),
                 Cell::number(cost.map(|cost| cost.median), 2),
                 Cell::number(cost.map(|cost| cost.least), 2),
                 Cell::number(cost.map(|cost| cost.greatest), 2),
@@ -311,8 +340,9 @@ fn report(options: &Options, names: &[String], cases: &[Case], figures: &[Vec<Fi
 
 fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
     let mut text = format!(
-        "Requests/s of {} connections in a closed loop, {} s each, {} rounds in turn: medians, the least and the greatest round behind \
-         them. *Subject's ratio* is the median over rounds of the first server's figure divided by the row's. The server has \
+        "Requests/s of {} connections in a closed loop, {} s each and {LONGER_S} s more, {} rounds in turn: medians, the least and the greatest round behind \
+         them. *Busy* is what processor 0 was meanwhile, and all others together as percent of one: with a load's processor busy throughout and \
+         the server's not, the load is the bound. *Subject's ratio* is the median over rounds of the first server's figure divided by the row's. The server has \
          processor 0, the load processor 1, between them one veth pair with its default offloads, a laboratory of its own for each \
          measurement. Each file was asked for and compared before. Requests/s are of good answers, *failed* of those of all loads that were none.",
         options.connections, options.seconds, options.rounds
@@ -384,6 +414,7 @@ mod tests {
         let names = ["simoom", NGINX, REFLECTOR].map(String::from);
         let row = |rates: &[f64], costs: &[f64]| Figures {
             requests_per_s: rates.to_vec(),
+            busy: [vec![50.0, 54.0], vec![99.0, 101.0]],
             cost_us: costs.to_vec(),
             failures: 3,
             unheld: 1,
@@ -393,9 +424,9 @@ mod tests {
         let report = report(&options, &names, &cases(&options), &[figures.to_vec()]);
         let csv = report.table.csv();
         let rows: Vec<&str> = csv.lines().skip(1).collect();
-        assert_eq!(rows[0], "own,1k,kept,simoom,250,200,300,,,,,2.50,2.00,3.00,,,3");
-        assert_eq!(rows[1], "own,1k,kept,nginx,100,100,100,2.50,2.00,3.00,≥ 2,7.00,6.00,8.00,0.38,≤ 0.5,3");
-        assert_eq!(rows[2], "own,1k,kept,reflector,400,400,400,0.62,0.50,0.75,≥ 0.85,,,,,,3");
+        assert_eq!(rows[0], "own,1k,kept,simoom,250,200,300,,,,,52,100,2.50,2.00,3.00,,,3");
+        assert_eq!(rows[1], "own,1k,kept,nginx,100,100,100,2.50,2.00,3.00,≥ 2,52,100,7.00,6.00,8.00,0.38,≤ 0.5,3");
+        assert_eq!(rows[2], "own,1k,kept,reflector,400,400,400,0.62,0.50,0.75,≥ 0.85,52,100,,,,,,3");
         assert!(report.method.contains("In 3 of these"), "{}", report.method);
         assert!(report.method.contains("reflector") && !report.method.contains("wrk with one"), "{}", report.method);
     }

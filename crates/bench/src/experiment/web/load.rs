@@ -90,18 +90,8 @@ impl Run {
 }
 
 impl Up<'_> {
-    /// Runs a load to its end; anew where nothing good came back, which is an error in the end.
-    pub(in crate::experiment) fn run(&mut self, load: &Load<'_>) -> Result<Run> {
-        let run = || {
-            let mut process = Process::spawn(self.command(load)?)?;
-            self.finish(load, &mut process)
-        };
-        let (run, anew) = until_answered(run, Run::is_answered)?;
-        Ok(Run { anew, ..run })
-    }
-
-    /// Runs a load as [`Up::run`] does, and takes processor time and whatever `watch` tells over its length; the load itself is a
-    /// little longer.
+    /// Runs a load to its end, anew where nothing good came back, which is an error in the end. Takes processor time and whatever `watch`
+    /// tells over its length; the load itself is a little longer.
     pub(in crate::experiment) fn run_watched<T>(
         &mut self,
         load: &Load<'_>,
