@@ -320,20 +320,18 @@ impl Crossing {
     }
 
     /// A thread that is on duty again gets one of `of` parts of our groups: those whose frames come to its queue first, so that they cross
-    /// over no longer. What is on its way to it counts.
+    /// over no longer.
     fn share(&mut self, of: u16, by: u16) {
         let weight = |group: &u16| self.balance.as_ref().map_or(0, |balance| balance.weight(*group));
         // one without a frame counts too, lest all of those stay
         let sum = |groups: &[u16]| groups.iter().map(|group| 1 + u64::from(weight(group))).sum::<u64>();
         let mut goes = vec![false; self.mine.len()];
         self.departures.iter().for_each(|departure| goes[usize::from(departure.group)] = true);
-        let promised = self.departures.iter().filter(|departure| departure.to == by).map(|departure| departure.group);
-        let promised = sum(&promised.collect::<Vec<_>>());
         let ours = (0..self.mine.len()).map(|group| group as u16);
         let ours = ours.filter(|group| self.may_depart(*group, by) && !goes[usize::from(*group)]);
         let (mut theirs, mut others): (Vec<u16>, Vec<u16>) = ours.partition(|group| self.is_brought_to(*group, by));
         others.sort_by_key(|group| std::cmp::Reverse(weight(group)));
-        let (at_theirs, elsewhere) = (sum(&theirs) + promised, sum(&others));
+        let (at_theirs, elsewhere) = (sum(&theirs), sum(&others));
         let missing = ((at_theirs + elsewhere) / u64::from(of.max(1))).saturating_sub(at_theirs);
         if let Some(every) = elsewhere.checked_div(missing) {
             // every so manieth of the others, from the heaviest on
