@@ -80,8 +80,8 @@ enum Note {
     Turned { group: u16, number: u32 },
     /// the answer: what came before has been forwarded
     Drained { group: u16, number: u32 },
-    /// to a thread on duty: let the receiver, who is now too, have one of so many parts of your groups
-    Share { of: u16, by: u16 },
+    /// to a thread on duty: let the receiver, who is now too, have its share of your groups
+    Share { by: u16 },
     /// to the others: answer behind all frames that came from here, which are the last of this queue
     Fence { queue: u16, number: u32 },
     /// the answer
@@ -346,10 +346,7 @@ impl Crossing {
         match advice {
             Advice::Nothing => {}
             Advice::Ask(Relief { from, frames, of, held_up }) => {
-                let is_said = |(to, note): &(u16, Box<Note>)| *to == from && matches!(**note, Note::Relieved { .. });
-                if !self.unsent.iter().any(is_said) {
-                    self.note(from, Note::Relieved { frames, of, by: self.me });
-                }
+                self.note_once(from, Note::Relieved { frames, of, by: self.me });
                 if held_up {
                     self.offer(from);
                 }
@@ -540,7 +537,7 @@ impl Crossing {
             Note::Settled { group, number } => self.settle(from, group, number),
             Note::Turned { group, number } => self.drain(from, group, number),
             Note::Drained { group, number } => self.take_drained(group, number),
-            Note::Share { of, by } => self.on_share(of, by),
+            Note::Share { by } => self.on_share(by),
             Note::Fence { queue, number } => self.note(from, Note::Fenced { queue, number }),
             Note::Fenced { queue, number } => self.take_fenced(from, queue, number),
             Note::Queue { queue } => self.offer_queue(queue),

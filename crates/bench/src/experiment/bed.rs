@@ -60,6 +60,13 @@ pub(crate) struct Busy {
     pub(crate) span_s: f64,
 }
 
+impl Busy {
+    /// How busy processor 0 was, and all others, each in percent of one.
+    pub(crate) fn percent(&self) -> [f64; 2] {
+        [self.server_s, self.machine_s - self.server_s].map(|busy_s| busy_s / self.span_s * 100.0)
+    }
+}
+
 impl Bed {
     /// Writes the zone and the questions. `simoom` is the server's binary.
     pub(crate) fn new(zone: Synthetic, simoom: &Path, generator: Generator) -> Result<Bed> {

@@ -13,7 +13,7 @@ use anyhow::Result;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each round measures, for each load and file, each server once, one after the other, each in a laboratory of its own (two network
-namespaces, one veth pair; server on processor 0, load on processor 1): requests/s of --connections in a closed loop. Then
+namespaces, one veth pair; server on processor 0, load on processor 1): requests/s of --connections in a closed loop, and how busy the processors are. Then
 processor 0's busy time (softirqs included) a request at half of nginx's rate of that round. The first server is the subject, which
 the figures of the others divide. Loads: own is `simoom-bench http` over AF_XDP, beside which the reflector is measured, the bound
 of a file of that size for a server that sends frame by frame (`reflect --segments`, asked by `bursts`); wrk has the kernel's TCP
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// How often every server is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// How long each load runs
+    /// For how long the processors are looked at during a load, which runs 1.4 s longer
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
     seconds: f64,
     /// How long processor time is measured
@@ -251,8 +251,8 @@ fn measure(
 
 /// What came of a load, and how busy processor 0 was meanwhile, and all others, each as percent of one.
 fn watched(up: &mut Up<'_>, load: &Load<'_>) -> Result<(Run, [f64; 2])> {
-    let (run, Busy { server_s, machine_s, span_s }, ()) = up.run_watched(load, web::sleep)?;
-    Ok((run, [server_s, machine_s - server_s].map(|busy_s| busy_s / span_s * 100.0)))
+    let (run, busy, ()) = up.run_watched(load, web::sleep)?;
+    Ok((run, busy.percent()))
 }
 
 /// The rate of a reflector for answers of so many octets.

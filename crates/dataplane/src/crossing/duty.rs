@@ -91,8 +91,8 @@ pub(super) struct Duty {
     /// fences since the start
     set: u32,
     offered: Vec<Offered>,
-    /// shares that others want: one of so many parts, and who
-    asked: Vec<(u16, u16)>,
+    /// who wants a share
+    asked: Vec<u16>,
     /// frames that waited at queues of others at the last look
     waits_elsewhere: usize,
     /// something has happened since the last look, so that there may be a next step
@@ -221,13 +221,7 @@ impl Crossing {
             Queue::Kept if self.duty.returns => {
                 self.duty.returns = false;
                 let me = self.me;
-                for other in 0..me {
-                    // who does not come round has been asked already
-                    let is_said = |(to, note): &(u16, Box<Note>)| *to == other && matches!(**note, Note::Share { .. });
-                    if !self.unsent.iter().any(is_said) {
-                        self.note(other, Note::Share { of: me + 1, by: me });
-                    }
-                }
+                (0..me).for_each(|other| self.note_once(other, Note::Share { by: me }));
             }
             Queue::Gone => {
                 self.duty.queue = Queue::AskedFor;
@@ -300,28 +294,28 @@ impl Crossing {
         }
     }
 
-    /// A thread wants a share, once: while this one did not come round it may have gone and come back a thousand times.
-    pub(super) fn on_share(&mut self, of: u16, by: u16) {
-        match self.duty.asked.iter_mut().find(|(_, asks)| *asks == by) {
-            Some(asked) => asked.0 = of,
-            None => self.duty.asked.push((of, by)),
+    /// A thread wants a share. It may have gone and come back a thousand times while this one did not come round: what is found of that
+    /// at once counts as one.
+    pub(super) fn on_share(&mut self, by: u16) {
+        if !self.duty.asked.contains(&by) {
+            self.duty.asked.push(by);
         }
     }
 
     /// Gives those their shares who have asked since the last time.
     #[cold]
     pub(super) fn share_out(&mut self) {
-        for (of, by) in std::mem::take(&mut self.duty.asked) {
+        for by in std::mem::take(&mut self.duty.asked) {
             // one that has gone since asks again
             if !self.duty.off && usize::from(by) < self.owners.on_duty() {
-                self.share(of, by);
+                self.share(by);
             }
         }
     }
 
-    /// A thread that is on duty again gets one of `of` parts of our groups: those whose frames come to its queue first, so that they cross
-    /// over no longer.
-    fn share(&mut self, of: u16, by: u16) {
+    /// A thread that is on duty again gets as large a part of our groups as it and all before it are to have: those whose frames come to
+    /// its queue first, so that they cross over no longer.
+    fn share(&mut self, by: u16) {
         let weight = |group: &u16| self.balance.as_ref().map_or(0, |balance| balance.weight(*group));
         // one without a frame counts too, lest all of those stay
         let sum = |groups: &[u16]| groups.iter().map(|group| 1 + u64::from(weight(group))).sum::<u64>();
@@ -332,7 +326,7 @@ impl Crossing {
         let (mut theirs, mut others): (Vec<u16>, Vec<u16>) = ours.partition(|group| self.is_brought_to(*group, by));
         others.sort_by_key(|group| std::cmp::Reverse(weight(group)));
         let (at_theirs, elsewhere) = (sum(&theirs), sum(&others));
-        let missing = ((at_theirs + elsewhere) / u64::from(of.max(1))).saturating_sub(at_theirs);
+        let missing = ((at_theirs + elsewhere) / (u64::from(by) + 1)).saturating_sub(at_theirs);
         if let Some(every) = elsewhere.checked_div(missing) {
             // every so manieth of the others, from the heaviest on
             let every = every.max(1) as usize;

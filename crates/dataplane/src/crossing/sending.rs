@@ -7,6 +7,7 @@ use super::{Crossing, Item, Note};
 use crate::MOST_THREADS;
 use arrayvec::ArrayVec;
 use base::{Burst, Frame};
+use std::mem::discriminant;
 
 impl Crossing {
     /// Sends a frame to the owner of its group; when there is no way it is appended to `lost`.
@@ -36,6 +37,14 @@ impl Crossing {
         let waits = self.unsent.iter().any(|(other, _)| *other == to);
         let sent = if waits { Err(note) } else { self.push_note(to, note) };
         sent.unwrap_or_else(|note| self.unsent.push_back((to, note)));
+    }
+
+    /// Sends a note, unless one of its kind waits for room on the way to the same thread: who does not come round is told once.
+    pub(super) fn note_once(&mut self, to: u16, note: Note) {
+        let kind = discriminant(&note);
+        if !self.unsent.iter().any(|(other, waiting)| *other == to && discriminant(&**waiting) == kind) {
+            self.note(to, note);
+        }
     }
 
     /// Sends the notes that found rings full. One that is full still holds up no note to another thread.

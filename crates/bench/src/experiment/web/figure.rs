@@ -165,7 +165,7 @@ fn measure(
     let mut sample = Sample {
         requests_per_s: run.requests_per_s,
         gbit_per_s: run.bytes_per_s.map(|bytes| bytes * 8.0 / 1e9),
-        busy: busy.server_s / busy.span_s * 100.0,
+        busy: busy.percent()[0],
         failures: run.failures,
         anew: run.anew,
         ..Sample::default()

@@ -156,7 +156,7 @@ fn who_went_and_came_back_often_beside_one_that_does_not_run_gets_one_share_of_i
         world.settle();
         // half of the four that it has at once; it gets the others when they have settled
         assert_eq!(groups_out(&world), 2, "after {times} times");
-        assert!(world.threads[0].crossing.mine.iter().filter(|mine| **mine).count() == 6);
+        assert_eq!(world.threads[0].crossing.mine.iter().filter(|mine| **mine).count(), 6);
         world.check();
     }
 }
