@@ -7,6 +7,7 @@ use std::{
     net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -39,6 +40,28 @@ $GENERATE 1-99 big TXT answer-$-to-a-question-that-takes-more-than-one-datagram
 /// The command in a host.
 pub(crate) fn simoom(host: &Host) -> Command {
     host.command(env!("CARGO_BIN_EXE_simoom"))
+}
+
+/// Work that leaves little of a processor to others. One test at a time takes one away: on a machine of two, the next one would have none
+/// left to be helped by.
+pub(crate) struct Hogs {
+    _processes: Vec<Process>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Hogs {
+    /// So many programs, each of which ends by itself in any case.
+    pub(crate) fn on(processor: usize, count: usize, niceness: i32) -> Hogs {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let hog = |_| {
+            let mut command = Command::new("taskset");
+            command.args(["-c", &processor.to_string(), "nice", "-n", &niceness.to_string()]);
+            command.args(["sh", "-c", "ulimit -t 300; while :; do :; done"]);
+            Process::spawn(command).unwrap()
+        };
+        Hogs { _processes: (0..count).map(hog).collect(), _alone: alone }
+    }
 }
 
 fn scratch() -> TempDir {

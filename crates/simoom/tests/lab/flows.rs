@@ -1,7 +1,7 @@
 //! Several threads on one interface: flows stay with the thread of their queue, groups move with their connections, and threads
 //! that are busy are relieved of some.
 
-use crate::common::{PATIENCE, Server, dig_until};
+use crate::common::{Hogs, PATIENCE, Server, dig_until};
 use crate::web::{Web, contents, curl};
 use lab::capture::Capture;
 use lab::nic::Protocol;
@@ -184,13 +184,7 @@ fn a_thread_without_its_processor_is_relieved_of_groups_and_of_what_arrives() {
     let lab = Lab::with(&Options { queues: 2, ..Options::default() }).unwrap();
     let args = [&INTERFACE[..], &["--listen", "[2001:db8:18::1]:80", "--balance", "on"]].concat();
     let web = Web::start(lab.server(), &args);
-    let hogs: Vec<Process> = (0..4)
-        .map(|_| {
-            let mut command = lab.client().command("taskset");
-            command.args(["-c", "0", "nice", "-n", "-10", "sh", "-c", "while :; do :; done"]);
-            Process::spawn(command).unwrap()
-        })
-        .collect();
+    let hogs = Hogs::on(0, 4, -10);
     let helped = || {
         std::thread::scope(|scope| {
             for n in 0..4 {

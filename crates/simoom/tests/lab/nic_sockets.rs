@@ -1,13 +1,12 @@
 //! The NIC's table follows flow groups under kernel sockets, too.
 
-use crate::common::PATIENCE;
+use crate::common::{Hogs, PATIENCE};
 use crate::exposition::{check_exposed, parse};
 use crate::nic_table::{a_nic, key};
 use crate::web::{SERVERS, Web, connect, contents, curl};
-use lab::{Lab, Pins, Process};
+use lab::{Lab, Pins};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
 
 const SAID: &str =
     "128 flow groups by the NIC's hash, each with the thread where it arrives; its table is to follow them";
@@ -57,16 +56,6 @@ fn until_they_follow(lab: &Lab, web: &Web) {
     assert!(lab::wait_until(follows, PATIENCE), "{:?}", web.server.stats());
 }
 
-/// Work on a processor that leaves little to others; it ends by itself in any case.
-fn hogs(processor: usize, count: usize) -> Vec<Process> {
-    let hog = |_| {
-        let mut command = Command::new("taskset");
-        command.args(["-c", &processor.to_string(), "sh", "-c", "ulimit -t 300; while :; do :; done"]);
-        Process::spawn(command).unwrap()
-    };
-    (0..count).map(hog).collect()
-}
-
 #[test]
 fn packets_go_with_their_groups_from_a_processor_that_has_other_work() {
     if processors() < 2 {
@@ -87,8 +76,8 @@ fn packets_go_with_their_groups_from_a_processor_that_has_other_work() {
             && (nic.table().unwrap() != found || [groups(&web, "0"), groups(&web, "1")] == [48, 80])
     };
     assert!(lab::wait_until(learned, PATIENCE), "{:?}", web.server.stats());
+    let busy = Hogs::on(1, 6, 0);
     let mut streams = come(&lab, 64);
-    let busy = hogs(1, 6);
     let on_one = || nic.table().unwrap().iter().filter(|queue| **queue == 1).count();
     let relieved = || {
         ask(&mut streams);

@@ -1,7 +1,7 @@
 //! How connections and datagrams get to several threads on kernel sockets, from a client at the other end of a wire.
 
-use crate::common::{PATIENCE, Server, ZONE, dig_until, zone};
-use lab::{Lab, Process, SERVER_V4};
+use crate::common::{Hogs, PATIENCE, Server, ZONE, dig_until, zone};
+use lab::{Lab, SERVER_V4};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 
@@ -92,13 +92,7 @@ fn a_thread_that_is_taken_off_its_processor_is_helped() {
     let (server, _dir) = start_through(&lab, &[], &["--cpus", "0,1", "--balance", "steal"]);
     dig_until(&lab, "@198.18.0.1 www.example.com", WWW);
     // one processor's thread competes with work of a higher priority and gets a small part of it
-    let hogs: Vec<Process> = (0..4)
-        .map(|_| {
-            let mut command = lab.client().command("taskset");
-            command.args(["-c", "0", "nice", "-n", "-10", "sh", "-c", "while :; do :; done"]);
-            Process::spawn(command).unwrap()
-        })
-        .collect();
+    let hogs = Hogs::on(0, 4, -10);
     let helped = |name: &str| {
         let stolen = || {
             ask_from_many_ports(&lab, 20);
