@@ -39,6 +39,9 @@ const SHORT_WAIT: Duration = Duration::from_micros(200);
 const SLOWER: u64 = 2;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
+/// Intervals for which a thread asks for nothing that is to have a share of all groups: until they have come, and the others have shown
+/// what comes to them without these.
+const SHARED: u32 = 3;
 
 /// What threads show each other.
 #[derive(Debug, Default)]
@@ -166,6 +169,11 @@ impl Balance {
     /// What the groups of a thread weigh, as it has shown.
     pub(crate) fn shown_by(&self, thread: usize) -> u32 {
         self.board.0[thread].frames.load(Ordering::Relaxed)
+    }
+
+    /// The thread is to have its share of all groups.
+    pub(crate) fn shares(&mut self, now: Instant) {
+        self.held_until = self.held_until.max(Some(now + self.policy.migrate_every * SHARED));
     }
 
     /// The thread takes no part for now: nobody is to ask it.

@@ -68,6 +68,22 @@ fn one_that_went_to_sleep_while_it_was_busy_is_left_alone() {
 }
 
 #[test]
+fn who_is_to_have_a_share_asks_for_nothing_until_others_have_shown_what_is_left() {
+    let mut threads = threads(2, 8);
+    threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
+    threads[1].shares(at(50));
+    for number in 0..4 {
+        assert_eq!(interval(&mut threads[0], number, 64, &[(0, 160)]), Advice::CallForHelp);
+        let asks = matches!(interval(&mut threads[1], number, 0, &[]), Advice::Ask(_));
+        assert_eq!(asks, number == 3, "at {} ms", 100 * (number + 1));
+    }
+    // what holds it for longer is not cut short
+    threads[1].held_until = Some(at(2_000));
+    threads[1].shares(at(500));
+    assert_eq!(threads[1].held_until, Some(at(2_000)));
+}
+
+#[test]
 fn one_that_waits_for_its_processor_is_busy_without_a_backlog() {
     let mut threads = threads(2, 8);
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));

@@ -16,7 +16,7 @@
 //! from its server before. A thread that does not answer is waited for a while and no longer.
 //!
 //! A thread that is on duty again asks each one before it for a share of its groups, once it has its queue. What is uneven then levels
-//! out by the balance.
+//! out by the balance, but not before the others have shown what they are left with.
 //!
 //! A port without an inlet keeps its queue: its thread forwards what comes, and sleeps between.
 
@@ -210,16 +210,18 @@ impl Crossing {
             }
         }
         if on {
-            self.come_back();
+            self.come_back(now);
         } else {
             self.go(now, waiting);
         }
     }
 
-    fn come_back(&mut self) {
+    fn come_back(&mut self, now: Instant) {
         match self.duty.queue {
             Queue::Kept if self.duty.returns => {
                 self.duty.returns = false;
+                // what is known of the others includes what is on its way here
+                self.balance.iter_mut().for_each(|balance| balance.shares(now));
                 let me = self.me;
                 (0..me).for_each(|other| self.note_once(other, Note::Share { by: me }));
             }
