@@ -1,5 +1,5 @@
 //! What every floor of simoom stands on: time, frames and their pool, rings between threads, counters, published
-//! tables, tables on huge pages, sequence numbers, prefetch, the machine's clock, the timer wheel,
+//! tables, tables on huge pages, sequence numbers, keyed hashes, prefetch, the machine's clock, the timer wheel,
 //! the heap and the policy that balances load between threads.
 //!
 //! Nothing here knows a protocol or does I/O. Unsafe code stands in `arena`, `frame`, `heap`, `huge`, `ring` and `prefetch` only; each of
@@ -19,6 +19,7 @@ pub mod publish;
 pub mod ring;
 pub mod rng;
 pub mod seq;
+pub mod sip;
 pub mod time;
 pub mod wheel;
 

@@ -17,10 +17,10 @@ pub(crate) mod shard;
 mod tests;
 
 use base::CacheAligned;
+use base::sip::Key;
 pub(crate) use figures::Figures;
 use memory::MEMORY_MOST_BYTES;
 use shard::Shard;
-use siphasher::sip::SipHasher13;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -139,7 +139,8 @@ impl Store {
     /// A key's hash.
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        SipHasher13::new_with_keys(self.limits.secret[0], self.limits.secret[1]).hash(key)
+        let [k0, k1] = self.limits.secret;
+        Key::new(k0, k1).hash13_of(key)
     }
 
     /// The number of a hash's shard.

@@ -261,7 +261,7 @@ fn a_store_full_of_small_items_evicts_what_was_not_asked_for_the_longest() {
     let key = |n: u32| format!("{n:08}").into_bytes();
     let now = |n: u32| 2 + n / 100;
     // as even as the store's own
-    let hash = |key: &[u8]| SipHasher13::new_with_keys(1, 2).hash(key);
+    let hash = |key: &[u8]| Key::new(1, 2).hash13_of(key);
     // one of them is asked for now and then, and some die on their own
     for n in 0..20_000 {
         let (key, expiry) = (key(n), if n % 4 == 1 { now(n) + 20 } else { 0 });

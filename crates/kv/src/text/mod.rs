@@ -167,6 +167,28 @@ pub(crate) fn forget(store: &Store, state: &mut State) {
     }
 }
 
+/// Where the word ends that `rest` begins with, if that is a key's length or less: at the first byte that is a space, or less than one.
+#[inline]
+fn key_end(rest: &[u8]) -> Option<usize> {
+    let rest = &rest[..rest.len().min(KEY_MOST_BYTES + 1)];
+    let (eights, few) = rest.as_chunks::<8>();
+    let among = |eight: [u8; 8]| {
+        const EACH: u64 = u64::from_ne_bytes([1; 8]);
+        let eight = u64::from_le_bytes(eight);
+        // the highest bit of a byte that borrows when one more than a space is taken from it; those above the first that does may be wrong
+        let ends = eight.wrapping_sub(EACH * (b' ' as u64 + 1)) & !eight & (EACH << 7);
+        (ends != 0).then(|| ends.trailing_zeros() as usize / 8)
+    };
+    if let Some((n, at)) = eights.iter().enumerate().find_map(|(n, eight)| Some((n, among(*eight)?))) {
+        return Some(8 * n + at);
+    }
+    match rest.last_chunk::<8>() {
+        // nothing before the last few ends it
+        Some(last) => among(*last).map(|at| rest.len() - 8 + at),
+        None => few.iter().position(|byte| *byte <= b' '),
+    }
+}
+
 /// Keys that the commands of these bytes ask for, as far as they are seen at a glance: those of lines of `get`, and of a first command of
 /// another kind.
 pub(crate) fn keys_at_a_glance(input: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -184,7 +206,7 @@ pub(crate) fn keys_at_a_glance(input: &[u8]) -> impl Iterator<Item = &[u8]> {
                 (b'\r', rest) => rest.strip_prefix(b"\nget ")?,
                 _ => return None,
             };
-            let end = rest.iter().take(KEY_MOST_BYTES + 1).position(|byte| *byte <= b' ')?;
+            let end = key_end(rest)?;
             let (key, behind) = rest.split_at(end);
             rest = behind;
             if !key.is_empty() {
@@ -201,7 +223,7 @@ pub(crate) fn keys_at_a_glance(input: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[inline]
 fn plain_get(world: &mut World<'_>, input: &[u8]) -> Option<Step> {
     let rest = input.strip_prefix(b"get ")?;
-    let end = rest.iter().take(KEY_MOST_BYTES + 1).position(|byte| *byte <= b' ')?;
+    let end = key_end(rest)?;
     let (key, behind) = rest.split_at(end);
     if key.is_empty() || !behind.starts_with(b"\r\n") {
         return None;
@@ -450,4 +472,20 @@ fn answer_store(world: &mut World<'_>, store: &Storing, key: &[u8], hash: u64, s
         Outcome::NotStored | Outcome::NoMemory => b"NOT_STORED",
     };
     world.say_unless(store.quiet, line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_word_ends_where_a_look_at_each_byte_finds_its_end(
+            bytes in proptest::collection::vec(prop_oneof![20 => 0x21u8.., 1 => 0u8..=0x20], 0..300)
+        ) {
+            let each = bytes.iter().take(KEY_MOST_BYTES + 1).position(|byte| *byte <= b' ');
+            prop_assert_eq!(key_end(&bytes), each);
+        }
+    }
 }

@@ -17,8 +17,8 @@
 //! Left out: retransmission of a cookie's SYN-ACK (there is nothing that could be sent again: RFC 4987 section 3.6
 //! names this price), and options behind those above.
 
-use super::sip::Key;
 use super::tuple::Tuple;
+use base::sip::Key;
 use base::{Instant, Seq};
 
 /// Nanoseconds of a period.

@@ -4,8 +4,8 @@
 //! Left out: a new key after a while. The hash is SipHash-2-4 with 128 secret bits; the key lives as long as the
 //! process.
 
-use super::sip::Key;
 use super::tuple::Tuple;
+use base::sip::Key;
 use base::{Instant, Seq};
 
 /// Nanoseconds of one step of the sequence clock (RFC 9293 section 3.4.1: about 4 us).

@@ -6,9 +6,9 @@
 //! which the stack bounds anyway, and no source is refused for what another does. Counts begin at once and end at once;
 //! nothing decays.
 
-use super::sip::{Key, Tail};
 use app::PerSource;
 use base::Instant;
+use base::sip::{Key, Tail};
 use std::net::IpAddr;
 
 /// Whom connections are counted for.

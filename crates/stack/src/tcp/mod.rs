@@ -27,7 +27,6 @@ pub mod limits;
 pub mod pace;
 pub mod prr;
 pub mod rtt;
-pub mod sip;
 pub mod table;
 pub mod time_wait;
 pub mod tuple;

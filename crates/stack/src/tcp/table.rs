@@ -12,8 +12,8 @@
 //!
 //! For a burst: hash all, [`Table::prefetch`] all, then [`Table::find`] each.
 
-use super::sip::Key;
 use super::tuple::{Tuple, Tuple4, Tuple6};
+use base::sip::Key;
 
 /// What a value may not be: it marks an empty slot.
 pub const NO_VALUE: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! What names a connection: two addresses and two ports. IPv4 takes 12 bytes and stays so in every table.
 
-use super::sip::{Key, Tail};
+use base::sip::{Key, Tail};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A connection over IPv4.

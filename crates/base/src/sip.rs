@@ -1,11 +1,10 @@
-//! SipHash (Aumasson, Bernstein 2012) over a few words: the one keyed hash of TCP.
+//! SipHash (Aumasson, Bernstein 2012) of what is short and all there: no state is carried from call to call.
 //!
 //! SipHash-2-4 makes what a stranger sees and must not guess (initial sequence numbers, cookies, clock offsets).
-//! SipHash-1-3 places connections in tables: nobody sees its output, and one round a word keeps it at some 20
+//! SipHash-1-3 places connections and items in tables: nobody sees its output, and one round a word keeps it at some 20
 //! instructions more than a hash without a key, whose collisions anybody could compute and aim at one bucket.
 //!
-//! The input is whole 64-bit words and up to seven bytes behind them, which is all that tuples need; no state is
-//! carried from call to call.
+//! The input is bytes, or whole 64-bit words and up to seven bytes behind them, as tuples have.
 
 /// A secret of 128 bits, drawn once by who owns the entropy.
 #[derive(Clone, Copy)]
@@ -54,6 +53,21 @@ impl Key {
         self.hash::<1, 3, N>(words, tail)
     }
 
+    /// SipHash-1-3 of bytes, for tables.
+    #[inline]
+    pub fn hash13_of(self, bytes: &[u8]) -> u64 {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let behind = 8 * rest.len() as u32;
+        let tail = match (bytes.last_chunk::<8>(), rest.is_empty()) {
+            (_, true) => 0,
+            // one read in place of one a byte
+            (Some(last), _) => u64::from_le_bytes(*last) >> (64 - behind),
+            (None, _) => rest.iter().rev().fold(0, |tail, byte| tail << 8 | u64::from(*byte)),
+        };
+        let v = words.iter().fold(self.begin(), |v, word| absorb::<1>(v, u64::from_le_bytes(*word)));
+        end::<1, 3>(v, Tail((bytes.len() as u64) << 56 | tail))
+    }
+
     /// SipHash-2-4, for what strangers see.
     #[inline(always)]
     pub const fn hash24<const N: usize>(self, words: &[u64; N], tail: Tail) -> u64 {
@@ -62,23 +76,33 @@ impl Key {
 
     #[inline(always)]
     const fn hash<const C: usize, const D: usize, const N: usize>(self, words: &[u64; N], tail: Tail) -> u64 {
-        // "somepseudorandomlygeneratedbytes"
-        let mut v = [
-            self.k0 ^ 0x736f_6d65_7073_6575,
-            self.k1 ^ 0x646f_7261_6e64_6f6d,
-            self.k0 ^ 0x6c79_6765_6e65_7261,
-            self.k1 ^ 0x7465_6462_7974_6573,
-        ];
+        let mut v = self.begin();
         let mut at = 0;
         while at < N {
             v = absorb::<C>(v, words[at]);
             at += 1;
         }
-        v = absorb::<C>(v, tail.0);
-        v[2] ^= 0xff;
-        v = rounds::<D>(v);
-        v[0] ^ v[1] ^ v[2] ^ v[3]
+        end::<C, D>(v, tail)
     }
+
+    #[inline(always)]
+    const fn begin(self) -> [u64; 4] {
+        // "somepseudorandomlygeneratedbytes"
+        [
+            self.k0 ^ 0x736f_6d65_7073_6575,
+            self.k1 ^ 0x646f_7261_6e64_6f6d,
+            self.k0 ^ 0x6c79_6765_6e65_7261,
+            self.k1 ^ 0x7465_6462_7974_6573,
+        ]
+    }
+}
+
+#[inline(always)]
+const fn end<const C: usize, const D: usize>(v: [u64; 4], tail: Tail) -> u64 {
+    let mut v = absorb::<C>(v, tail.0);
+    v[2] ^= 0xff;
+    v = rounds::<D>(v);
+    v[0] ^ v[1] ^ v[2] ^ v[3]
 }
 
 #[inline(always)]
@@ -127,6 +151,15 @@ mod tests {
             h24.write(&input);
             let tail = Tail::new(5, bytes, count);
             prop_assert_eq!((key.hash13(&words, tail), key.hash24(&words, tail)), (h13.finish(), h24.finish()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn of_bytes_it_is_the_siphash_of_others(k0: u64, k1: u64, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut other = SipHasher13::new_with_keys(k0, k1);
+            other.write(&bytes);
+            prop_assert_eq!(Key::new(k0, k1).hash13_of(&bytes), other.finish());
         }
     }
 
