@@ -8,9 +8,8 @@ use app::{
     Addresses, Bound, Buffers, Claim, Coming, Connection, Datagram, DeadReason, KeptAway, Listener, Luggage, Places,
     Service, Streams,
 };
-use arrayvec::ArrayVec;
+use base::Instant;
 use base::counter::{Figure, Report};
-use base::{BURST_FRAMES, Instant};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +21,10 @@ use crate::stats::{Baseline, DropReason, Stats};
 use crate::store::memory::CHUNK_BYTES;
 use crate::store::{Foreseen, Home, Limits, Store};
 use crate::text::{self, State};
+use ahead::Ahead;
 use client::{Client, Mode, NONE, PackedOut, Pendings};
 
+mod ahead;
 mod client;
 mod datagrams;
 #[cfg(test)]
@@ -172,6 +173,7 @@ pub struct Server {
     places: Places,
     buffers: Buffers,
     core: Core,
+    ahead: Ahead,
     /// where the keys of connections stand that are accepted here
     home: Home,
     swept: Instant,
@@ -199,6 +201,7 @@ impl Server {
             clients: options.connections.vec(),
             places: Places::new(options.connections.clone()),
             buffers: Buffers::new(options.buffers.clone(), WINDOW_BYTES),
+            ahead: Ahead::default(),
             core: Core {
                 out: Out::new(OUT_BYTES, parts),
                 pendings: Pendings::new(options.pendings.clone(), OUT_BYTES, parts),
@@ -403,22 +406,23 @@ impl Service for Server {
 
     fn foresee(&mut self, coming: &[Coming<'_>]) {
         let store = &self.core.shared.store;
-        let mut keys: ArrayVec<Foreseen, BURST_FRAMES> = ArrayVec::new();
-        for Coming { cookie, bytes } in coming {
+        self.ahead.begin();
+        for (request, Coming { cookie, bytes }) in coming.iter().enumerate() {
             let Some(client) = self.clients.get(*cookie as usize) else { continue };
             if !matches!(client.state, State::Line) || client.kept.bytes() > 0 {
                 continue;
             }
-            for key in text::keys_at_a_glance(bytes).take(keys.remaining_capacity()) {
+            for key in text::keys_at_a_glance(bytes).take(self.ahead.room()) {
                 let hash = store.hash(key);
-                keys.push(Foreseen { shard: store.number(client.home, hash), hash });
+                self.ahead.push(request, Foreseen { shard: store.number(client.home, hash), hash });
             }
         }
-        store.foresee(&keys);
+        self.ahead.ask(store);
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
         self.core.stats.bytes_in.add(bytes.len() as u64);
+        self.ahead.come(&self.core.shared.store);
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         if client.closing {
             let _ = self.core.give_back(calls, connection, client, bytes.len());

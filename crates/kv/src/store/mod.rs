@@ -154,23 +154,27 @@ impl Store {
         Home::new(&self.limits, thread)
     }
 
-    /// Asks for the memory of all these keys, so that the cache misses overlap. What another thread works on is left out.
-    pub(crate) fn foresee(&self, keys: &[Foreseen]) {
-        for Foreseen { shard, hash } in keys {
-            index::foresee(self.outlines[*shard].get(), *hash);
-        }
+    /// Asks for the memory of a key's bucket.
+    #[inline]
+    pub(crate) fn foresee_bucket(&self, Foreseen { shard, hash }: Foreseen) {
+        index::foresee(self.outlines[shard].get(), hash);
+    }
+
+    /// Asks for the memory of the items of these keys, for which their buckets are read. What another thread works on is left out.
+    #[inline]
+    pub(crate) fn foresee_items(&self, keys: impl Iterator<Item = Foreseen>) {
         let mut locked: Option<(usize, MutexGuard<'_, Shard>)> = None;
         for Foreseen { shard: number, hash } in keys {
-            if locked.as_ref().is_none_or(|(held, _)| held != number) {
+            if locked.as_ref().is_none_or(|(held, _)| *held != number) {
                 // one at a time, or two threads could wait for each other
                 drop(locked.take());
-                locked = match self.shards[*number].try_lock() {
-                    Ok(shard) => Some((*number, shard)),
+                locked = match self.shards[number].try_lock() {
+                    Ok(shard) => Some((number, shard)),
                     Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => continue,
                 };
             }
             if let Some((_, shard)) = &locked {
-                shard.foresee(*hash);
+                shard.foresee(hash);
             }
         }
     }
