@@ -47,8 +47,6 @@ impl Stack {
         notes: &mut [Note],
         service: &mut S,
     ) {
-        // a connection's memory is asked for in stages, each when what it depends on has come, so that the cache misses of a burst
-        // overlap
         let mut origins: ArrayVec<(u8, Origin), BURST_FRAMES> = ArrayVec::new();
         for (index, (frame, note)) in frames.iter().zip(&*notes).enumerate() {
             let v6 = match note.fate {
@@ -68,16 +66,22 @@ impl Stack {
         for (_, origin) in &origins {
             // segments of one connection come in runs
             if last.replace(origin.hash) != Some(origin.hash) {
-                likely.push(tcp.foresee_connection(origin.hash));
+                likely.push(tcp.likely_connection(origin.hash));
             }
         }
-        likely.iter().for_each(|index| tcp.foresee_sending(*index));
-        likely.iter().for_each(|index| tcp.foresee_flight(*index));
-        likely.iter().for_each(|index| tcp.foresee_owned(*index));
+        if service.foresees() {
+            likely.iter().for_each(|index| tcp.foresee_connection(*index));
+        }
+        tcp.foresee_first(&likely);
         if service.foresees() {
             tcp.foresee_data(frames, notes, &origins, &likely, service);
         }
+        let (mut run, mut last) = (0, None);
         for (index, origin) in &origins {
+            if last.replace(origin.hash) != Some(origin.hash) {
+                tcp.foresee_behind(&likely[run..]);
+                run += 1;
+            }
             let (frame, note) = (&mut frames[usize::from(*index)], &mut notes[usize::from(*index)]);
             let place = Place {
                 ip_at: usize::from(note.ip_at),

@@ -44,6 +44,14 @@ pub(super) fn foresee_block<T>(block: &T) {
     }
 }
 
+/// So many connections before a segment's turn each stage is asked for. For a whole burst at once it would be some four hundred cache lines:
+/// what is brought into a cache that the processor shares (with the other thread of its core, another guest of its host) may be gone again
+/// some microseconds later, and the nearest cache does not hold them all anyway.
+const BLOCK_AHEAD: usize = 6;
+const SENDING_AHEAD: usize = 4;
+const FLIGHT_AHEAD: usize = 2;
+const OWNED_AHEAD: usize = 1;
+
 /// The memory that a segment's connection most likely needs is asked for in stages, each of which needs what the one before it
 /// asked for.
 impl Engine {
@@ -55,19 +63,45 @@ impl Engine {
         hash
     }
 
-    /// Asks for the block of the connection that a tuple with this hash most likely has; its index, or none.
+    /// The index of the connection that a tuple with this hash most likely has, or none.
     #[inline]
-    pub(crate) fn foresee_connection(&self, hash: Hash) -> u32 {
-        let Some(Named::Connection(index)) = self.table.candidate(hash).map(Named::of) else { return NONE };
+    pub(crate) fn likely_connection(&self, hash: Hash) -> u32 {
+        match self.table.candidate(hash).map(Named::of) {
+            Some(Named::Connection(index)) => index,
+            _ => NONE,
+        }
+    }
+
+    /// Asks for what the first of these connections need.
+    #[inline]
+    pub(crate) fn foresee_first(&self, connections: &[u32]) {
+        connections.iter().take(BLOCK_AHEAD).for_each(|index| self.foresee_connection(*index));
+        connections.iter().take(SENDING_AHEAD).for_each(|index| self.foresee_sending(*index));
+        connections.iter().take(FLIGHT_AHEAD).for_each(|index| self.foresee_flight(*index));
+        connections.iter().take(OWNED_AHEAD).for_each(|index| self.foresee_owned(*index));
+    }
+
+    /// Asks for what those need that stand behind the first of these, whose turn it is.
+    #[inline]
+    pub(crate) fn foresee_behind(&self, connections: &[u32]) {
+        let behind = |distance| connections.get(distance).copied();
+        behind(BLOCK_AHEAD).into_iter().for_each(|index| self.foresee_connection(index));
+        behind(SENDING_AHEAD).into_iter().for_each(|index| self.foresee_sending(index));
+        behind(FLIGHT_AHEAD).into_iter().for_each(|index| self.foresee_flight(index));
+        behind(OWNED_AHEAD).into_iter().for_each(|index| self.foresee_owned(index));
+    }
+
+    /// Asks for a connection's block.
+    #[inline]
+    pub(crate) fn foresee_connection(&self, index: u32) {
         if let Some(connection) = self.connections.get(index as usize) {
             foresee_block(connection);
         }
-        index
     }
 
     /// Asks for what it needs to send.
     #[inline]
-    pub(crate) fn foresee_sending(&self, index: u32) {
+    fn foresee_sending(&self, index: u32) {
         if let Some(active) = self.likely(index) {
             foresee_block(active);
         }
@@ -75,7 +109,7 @@ impl Engine {
 
     /// Asks for what it has queued and in flight: most likely this segment acknowledges it.
     #[inline]
-    pub(crate) fn foresee_flight(&self, index: u32) {
+    fn foresee_flight(&self, index: u32) {
         if let Some(active) = self.likely(index) {
             self.records.foresee(&active.board);
             self.queue.foresee(&active.list);
@@ -84,7 +118,7 @@ impl Engine {
 
     /// Asks for the bytes that it has queued: their place is what it most likely writes next.
     #[inline]
-    pub(crate) fn foresee_owned(&self, index: u32) {
+    fn foresee_owned(&self, index: u32) {
         if let Some(active) = self.likely(index) {
             self.queue.foresee_owned(&active.list);
         }
