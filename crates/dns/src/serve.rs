@@ -1,7 +1,7 @@
 //! The service: bursts of questions in, answers out, one [`Server`] a thread.
 //!
-//! A burst is worked on in stages, so that the cache misses of its questions overlap: all are read and hashed and their
-//! buckets asked for; then their nodes; then the answers are written. Memory: the tables are shared and held until the next
+//! A burst is worked on in stages, so that the cache misses of its questions overlap: all are read and hashed; then the answers are written,
+//! with the buckets and then the nodes of those that follow asked for some questions before their turn. Memory: the tables are shared and held until the next
 //! cycle's start; all else belongs to the server and was allocated when it was made. With retained answers (see `retained`)
 //! a question that was answered before skips the tables.
 
@@ -90,6 +90,11 @@ impl Default for Options {
         }
     }
 }
+
+/// So many questions before its turn a name's bucket is asked for, and then what it has, for which the bucket is read. Not for the whole burst at
+/// once: what is brought into a cache that the processor shares with another one may be gone again some microseconds later.
+const BUCKETS_AHEAD: usize = 12;
+const NODES_AHEAD: usize = 6;
 
 /// A question between the stages.
 #[derive(Clone, Copy)]
@@ -181,15 +186,13 @@ impl Server {
         &self.core.shared.tables
     }
 
-    /// Stage one: reads and hashes, and asks for the buckets.
+    /// Reads and hashes.
     #[inline]
     fn read(&mut self, burst: &mut [Datagram<'_>]) {
         let Server { pending, names, core, .. } = self;
-        let (tables, cookies): (&Tables, _) = (&core.shared.tables, core.shared.baker.is_some());
+        let (seed, cookies) = (core.shared.tables.seed, core.shared.baker.is_some());
         for (n, (slot, datagram)) in pending.iter_mut().zip(burst).enumerate() {
-            if slot.read(tables.seed, names, n, datagram, cookies) {
-                tables.prefetch_bucket(slot.key.hash);
-            }
+            slot.read(seed, names, n, datagram, cookies);
         }
     }
 
@@ -231,6 +234,22 @@ impl Server {
 }
 
 impl Pending {
+    /// Asks for the bucket of its name, if it asks for one.
+    #[inline(always)]
+    fn prefetch_bucket(&self, tables: &Tables) {
+        if let Verdict::Ask(_) = self.verdict {
+            tables.prefetch_bucket(self.key.hash);
+        }
+    }
+
+    /// Asks for what its name most likely has, once the bucket has come.
+    #[inline(always)]
+    fn prefetch_node(&mut self, tables: &Tables) {
+        if let Verdict::Ask(_) = self.verdict {
+            tables.prefetch_node(&mut self.key);
+        }
+    }
+
     /// Reads and hashes the question that is the `n`th of a burst; false when there is none to look up.
     #[inline(always)]
     fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>, cookies: bool) -> bool {
@@ -281,13 +300,16 @@ impl Service for Server {
         }
         for burst in burst.chunks_mut(BURST_FRAMES) {
             self.read(burst);
-            for slot in &mut self.pending[..burst.len()] {
-                if let Verdict::Ask(_) = slot.verdict {
-                    self.core.shared.tables.prefetch_node(&mut slot.key);
-                }
-            }
             let Server { pending, names, watch, core, .. } = self;
-            for (n, (slot, datagram)) in pending.iter().zip(burst).enumerate() {
+            let pending = &mut pending[..burst.len()];
+            let tables: &Tables = &core.shared.tables;
+            pending.iter().take(BUCKETS_AHEAD).for_each(|slot| slot.prefetch_bucket(tables));
+            pending.iter_mut().take(NODES_AHEAD).for_each(|slot| slot.prefetch_node(tables));
+            for (n, datagram) in burst.iter_mut().enumerate() {
+                let tables: &Tables = &core.shared.tables;
+                pending.get(n + BUCKETS_AHEAD).into_iter().for_each(|slot| slot.prefetch_bucket(tables));
+                pending.get_mut(n + NODES_AHEAD).into_iter().for_each(|slot| slot.prefetch_node(tables));
+                let slot = &pending[n];
                 let peer = datagram.addresses.peer.ip();
                 let from = From { now, peer, stream: false };
                 let name = names.get(n);
