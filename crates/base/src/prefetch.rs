@@ -1,5 +1,8 @@
 //! Asking for a cache line before it is needed.
 //!
+//! Some turns before, and not for a whole burst at once: the nearest cache does not hold that, and what is brought into one that the processor
+//! shares, with the other thread of its core or with another guest of its host, may be gone again some microseconds later.
+//!
 //! Sound because a prefetch never faults and has no architectural effect, whatever the address.
 
 #![allow(unsafe_code)]

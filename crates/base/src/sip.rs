@@ -57,15 +57,13 @@ impl Key {
     #[inline]
     pub fn hash13_of(self, bytes: &[u8]) -> u64 {
         let (words, rest) = bytes.as_chunks::<8>();
-        let behind = 8 * rest.len() as u32;
-        let tail = match (bytes.last_chunk::<8>(), rest.is_empty()) {
-            (_, true) => 0,
+        let behind = match bytes.last_chunk::<8>() {
             // one read in place of one a byte
-            (Some(last), _) => u64::from_le_bytes(*last) >> (64 - behind),
-            (None, _) => rest.iter().rev().fold(0, |tail, byte| tail << 8 | u64::from(*byte)),
+            Some(last) if !rest.is_empty() => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+            _ => rest.iter().rev().fold(0, |behind, byte| behind << 8 | u64::from(*byte)),
         };
         let v = words.iter().fold(self.begin(), |v, word| absorb::<1>(v, u64::from_le_bytes(*word)));
-        end::<1, 3>(v, Tail((bytes.len() as u64) << 56 | tail))
+        end::<1, 3>(v, Tail::new(words.len(), behind, rest.len() as u32))
     }
 
     /// SipHash-2-4, for what strangers see.

@@ -39,8 +39,8 @@ const SHORT_WAIT: Duration = Duration::from_micros(200);
 const SLOWER: u64 = 2;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
-/// Intervals for which a thread asks for nothing that is to have a share of all groups: until they have come, and the others have shown
-/// what comes to them without these.
+/// Intervals for which a thread asks for nothing that is to have a share of all groups: by then they have come, as a rule, and the others have
+/// shown an interval without them.
 const SHARED: u32 = 3;
 
 /// What threads show each other.

@@ -91,8 +91,8 @@ impl Default for Options {
     }
 }
 
-/// So many questions before its turn a name's bucket is asked for, and then what it has, for which the bucket is read. Not for the whole burst at
-/// once: what is brought into a cache that the processor shares with another one may be gone again some microseconds later.
+/// So many questions before its turn a name's bucket is asked for, and then what it has, for which the bucket is read ([`base::prefetch`]
+/// has why not all at once).
 const BUCKETS_AHEAD: usize = 12;
 const NODES_AHEAD: usize = 6;
 
@@ -250,20 +250,19 @@ impl Pending {
         }
     }
 
-    /// Reads and hashes the question that is the `n`th of a burst; false when there is none to look up.
+    /// Reads and hashes the question that is the `n`th of a burst.
     #[inline(always)]
-    fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>, cookies: bool) -> bool {
+    fn read(&mut self, seed: u64, names: &mut Names, n: usize, datagram: &mut Datagram<'_>, cookies: bool) {
         match names.get_mut(n) {
             None => self.verdict = question::read(datagram.question(), None, cookies),
             Some(name) => self.verdict = question::read(datagram.question(), Some(name), cookies),
         }
-        let Verdict::Ask(ask) = &self.verdict else { return false };
+        let Verdict::Ask(ask) = &self.verdict else { return };
         let len = usize::from(ask.name_bytes);
         self.key = match names.get(n) {
             None => Key::new(seed, datagram.buffer(), NAME_AT, len),
             Some(name) => Key::new(seed, name, 0, len),
         };
-        true
     }
 }
 

@@ -61,14 +61,8 @@ impl Stack {
             }
         }
         let Some(tcp) = &mut self.tcp else { return };
-        let mut likely: ArrayVec<u32, BURST_FRAMES> = ArrayVec::new();
-        let mut last = None;
-        for (_, origin) in &origins {
-            // segments of one connection come in runs
-            if last.replace(origin.hash) != Some(origin.hash) {
-                likely.push(tcp.likely_connection(origin.hash));
-            }
-        }
+        let likely: ArrayVec<u32, BURST_FRAMES> =
+            runs(&origins).map(|run| tcp.likely_connection(run[0].1.hash)).collect();
         if service.foresees() {
             likely.iter().for_each(|index| tcp.foresee_connection(*index));
         }
@@ -76,20 +70,18 @@ impl Stack {
         if service.foresees() {
             tcp.foresee_data(frames, notes, &origins, &likely, service);
         }
-        let (mut run, mut last) = (0, None);
-        for (index, origin) in &origins {
-            if last.replace(origin.hash) != Some(origin.hash) {
-                tcp.foresee_behind(&likely[run..]);
-                run += 1;
+        for (turn, run) in runs(&origins).enumerate() {
+            tcp.foresee_behind(&likely, turn);
+            for (index, origin) in run {
+                let (frame, note) = (&mut frames[usize::from(*index)], &mut notes[usize::from(*index)]);
+                let place = Place {
+                    ip_at: usize::from(note.ip_at),
+                    at: usize::from(note.payload_at),
+                    bytes: usize::from(note.payload_bytes),
+                };
+                let congested = Ecn::from_bits(note.class) == Ecn::Ce;
+                note.fate = sent(tcp.input(now, frame, place, origin, congested, service));
             }
-            let (frame, note) = (&mut frames[usize::from(*index)], &mut notes[usize::from(*index)]);
-            let place = Place {
-                ip_at: usize::from(note.ip_at),
-                at: usize::from(note.payload_at),
-                bytes: usize::from(note.payload_bytes),
-            };
-            let congested = Ecn::from_bits(note.class) == Ecn::Ce;
-            note.fate = sent(tcp.input(now, frame, place, origin, congested, service));
         }
     }
 
@@ -121,6 +113,11 @@ impl Stack {
     }
 }
 
+/// Segments of one connection come in runs: what it needs is asked for once.
+fn runs(origins: &[(u8, Origin)]) -> impl Iterator<Item = &[(u8, Origin)]> {
+    origins.chunk_by(|(_, one), (_, next)| one.hash == next.hash)
+}
+
 impl From<Malformed> for DropReason {
     fn from(malformed: Malformed) -> DropReason {
         match malformed {
@@ -142,15 +139,12 @@ impl Engine {
         service: &mut S,
     ) {
         let mut coming: ArrayVec<Coming<'_>, BURST_FRAMES> = ArrayVec::new();
-        let (mut runs, mut connection, mut last) = (likely.iter(), None, None);
-        for (index, origin) in origins {
-            if last.replace(origin.hash) != Some(origin.hash) {
-                connection = runs.next();
-            }
-            let note = &notes[usize::from(*index)];
-            let (at, bytes) = (usize::from(note.payload_at), usize::from(note.payload_bytes));
-            let segment = &frames[usize::from(*index)].bytes()[at..at + bytes];
-            coming.extend(connection.and_then(|connection| self.coming(*connection, segment)));
+        for (run, connection) in runs(origins).zip(likely) {
+            coming.extend(run.iter().filter_map(|(index, _)| {
+                let (frame, note) = (&frames[usize::from(*index)], &notes[usize::from(*index)]);
+                let (at, bytes) = (usize::from(note.payload_at), usize::from(note.payload_bytes));
+                self.coming(*connection, &frame.bytes()[at..at + bytes])
+            }));
         }
         service.foresee(&coming);
     }

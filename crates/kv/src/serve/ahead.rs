@@ -1,8 +1,7 @@
 //! What is asked for soon.
 //!
 //! The engine tells of a burst before it hands it over. The memory of its keys is asked for some requests before their turn, so that cache
-//! misses overlap, and not for the whole burst at once: what is brought into a cache that the processor shares with another one (the other
-//! thread of its core, another guest of its host) may be gone again some microseconds later.
+//! misses overlap, and not for the whole burst at once ([`base::prefetch`] has why).
 
 use crate::store::{Foreseen, Store};
 use arrayvec::ArrayVec;

@@ -44,9 +44,7 @@ pub(super) fn foresee_block<T>(block: &T) {
     }
 }
 
-/// So many connections before a segment's turn each stage is asked for. For a whole burst at once it would be some four hundred cache lines:
-/// what is brought into a cache that the processor shares (with the other thread of its core, another guest of its host) may be gone again
-/// some microseconds later, and the nearest cache does not hold them all anyway.
+/// So many connections before its turn each stage is asked for. For a whole burst it would be some four hundred cache lines ([`base::prefetch`]).
 const BLOCK_AHEAD: usize = 6;
 const SENDING_AHEAD: usize = 4;
 const FLIGHT_AHEAD: usize = 2;
@@ -81,10 +79,10 @@ impl Engine {
         connections.iter().take(OWNED_AHEAD).for_each(|index| self.foresee_owned(*index));
     }
 
-    /// Asks for what those need that stand behind the first of these, whose turn it is.
+    /// Asks for what those need that stand behind the one at `turn`.
     #[inline]
-    pub(crate) fn foresee_behind(&self, connections: &[u32]) {
-        let behind = |distance| connections.get(distance).copied();
+    pub(crate) fn foresee_behind(&self, connections: &[u32], turn: usize) {
+        let behind = |distance| connections.get(turn + distance).copied();
         behind(BLOCK_AHEAD).into_iter().for_each(|index| self.foresee_connection(index));
         behind(SENDING_AHEAD).into_iter().for_each(|index| self.foresee_sending(index));
         behind(FLIGHT_AHEAD).into_iter().for_each(|index| self.foresee_flight(index));
