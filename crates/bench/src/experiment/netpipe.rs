@@ -17,8 +17,9 @@ use std::path::PathBuf;
 #[command(after_help = "\
 A message goes to the server, which takes it whole and sends one of the same length back, on one connection: half of that is one way. Both
 ends are on the same engine: our own stack over AF_XDP, in threads that ask again and again; the kernel's sockets with both ends asleep in
-read(); the kernel's sockets with both ends asking again and again. Engines in turn, round by round, each in a laboratory of its own, the
-server on processor 0, the client on processor 1. Writes NAME.csv, NAME.svg, NAME-2.svg and NAME.md. Needs root.
+read(); the kernel's sockets with both ends asking again and again; those asleep once more, with frames no longer than ours. Engines in
+turn, round by round, each in a laboratory of its own, the server on processor 0, the client on processor 1. Writes NAME.csv, NAME.svg,
+NAME-2.svg and NAME.md. Needs root.
 
   simoom-bench experiment netpipe
   simoom-bench experiment netpipe --rounds 1 --sizes 64,64k --seconds 0.2 --out /tmp      a quick look")]
@@ -40,8 +41,29 @@ pub(crate) struct Options {
     out: PathBuf,
 }
 
-/// The first is ours, the second what it is held against.
-const ENGINES: [Engine; 3] = [Engine::AfXdp, Engine::Blocking, Engine::Spinning];
+/// Both ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    engine: Engine,
+    /// no segment that is longer than a frame crosses the pair, as none of ours is
+    framed: bool,
+}
+
+/// The first are ours, the second what they are held against.
+const ENDS: [Ends; 4] = [
+    Ends { engine: Engine::AfXdp, framed: false },
+    Ends { engine: Engine::Blocking, framed: false },
+    Ends { engine: Engine::Spinning, framed: false },
+    Ends { engine: Engine::Blocking, framed: true },
+];
+
+impl Ends {
+    /// In reports.
+    fn name(self) -> &'static str {
+        if self.framed { "kernel, blocking, frames" } else { self.engine.name() }
+    }
+}
+
 /// What the project asks of itself, at the shortest message: one way in this part of the time of sockets that sleep (the paper: 5.7 of 24 us).
 const ASKED: f64 = 0.25;
 /// Octets that our ends may have on their way: the longest message and more.
@@ -77,20 +99,20 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(processors >= 2, "each end has a processor of its own: this needs two");
     lab::interrupt_by(crate::commands::stop_flag()?);
-    let mut rows = ENGINES.map(|_| vec![Row::default(); options.sizes.len()]);
+    let mut rows = ENDS.map(|_| vec![Row::default(); options.sizes.len()]);
     let mut anew = 0;
     for round in 1..=options.rounds {
-        for (engine, rows) in ENGINES.iter().zip(&mut rows) {
+        for (ends, rows) in ENDS.iter().zip(&mut rows) {
             let answered = |runs: &Vec<Outcome>| runs.iter().all(|run| run.answered > 0);
-            let measured = until_answered(|| measure(options, *engine), answered);
-            let (runs, again) = measured.with_context(|| engine.name())?;
+            let measured = until_answered(|| measure(options, *ends), answered);
+            let (runs, again) = measured.with_context(|| ends.name())?;
             anew += again;
             ensure!(runs.len() == rows.len(), "{} lengths were measured", runs.len());
             for (run, row) in runs.iter().zip(rows) {
                 row.add(run);
             }
             let of = |run: &Outcome| format!("{} B {:.1} us", run.bytes, run.latency.p50_us / 2.0);
-            eprintln!("{round} {:<18} {}", engine.name(), runs.iter().map(of).collect::<Vec<_>>().join("  "));
+            eprintln!("{round} {:<24} {}", ends.name(), runs.iter().map(of).collect::<Vec<_>>().join("  "));
         }
     }
     let mut report = report(options, &rows);
@@ -100,13 +122,17 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// All lengths with one engine, in a laboratory of its own.
-fn measure(options: &Options, engine: Engine) -> Result<Vec<Outcome>> {
+/// All lengths between two such ends, in a laboratory of their own.
+fn measure(options: &Options, Ends { engine, framed }: Ends) -> Result<Vec<Outcome>> {
     let lab = Lab::new()?;
     for host in [lab.server(), lab.client()] {
         // whoever spins must not keep the thread from its processor that receives for him; so it is in the sender's system call
         let threaded = format!("echo 0 > /sys/class/net/{}/threaded", host.interface());
         host.run(&["sh", "-c", &threaded])?;
+        if framed {
+            // TCP makes its long segments anyway: they are cut before they cross, and nobody puts them together again
+            host.run(&["ethtool", "-K", host.interface(), "tso", "off", "gro", "off"])?;
+        }
     }
     let ours = engine == Engine::AfXdp;
     let own = ["--idle", "spin", "--window", WINDOW];
@@ -123,7 +149,7 @@ fn measure(options: &Options, engine: Engine) -> Result<Vec<Outcome>> {
     served.finish(load)
 }
 
-fn report(options: &Options, rows: &[Vec<Row>; 3]) -> Report {
+fn report(options: &Options, rows: &[Vec<Row>; ENDS.len()]) -> Report {
     let mut table = Table::new(&[
         "bytes",
         "engine",
@@ -137,16 +163,16 @@ fn report(options: &Options, rows: &[Vec<Row>; 3]) -> Report {
         "greatest",
         "asked",
     ]);
-    let [_, blocking, _] = rows;
+    let [_, blocking, ..] = rows;
     for (at, bytes) in options.sizes.iter().enumerate() {
-        for (engine, rows) in ENGINES.iter().zip(rows) {
+        for (ends, rows) in ENDS.iter().zip(rows) {
             let row = &rows[at];
             let Some(one_way) = Summary::of(&row.one_way_us) else { continue };
             let ratio = stats::paired_ratio(&row.one_way_us, &blocking[at].one_way_us);
-            let is_asked = *engine == Engine::AfXdp && Some(bytes) == options.sizes.iter().min();
+            let is_asked = ends.engine == Engine::AfXdp && Some(bytes) == options.sizes.iter().min();
             table.row(vec![
                 Cell::Count((*bytes).into()),
-                Cell::text(engine.name()),
+                Cell::text(ends.name()),
                 Cell::Number(one_way.median, 2),
                 Cell::Number(one_way.least, 2),
                 Cell::Number(one_way.greatest, 2),
@@ -163,7 +189,7 @@ fn report(options: &Options, rows: &[Vec<Row>; 3]) -> Report {
         title: title.into(),
         x: Axis::logarithmic("bytes of a message"),
         y,
-        series: ENGINES.iter().zip(rows).map(|(engine, rows)| series(options, *engine, rows, of)).collect(),
+        series: ENDS.iter().zip(rows).map(|(ends, rows)| series(options, *ends, rows, of)).collect(),
     };
     Report {
         name: options.name.clone(),
@@ -178,15 +204,15 @@ fn report(options: &Options, rows: &[Vec<Row>; 3]) -> Report {
     }
 }
 
-fn series(options: &Options, engine: Engine, rows: &[Row], of: fn(&Row) -> &[f64]) -> Series {
+fn series(options: &Options, ends: Ends, rows: &[Row], of: fn(&Row) -> &[f64]) -> Series {
     let points = options.sizes.iter().zip(rows).filter_map(|(bytes, row)| {
         let Summary { median, least, greatest, .. } = Summary::of(of(row))?;
         Some(((f64::from(*bytes), median), (least, greatest)))
     });
-    Series::ranged(engine.name(), points)
+    Series::ranged(ends.name(), points)
 }
 
-/// The shortest message whose goodput is half of the greatest that the engine had.
+/// The shortest message whose goodput is half of the greatest that these ends had.
 fn half_at(sizes: &[u32], rows: &[Row]) -> Option<(u32, f64)> {
     let goodput = |row: &Row| stats::median(&row.gbps).unwrap_or_default();
     let greatest = rows.iter().map(goodput).fold(0.0, f64::max);
@@ -194,11 +220,11 @@ fn half_at(sizes: &[u32], rows: &[Row]) -> Option<(u32, f64)> {
     half.map(|bytes| (bytes, greatest))
 }
 
-fn method(options: &Options, rows: &[Vec<Row>; 3]) -> String {
+fn method(options: &Options, rows: &[Vec<Row>; ENDS.len()]) -> String {
     let messages: u64 = rows.iter().flatten().map(|row| row.messages).sum();
-    let halves = ENGINES.iter().zip(rows).filter_map(|(engine, rows)| {
+    let halves = ENDS.iter().zip(rows).filter_map(|(ends, rows)| {
         let (bytes, greatest) = half_at(&options.sizes, rows)?;
-        Some(format!("{} {bytes} bytes (of {greatest:.2} Gb/s)", engine.name()))
+        Some(format!("{} {bytes} bytes (of {greatest:.2} Gb/s)", ends.name()))
     });
     format!(
         "A message goes to the server, which takes it whole and sends one of the same length back, one at a time on one connection; *one way* is half of \
@@ -210,8 +236,9 @@ fn method(options: &Options, rows: &[Vec<Row>; 3]) -> String {
          Server and client are two network namespaces, joined by a veth pair; the server has processor 0, the client processor 1. The softirq that \
          receives runs on the sender's processor, in his system call, which is veth's way. The kernel's ends have their offloads: their \
          segments are up to 64 KiB long and cross the pair whole and uncopied. A program in the driver takes that away, so ours are frames \
-         of 1,500 octets, each copied by the kernel once on its way. There is no wire: what is left is what the stacks, and for those who sleep being woken, \
-         take. Half of the greatest goodput that each engine has here is reached with messages of: {}. (The paper, over 10 Gb/s: 5.7 us against 24 us \
+         of 1,500 octets, each copied by the kernel once on its way; `kernel, blocking, frames` are the kernel's ends with frames of that length \
+         (no TSO, no GRO). There is no wire: what is left is what the stacks, and for those who sleep being woken, \
+         take. Half of the greatest goodput that each has here is reached with messages of: {}. (The paper, over 10 Gb/s: 5.7 us against 24 us \
          one way, half of the line's rate with 20 KB against 385 KB.) Asked: at most {ASKED} of the blocking sockets' time at {} bytes.",
         options.rounds,
         options.seconds,
@@ -238,18 +265,23 @@ mod tests {
     fn rows_have_ratios_to_sockets_that_sleep_and_what_is_asked_at_the_shortest() {
         let options = parsed::<Options>(["netpipe", "--sizes", "64,1k"]).unwrap();
         let of = |times: [&[f64]; 2]| vec![row(times[0], 64), row(times[1], 1024)];
-        let rows =
-            [of([&[5.0, 6.0], &[8.0, 8.0]]), of([&[20.0, 30.0], &[32.0, 40.0]]), of([&[10.0, 6.0], &[16.0, 16.0]])];
+        let rows = [
+            of([&[5.0, 6.0], &[8.0, 8.0]]),
+            of([&[20.0, 30.0], &[32.0, 40.0]]),
+            of([&[10.0, 6.0], &[16.0, 16.0]]),
+            of([&[24.0, 30.0], &[32.0, 32.0]]),
+        ];
         let report = report(&options, &rows);
         let csv = report.table.csv();
         let lines: Vec<&str> = csv.lines().skip(1).collect();
         assert_eq!(lines[0], "64,\"simoom, AF_XDP\",5.50,5.00,6.00,11.00,0.094,0.225,0.200,0.250,≤ 0.25");
         assert_eq!(lines[1], "64,\"kernel, blocking\",25.00,20.00,30.00,50.00,0.021,1.000,1.000,1.000,");
-        assert_eq!(lines[3], "1024,\"simoom, AF_XDP\",8.00,8.00,8.00,16.00,1.024,0.225,0.200,0.250,");
-        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[4], "1024,\"simoom, AF_XDP\",8.00,8.00,8.00,16.00,1.024,0.225,0.200,0.250,");
+        assert_eq!(lines[7], "1024,\"kernel, blocking, frames\",32.00,32.00,32.00,64.00,0.256,0.900,0.800,1.000,");
+        assert_eq!(lines.len(), 8);
         assert_eq!(report.charts.len(), 2);
-        assert!(report.charts.iter().all(|chart| chart.series.len() == 3));
-        assert!(report.method.contains("60 messages in all"), "{}", report.method);
+        assert!(report.charts.iter().all(|chart| chart.series.len() == 4));
+        assert!(report.method.contains("80 messages in all"), "{}", report.method);
     }
 
     #[test]
