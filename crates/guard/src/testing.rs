@@ -122,6 +122,13 @@ impl Engine {
         }
     }
 
+    /// Keeps nothing of what was sent to others and read by them; how many bytes connections have read.
+    pub(crate) fn forget(&mut self) -> u64 {
+        self.answers.clear();
+        self.unasked.clear();
+        self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.read).len() as u64).sum()
+    }
+
     /// There is room again of what all share.
     pub(crate) fn feed<S: Service>(&mut self, service: &mut S, n: usize) {
         let (now, handle, cookie) = (self.now(), self.handle(n), self.peers[n].cookie);
