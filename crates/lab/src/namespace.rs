@@ -48,6 +48,9 @@ pub struct Options {
     pub mtu: u32,
     /// Checksum and segmentation offloads, as a NIC that segments in hardware has them. A kernel sender then leaves its checksums partial.
     pub offloads: bool,
+    /// Where there are offloads, TCP's segmentation at the server too. A program in the driver of the client's interface takes that
+    /// away: where one is to come, a server that looks at its interface before that sees here what it will have.
+    pub server_tso: bool,
     /// Receive packet steering: a host takes in on its own processor (see [`Lab::pin`]) also what comes past its receive threads.
     /// veth hands what a sender with segmentation offload sends to the peer's protocols on the sender's processor, where two
     /// hosts would each have had their own work.
@@ -61,7 +64,16 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None, client_program: false }
+        Self {
+            queues: 1,
+            wires: 1,
+            mtu: 1500,
+            offloads: true,
+            server_tso: true,
+            steer: false,
+            nic: None,
+            client_program: false,
+        }
     }
 }
 
@@ -447,6 +459,8 @@ impl Host {
         self.run(&["ip", "link", "set", interface, "mtu", &options.mtu.to_string(), "up"])?;
         if !options.offloads {
             self.run(&["ethtool", "-K", interface, "tx", "off", "tso", "off", "gso", "off"])?;
+        } else if !options.server_tso && self.side == Side::Server {
+            self.run(&["ethtool", "-K", interface, "tso", "off"])?;
         }
         if options.queues > 1 {
             let queues = options.queues.to_string();
@@ -528,6 +542,19 @@ mod tests {
         assert_eq!(places, [(0, "napi/vs"), (1, "napi/vs1")]);
         Lab::with(&Options { wires: 17, ..Options::default() }).unwrap_err();
         Lab::with_middle(&Options { wires: 2, ..Options::default() }).unwrap_err();
+    }
+
+    #[test]
+    fn a_server_may_be_without_segmentation() {
+        crate::require_programs(&["ip", "ethtool"]);
+        let has_tso = |host: &Host| {
+            let said = host.run(&["ethtool", "-k", host.interface()]).unwrap();
+            said.lines().any(|line| line.starts_with("tcp-segmentation-offload: on"))
+        };
+        for server_tso in [true, false] {
+            let lab = Lab::with(&Options { server_tso, ..Options::default() }).unwrap();
+            assert_eq!((has_tso(lab.server()), has_tso(lab.client())), (server_tso, true));
+        }
     }
 
     #[test]

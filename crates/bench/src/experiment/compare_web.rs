@@ -192,7 +192,9 @@ fn measure(
     let (connections, close) = (options.connections, case.close);
     let load =
         Load { generator: case.generator, connections, close, rate: None, seconds: options.seconds, files: &files };
-    let lab = lab::Options { steer: options.steer, ..lab::Options::default() };
+    // our load's program would take it away, after the server has looked
+    let server_tso = case.generator == Generator::Wrk;
+    let lab = lab::Options { steer: options.steer, server_tso, ..lab::Options::default() };
     let mut answer_bytes = None;
     let mut half = None;
     for (server, figures) in servers.iter().zip(&mut *figures) {
@@ -352,7 +354,7 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
                  steering): a sender with TSO would otherwise have the peer's TCP in its own time.";
     }
     if options.loads.contains(&Generator::Own) {
-        text += " Load *own* is `simoom-bench http` over AF_XDP: a program attached at the client takes TSO away from the server.";
+        text += " Load *own* is `simoom-bench http` over AF_XDP: a program attached at the client takes TSO away from the server, so there it has none from the start.";
         if !options.no_reflector {
             text += " The reflector answers each request by as many full frames as the subject's answer has segments of 1448 octets, \
                      without any protocol; its figure is the rate of the frames that came, divided by those of an answer.";
