@@ -15,8 +15,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A client that what the driver sends reaches.
-pub(crate) const REACHED: Options =
-    Options { queues: 1, wires: 1, mtu: 1500, offloads: true, steer: false, nic: None, client_program: true };
+pub(crate) const REACHED: Options = Options {
+    queues: 1,
+    wires: 1,
+    mtu: 1500,
+    offloads: true,
+    steer: false,
+    nic: None,
+    client_program: true,
+    server_tso: true,
+};
 pub(crate) const ENDS: [(&str, &str); 2] = [("0.0.0.0:0", "198.18.0.1:53"), ("[::]:0", "[2001:db8:18::1]:53")];
 /// Names of the zone, most of which exist, with what is asked of each: the driver has the answers.
 const HELD: [(&str, &[u16]); 10] = [
