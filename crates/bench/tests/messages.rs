@@ -54,7 +54,7 @@ fn one_way_times_are_measured_on_our_stack_and_the_kernels() {
     let out = tempfile::tempdir().unwrap();
     let text = run(out.path(), &["netpipe", "--sizes", "64,64k", "--seconds", "0.3"]);
     let rows = rows(out.path(), "netpipe");
-    assert_eq!(rows.len(), 2 * 3, "{text}");
+    assert_eq!(rows.len(), 2 * 4, "{text}");
     for row in &rows {
         let (bytes, one_way_us, gbps) = (number(&row[0]), number(&row[2]), number(&row[6]));
         assert!(one_way_us > 0.0 && number(&row[7]) > 0.0, "{row:?}: {text}");
