@@ -23,9 +23,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// While frames wait to go out the port wants a flush soon, and a port without a descriptor is to be asked; such a sleep is
-/// this long at first and twice as long each time that nothing moved, up to a bound.
+/// this long at first and twice as long each time that nothing moved, up to a bound. What is asked may have something at any time; what
+/// nothing leaves for so long is an interface that is down, and each look costs some 0.1 ms.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
-const LONGEST_SHORT_SLEEP: Duration = Duration::from_millis(5);
+const LONGEST_ASKING_SLEEP: Duration = Duration::from_millis(5);
+const LONGEST_STUCK_SLEEP: Duration = Duration::from_millis(20);
 /// While the device has frames of ours the port is looked after so often, lest it have lost them. Longer than the kernel's
 /// tick (1 to 10 ms): a sleep that ends before it has the timer hardware set and set back, which in a virtual machine takes
 /// 8 us each (docs/results/latency.md).
@@ -510,7 +512,8 @@ impl<P: Port, S: Service, N: Floor> Thread<P, S, N> {
         let is_blocked = crossing.is_some_and(Crossing::is_blocked);
         let most = if outgoing >= Outgoing::Waiting || full || asks || is_blocked {
             let short = self.short_sleep;
-            self.short_sleep = (short * 2).min(LONGEST_SHORT_SLEEP);
+            let longest = if asks || is_blocked { LONGEST_ASKING_SLEEP } else { LONGEST_STUCK_SLEEP };
+            self.short_sleep = (short * 2).min(longest);
             Some(now + short)
         } else {
             (outgoing == Outgoing::Underway).then_some(now + UNDERWAY_SLEEP)
