@@ -65,8 +65,8 @@ pub struct DataplaneOptions {
     /// Busy polling of the driver, in microseconds; 0 is off
     #[arg(long, value_name = "US")]
     pub busy_poll: Option<Within<0, 10_000>>,
-    /// On kernel sockets, how connections get to the threads: shared (one listener), per-core (one each, by the kernel's hash)
-    /// or affinity (one each, by flow groups); default: affinity
+    /// On kernel sockets, how connections get to the threads: shared (one listener), per-core (one each, by the kernel's hash, or,
+    /// with --cpus and a NIC that has a queue for each, where they arrive) or affinity (one each, by flow groups); default: affinity
     #[arg(long, value_name = "WORD")]
     pub accept: Option<Spread>,
     /// On kernel sockets, how datagrams get to the threads: shared, per-core or affinity; default: affinity

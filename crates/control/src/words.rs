@@ -392,7 +392,7 @@ word! {
     Spread {
         /// one socket for all threads
         Shared = "shared",
-        /// a socket a thread, and the kernel's hash between them
+        /// a socket a thread, and the kernel's hash between them, or where connections arrive
         PerCore = "per-core",
         /// a socket a thread, and a table of flow groups between them
         Affinity = "affinity",

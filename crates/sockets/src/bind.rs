@@ -1,5 +1,6 @@
 //! Making the sockets, all of them before anything runs.
 
+use crate::arrivals;
 use crate::config::{BindError, Config, Endpoint, Spread, Transport};
 use crate::sys;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -78,6 +79,7 @@ pub(crate) fn group(config: &Config, endpoint: &Endpoint, inherited: &mut Inheri
     {
         set_options(config, endpoint, &socket, address)?;
         address = local(&socket, endpoint)?;
+        arrivals::anywhere(&socket);
         sockets.push(socket);
     }
     if let Some(socket) = sockets.first() {

@@ -59,7 +59,8 @@ pub enum Idle {
 pub enum Spread {
     /// one socket for all of them
     Shared,
-    /// a socket for each, between which the kernel's hash chooses
+    /// a socket for each, between which the kernel's hash chooses; for connections, once they arrive on the processors of all threads, that
+    /// of the thread where they arrive
     PerCore,
     /// a socket for each, between which a table of flow groups chooses, and threads that help each other out
     #[default]

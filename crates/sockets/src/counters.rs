@@ -98,7 +98,8 @@ pub struct Sharing {
     pub backlog: Counter,
     /// 1 while it cannot keep up, or its processor has other work
     pub busy: Counter,
-    /// 1 while flow groups that were not taken over follow their packets to the thread of the processor where they arrive
+    /// 1 while flow groups that were not taken over, and connections to listeners of their own, go to the thread of the processor where
+    /// their packets arrive
     pub follows: Counter,
 }
 
@@ -140,7 +141,7 @@ impl Report for Sharing {
             &[thread],
             &self.busy,
         );
-        let follows = "1 while flow groups follow their packets to the processor where they arrive";
+        let follows = "1 while flow groups, or connections, follow their packets to the processor where they arrive";
         one("sockets_thread_follows", follows, &[thread], &self.follows);
     }
 }

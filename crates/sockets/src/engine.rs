@@ -1,5 +1,6 @@
 //! Threads and their loop.
 
+use crate::arrivals::Watcher;
 use crate::bind;
 use crate::config::{BindError, Config, Endpoint, Spread, Transport};
 use crate::counters::{Counters, Sharing};
@@ -74,6 +75,8 @@ pub(crate) struct Thread {
     pub(crate) sharing: Arc<Sharing>,
     /// None where threads do not help each other out
     pub(crate) helper: Option<Helper>,
+    /// sees where connections arrive; None where nothing follows from it
+    pub(crate) watcher: Option<Watcher>,
     pub(crate) cycles: Arc<Cycles>,
 }
 
@@ -164,6 +167,7 @@ impl Engine {
                 counters: Arc::default(),
                 sharing: Arc::new(Sharing::new(n)),
                 helper: None,
+                watcher: None,
                 cycles: Arc::new(Cycles::new("sockets", n)),
             });
         }
@@ -187,6 +191,14 @@ impl Engine {
             if share::is_balanced(&config, endpoint) {
                 balanced.push((n, sockets));
             }
+        }
+        if config.spread(Transport::Tcp) == Spread::PerCore {
+            let listeners = |thread: &Thread| thread.tcp.iter().map(|tcp| tcp.socket.clone()).collect();
+            let watchers = Watcher::new(
+                &config,
+                threads.iter().map(|thread| (listeners(thread), thread.sharing.clone())).collect(),
+            );
+            threads.iter_mut().zip(watchers).for_each(|(thread, watcher)| thread.watcher = Some(watcher));
         }
         // now, while there may be the capability for it
         let table = (!balanced.is_empty()).then(|| Table::load(&config, balanced.len()));

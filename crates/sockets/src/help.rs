@@ -414,7 +414,17 @@ mod tests {
     /// Without a socket.
     fn thread(poll: Poll, waker: Arc<Waker>, counters: Arc<Counters>, helper: Helper) -> Thread {
         let (sharing, cycles) = (helper.sharing.clone(), Arc::new(app::Cycles::new("sockets", helper.me)));
-        Thread { udp: Vec::new(), tcp: Vec::new(), poll, waker, counters, sharing, helper: Some(helper), cycles }
+        Thread {
+            udp: Vec::new(),
+            tcp: Vec::new(),
+            poll,
+            waker,
+            counters,
+            sharing,
+            helper: Some(helper),
+            watcher: None,
+            cycles,
+        }
     }
 
     #[test]

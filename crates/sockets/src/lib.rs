@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+mod arrivals;
 mod bind;
 mod config;
 mod counters;

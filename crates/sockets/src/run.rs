@@ -283,6 +283,9 @@ impl<'a> Loop<'a> {
             return Taken::Short;
         }
         set_up(&stream);
+        if let Some(watcher) = &mut thread.watcher {
+            watcher.note(&stream);
+        }
         table.knock(stream, listener, Addresses { local, peer }, window_bytes, service);
         Taken::One
     }

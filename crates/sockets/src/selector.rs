@@ -9,6 +9,7 @@
 //!
 //! The table is locked to be changed: a few times a second, by threads that have time. No packet waits for it.
 
+use crate::arrivals::{Arrivals, pinned};
 use crate::config::Config;
 use crate::nic::{Following, NicSpread, Verdict};
 use crate::sys;
@@ -157,7 +158,7 @@ impl Table {
         for &group in &groups {
             let owner = self.owners.of(group);
             // taken back, it follows its packets again
-            let back = self.arrivals.spread && self.taken_over[group] && relief.part > 0 && self.nic.is_none();
+            let back = self.arrivals.spread() && self.taken_over[group] && relief.part > 0 && self.nic.is_none();
             self.taken_over[group] = !back;
             self.owners.give(group, owner, thief);
             self.tell(group);
@@ -172,7 +173,7 @@ impl Table {
     fn choose(&mut self, recent: &[usize], Relief { from, part }: Relief, thief: usize) -> Vec<usize> {
         let all = self.taken_over.len();
         // where they follow by themselves and nobody knows which
-        let follows = self.arrivals.spread && self.nic.is_none();
+        let follows = self.arrivals.spread() && self.nic.is_none();
         let theirs = |group: &usize| self.owners.of(*group) == from && (self.taken_over[*group] || !follows);
         // the table does not tell whose it is, and it brings something to every thread
         let nobodys = |group: &usize| !self.taken_over[*group] && (part > 0 || self.owners.of(*group) != thief);
@@ -229,7 +230,7 @@ impl Table {
                 *count += found.get(*processor).copied().unwrap_or(0);
             }
         }
-        let before = self.arrivals.spread;
+        let before = self.arrivals.spread();
         let here = self.arrivals.judge(&by_thread);
         if here != before {
             for selector in &mut self.selectors {
@@ -256,7 +257,7 @@ impl Table {
             let seen: Vec<_> = (0..self.taken_over.len()).map(|group| self.seen_since(group)).collect();
             let verdict = nic.following.learn(&seen, self.processors.len());
             trusted = verdict != Verdict::Untrue;
-            if verdict == Verdict::True && self.arrivals.spread {
+            if verdict == Verdict::True && self.arrivals.spread() {
                 self.align(&nic.following);
             }
             if matches!(verdict, Verdict::True | Verdict::Silent) {
@@ -297,7 +298,7 @@ impl Table {
 
     /// Whether groups follow their packets.
     pub(crate) fn follows(&self) -> bool {
-        self.arrivals.spread
+        self.arrivals.spread()
     }
 
     fn set_processor(&mut self, thread: usize, to: Option<usize>) {
@@ -315,40 +316,6 @@ impl Table {
             // refused, the group stays where it was until it moves again: connections are served there as well
             let _ = selector.set_owner(group, owner, taken_over);
         }
-    }
-}
-
-/// The processors of the threads, if each has one of its own.
-fn pinned(config: &Config) -> Vec<usize> {
-    let first = config.cpus.iter().copied().take(config.threads).collect::<Vec<_>>();
-    if first.len() == config.threads { first } else { Vec::new() }
-}
-
-/// Whether packets arrive on the processors of all threads, or on a few: on a NIC with a queue for each they do, on loopback and
-/// on virtual links they arrive where they were sent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Arrivals {
-    last: Vec<u64>,
-    spread: bool,
-}
-
-/// Fewer arrivals tell nothing.
-const ARRIVALS_TELL: u64 = 200;
-
-impl Arrivals {
-    /// By the count of each thread's processor so far. Spread from when each has at least half of its fair share, until one has less
-    /// than a quarter.
-    fn judge(&mut self, counts: &[u64]) -> bool {
-        self.last.resize(counts.len(), 0);
-        let new: Vec<u64> = counts.iter().zip(&self.last).map(|(now, before)| now.saturating_sub(*before)).collect();
-        let (sum, least) = (new.iter().sum::<u64>(), new.iter().copied().min().unwrap_or(0));
-        if sum < ARRIVALS_TELL * counts.len() as u64 {
-            return self.spread;
-        }
-        self.last.copy_from_slice(counts);
-        let fair = sum / counts.len() as u64;
-        self.spread = if self.spread { least >= fair / 4 } else { least >= fair / 2 };
-        self.spread
     }
 }
 
@@ -384,18 +351,6 @@ mod tests {
     use wire::flow::Ports;
     use wire::toeplitz::Key;
 
-    #[test]
-    fn packets_are_followed_when_they_arrive_everywhere() {
-        let mut arrivals = Arrivals::default();
-        assert!(!arrivals.judge(&[1000, 0]), "all on one");
-        assert!(!arrivals.judge(&[1010, 10]), "too few to tell");
-        assert!(!arrivals.judge(&[1810, 210]), "a fifth of the fair share more than nothing");
-        assert!(arrivals.judge(&[2800, 1200]));
-        assert!(arrivals.judge(&[3500, 1500]), "half of the fair share and a bit");
-        assert!(arrivals.judge(&[3600, 1500]), "too few to tell");
-        assert!(!arrivals.judge(&[5000, 1510]));
-    }
-
     /// A table that no program goes by.
     fn table(groups: usize, threads: usize, spread: bool) -> Table {
         Table {
@@ -404,7 +359,7 @@ mod tests {
             taken_over: vec![false; groups],
             selectors: Vec::new(),
             processors: (0..threads).collect(),
-            arrivals: Arrivals { spread, ..Arrivals::default() },
+            arrivals: Arrivals::known(spread),
             nic: None,
             down: vec![false; threads],
             look_at: None,
@@ -499,14 +454,5 @@ mod tests {
         assert_eq!(thread_of(&table), 1 - whose);
         assert_eq!(table.whose().unwrap().thread_of(remote, "[::1]:80".parse().unwrap()), None, "of two families");
         assert!(self::table(8, 2, true).whose().is_none(), "by the kernel's hash nobody can tell");
-    }
-
-    #[test]
-    fn processors_count_only_when_each_thread_has_one() {
-        let with = |threads, cpus: &[usize]| pinned(&Config { threads, cpus: cpus.to_vec(), ..Config::default() });
-        assert_eq!(with(2, &[4, 6]), [4, 6]);
-        assert_eq!(with(2, &[4, 6, 8]), [4, 6]);
-        assert_eq!(with(2, &[4]), [0; 0]);
-        assert_eq!(with(2, &[]), [0; 0]);
     }
 }

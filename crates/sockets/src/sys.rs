@@ -406,6 +406,11 @@ pub(crate) fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The processor whose packets a socket of a reuseport group is preferred for (SO_INCOMING_CPU, socket(7)); -1: none.
+pub(crate) fn set_incoming_cpu(socket: BorrowedFd<'_>, processor: i32) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, processor)
+}
+
 /// Reads an option that is a row of 32-bit words, such as struct tcp_info and SO_MEMINFO; as many as the kernel has and `N` hold.
 fn words<const N: usize>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<[u32; N]> {
     let mut words = [0u32; N];

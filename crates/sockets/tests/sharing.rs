@@ -384,43 +384,60 @@ fn a_burst_of_a_panic_is_counted_and_datagrams_go_on() {
     }
 }
 
+/// Connections to an engine of two threads by the processor from which they came, and by the thread that took them.
+struct FromBoth {
+    cpus: Vec<usize>,
+    address: SocketAddr,
+    found: [[usize; 2]; 2],
+}
+
+impl FromBoth {
+    /// `count` from each of these processors; on loopback a packet arrives on the processor that sends it.
+    fn ask(&mut self, from: &[usize], count: usize) {
+        for &n in from {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    pin(self.cpus[n]);
+                    for who in connections(self.address, count).0 {
+                        self.found[n][who] += 1;
+                    }
+                });
+            });
+        }
+    }
+}
+
 #[test]
 fn packets_are_followed_to_the_processor_where_they_arrive() {
     let cpus = processors();
     if cpus.len() < 2 {
         return; // there is nowhere else to arrive
     }
-    // on loopback a packet arrives on the processor that sends it
-    let mut config = of(Transport::Tcp, Spread::Affinity);
-    (config.threads, config.cpus) = (2, cpus.clone());
-    let (running, address, _) = who(alone(config));
-    // by turns, so that as much arrives on the one as on the other however busy the machine is
-    let mut found = [[0usize; 2]; 2];
-    let mut ask_from_both = || {
-        for (n, cpu) in cpus.iter().enumerate() {
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    pin(*cpu);
-                    for who in connections(address, 10).0 {
-                        found[n][who] += 1;
-                    }
-                });
-            });
-        }
-        found
-    };
-    until("groups that follow", || {
-        ask_from_both();
-        figure(&running, |s| s.follows.get()) == 2
-    });
-    let before = ask_from_both();
-    for _ in 0..20 {
-        ask_from_both();
+    for spread in [Spread::Affinity, Spread::PerCore] {
+        let mut config = of(Transport::Tcp, spread);
+        (config.threads, config.cpus) = (2, cpus.clone());
+        let (running, address, _) = who(alone(config));
+        let mut connections = FromBoth { cpus: cpus.clone(), address, found: [[0; 2]; 2] };
+        // by turns, so that as much arrives on the one as on the other however busy the machine is
+        until("what follows", || {
+            connections.ask(&[0, 1], 10);
+            figure(&running, |s| s.follows.get()) == 2
+        });
+        let before = connections.found;
+        (0..20).for_each(|_| connections.ask(&[0, 1], 10));
+        let after = connections.found;
+        let new = [0, 1].map(|from| [0, 1].map(|to| after[from][to] - before[from][to]));
+        assert_eq!(new, [[200, 0], [0, 200]], "{spread:?}");
+        // all from one processor would be one thread's
+        until("what follows no more", || {
+            connections.ask(&[0], 20);
+            figure(&running, |s| s.follows.get()) == 0
+        });
+        let before = connections.found;
+        connections.ask(&[0], 200);
+        let new = [0, 1].map(|to| connections.found[0][to] - before[0][to]);
+        assert!(new.iter().all(|count| *count > 40), "{spread:?} {new:?}");
     }
-    let after = ask_from_both();
-    let new = |from: usize, to: usize| after[from][to] - before[from][to];
-    assert_eq!([new(0, 1), new(1, 0)], [0, 0], "{before:?} {after:?}");
-    assert_eq!([new(0, 0), new(1, 1)], [210, 210]);
 }
 
 /// Threads that want all of a processor, as long as it lives.
