@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// One connection of so many is looked at.
 const SAMPLE: u32 = 8;
-/// Fewer arrivals a thread tell nothing.
-const TELL: u64 = 200;
+/// Fewer of these a thread tell nothing.
+const TELL: u64 = 50;
 /// Value of SO_INCOMING_CPU for a socket that has no processor.
 const ANYWHERE: i32 = -1;
 
@@ -44,13 +44,13 @@ impl Arrivals {
         self.spread
     }
 
-    /// By the count of each thread's processor so far. Spread from when each has at least half of its fair share, until one has less
-    /// than a quarter.
-    pub(crate) fn judge(&mut self, counts: &[u64]) -> bool {
+    /// By the count of each thread's processor so far; fewer than `tell` new ones a thread tell nothing. Spread from when each has at
+    /// least half of its fair share, until one has less than a quarter.
+    pub(crate) fn judge(&mut self, counts: &[u64], tell: u64) -> bool {
         self.last.resize(counts.len(), 0);
         let new: Vec<u64> = counts.iter().zip(&self.last).map(|(now, before)| now.saturating_sub(*before)).collect();
         let (sum, least) = (new.iter().sum::<u64>(), new.iter().copied().min().unwrap_or(0));
-        if sum < TELL * counts.len() as u64 {
+        if sum < tell * counts.len() as u64 {
             return self.spread;
         }
         self.last.copy_from_slice(counts);
@@ -91,13 +91,13 @@ impl Listeners {
         }
     }
 
-    /// Some thousand connections are between two looks.
+    /// Some hundred connections are between two looks.
     #[cold]
     fn look(&self) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         let counts: Vec<u64> = self.arrived.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let before = arrivals.spread();
-        let here = arrivals.judge(&counts);
+        let here = arrivals.judge(&counts, TELL);
         if here == before {
             return;
         }
@@ -163,13 +163,14 @@ mod tests {
     #[test]
     fn packets_are_followed_when_they_arrive_everywhere() {
         let mut arrivals = Arrivals::default();
-        assert!(!arrivals.judge(&[1000, 0]), "all on one");
-        assert!(!arrivals.judge(&[1010, 10]), "too few to tell");
-        assert!(!arrivals.judge(&[1810, 210]), "a fifth of the fair share more than nothing");
-        assert!(arrivals.judge(&[2800, 1200]));
-        assert!(arrivals.judge(&[3500, 1500]), "half of the fair share and a bit");
-        assert!(arrivals.judge(&[3600, 1500]), "too few to tell");
-        assert!(!arrivals.judge(&[5000, 1510]));
+        let mut judge = |counts: &[u64]| arrivals.judge(counts, 200);
+        assert!(!judge(&[1000, 0]), "all on one");
+        assert!(!judge(&[1010, 10]), "too few to tell");
+        assert!(!judge(&[1810, 210]), "a fifth of the fair share more than nothing");
+        assert!(judge(&[2800, 1200]));
+        assert!(judge(&[3500, 1500]), "half of the fair share and a bit");
+        assert!(judge(&[3600, 1500]), "too few to tell");
+        assert!(!judge(&[5000, 1510]));
     }
 
     #[test]

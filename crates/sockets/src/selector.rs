@@ -30,6 +30,8 @@ const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
 const MOVES: usize = 1024;
 /// How often somebody looks where packets arrive.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Fewer arrivals a thread since the last look tell nothing.
+const ARRIVALS_TELL: u64 = 200;
 /// Looks at arrivals for each at where every group arrives, which costs as much.
 const LEARN_EVERY: u32 = 10;
 
@@ -231,7 +233,7 @@ impl Table {
             }
         }
         let before = self.arrivals.spread();
-        let here = self.arrivals.judge(&by_thread);
+        let here = self.arrivals.judge(&by_thread, ARRIVALS_TELL);
         if here != before {
             for selector in &mut self.selectors {
                 // refused, groups stay with their owners: slower, never wrong
