@@ -21,12 +21,15 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each load is made by `simoom-bench http` from own addresses: keep-alive, and with a connection for each request. `flood`: in each
-round a load without and one with the flood beside it; `overload`: closed loop for the peak, then open loop at twice that. An answer
+round a load without and one with the flood beside it, of as many requests as there can be or of --load; `overload`: closed loop for the peak, then open loop at twice that. An answer
 that takes longer than 3 s, or has another status than 2xx, counts as none. A flood of which less than 90% got out has no ratio. Writes NAME.csv and NAME.md. Needs root, and nginx.")]
 pub(crate) struct Options {
     /// SYNs a second of the flood; beside a server that takes most of the machine the generator gets out no more than some 100,000
     #[arg(long, value_name = "R", default_value = "100k", value_parser = rate)]
     syns: f64,
+    /// Requests a second beside the flood, in an open loop, so that the generator has time for the flood; default: a closed loop
+    #[arg(long, value_name = "R", value_parser = rate)]
+    load: Option<f64>,
     /// Bytes of the file
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     bytes: u32,
@@ -308,6 +311,7 @@ struct Subject {
 
 /// Runs one of the two.
 pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
+    ensure!(kind == Kind::Flood || options.load.is_none(), "`overload` finds its load itself: leave --load out");
     let bed = Bed::new(options)?;
     let mut subjects = Vec::new();
     for how in [Use::Keep, Use::Once] {
@@ -318,11 +322,11 @@ pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
     for round in 1..=options.rounds {
         for subject in &mut subjects {
             let mut served = bed.serve(subject.server)?;
-            let plain = served.load(&bed, options, subject.how, None, false)?;
+            let plain = served.load(&bed, options, subject.how, options.load, false)?;
             let peak = plain.outcome.good_rate();
             ensure!(peak > 0.0, "{} gave no good answer", subject.server.name());
             let hard = match kind {
-                Kind::Flood => served.load(&bed, options, subject.how, None, true)?,
+                Kind::Flood => served.load(&bed, options, subject.how, options.load, true)?,
                 Kind::Overload => served.load(&bed, options, subject.how, Some(2.0 * peak), false)?,
             };
             eprintln!(
@@ -343,6 +347,17 @@ pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
     print!("{}", report.table.markdown());
     tell_written(&report.write(Path::new(&options.common.out))?);
     Ok(())
+}
+
+/// The load that a flood comes beside.
+fn loop_of(options: &Options) -> String {
+    let connections = options.connections;
+    match options.load {
+        None => format!("{connections} connections in a closed loop"),
+        Some(rate) => {
+            format!("{rate} requests a second in an open loop of up to {} connections", connections * OPEN_FACTOR)
+        }
+    }
 }
 
 fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
@@ -404,10 +419,10 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
             "flood",
             "Goodput under a flood of SYNs",
             format!(
-                "{} connections in a closed loop, without a flood and then beside one of spoofed SYNs from random addresses of 10.0.0.0/8, \
+                "{}, without a flood and then beside one of spoofed SYNs from random addresses of 10.0.0.0/8, \
                  sent by the generator through the same AF_XDP socket: {} a second are asked for, and what the generator got out stands in the \
                  table. Floods of less than {:.0}% of that are another load, and have no ratio",
-                options.connections,
+                loop_of(options),
                 options.syns,
                 FLOOD_LEAST * 100.0
             ),
@@ -476,6 +491,17 @@ mod tests {
         hard.iter_mut().for_each(|run| (run.outcome.sent, run.outcome.missed) = (900, 1100));
         let csv = report(Kind::Overload, &options, &[subject(Server::Simoom, hard)]).table.csv();
         assert!(csv.contains("simoom,1000,900,0.90,0.90,0.90,100.00,55.00,0,"), "{csv}");
+    }
+
+    #[test]
+    fn the_load_beside_a_flood_is_told() {
+        let told = |words: &[&str]| loop_of(&parsed::<Options>(words.iter().copied()).unwrap());
+        assert_eq!(told(&["flood"]), "64 connections in a closed loop");
+        let load = told(&["flood", "--load", "40k", "--connections", "8"]);
+        assert_eq!(load, "40000 requests a second in an open loop of up to 256 connections");
+        let options = parsed::<Options>(["overload", "--load", "1k"]).unwrap();
+        let refused = run(Kind::Overload, &options).unwrap_err().to_string();
+        assert!(refused.contains("leave --load out"), "{refused}");
     }
 
     #[test]
