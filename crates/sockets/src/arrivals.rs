@@ -1,8 +1,8 @@
 //! Where packets arrive, and listeners that take connections there.
 //!
-//! Which listener of a reuseport group gets a connection the kernel's hash says, so of two threads every other connection is worked on
-//! beside the processor on which its packets arrive: each of them wakes a thread on another one. Where packets arrive on the processors of all
-//! threads, as with a NIC that has a queue for each, the listeners of [`Spread::PerCore`](crate::Spread::PerCore) are told their processors
+//! Which listener of a reuseport group gets a connection the kernel's hash says, so of two threads' connections every other one is worked on
+//! by another processor than the one where its packets arrive, and each of them wakes a thread there. Where packets arrive on the processors of
+//! all threads, as with a NIC that has a queue for each, the listeners of [`Spread::PerCore`](crate::Spread::PerCore) are told their processors
 //! (SO_INCOMING_CPU, which reuseport groups go by since Linux 6.2), and the kernel prefers the one where the SYN arrived. Elsewhere (one queue,
 //! loopback, a virtual link) all connections would go to one thread.
 //!
@@ -107,22 +107,22 @@ impl Listeners {
                 // refused, the kernel's hash goes on: slower, never wrong
                 let _ = sys::set_incoming_cpu(socket.as_fd(), value);
             }
-            sharing.follows.set(here.into());
+            sharing.listeners_follow.set(here.into());
         }
     }
 }
 
 /// One thread's part in seeing where connections arrive.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct Sampler {
     listeners: Arc<Listeners>,
     accepted: u32,
 }
 
-impl Watcher {
+impl Sampler {
     /// One for each thread; none where a thread has no processor of its own, or there is one alone. `threads` has the listeners of each that are
     /// one of a group, and its figures.
-    pub(crate) fn new(config: &Config, threads: Vec<(Vec<Arc<TcpListener>>, Arc<Sharing>)>) -> Vec<Watcher> {
+    pub(crate) fn new(config: &Config, threads: Vec<(Vec<Arc<TcpListener>>, Arc<Sharing>)>) -> Vec<Sampler> {
         let processors = pinned(config);
         if processors.len() < 2 || threads.iter().any(|(sockets, _)| sockets.is_empty()) {
             return Vec::new();
@@ -136,7 +136,7 @@ impl Watcher {
             processors,
             sharing,
         });
-        listeners.sockets.iter().map(|_| Watcher { listeners: listeners.clone(), accepted: 0 }).collect()
+        listeners.sockets.iter().map(|_| Sampler { listeners: listeners.clone(), accepted: 0 }).collect()
     }
 
     /// A connection was accepted.
@@ -190,15 +190,15 @@ mod tests {
     fn listeners_have_their_processors_while_connections_come_by_all_of_them() {
         let config = Config { threads: 2, cpus: vec![5, 3], ..Config::default() };
         let threads: Vec<_> = (0..2).map(|n| (vec![listener(), listener()], Arc::new(Sharing::new(n)))).collect();
-        let watchers = Watcher::new(&config, threads.clone());
+        let samplers = Sampler::new(&config, threads.clone());
         let told = || -> Vec<Vec<i32>> {
             let of = |socket: &Arc<TcpListener>| rustix::net::sockopt::socket_incoming_cpu(socket).unwrap() as i32;
             threads.iter().map(|(sockets, _)| sockets.iter().map(of).collect()).collect()
         };
-        let shown = || threads.iter().map(|(_, sharing)| sharing.follows.get()).collect::<Vec<_>>();
+        let shown = || threads.iter().map(|(_, sharing)| sharing.listeners_follow.get()).collect::<Vec<_>>();
         let nowhere = vec![vec![ANYWHERE; 2]; 2];
-        assert_eq!((told(), watchers.len()), (nowhere.clone(), 2));
-        let come = |by: &[usize]| (0..TELL * 2).for_each(|n| watchers[0].listeners.saw(by[n as usize % by.len()]));
+        assert_eq!((told(), samplers.len()), (nowhere.clone(), 2));
+        let come = |by: &[usize]| (0..TELL * 2).for_each(|n| samplers[0].listeners.saw(by[n as usize % by.len()]));
         come(&[5]);
         assert_eq!((told(), shown()), (nowhere.clone(), vec![0, 0]), "all by one");
         come(&[5, 3]);
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_watches_where_there_is_nothing_to_choose() {
-        let watchers = |threads, cpus: &[usize], sockets: usize| {
+    fn nobody_samples_where_there_is_nothing_to_choose() {
+        let samplers = |threads, cpus: &[usize], sockets: usize| {
             let config = Config { threads, cpus: cpus.to_vec(), ..Config::default() };
             let of = |n| ((0..sockets).map(|_| listener()).collect(), Arc::new(Sharing::new(n)));
-            Watcher::new(&config, (0..threads).map(of).collect()).len()
+            Sampler::new(&config, (0..threads).map(of).collect()).len()
         };
         assert_eq!(
-            [watchers(1, &[0], 1), watchers(2, &[0], 1), watchers(2, &[0, 1], 0), watchers(2, &[0, 1], 1)],
+            [samplers(1, &[0], 1), samplers(2, &[0], 1), samplers(2, &[0, 1], 0), samplers(2, &[0, 1], 1)],
             [0, 0, 0, 2]
         );
     }

@@ -98,9 +98,10 @@ pub struct Sharing {
     pub backlog: Counter,
     /// 1 while it cannot keep up, or its processor has other work
     pub busy: Counter,
-    /// 1 while flow groups that were not taken over, and connections to listeners of their own, go to the thread of the processor where
-    /// their packets arrive
+    /// 1 while flow groups that were not taken over follow their packets to the thread of the processor where they arrive
     pub follows: Counter,
+    /// 1 while the thread's own listeners get the connections that arrive on its processor
+    pub listeners_follow: Counter,
 }
 
 impl Sharing {
@@ -141,8 +142,10 @@ impl Report for Sharing {
             &[thread],
             &self.busy,
         );
-        let follows = "1 while flow groups, or connections, follow their packets to the processor where they arrive";
+        let follows = "1 while flow groups follow their packets to the processor where they arrive";
         one("sockets_thread_follows", follows, &[thread], &self.follows);
+        let follow = "1 while a thread's own listeners get the connections that arrive on its processor";
+        one("sockets_thread_listeners_follow", follow, &[thread], &self.listeners_follow);
     }
 }
 

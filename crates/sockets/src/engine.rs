@@ -1,6 +1,6 @@
 //! Threads and their loop.
 
-use crate::arrivals::Watcher;
+use crate::arrivals::Sampler;
 use crate::bind;
 use crate::config::{BindError, Config, Endpoint, Spread, Transport};
 use crate::counters::{Counters, Sharing};
@@ -76,7 +76,7 @@ pub(crate) struct Thread {
     /// None where threads do not help each other out
     pub(crate) helper: Option<Helper>,
     /// sees where connections arrive; None where nothing follows from it
-    pub(crate) watcher: Option<Watcher>,
+    pub(crate) sampler: Option<Sampler>,
     pub(crate) cycles: Arc<Cycles>,
 }
 
@@ -167,7 +167,7 @@ impl Engine {
                 counters: Arc::default(),
                 sharing: Arc::new(Sharing::new(n)),
                 helper: None,
-                watcher: None,
+                sampler: None,
                 cycles: Arc::new(Cycles::new("sockets", n)),
             });
         }
@@ -194,11 +194,11 @@ impl Engine {
         }
         if config.spread(Transport::Tcp) == Spread::PerCore {
             let listeners = |thread: &Thread| thread.tcp.iter().map(|tcp| tcp.socket.clone()).collect();
-            let watchers = Watcher::new(
+            let samplers = Sampler::new(
                 &config,
                 threads.iter().map(|thread| (listeners(thread), thread.sharing.clone())).collect(),
             );
-            threads.iter_mut().zip(watchers).for_each(|(thread, watcher)| thread.watcher = Some(watcher));
+            threads.iter_mut().zip(samplers).for_each(|(thread, sampler)| thread.sampler = Some(sampler));
         }
         // now, while there may be the capability for it
         let table = (!balanced.is_empty()).then(|| Table::load(&config, balanced.len()));

@@ -422,7 +422,7 @@ mod tests {
             counters,
             sharing,
             helper: Some(helper),
-            watcher: None,
+            sampler: None,
             cycles,
         }
     }

@@ -283,8 +283,8 @@ impl<'a> Loop<'a> {
             return Taken::Short;
         }
         set_up(&stream);
-        if let Some(watcher) = &mut thread.watcher {
-            watcher.note(&stream);
+        if let Some(sampler) = &mut thread.sampler {
+            sampler.note(&stream);
         }
         table.knock(stream, listener, Addresses { local, peer }, window_bytes, service);
         Taken::One

@@ -414,6 +414,7 @@ fn packets_are_followed_to_the_processor_where_they_arrive() {
         return; // there is nowhere else to arrive
     }
     for spread in [Spread::Affinity, Spread::PerCore] {
+        let follows = |s: &Sharing| if spread == Spread::PerCore { s.listeners_follow.get() } else { s.follows.get() };
         let mut config = of(Transport::Tcp, spread);
         (config.threads, config.cpus) = (2, cpus.clone());
         let (running, address, _) = who(alone(config));
@@ -421,7 +422,7 @@ fn packets_are_followed_to_the_processor_where_they_arrive() {
         // by turns, so that as much arrives on the one as on the other however busy the machine is
         until("what follows", || {
             connections.ask(&[0, 1], 10);
-            figure(&running, |s| s.follows.get()) == 2
+            figure(&running, follows) == 2
         });
         let before = connections.found;
         (0..20).for_each(|_| connections.ask(&[0, 1], 10));
@@ -431,7 +432,7 @@ fn packets_are_followed_to_the_processor_where_they_arrive() {
         // all from one processor would be one thread's
         until("what follows no more", || {
             connections.ask(&[0], 20);
-            figure(&running, |s| s.follows.get()) == 0
+            figure(&running, follows) == 0
         });
         let before = connections.found;
         connections.ask(&[0], 200);

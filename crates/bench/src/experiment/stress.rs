@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each load is made by `simoom-bench http` from own addresses: keep-alive, and with a connection for each request. `flood`: in each
-round a load without and one with the flood beside it, of as many requests as there can be or of --load; `overload`: closed loop for the peak, then open loop at twice that. An answer
-that takes longer than 3 s, or has another status than 2xx, counts as none. A flood of which less than 90% got out has no ratio. Writes NAME.csv and NAME.md. Needs root, and nginx.")]
+round a load without and one with the flood beside it, in a closed loop or at the rate --load; `overload`: closed loop for the peak,
+then open loop at twice that. An answer that takes longer than 3 s, or has another status than 2xx, counts as none. A flood of which less than 90% got out has no ratio. Writes NAME.csv and NAME.md. Needs root, and nginx.")]
 pub(crate) struct Options {
     /// SYNs a second of the flood; beside a server that takes most of the machine the generator gets out no more than some 100,000
     #[arg(long, value_name = "R", default_value = "100k", value_parser = rate)]
