@@ -28,14 +28,22 @@ impl Instant {
 
     /// The time from `earlier` to `self`, zero when `earlier` is later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// The same in nanoseconds: for what every packet asks, since a [`Duration`] takes seconds and the rest apart.
+    #[inline]
+    pub const fn nanos_since(self, earlier: Instant) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 
 impl Add<Duration> for Instant {
     type Output = Instant;
     fn add(self, span: Duration) -> Instant {
-        Instant(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+        // without the 128 bits of `as_nanos`
+        let ns = span.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(span.subsec_nanos()));
+        Instant(self.0.saturating_add(ns))
     }
 }
 
@@ -100,7 +108,10 @@ mod tests {
     fn spans_saturate_at_both_ends() {
         let at = Instant::from_nanos(5);
         assert_eq!(at - Instant::from_nanos(7), Duration::ZERO);
+        assert_eq!((at.nanos_since(Instant::from_nanos(2)), at.nanos_since(Instant::from_nanos(7))), (3, 0));
         assert_eq!(at + Duration::MAX, Instant::MAX);
+        assert_eq!(at + Duration::new(18_446_744_073, 709_551_610), Instant::MAX);
+        assert_eq!(at + Duration::new(18_446_744_073, 709_551_609), Instant::from_nanos(u64::MAX - 1));
         assert_eq!((at + Duration::from_micros(1)) - at, Duration::from_micros(1));
     }
 

@@ -106,7 +106,10 @@ impl<T: Copy> Ports<T> {
 
     #[inline]
     fn recall(&self, key: Key, port: u16) -> Option<Route<T>> {
-        self.last.filter(|(last_key, last_port, _)| *last_key == key && *last_port == port).map(|(_, _, route)| route)
+        match &self.last {
+            Some((last_key, last_port, route)) if *last_key == key && *last_port == port => Some(*route),
+            _ => None,
+        }
     }
 }
 

@@ -55,7 +55,7 @@ impl Stack {
                 _ => continue,
             };
             self.counters.add_handled(if v6 { Handled::Tcp6 } else { Handled::Tcp4 }, 1);
-            let last = origins.last().map(|(_, origin)| *origin);
+            let last = origins.last().map(|(_, origin)| origin);
             if let Some(origin) = self.origin(frame, note, v6, last) {
                 origins.push((index as u8, origin));
             }
@@ -87,7 +87,8 @@ impl Stack {
 
     /// Who sent the segment, whereto, over which station, and who listens there; `last` is that of the segment before, since those of
     /// one connection come in runs.
-    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool, last: Option<Origin>) -> Option<Origin> {
+    #[inline(always)]
+    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool, last: Option<&Origin>) -> Option<Origin> {
         let (bytes, ip_at, at) = (frame.bytes(), usize::from(note.ip_at), usize::from(note.payload_at));
         let ports = bytes[at..].first_chunk::<4>().expect("a segment was parsed");
         let remote_port = u16::from_be_bytes([ports[0], ports[1]]);
@@ -102,7 +103,7 @@ impl Stack {
         let link = Link::parse(bytes).expect("a link header was parsed");
         let hop = Hop::new(link.src, link.tag);
         if let Some(last) = last.filter(|last| last.tuple == tuple) {
-            return Some(Origin { hop, ..last });
+            return Some(Origin { hop, ..*last });
         }
         let listener = match self.locals.route_tcp(key, v6, local_port) {
             Route::To(listener) => Some(listener),

@@ -8,8 +8,8 @@ use super::counters::{Counters, Event};
 use super::inflight::{Fate, Record, Records};
 use super::segment::Segment;
 use super::send::Queue;
+use super::tick::Tick;
 use base::{Instant, Seq};
-use std::time::Duration;
 use wire::tcp;
 
 /// A connection's sending half with all that it works on.
@@ -72,7 +72,8 @@ impl Sender<'_> {
         if news.advanced > 0 || news.delivered > 0 {
             self.c.backoff = 0;
         }
-        self.arm_alarm(news.advanced > 0);
+        self.a.progress |= news.advanced > 0;
+        self.a.unset = true;
     }
 
     /// Whether something may be there to be sent.
@@ -182,7 +183,9 @@ impl Sender<'_> {
 
     /// Karn's rule is kept by `note`; what was sent twice is told apart by its timestamp (RFC 6298 section 3, RFC 7323 section 4).
     fn take_sample(&mut self, news: &News) {
-        let samples = (self.a.board.bytes / (2 * u32::from(self.c.mss.max(1)))).max(1);
+        let (bytes, each) = (self.a.board.bytes, 2 * u32::from(self.c.mss.max(1)));
+        // most flights are of a few segments
+        let samples = if bytes < 2 * each { 1 } else { bytes / each };
         if let Some(sample_ns) = news.sample_ns {
             self.c.rtt.on_sample(self.now, sample_ns, samples);
         } else if news.advanced > 0
@@ -225,9 +228,19 @@ impl Sender<'_> {
         }
     }
 
-    /// Sets the retransmission timer for what is now to be waited for; `progress` says that it starts anew.
-    pub(super) fn arm_alarm(&mut self, progress: bool) {
-        use super::tick::Tick;
+    /// Sets the retransmission timer, if acknowledgements wait for that.
+    #[inline]
+    pub(super) fn settle_alarm(&mut self) {
+        if self.a.unset {
+            self.arm_alarm(false);
+        }
+    }
+
+    /// Sets the retransmission timer for what is now to be waited for; `anew` says that it starts anew, as it does when something was
+    /// acknowledged.
+    pub(super) fn arm_alarm(&mut self, anew: bool) {
+        self.a.unset = false;
+        let progress = std::mem::take(&mut self.a.progress) || anew;
         let head_resent = std::mem::take(&mut self.a.head_resent);
         let sent_new = std::mem::take(&mut self.a.sent_new);
         if self.a.board.is_empty() {
@@ -243,34 +256,34 @@ impl Sender<'_> {
             // it was probes of the window that were counted; nothing was lost
             self.c.backoff = 0;
         }
-        let left = self.timeout_left(progress || head_resent);
-        if let Some(patience) = self.patience().filter(|patience| *patience <= left) {
+        let left_ns = self.timeout_left_ns(progress || head_resent);
+        if let Some(patience_ns) = self.patience_ns().filter(|patience_ns| *patience_ns <= left_ns) {
             self.a.alarm = Alarm::Reorder;
-            self.c.rtx_at = Tick::ahead(self.now, patience);
+            self.c.rtx_at = Tick::ahead_ns(self.now, patience_ns);
             return;
         }
-        if let Some(wait) = self.tail_probe_wait() {
+        if let Some(wait_ns) = self.tail_probe_wait_ns() {
             // new data, too, put it off (RFC 8985 section 7.2)
             if progress || sent_new || self.a.alarm != Alarm::TailProbe || !self.c.rtx_at.is_set() {
                 self.a.alarm = Alarm::TailProbe;
-                self.c.rtx_at = Tick::ahead(self.now, wait.min(left));
+                self.c.rtx_at = Tick::ahead_ns(self.now, wait_ns.min(left_ns));
             }
             return;
         }
         if progress || head_resent || self.a.alarm != Alarm::Retransmit || !self.c.rtx_at.is_set() {
             self.a.alarm = Alarm::Retransmit;
-            self.c.rtx_at = Tick::ahead(self.now, left);
+            self.c.rtx_at = Tick::ahead_ns(self.now, left_ns);
         }
     }
 
     /// How long until the retransmission timeout. It counts from now when something new was acknowledged (RFC 6298 section
     /// 5.3), or when the first segment goes out again, which deserves a round trip as every segment does. Otherwise it has been
     /// running since the first segment went out, whatever the timer was set for meanwhile.
-    fn timeout_left(&self, anew: bool) -> Duration {
-        let rto = Duration::from_nanos(self.c.rtt.rto_ns());
+    fn timeout_left_ns(&self, anew: bool) -> u64 {
+        let rto_ns = self.c.rtt.rto_ns();
         match self.records.iter(&self.a.board).next() {
-            Some(head) if !anew => rto.saturating_sub(self.now - head.sent_at),
-            _ => rto,
+            Some(head) if !anew => rto_ns.saturating_sub(self.now.nanos_since(head.sent_at)),
+            _ => rto_ns,
         }
     }
 }
@@ -295,7 +308,7 @@ impl Echo {
         {
             return true;
         }
-        ((self.now - piece.sent_at).as_nanos() as u64) < self.min_rtt_ns
+        self.now.nanos_since(piece.sent_at) < self.min_rtt_ns
     }
 }
 
@@ -307,7 +320,7 @@ fn note(news: &mut News, piece: &Record, now: Instant, recovering: bool, point: 
     }
     // of what went out at several times nobody knows which was acknowledged
     if piece.is_exact() {
-        let sample_ns = (now - piece.sent_at).as_nanos() as u64;
+        let sample_ns = now.nanos_since(piece.sent_at);
         news.sample_ns = Some(news.sample_ns.map_or(sample_ns, |other| other.max(sample_ns)));
     }
     if recovering && piece.end() <= point {
@@ -332,6 +345,7 @@ pub(super) fn move_window(c: &mut Connection, segment: &Segment<'_>, ack: u64) {
 mod tests {
     use super::super::inflight::Board;
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_copys_timestamp_is_known_to_the_millisecond() {

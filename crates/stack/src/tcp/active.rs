@@ -106,6 +106,10 @@ pub(crate) struct Active {
     pub(crate) head_resent: bool,
     /// and new data did
     pub(crate) sent_new: bool,
+    /// and something was acknowledged
+    pub(crate) progress: bool,
+    /// and an acknowledgement came that may change it: it is set anew in the connection's turn, or before it is looked at
+    pub(crate) unset: bool,
     /// acknowledgements without news in a row, where there is no SACK
     pub(crate) duplicates: u8,
     /// where the recovery under way ends: what was sent when it began
@@ -140,6 +144,8 @@ impl Active {
             limited_to: 0,
             head_resent: false,
             sent_new: false,
+            progress: false,
+            unset: false,
             duplicates: 0,
             point: 0,
             sent_at: Instant::ZERO,

@@ -78,6 +78,8 @@ impl Flags {
     pub(crate) const LACKS_RECORD: u32 = 1 << 25;
     /// its SYN, or the answer to one, was sent again more than once
     pub(crate) const LOST_HANDSHAKE: u32 = 1 << 26;
+    /// something without data is to go out
+    pub(crate) const NOW: u32 = Flags::ACK_NOW | Flags::SYN_NOW | Flags::PROBE_NOW | Flags::RESET_NOW;
 
     #[inline]
     pub(crate) const fn has(self, any: u32) -> bool {

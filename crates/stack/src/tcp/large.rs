@@ -9,7 +9,7 @@ use super::ack::Sender;
 use super::connection::Flags;
 use super::engine::{Engine, Outlet};
 use super::hop::{ip_bytes, pseudo};
-use super::output::{Plan, advertise, heads, on_acknowledged, port, timestamps};
+use super::output::{Plan, advertise, heads, on_acknowledged, timestamps};
 use super::tuple::Tuple;
 use arrayvec::ArrayVec;
 use base::Instant;
@@ -112,7 +112,7 @@ impl Engine {
                 header.flags |= flag;
             }
         }
-        (header.src_port, header.dst_port) = (port(c.tuple.local()), port(c.tuple.remote()));
+        (header.src_port, header.dst_port) = (c.tuple.local_port(), c.tuple.remote_port());
         (header.seq, header.ack, header.window) = (c.seq(c.snd.nxt), c.rcv.nxt, advertise(c));
         let segment_bytes = header.bytes() + bytes as usize;
         let mut room = [0; HEAD_BYTES];

@@ -4,7 +4,7 @@
 //! acknowledgement and window; the FIN goes with the last data.
 
 use super::ack::Sender;
-use super::active::Spurious;
+use super::active::{Active, Spurious};
 use super::congestion::initial_window;
 use super::connection::{Connection, Flags};
 use super::counters::Event;
@@ -264,15 +264,27 @@ impl Sender<'_> {
 
     /// RFC 5681 section 4.1: after a pause longer than the timeout the window begins anew.
     pub(super) fn restart_after_idle(&mut self) {
-        let idle = self.now - self.a.sent_at;
         if self.a.board.is_empty() {
-            let rto_ns = self.c.rtt.rto_ns();
-            self.a.congestion.on_idle(idle.as_nanos() as u64, rto_ns, u32::from(self.c.mss));
+            let idle_ns = self.now.nanos_since(self.a.sent_at);
+            self.a.congestion.on_idle(idle_ns, self.c.rtt.rto_ns(), u32::from(self.c.mss));
         }
     }
 }
 
 impl Engine {
+    /// Whether a connection has anything that may go out, as far as that is seen without making a plan.
+    fn has_to_send(&self, index: u32) -> bool {
+        let c = &self.connections[index as usize];
+        let again = |a: &Active| a.board.lost > 0 || a.probe_now;
+        c.flags.has(Flags::NOW) || c.has_unsent() || self.actives.peek(c.active).is_some_and(again)
+    }
+
+    /// Whether its new data are more than a segment: only then may several leave together.
+    fn fills_a_segment(&self, index: u32) -> bool {
+        let c = &self.connections[index as usize];
+        c.snd.end.saturating_sub(c.snd.nxt) > u64::from(c.mss)
+    }
+
     /// What goes out next for a connection, if anything does.
     fn plan(&mut self, now: Instant, index: u32) -> Option<Plan> {
         let c = &self.connections[index as usize];
@@ -323,6 +335,10 @@ impl Engine {
         let mut turn = Turn::More;
         let mut sent = 0;
         while sent < TURN_SEGMENTS {
+            if !self.has_to_send(index) {
+                turn = Turn::Done;
+                break;
+            }
             let Some(plan) = self.plan(now, index) else {
                 if !self.records.may_split() {
                     self.wait_for_record(index);
@@ -330,7 +346,7 @@ impl Engine {
                 turn = Turn::Done;
                 break;
             };
-            if matches!(plan, Plan::New { .. }) {
+            if matches!(plan, Plan::New { .. }) && self.fills_a_segment(index) {
                 let mut segments = self.send_large(now, index, out);
                 if segments == 0 {
                     segments = self.send_run(now, index, TURN_SEGMENTS - sent, out);
@@ -411,8 +427,8 @@ impl Engine {
             flags |= tcp::Flags::PSH;
         }
         let header = Header {
-            src_port: port(c.tuple.local()),
-            dst_port: port(c.tuple.remote()),
+            src_port: c.tuple.local_port(),
+            dst_port: c.tuple.remote_port(),
             seq: c.seq(start),
             ack: c.rcv.nxt,
             flags,
@@ -454,8 +470,8 @@ impl Engine {
             flags |= tcp::Flags::ECE | tcp::Flags::CWR; // RFC 3168 section 6.1.1
         }
         let header = Header {
-            src_port: port(c.tuple.local()),
-            dst_port: port(c.tuple.remote()),
+            src_port: c.tuple.local_port(),
+            dst_port: c.tuple.remote_port(),
             seq: c.iss,
             ack: if answer { c.rcv.nxt } else { base::Seq::new(0) },
             flags,
@@ -473,10 +489,6 @@ impl Engine {
         c.snd.nxt = 1;
         c.flags.clear(Flags::SYN_NOW | Flags::ACK_NOW);
     }
-}
-
-pub(super) fn port(socket: std::net::SocketAddr) -> u16 {
-    socket.port()
 }
 
 /// The header's bits.

@@ -238,7 +238,12 @@ impl Engine {
             return self.abort(index, DeadReason::TimedOut);
         }
         if self.connections[index as usize].rtx_at.is_due(now) {
-            self.on_alarm(now, index);
+            if let Some(mut sender) = self.sender(now, index) {
+                sender.settle_alarm();
+            }
+            if self.connections[index as usize].rtx_at.is_due(now) {
+                self.on_alarm(now, index);
+            }
         }
         if self.connections[index as usize].idle_at.is_due(now) {
             self.on_idle(now, index);
@@ -314,27 +319,25 @@ impl Engine {
         if c.state == State::Closed {
             return;
         }
-        let ticks = [c.rtx_at, c.ack_at, c.idle_at, c.stalled_at];
-        let mut first = ticks.iter().filter_map(|tick| tick.near(now)).min();
-        let soonest = |first: Option<Instant>, at: Instant| Some(first.map_or(at, |other| other.min(at)));
+        let mut first = Tick::first(now, [c.rtx_at, c.ack_at, c.idle_at, c.stalled_at]);
+        let within = |at: Instant| Tick::after(at.min(now + super::tick::MAX_AHEAD));
         if let Some(at) = c.user_at {
-            first = soonest(first, at.min(now + super::tick::MAX_AHEAD));
+            first = Tick::first(now, [first, within(at)]);
         }
         if c.flags.has(Flags::PACED)
             && let Some(a) = self.actives.get(c.active)
         {
-            first = soonest(first, a.pace.next_at());
+            first = Tick::first(now, [first, within(a.pace.next_at())]);
         }
-        let Some(first) = first else { return };
-        let c = &mut self.connections[index as usize];
-        if c.timer_at.near(now).is_some_and(|at| at <= first) {
+        if c.timer_at.is_by(first, now) {
             return;
         }
+        let Some(at) = first.near(now) else { return };
         if let Some(timer) = c.timer.take() {
             self.wheel.cancel(timer);
         }
-        c.timer_at = Tick::after(first);
+        c.timer_at = first;
         // there is a place for each connection
-        c.timer = self.wheel.set(first, Named::Connection(index).value()).ok();
+        c.timer = self.wheel.set(at, Named::Connection(index).value()).ok();
     }
 }

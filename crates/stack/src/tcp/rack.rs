@@ -75,7 +75,7 @@ impl Rack {
         }
         // of what went out at several times it may be the first
         let sent_at = piece.first_at();
-        self.rtt_ns = (now - sent_at).as_nanos() as u64;
+        self.rtt_ns = now.nanos_since(sent_at);
         if (sent_at, end) > (self.sent_at, self.end) {
             (self.sent_at, self.end) = (sent_at, end);
         }

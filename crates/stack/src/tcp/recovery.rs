@@ -16,9 +16,9 @@ use super::tick::Tick;
 use std::time::Duration;
 
 /// Beyond the least of two segments in flight: a peer may delay its acknowledgement (RFC 8985 section 7.2).
-const TAIL_PROBE_SLACK: Duration = Duration::from_millis(8);
+const TAIL_PROBE_SLACK_NS: u64 = 8_000_000;
 /// With a single segment in flight a delayed acknowledgement is likely.
-const DELAYED_ACK_MOST: Duration = Duration::from_millis(200);
+const DELAYED_ACK_MOST_NS: u64 = 200_000_000;
 /// Acknowledgements without news that lose a segment (RFC 5681 section 3.2).
 const DUPLICATE_THRESHOLD: u8 = 3;
 /// The longest time between two probes of a closed window.
@@ -113,7 +113,7 @@ impl Sender<'_> {
     }
 
     /// How long RACK waits for segments that were overtaken; None when there are none.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn patience_ns(&self) -> Option<u64> {
         if !self.c.flags.has(Flags::SACK) {
             return None;
         }
@@ -121,7 +121,7 @@ impl Sender<'_> {
         self.overtaken()
             .filter_map(|record| self.a.rack.patience_ns(self.now, record, &path))
             .max()
-            .map(|ns| Duration::from_nanos(ns.max(1)))
+            .map(|ns| ns.max(1))
     }
 
     /// Makes all that is in flight one record, which is lost: what it says of each segment is more than there are records for.
@@ -252,14 +252,14 @@ impl Sender<'_> {
     }
 
     /// How long until a tail loss probe; None when none is to be sent (RFC 8985 section 7.2).
-    pub(super) fn tail_probe_wait(&self) -> Option<Duration> {
+    pub(super) fn tail_probe_wait_ns(&self) -> Option<u64> {
         let usable = self.a.phase == Phase::Open && self.a.board.sacked == 0 && self.a.probe.is_none();
         if !usable || !self.c.flags.has(Flags::SACK) || self.c.backoff > 0 {
             return None;
         }
-        let smoothed = Duration::from_nanos(self.c.rtt.smoothed_ns()?);
+        let smoothed_ns = self.c.rtt.smoothed_ns()?;
         let single = self.a.board.bytes <= u32::from(self.c.mss);
-        Some(2 * smoothed + if single { DELAYED_ACK_MOST } else { TAIL_PROBE_SLACK })
+        Some(2 * smoothed_ns + if single { DELAYED_ACK_MOST_NS } else { TAIL_PROBE_SLACK_NS })
     }
 
     /// Between two probes of a closed window: the timeout, doubled each time (RFC 9293 section 3.8.6.1).

@@ -65,10 +65,15 @@ impl Rtt {
             return;
         }
         // RFC 6298 section 2.3 with alpha = 1/8 and beta = 1/4, RTTVAR first; RFC 7323 appendix G divides both by the
-        // count
-        let count = u64::from(samples_per_rtt.max(1));
-        self.rttvar = approach(self.rttvar, self.srtt.abs_diff(sample), 4 * count);
-        self.srtt = approach(self.srtt, sample, 8 * count).max(1);
+        // count, which is one as a rule, and then divides by shifting
+        let (rttvar, srtt) = match samples_per_rtt {
+            0 | 1 => (approach(self.rttvar, self.srtt.abs_diff(sample), 4), approach(self.srtt, sample, 8)),
+            count => {
+                let count = u64::from(count);
+                (approach(self.rttvar, self.srtt.abs_diff(sample), 4 * count), approach(self.srtt, sample, 8 * count))
+            }
+        };
+        (self.rttvar, self.srtt) = (rttvar, srtt.max(1));
     }
 
     /// SRTT, `None` before the first sample.
@@ -126,7 +131,7 @@ impl Rtt {
 }
 
 /// One step of an exponential average: `old + (target - old) / divisor`.
-#[inline]
+#[inline(always)]
 fn approach(old: u64, target: u64, divisor: u64) -> u64 {
     if target >= old { old + (target - old) / divisor } else { old - (old - target) / divisor }
 }

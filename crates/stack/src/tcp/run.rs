@@ -8,7 +8,7 @@
 use super::connection::Flags;
 use super::engine::{Engine, Outlet};
 use super::hop::{ip_bytes, pseudo};
-use super::output::{Plan, advertise, heads, on_acknowledged, port, timestamps};
+use super::output::{Plan, advertise, heads, on_acknowledged, timestamps};
 use super::send::Stretch;
 use app::Parts;
 use base::{Frame, Instant, Seq};
@@ -61,11 +61,11 @@ impl Heads {
 }
 
 impl Engine {
-    /// Sends new data as a run of full segments, `most` at most; how many, and none when they are to go one by one.
+    /// Sends new data, which are more than one segment, as a run of full ones, `most` at most; how many, and none when they are to go
+    /// one by one.
     #[inline]
     pub(super) fn send_run(&mut self, now: Instant, index: u32, most: usize, out: &mut Outlet<'_>) -> usize {
-        let c = &self.connections[index as usize];
-        if c.snd.end.saturating_sub(c.snd.nxt) <= u64::from(c.mss) || self.sack_bytes(c) > 0 {
+        if self.sack_bytes(&self.connections[index as usize]) > 0 {
             return 0;
         }
         self.build_run(now, index, most, out)
@@ -121,8 +121,8 @@ impl Engine {
         // RFC 3168 section 6.1.3
         let echo = if c.flags.has(Flags::ECHO) { tcp::Flags::ECE } else { tcp::Flags::NONE };
         let header = Header {
-            src_port: port(c.tuple.local()),
-            dst_port: port(c.tuple.remote()),
+            src_port: c.tuple.local_port(),
+            dst_port: c.tuple.remote_port(),
             ack: c.rcv.nxt,
             flags: tcp::Flags::ACK | echo,
             window: advertise(c),

@@ -10,6 +10,7 @@ use std::time::Duration;
 const SHIFT: u32 = 14;
 /// The furthest that a deadline is set.
 pub(crate) const MAX_AHEAD: Duration = Duration::from_secs(8 * 3600);
+const MAX_AHEAD_NS: u64 = MAX_AHEAD.as_secs() * 1_000_000_000;
 
 /// A deadline, rounded up, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,31 @@ impl Tick {
         Tick::after(now + span.min(MAX_AHEAD))
     }
 
+    /// So many nanoseconds from now, rounded up.
+    #[inline]
+    pub(crate) fn ahead_ns(now: Instant, ns: u64) -> Tick {
+        Tick::after(Instant::from_nanos(now.as_nanos().saturating_add(ns.min(MAX_AHEAD_NS))))
+    }
+
+    /// The first of some deadlines, or none.
+    #[inline]
+    pub(crate) fn first<const N: usize>(now: Instant, ticks: [Tick; N]) -> Tick {
+        let set = ticks.into_iter().filter(|tick| tick.is_set());
+        set.min_by_key(|tick| tick.ahead_of(now)).unwrap_or(Tick::NONE)
+    }
+
+    /// Whether it comes no later than another one; never where there is no deadline.
+    #[inline]
+    pub(crate) fn is_by(self, other: Tick, now: Instant) -> bool {
+        self.is_set() && (!other.is_set() || self.ahead_of(now) <= other.ahead_of(now))
+    }
+
+    /// Ticks from now to what is set.
+    #[inline]
+    fn ahead_of(self, now: Instant) -> i32 {
+        self.0.wrapping_sub((now.as_nanos() >> SHIFT) as u32).cast_signed()
+    }
+
     pub(crate) fn is_set(self) -> bool {
         self.0 != 0
     }
@@ -38,9 +64,7 @@ impl Tick {
         if !self.is_set() {
             return None;
         }
-        let here = now.as_nanos() >> SHIFT;
-        let ahead = i64::from(self.0.wrapping_sub(here as u32).cast_signed());
-        let tick = here.saturating_add_signed(ahead);
+        let tick = (now.as_nanos() >> SHIFT).saturating_add_signed(i64::from(self.ahead_of(now)));
         Some(Instant::from_nanos(tick.saturating_mul(1 << SHIFT)))
     }
 
@@ -63,6 +87,21 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn the_first_is_the_first(now in 0u64..1 << 60, spans in prop::array::uniform4(prop::option::of(0u64..20_000_000_000_000))) {
+            let now = Instant::from_nanos(now);
+            let ticks = spans.map(|span| span.map_or(Tick::NONE, |ns| Tick::ahead_ns(now, ns)));
+            let same = spans.map(|span| span.map_or(Tick::NONE, |ns| Tick::ahead(now, Duration::from_nanos(ns))));
+            prop_assert_eq!(ticks, same);
+            let first = Tick::first(now, ticks);
+            prop_assert_eq!(first.near(now), ticks.iter().filter_map(|tick| tick.near(now)).min());
+            for tick in ticks {
+                prop_assert_eq!(first.is_by(tick, now), first.is_set());
+                let later = tick.is_set() && tick.near(now) > first.near(now);
+                prop_assert_eq!(tick.is_by(first, now), tick.is_set() && !later);
+            }
+        }
+
         #[test]
         fn never_early_and_less_than_two_ticks_late(now in 0u64..1 << 60, span in 0u64..20_000_000_000_000) {
             let now = Instant::from_nanos(now);

@@ -103,6 +103,24 @@ impl Tuple {
         }
     }
 
+    /// Our port.
+    #[inline]
+    pub fn local_port(&self) -> u16 {
+        match self {
+            Tuple::V4(tuple) => tuple.local_port,
+            Tuple::V6(tuple) => tuple.local_port,
+        }
+    }
+
+    /// The peer's port.
+    #[inline]
+    pub fn remote_port(&self) -> u16 {
+        match self {
+            Tuple::V4(tuple) => tuple.remote_port,
+            Tuple::V6(tuple) => tuple.remote_port,
+        }
+    }
+
     /// SipHash-1-3, for tables.
     #[inline]
     pub fn hash13(&self, key: Key) -> u64 {
