@@ -219,6 +219,32 @@ fn probes_of_a_closed_window_are_no_retransmissions() {
     }
 }
 
+/// Three segments are in flight, and the last acknowledgement is of a moment ago.
+fn in_flight() -> Hand {
+    let mut hand = Hand::new(Script { send: 3000, piece: 3000, ..Script::default() }, |_| {});
+    hand.open(true);
+    hand
+}
+
+#[test]
+fn an_acknowledgement_that_comes_when_the_timer_is_due_is_heard_first() {
+    let mut silent = in_flight();
+    while silent.event(Event::TailLossProbe) == 0 {
+        silent.now += Duration::from_micros(100);
+        silent.turn();
+    }
+    for (acknowledged, probes) in [(1000, 0), (0, 1)] {
+        let mut hand = in_flight();
+        hand.now = silent.now;
+        hand.ack += acknowledged;
+        let again = hand.send(hand.head(Flags::ACK), b"");
+        assert_eq!((hand.event(Event::TailLossProbe), again.len()), (probes, probes as usize), "{acknowledged} bytes");
+        // and what it leaves in flight has a timer of its own
+        hand.pass(Duration::from_millis(300));
+        assert_eq!(hand.event(Event::TailLossProbe), 1, "{acknowledged} bytes");
+    }
+}
+
 #[test]
 fn who_closes_with_a_full_window_opens_it_at_once() {
     // the FIN does not tell it: it waits behind data for which the peer has no room
