@@ -38,16 +38,17 @@ impl Homes {
         self.all[self.me].contains(&frame.chunk().addr().get())
     }
 
-    fn send(&mut self, frame: Frame) {
-        let at = frame.chunk().addr().get();
+    /// The way to where the chunk at this address is at home; None when nobody is there any more, and that was told.
+    fn way(&mut self, at: usize) -> Option<&mut Producer<Frame>> {
         let home = self.all.iter().position(|range| range.contains(&at)).expect("a frame of no pool that was joined");
         // to ourselves there is no way, and nothing is sent there
         let way = self.out[home].as_mut().expect("a way to every other pool");
         if way.is_abandoned() {
             // as when its pool had it in the end
-            return self.arenas[home].came_home(1);
+            self.arenas[home].came_home(1);
+            return None;
         }
-        way.push(frame).expect("the ring has room for every frame of its pool");
+        Some(way)
     }
 }
 
@@ -116,13 +117,16 @@ impl Pool {
 
     /// Takes a frame home, or sends it there.
     #[inline]
-    pub fn give(&mut self, mut frame: Frame) {
-        frame.set_window(usize::from(HEADROOM_BYTES), 0);
+    pub fn give(&mut self, frame: Frame) {
         match &mut self.homes {
-            Some(homes) if !homes.is_mine(&frame) => homes.send(frame),
+            Some(homes) if !homes.is_mine(&frame) => {
+                if let Some(way) = homes.way(frame.chunk().addr().get()) {
+                    way.push(emptied(frame)).expect("the ring has room for every frame of its pool");
+                }
+            }
             _ => {
                 debug_assert!(self.arena.holds(&frame), "a frame of another arena");
-                self.free.push(frame);
+                self.free.push(emptied(frame));
             }
         }
     }
@@ -153,6 +157,13 @@ impl Pool {
     pub fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
+}
+
+/// A frame as it lies in a pool.
+#[inline(always)]
+fn emptied(mut frame: Frame) -> Frame {
+    frame.set_window(usize::from(HEADROOM_BYTES), 0);
+    frame
 }
 
 impl Drop for Pool {

@@ -11,6 +11,7 @@ use app::{
 use base::Instant;
 use base::counter::{Figure, Report};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -187,6 +188,8 @@ struct Core {
     out: Out,
     pendings: Pendings,
     stats: Arc<Stats>,
+    /// most likely the hash of the key that is asked for next
+    foreseen: Option<NonZeroU64>,
 }
 
 /// A connection that was ended; nothing more is done with it.
@@ -208,6 +211,7 @@ impl Server {
                 shared,
                 options,
                 stats,
+                foreseen: None,
             },
             swept: Instant::ZERO,
             sweep_at: 0,
@@ -302,6 +306,28 @@ impl Server {
                 let client = &mut self.clients[cookie as usize];
                 return Err(self.core.abort(calls, connection, client, DropReason::Overflow));
             }
+        }
+    }
+
+    /// Bytes of a connection have come.
+    #[inline]
+    fn receive<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
+        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
+        if client.closing {
+            let _ = self.core.give_back(calls, connection, client, bytes.len());
+            return;
+        }
+        // whoever has answers to take gets no time for them by sending more
+        client.has_news |= client.mode != Mode::Sending;
+        if client.fresh {
+            client.fresh = false;
+            if bytes.first() == Some(&BINARY_REQUEST) {
+                self.core.abort(calls, connection, client, DropReason::Binary);
+                return;
+            }
+        }
+        if self.take(now, calls, connection, cookie, bytes).is_ok() {
+            self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
         }
     }
 
@@ -422,24 +448,9 @@ impl Service for Server {
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
         self.core.stats.bytes_in.add(bytes.len() as u64);
-        self.ahead.come(&self.core.shared.store);
-        let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
-        if client.closing {
-            let _ = self.core.give_back(calls, connection, client, bytes.len());
-            return;
-        }
-        // whoever has answers to take gets no time for them by sending more
-        client.has_news |= client.mode != Mode::Sending;
-        if client.fresh {
-            client.fresh = false;
-            if bytes.first() == Some(&BINARY_REQUEST) {
-                self.core.abort(calls, connection, client, DropReason::Binary);
-                return;
-            }
-        }
-        if self.take(now, calls, connection, cookie, bytes).is_ok() {
-            self.core.settle(now, calls, connection, &mut self.clients[cookie as usize]);
-        }
+        self.core.foreseen = self.ahead.come();
+        self.receive(now, calls, connection, cookie, bytes);
+        self.ahead.ask(&self.core.shared.store);
     }
 
     fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {

@@ -47,7 +47,7 @@ impl Stack {
         notes: &mut [Note],
         service: &mut S,
     ) {
-        let mut origins: ArrayVec<(u8, Origin), BURST_FRAMES> = ArrayVec::new();
+        let mut origins = Origins::new();
         for (index, (frame, note)) in frames.iter().zip(&*notes).enumerate() {
             let v6 = match note.fate {
                 Fate::Tcp4 => false,
@@ -55,9 +55,16 @@ impl Stack {
                 _ => continue,
             };
             self.counters.add_handled(if v6 { Handled::Tcp6 } else { Handled::Tcp4 }, 1);
-            let last = origins.last().map(|(_, origin)| origin);
-            if let Some(origin) = self.origin(frame, note, v6, last) {
-                origins.push((index as u8, origin));
+            let (bytes, ip_at) = (frame.bytes(), usize::from(note.ip_at));
+            let (remote_port, local_port) = ports(bytes, note);
+            if v6 {
+                let (remote, local) = pair6(bytes, ip_at);
+                let tuple = Tuple::V6(Tuple6 { local, remote, local_port, remote_port });
+                self.add_origin(frame, index, tuple, Key::v6(local), &mut origins);
+            } else {
+                let (remote, local) = pair4(bytes, ip_at);
+                let tuple = Tuple::V4(Tuple4 { local, remote, local_port, remote_port });
+                self.add_origin(frame, index, tuple, Key::v4(local), &mut origins);
             }
         }
         let Some(tcp) = &mut self.tcp else { return };
@@ -78,41 +85,44 @@ impl Stack {
                     ip_at: usize::from(note.ip_at),
                     at: usize::from(note.payload_at),
                     bytes: usize::from(note.payload_bytes),
+                    congested: Ecn::from_bits(note.class) == Ecn::Ce,
                 };
-                let congested = Ecn::from_bits(note.class) == Ecn::Ce;
-                note.fate = sent(tcp.input(now, frame, place, origin, congested, service));
+                note.fate = sent(tcp.input(now, frame, place, origin, likely[turn], service));
             }
         }
     }
 
-    /// Who sent the segment, whereto, over which station, and who listens there; `last` is that of the segment before, since those of
-    /// one connection come in runs.
+    /// Adds who sent the segment, whereto, over which station, and who listens there; `key` is our address. Those of one connection come
+    /// in runs, and say the same as the one before. Inlined for each family, so that it is made where it stands, and not moved there from
+    /// parts that were just written, which would take longer than all else: see [`Sum::four`].
     #[inline(always)]
-    fn origin(&mut self, frame: &Frame, note: &Note, v6: bool, last: Option<&Origin>) -> Option<Origin> {
-        let (bytes, ip_at, at) = (frame.bytes(), usize::from(note.ip_at), usize::from(note.payload_at));
-        let ports = bytes[at..].first_chunk::<4>().expect("a segment was parsed");
-        let remote_port = u16::from_be_bytes([ports[0], ports[1]]);
-        let local_port = u16::from_be_bytes([ports[2], ports[3]]);
-        let (tuple, key) = if v6 {
-            let (remote, local) = pair6(bytes, ip_at);
-            (Tuple::V6(Tuple6 { local, remote, local_port, remote_port }), Key::v6(local))
-        } else {
-            let (remote, local) = pair4(bytes, ip_at);
-            (Tuple::V4(Tuple4 { local, remote, local_port, remote_port }), Key::v4(local))
-        };
-        let link = Link::parse(bytes).expect("a link header was parsed");
+    fn add_origin(&mut self, frame: &Frame, index: usize, tuple: Tuple, key: Key, origins: &mut Origins) {
+        let link = Link::parse(frame.bytes()).expect("a link header was parsed");
         let hop = Hop::new(link.src, link.tag);
-        if let Some(last) = last.filter(|last| last.tuple == tuple) {
-            return Some(Origin { hop, ..*last });
+        if let Some((_, last)) = origins.last()
+            && last.tuple == tuple
+        {
+            let origin = Origin { hop, ..*last };
+            return origins.push((index as u8, origin));
         }
-        let listener = match self.locals.route_tcp(key, v6, local_port) {
+        let listener = match self.locals.route_tcp(key, matches!(tuple, Tuple::V6(_)), tuple.local_port()) {
             Route::To(listener) => Some(listener),
             _ => None,
         };
-        let hash = self.tcp.as_ref()?.foresee(&tuple);
-        Some(Origin { tuple, hash, hop, listener })
+        let Some(tcp) = &self.tcp else { return };
+        origins.push((index as u8, Origin { hash: tcp.foresee(&tuple), tuple, hop, listener }));
     }
 }
+
+/// The peer's port and ours, of a segment that was parsed before.
+#[inline(always)]
+fn ports(frame: &[u8], note: &Note) -> (u16, u16) {
+    let [a, b, c, d] = *frame[usize::from(note.payload_at)..].first_chunk().expect("a segment was parsed");
+    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+}
+
+/// Where a burst's segments come from, each with the place of its frame.
+type Origins = ArrayVec<(u8, Origin), BURST_FRAMES>;
 
 /// Segments of one connection come in runs: what it needs is asked for once.
 fn runs(origins: &[(u8, Origin)]) -> impl Iterator<Item = &[(u8, Origin)]> {

@@ -180,8 +180,11 @@ impl Header {
         out[2..4].copy_from_slice(&total.to_be_bytes());
         out[12..16].copy_from_slice(&self.src.octets());
         out[16..20].copy_from_slice(&self.dst.octets());
-        let checksum = Sum::of(out).checksum();
-        out[10..12].copy_from_slice(&checksum);
+        // of the numbers, see `Sum::four`
+        let fixed =
+            Sum::ZERO.word(0x4500).word(total).word(0x4000).word(u16::from_be_bytes([self.ttl, self.protocol.0]));
+        let sum = fixed.four(self.src.octets()).four(self.dst.octets());
+        out[10..12].copy_from_slice(&sum.checksum());
     }
 }
 

@@ -1,15 +1,20 @@
 //! What is asked for soon.
 //!
 //! The engine tells of a burst before it hands it over. The memory of its keys is asked for some requests before their turn, so that cache
-//! misses overlap, and not for the whole burst at once ([`base::prefetch`] has why).
+//! misses overlap, and not for the whole burst at once ([`base::prefetch`] has why). It is asked for some keys together, since a lock waits
+//! for all that was asked for before it; and behind a request, so that what follows in the engine, which takes no lock, has its time for
+//! that.
 
 use crate::store::{Foreseen, Store};
 use arrayvec::ArrayVec;
 use base::BURST_FRAMES;
+use std::num::NonZeroU64;
 
-/// So many requests before its turn a key's bucket is asked for, and then its item, for which the bucket is read.
-const BUCKETS_AHEAD: usize = 8;
-const ITEMS_AHEAD: usize = 4;
+/// Every so many requests, memory is asked for.
+const TOGETHER: usize = 4;
+/// Then, a key's bucket is asked for when its request is less than so many away, and its item, for which the bucket is read.
+const BUCKETS_AHEAD: usize = 12;
+const ITEMS_AHEAD: usize = 8;
 
 /// Keys of requests that come.
 #[derive(Default)]
@@ -18,7 +23,8 @@ pub(super) struct Ahead {
     keys: ArrayVec<(usize, Foreseen), BURST_FRAMES>,
     /// requests that have come
     come: usize,
-    /// keys whose buckets were asked for, and of these those whose items were
+    /// keys of requests before the next, and those whose buckets were asked for, and of these those whose items were
+    behind: usize,
     buckets: usize,
     items: usize,
 }
@@ -26,8 +32,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// A burst is told of: what was told of before has come, or does not come any more.
     pub(super) fn begin(&mut self) {
-        self.keys.clear();
-        (self.come, self.buckets, self.items) = (0, 0, 0);
+        *self = Ahead::default();
     }
 
     /// Keys that there is room for.
@@ -40,25 +45,37 @@ impl Ahead {
         self.keys.push((request, key));
     }
 
-    /// A request comes. One that does not leaves those behind it to be asked for later.
+    /// A request comes: the hash of its first key, if that was told of and nobody is missing. One that does not come makes those behind it
+    /// be taken for others, and be asked for later.
     #[inline]
-    pub(super) fn come(&mut self, store: &Store) {
-        if self.items < self.keys.len() {
-            self.come += 1;
-            self.ask(store);
+    pub(super) fn come(&mut self) -> Option<NonZeroU64> {
+        let request = self.come;
+        self.come += 1;
+        let of = |at: usize| self.keys.get(at).map(|(of, key)| (*of, key.hash));
+        while of(self.behind).is_some_and(|(of, _)| of < request) {
+            self.behind += 1;
         }
+        of(self.behind).filter(|(of, _)| *of == request).and_then(|(_, hash)| NonZeroU64::new(hash))
     }
 
     /// Asks for what is due.
+    #[inline]
     pub(super) fn ask(&mut self, store: &Store) {
+        if self.items < self.keys.len() && self.come.is_multiple_of(TOGETHER) {
+            self.ask_some(store);
+        }
+    }
+
+    fn ask_some(&mut self, store: &Store) {
         let buckets = self.buckets..self.due(self.buckets, BUCKETS_AHEAD);
-        let items = self.items..self.due(self.items, ITEMS_AHEAD);
-        (self.buckets, self.items) = (buckets.end, items.end);
+        self.buckets = buckets.end;
         self.keys[buckets].iter().for_each(|(_, key)| store.foresee_bucket(*key));
+        let items = self.items..self.due(self.items, ITEMS_AHEAD);
+        self.items = items.end;
         store.foresee_items(self.keys[items].iter().map(|(_, key)| *key));
     }
 
-    /// Where those end from this one on whose requests are no more than so many away.
+    /// Where those end from this one on whose requests are less than so many away.
     fn due(&self, from: usize, ahead: usize) -> usize {
         let is_near = |(request, _): &&(usize, Foreseen)| *request < self.come + ahead;
         from + self.keys[from..].iter().take_while(is_near).count()
@@ -75,25 +92,29 @@ mod tests {
         let limits =
             Limits { memory_bytes: 1 << 20, item_bytes: 1 << 10, threads: 1, secret: [1, 2], shared_nothing: false };
         let (store, mut ahead) = (Store::new(limits), Ahead::default());
-        let key = Foreseen { shard: 0, hash: 7 };
+        let key = |hash| Foreseen { shard: 0, hash };
         // a request with many keys, one without, and others with one each
-        (0..10).for_each(|_| ahead.push(0, key));
-        (2..24).for_each(|request| ahead.push(request, key));
+        (0..10).for_each(|n| ahead.push(0, key(100 + n)));
+        (2..24).for_each(|request| ahead.push(request, key(request as u64)));
         ahead.ask(&store);
-        assert_eq!((ahead.buckets, ahead.items), (10 + 6, 10 + 2));
-        let mut asked = Vec::new();
+        assert_eq!((ahead.buckets, ahead.items), (10 + 10, 10 + 6));
+        let (mut asked, mut told) = (Vec::new(), Vec::new());
         for _ in 0..30 {
-            ahead.come(&store);
+            told.push(ahead.come().map(NonZeroU64::get));
+            ahead.ask(&store);
             asked.push((ahead.buckets, ahead.items));
         }
-        assert_eq!(asked[..3], [(17, 13), (18, 14), (19, 15)]);
-        assert_eq!((asked[15], asked[18], asked[19]), ((32, 28), (32, 31), (32, 32)));
-        assert_eq!(asked[29], (32, 32));
+        // by requests: 0 to 3, 4 to 7 and so on
+        assert_eq!(asked[..8], [[(20, 16); 3].as_slice(), &[(24, 20); 4], &[(28, 24)]].concat());
+        assert_eq!((asked[11], asked[15], asked[29]), ((32, 28), (32, 32), (32, 32)));
+        assert_eq!(told[..4], [Some(100), None, Some(2), Some(3)]);
+        assert_eq!(told[23..26], [Some(23), None, None]);
         ahead.begin();
         assert_eq!(ahead.room(), BURST_FRAMES);
-        ahead.come(&store);
-        ahead.push(0, key);
+        assert_eq!(ahead.come(), None);
+        ahead.push(1, key(7));
         ahead.ask(&store);
-        assert_eq!((ahead.come, ahead.buckets, ahead.items), (0, 1, 1));
+        assert_eq!((ahead.come, ahead.buckets, ahead.items), (1, 0, 0));
+        assert_eq!(ahead.come(), NonZeroU64::new(7));
     }
 }

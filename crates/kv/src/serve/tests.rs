@@ -655,6 +655,18 @@ fn what_is_foreseen_changes_nothing_and_need_not_come() {
         said.extend(bench.run(piece, &[usize::MAX]));
     }
     assert!(said == whole, "{} octets against {}", said.len(), whole.len());
+    // who is taken for another is found, and so is that somebody is not there
+    let mut bench = Bench::new(1 << 20, 1000);
+    bench.run(b"set a 0 0 1\r\nx\r\nset b 0 0 1\r\ny\r\n", &[usize::MAX]);
+    for told in ["get a\r\n", "get b\r\n", "get c\r\n"] {
+        for (asked, answer) in
+            [("a", "VALUE a 0 1\r\nx\r\nEND\r\n"), ("b", "VALUE b 0 1\r\ny\r\nEND\r\n"), ("c", "END\r\n")]
+        {
+            bench.server.foresee(&[Coming { cookie: 0, bytes: told.as_bytes() }]);
+            let said = bench.run(format!("get {asked}\r\n").as_bytes(), &[usize::MAX]);
+            assert_eq!(String::from_utf8_lossy(&said), answer, "{asked} taken for {told}");
+        }
+    }
 }
 
 #[test]

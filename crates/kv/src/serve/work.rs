@@ -19,6 +19,7 @@ impl Core {
             clock: &self.options.clock,
             stats: &self.stats,
             now: Clock::second(now),
+            foreseen: self.foreseen.take(),
             out: &mut self.out,
         }
     }

@@ -4,6 +4,8 @@ use super::number::{self, signed_32, unsigned, unsigned_32};
 use super::{KEY_MOST_BYTES, Keys, State, Step, Storing, Words, World, take_value};
 use crate::store::item::{self, LARGE};
 use crate::store::shard::{Mode, NoMemory, Order, Outcome, Shard, Source};
+use std::num::NonZeroU64;
+use std::sync::MutexGuard;
 
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format";
 const BAD_TIME: &[u8] = b"CLIENT_ERROR invalid exptime argument";
@@ -54,7 +56,7 @@ pub(super) fn get(world: &mut World<'_>, state: &mut State, line: &[u8], used: u
     match words.clone().count() {
         0 | 1 => {
             if let Some(key) = words.next() {
-                answer_key(world, keys, key);
+                answer_key(world, keys, key, None);
             }
             world.out.bytes.extend_from_slice(b"END\r\n");
             Step::Done(used)
@@ -84,7 +86,7 @@ pub(super) fn next_key(world: &mut World<'_>, state: &mut State, keys: Keys, inp
                 return too_long(world, state, spaces);
             }
             if !key.is_empty() {
-                answer_key(world, keys, key);
+                answer_key(world, keys, key, None);
             }
             if ended_by != b' ' {
                 world.out.bytes.extend_from_slice(b"END\r\n");
@@ -105,16 +107,34 @@ fn too_long(world: &mut World<'_>, state: &mut State, spaces: usize) -> Step {
 /// What a `get` of one key says.
 #[inline]
 pub(super) fn answer_one(world: &mut World<'_>, key: &[u8]) {
-    answer_key(world, Keys { cas: false, touch: None }, key);
+    let foreseen = world.foreseen.take();
+    answer_key(world, Keys { cas: false, touch: None }, key, foreseen);
     world.out.bytes.extend_from_slice(b"END\r\n");
+}
+
+/// A key's shard and its item there; `foreseen` is most likely its hash. What is found by it has that key; that nothing is found by it says
+/// nothing.
+#[inline]
+fn find<'s>(world: &World<'s>, key: &[u8], foreseen: Option<NonZeroU64>) -> (MutexGuard<'s, Shard>, Option<u32>) {
+    let of_hash = |hash| {
+        let mut shard = world.store.shard(world.number(hash));
+        let found = shard.find(hash, key, world.now);
+        (shard, found)
+    };
+    if let Some(hash) = foreseen.map(NonZeroU64::get) {
+        let (shard, found) = of_hash(hash);
+        if found.is_some() || hash == world.store.hash(key) {
+            return (shard, found);
+        }
+        drop(shard);
+    }
+    of_hash(world.store.hash(key))
 }
 
 /// What a `get` says of one key.
 #[inline]
-fn answer_key(world: &mut World<'_>, keys: Keys, key: &[u8]) {
-    let hash = world.store.hash(key);
-    let mut shard = world.store.shard(world.number(hash));
-    let found = shard.find(hash, key, world.now);
+fn answer_key(world: &mut World<'_>, keys: Keys, key: &[u8], foreseen: Option<NonZeroU64>) {
+    let (mut shard, found) = find(world, key, foreseen);
     let (stats, out) = (world.stats, &mut *world.out);
     match (found.is_some(), keys.touch.is_some()) {
         (true, false) => stats.get_hits.add(1),

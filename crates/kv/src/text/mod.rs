@@ -21,6 +21,7 @@ use crate::stats::Stats;
 use crate::store::shard::{Cursor, Mode, Order, Outcome, Source};
 use crate::store::{Home, Store};
 use arrayvec::ArrayVec;
+use std::num::NonZeroU64;
 
 /// Bytes of the longest key.
 pub(crate) const KEY_MOST_BYTES: usize = 250;
@@ -117,6 +118,8 @@ pub(crate) struct World<'a> {
     pub(crate) home: Home,
     /// what is asked for may change items
     pub(crate) may_change: bool,
+    /// most likely the hash of a command's first key, which is not to be relied on
+    pub(crate) foreseen: Option<NonZeroU64>,
     pub(crate) out: &'a mut Out,
 }
 
@@ -189,15 +192,22 @@ fn key_end(rest: &[u8]) -> Option<usize> {
     }
 }
 
+/// How many keys of a command other than `get` are looked for, and what is behind its word.
+fn of_others(input: &[u8]) -> (usize, &[u8]) {
+    let end = input.iter().take(MANY_LETTERS).position(|byte| *byte == b' ').unwrap_or(0);
+    let (word, rest) = input.split_at(end);
+    let keys = match word {
+        b"gets" => usize::MAX,
+        b"mg" | b"set" | b"ms" | b"add" | b"cas" | b"incr" | b"decr" | b"delete" | b"md" | b"ma" => 1,
+        _ => 0,
+    };
+    (keys, rest)
+}
+
 /// Keys that the commands of these bytes ask for, as far as they are seen at a glance: those of lines of `get`, and of a first command of
 /// another kind.
 pub(crate) fn keys_at_a_glance(input: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let command = input.iter().take(MANY_LETTERS).position(|byte| *byte == b' ').unwrap_or(0);
-    let (word, mut rest) = input.split_at(command);
-    let all = matches!(word, b"get" | b"gets");
-    let any =
-        all || matches!(word, b"mg" | b"set" | b"ms" | b"add" | b"cas" | b"incr" | b"decr" | b"delete" | b"md" | b"ma");
-    let mut left = if all { usize::MAX } else { usize::from(any) };
+    let (mut left, mut rest) = if input.starts_with(b"get ") { (usize::MAX, &input[3..]) } else { of_others(input) };
     std::iter::from_fn(move || {
         while left > 0 {
             // behind a space, or behind the line's end and the next command

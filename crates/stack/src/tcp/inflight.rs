@@ -135,7 +135,8 @@ impl Records {
         self.pool.len() - self.free_count
     }
 
-    fn allocate(&mut self, board: &mut Board, record: Record) -> Option<u32> {
+    /// A record, which the caller fills.
+    fn allocate(&mut self, board: &mut Board) -> Option<u32> {
         let index = self.free;
         if index == NONE {
             return None;
@@ -143,7 +144,6 @@ impl Records {
         self.free = self.pool[index as usize].next;
         self.free_count -= 1;
         board.records += 1;
-        self.pool[index as usize] = record;
         Some(index)
     }
 
@@ -242,12 +242,13 @@ impl Records {
 
     /// Notes that `bytes` at `start`, which follow what is in the list, were sent. False when the pool is empty.
     pub(crate) fn push(&mut self, board: &mut Board, now: Instant, start: u64, bytes: u32, segment_bytes: u16) -> bool {
-        let fresh = Record::fresh(now, start, bytes, segment_bytes);
-        if board.tail != NONE && self.extend(board, board.tail, &fresh) {
+        let fresh = || Record::fresh(now, start, bytes, segment_bytes);
+        if board.tail != NONE && self.extend(board, board.tail, &fresh()) {
             board.bytes += bytes;
             return true;
         }
-        let Some(index) = self.allocate(board, fresh) else { return false };
+        let Some(index) = self.allocate(board) else { return false };
+        self.pool[index as usize] = fresh();
         match board.tail {
             NONE => board.head = index,
             tail => self.pool[tail as usize].next = index,
@@ -370,7 +371,8 @@ impl Records {
         let record = self.pool[index as usize];
         debug_assert!(bytes > 0 && bytes < record.bytes, "a cut inside the record");
         let rest = Record { start: record.start + u64::from(bytes), bytes: record.bytes - bytes, ..record };
-        let Some(new) = self.allocate(board, rest) else { return false };
+        let Some(new) = self.allocate(board) else { return false };
+        self.pool[new as usize] = rest;
         let record = &mut self.pool[index as usize];
         record.bytes = bytes;
         record.next = new;
@@ -594,7 +596,8 @@ impl Records {
             return false;
         }
         for record in records {
-            let Some(index) = self.allocate(board, Record { next: NONE, ..*record }) else { return false };
+            let Some(index) = self.allocate(board) else { return false };
+            self.pool[index as usize] = Record { next: NONE, ..*record };
             match board.tail {
                 NONE => board.head = index,
                 tail => self.pool[tail as usize].next = index,

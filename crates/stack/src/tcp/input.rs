@@ -29,6 +29,8 @@ pub(crate) struct Place {
     pub(crate) at: usize,
     /// bytes of header and payload
     pub(crate) bytes: usize,
+    /// a router marked it (RFC 3168 section 5)
+    pub(crate) congested: bool,
 }
 
 /// Asks for all cache lines of a block.
@@ -54,7 +56,7 @@ const OWNED_AHEAD: usize = 1;
 /// asked for.
 impl Engine {
     /// A tuple's hash. Its place in the table is asked for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn foresee(&self, tuple: &Tuple) -> Hash {
         let hash = self.table.hash(tuple);
         self.table.prefetch(hash);
@@ -147,22 +149,26 @@ impl Engine {
         self.actives.peek(self.connections.get(index as usize)?.active)
     }
 
-    /// Takes a segment whose checksum was verified; whether the frame, turned round, is to be sent. `congested` says that a router
-    /// marked it.
+    /// Takes a segment whose checksum was verified; whether the frame, turned round, is to be sent. `likely` is the connection that it most
+    /// likely belongs to; the place says whether a router marked it.
     pub(crate) fn input<S: Service>(
         &mut self,
         now: Instant,
         frame: &mut Frame,
         place: Place,
         origin: &Origin,
-        congested: bool,
+        likely: u32,
         service: &mut S,
     ) -> bool {
         self.counters.received.add(1);
         let bytes = &frame.bytes()[place.at..place.at + place.bytes];
         let Ok(tcp) = Tcp::parse(bytes) else { return false };
-        let segment = Segment { options: tcp.options(), tcp, congested };
-        let found = self.find(origin.hash, &origin.tuple);
+        let segment = Segment { options: &tcp.options(), tcp: &tcp, congested: place.congested };
+        // who is not closed stands in the table
+        let found = match self.connections.get(likely as usize) {
+            Some(c) if c.tuple == origin.tuple && c.state != State::Closed => Some(Named::Connection(likely)),
+            _ => self.find(origin.hash, &origin.tuple),
+        };
         let answer = self.dispatch(now, found, origin, &segment, service);
         let Some(header) = answer else { return false };
         self.turn(frame, place, origin, &header);

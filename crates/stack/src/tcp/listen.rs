@@ -71,7 +71,7 @@ impl Engine {
         beyond: Option<Seq>,
     ) -> Option<Header<'static>> {
         let (listener, window_bytes) = origin.listener?;
-        let options = &segment.options;
+        let options = segment.options;
         let setup = tcp::Flags::ECE | tcp::Flags::CWR; // RFC 3168 section 6.1.1
         let offer = Offer {
             mss: options.mss.unwrap_or_else(|| default_mss(&origin.tuple)).max(super::engine::MSS_LEAST),

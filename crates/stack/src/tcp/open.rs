@@ -296,7 +296,7 @@ impl Engine {
     /// What the peer's SYN says.
     fn agree(&mut self, index: u32, segment: &Segment<'_>, answers: bool) {
         let tuple = self.connections[index as usize].tuple;
-        let options = &segment.options;
+        let options = segment.options;
         let peer_mss = options.mss.unwrap_or_else(|| default_mss(&tuple)).max(super::engine::MSS_LEAST);
         let stamped = options.timestamps.is_some();
         let mss = self.segment_bytes(&tuple, peer_mss, stamped);

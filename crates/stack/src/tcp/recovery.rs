@@ -118,10 +118,7 @@ impl Sender<'_> {
             return None;
         }
         let path = self.path();
-        self.overtaken()
-            .filter_map(|record| self.a.rack.patience_ns(self.now, record, &path))
-            .max()
-            .map(|ns| ns.max(1))
+        self.overtaken().filter_map(|record| self.a.rack.patience_ns(self.now, record, &path)).max().map(|ns| ns.max(1))
     }
 
     /// Makes all that is in flight one record, which is lost: what it says of each segment is more than there are records for.

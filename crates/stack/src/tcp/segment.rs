@@ -8,8 +8,8 @@ use wire::tcp::{self, Options, Tcp, Timestamps};
 /// A segment and what its packet said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
-    pub(crate) tcp: Tcp<'a>,
-    pub(crate) options: Options<'a>,
+    pub(crate) tcp: &'a Tcp<'a>,
+    pub(crate) options: &'a Options<'a>,
     /// congestion was marked on the way (RFC 3168 section 5)
     pub(crate) congested: bool,
 }

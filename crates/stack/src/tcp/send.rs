@@ -451,13 +451,14 @@ impl Queue {
 
     /// Copies a part of one range; its sum, as if it began at an even offset.
     fn copy(&self, entry: &Entry, skip: u64, out: &mut [u8]) -> Sum {
-        out.copy_from_slice(self.piece(entry, skip, out.len()));
+        let piece = self.piece(entry, skip, out.len());
+        out.copy_from_slice(piece);
         match entry.source {
             Source::Object { held, object, start } => {
                 let from = (start + skip) as usize;
                 Sum::ZERO.word(self.versions.content(held).sum(object, from..from + out.len()))
             }
-            Source::Block(_) | Source::Free => Sum::of(out),
+            Source::Block(_) | Source::Free => Sum::of(piece),
         }
     }
 }

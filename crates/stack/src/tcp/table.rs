@@ -85,7 +85,7 @@ impl Table {
     }
 
     /// Hashes a tuple.
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, tuple: &Tuple) -> Hash {
         Hash(tuple.hash13(self.key) as u32)
     }

@@ -122,7 +122,7 @@ impl Tuple {
     }
 
     /// SipHash-1-3, for tables.
-    #[inline]
+    #[inline(always)]
     pub fn hash13(&self, key: Key) -> u64 {
         match self {
             Tuple::V4(tuple) => tuple.hash13(key),

@@ -81,20 +81,31 @@ impl Header<'_> {
         head[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
         head[4..8].copy_from_slice(&self.seq.to_be_bytes());
         head[8..12].copy_from_slice(&self.ack.to_be_bytes());
-        head[12..14].copy_from_slice(&((bytes as u16 / 4) << 12 | self.flags.bits()).to_be_bytes());
+        let offset_and_flags = (bytes as u16 / 4) << 12 | self.flags.bits();
+        head[12..14].copy_from_slice(&offset_and_flags.to_be_bytes());
         head[14..16].copy_from_slice(&self.window.to_be_bytes());
         head[16..18].fill(0);
         head[18..].copy_from_slice(&self.urgent.to_be_bytes());
-        match (options.first_chunk_mut::<12>(), self.timestamps) {
+        let sum = match (options.first_chunk_mut::<12>(), self.timestamps) {
             // the usual case: timestamps and nothing else
             (Some(only), Some(timestamps)) if bytes == HEADER_BYTES + 12 && !self.flags.contains(Flags::SYN) => {
                 put_timestamps(only, ALIGNED_TIMESTAMPS, timestamps);
+                let Timestamps { value, echo } = timestamps;
+                pseudo.four(ALIGNED_TIMESTAMPS).four(value.to_be_bytes()).four(echo.to_be_bytes())
             }
-            (None, _) if bytes == HEADER_BYTES => {}
-            _ => self.write_options(options),
-        }
+            (None, _) if bytes == HEADER_BYTES => pseudo,
+            _ => {
+                self.write_options(options);
+                pseudo.bytes(options)
+            }
+        };
         let checksum = match payload {
-            PayloadSum::Known(sum) => pseudo.join(sum).bytes(out).checksum(),
+            PayloadSum::Known(payload) => {
+                // of the numbers, see `Sum::four`
+                let sum = sum.word(self.src_port).word(self.dst_port).word(offset_and_flags);
+                let sum = sum.word(self.window).word(self.urgent).join(payload);
+                sum.four(self.seq.to_be_bytes()).four(self.ack.to_be_bytes()).checksum()
+            }
             PayloadSum::Device => pseudo.partial(),
         };
         out[16..18].copy_from_slice(&checksum);
