@@ -78,7 +78,9 @@ fn nothing_is_lost(payload_bytes: usize) {
         assert!(port.outstanding() < 256, "{} are more than veth takes", port.outstanding());
         if port.flush() == Outgoing::Full {
             full += 1;
-            assert_eq!(port.transmit_room(), 0);
+            // unless the receiver had its turn between the two calls
+            let (out, room) = (port.outstanding(), port.transmit_room());
+            assert!(room == 0 || port.outstanding() < out, "room for {room} beside {out} that are still out");
             std::thread::sleep(Duration::from_micros(100));
         }
     }
