@@ -38,7 +38,7 @@ impl Homes {
         self.all[self.me].contains(&frame.chunk().addr().get())
     }
 
-    /// The way to where the chunk at this address is at home; None when nobody is there any more, and that was told.
+    /// The way to where the chunk at this address is at home. None when nobody is there any more: then it counts as having come home.
     fn way(&mut self, at: usize) -> Option<&mut Producer<Frame>> {
         let home = self.all.iter().position(|range| range.contains(&at)).expect("a frame of no pool that was joined");
         // to ourselves there is no way, and nothing is sent there

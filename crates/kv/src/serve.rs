@@ -188,7 +188,7 @@ struct Core {
     out: Out,
     pendings: Pendings,
     stats: Arc<Stats>,
-    /// most likely the hash of the key that is asked for next
+    /// most likely the hash of the key that the next command asks for; where it is not, that costs time and nothing else
     foreseen: Option<NonZeroU64>,
 }
 

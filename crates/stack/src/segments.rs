@@ -94,7 +94,7 @@ impl Stack {
 
     /// Adds who sent the segment, whereto, over which station, and who listens there; `key` is our address. Those of one connection come
     /// in runs, and say the same as the one before. Inlined for each family, so that it is made where it stands, and not moved there from
-    /// parts that were just written, which would take longer than all else: see [`Sum::four`].
+    /// parts that were just written, for which the processor would wait: see [`Sum::four`].
     #[inline(always)]
     fn add_origin(&mut self, frame: &Frame, index: usize, tuple: Tuple, key: Key, origins: &mut Origins) {
         let link = Link::parse(frame.bytes()).expect("a link header was parsed");

@@ -128,8 +128,7 @@ impl Sum {
     /// The pseudo-header of a transport over IPv4 (RFC 768, RFC 9293 section 3.1).
     #[inline]
     pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, transport_bytes: u16) -> Sum {
-        let sum = u64::from(u32::from_ne_bytes(src.octets())) + u64::from(u32::from_ne_bytes(dst.octets()));
-        Sum(sum).word(u16::from(protocol.0)).word(transport_bytes)
+        Sum::ZERO.four(src.octets()).four(dst.octets()).word(u16::from(protocol.0)).word(transport_bytes)
     }
 
     /// The pseudo-header of a transport over IPv6 (RFC 8200 section 8.1).

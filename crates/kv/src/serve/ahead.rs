@@ -23,8 +23,9 @@ pub(super) struct Ahead {
     keys: ArrayVec<(usize, Foreseen), BURST_FRAMES>,
     /// requests that have come
     come: usize,
-    /// keys of requests before the next, and those whose buckets were asked for, and of these those whose items were
+    /// keys of requests that have come
     behind: usize,
+    /// keys whose buckets were asked for, and of these those whose items were
     buckets: usize,
     items: usize,
 }
@@ -32,7 +33,8 @@ pub(super) struct Ahead {
 impl Ahead {
     /// A burst is told of: what was told of before has come, or does not come any more.
     pub(super) fn begin(&mut self) {
-        *self = Ahead::default();
+        self.keys.clear();
+        (self.come, self.behind, self.buckets, self.items) = (0, 0, 0, 0);
     }
 
     /// Keys that there is room for.

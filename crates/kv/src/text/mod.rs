@@ -118,7 +118,7 @@ pub(crate) struct World<'a> {
     pub(crate) home: Home,
     /// what is asked for may change items
     pub(crate) may_change: bool,
-    /// most likely the hash of a command's first key, which is not to be relied on
+    /// most likely the hash of the key of a plain `get`; not to be relied on
     pub(crate) foreseen: Option<NonZeroU64>,
     pub(crate) out: &'a mut Out,
 }

@@ -164,11 +164,12 @@ impl Engine {
         let bytes = &frame.bytes()[place.at..place.at + place.bytes];
         let Ok(tcp) = Tcp::parse(bytes) else { return false };
         let segment = Segment { options: &tcp.options(), tcp: &tcp, congested: place.congested };
-        // who is not closed stands in the table
         let found = match self.connections.get(likely as usize) {
+            // who is not closed stands in the table
             Some(c) if c.tuple == origin.tuple && c.state != State::Closed => Some(Named::Connection(likely)),
             _ => self.find(origin.hash, &origin.tuple),
         };
+        debug_assert_eq!(found, self.find(origin.hash, &origin.tuple), "the likely connection is the one in the table");
         let answer = self.dispatch(now, found, origin, &segment, service);
         let Some(header) = answer else { return false };
         self.turn(frame, place, origin, &header);

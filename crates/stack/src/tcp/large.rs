@@ -67,16 +67,11 @@ impl Sender<'_> {
 }
 
 impl Engine {
-    /// Sends new data as a super-segment; of how many segments, and none when they are to go as frames.
-    #[inline]
+    /// Sends new data, which may go together, as a super-segment; of how many segments, and none when they are to go as frames.
     pub(super) fn send_large(&mut self, now: Instant, index: u32, out: &mut Outlet<'_>) -> usize {
-        // SACK blocks make segments shorter than the records say
         let poll = self.polls;
-        if self.sack_bytes(&self.connections[index as usize]) > 0
-            || !self
-                .sender(now, index)
-                .is_some_and(|sender| sender.may_run(LEAST_SEGMENTS) && sender.may_overtake(poll))
-        {
+        let may = |sender: Sender<'_>| sender.may_run(LEAST_SEGMENTS) && sender.may_overtake(poll);
+        if !self.sender(now, index).is_some_and(may) {
             return 0;
         }
         let Some(large) = out.supply.large() else { return 0 };

@@ -279,10 +279,11 @@ impl Engine {
         c.flags.has(Flags::NOW) || c.has_unsent() || self.actives.peek(c.active).is_some_and(again)
     }
 
-    /// Whether its new data are more than a segment: only then may several leave together.
-    fn fills_a_segment(&self, index: u32) -> bool {
+    /// Whether several segments of its new data may leave together: there is more than one, and no SACK blocks make them shorter than the
+    /// records say.
+    fn may_go_together(&self, index: u32) -> bool {
         let c = &self.connections[index as usize];
-        c.snd.end.saturating_sub(c.snd.nxt) > u64::from(c.mss)
+        c.snd.end.saturating_sub(c.snd.nxt) > u64::from(c.mss) && self.sack_bytes(c) == 0
     }
 
     /// What goes out next for a connection, if anything does.
@@ -313,7 +314,7 @@ impl Engine {
     }
 
     /// Bytes that SACK blocks will take in the next segment.
-    pub(super) fn sack_bytes(&self, c: &Connection) -> u32 {
+    fn sack_bytes(&self, c: &Connection) -> u32 {
         if !c.flags.has(Flags::SACK) || c.beyond.is_empty() && c.twice.is_none() {
             return 0;
         }
@@ -346,7 +347,7 @@ impl Engine {
                 turn = Turn::Done;
                 break;
             };
-            if matches!(plan, Plan::New { .. }) && self.fills_a_segment(index) {
+            if matches!(plan, Plan::New { .. }) && self.may_go_together(index) {
                 let mut segments = self.send_large(now, index, out);
                 if segments == 0 {
                     segments = self.send_run(now, index, TURN_SEGMENTS - sent, out);

@@ -97,16 +97,14 @@ impl Engine {
                 let finished = sender.c.flags.has(Flags::FIN_ACKNOWLEDGED) && sender.c.state.has_finished();
                 let idle = sender.a.board.is_empty() && !sender.c.has_unsent();
                 let active = sender.c.active;
-                let has_turn = has_work || news || sender.c.flags.has(Flags::READY);
-                if !has_turn {
+                if has_work || news || sender.c.flags.has(Flags::READY) {
+                    // its turn sets the timer
+                    self.wake(index);
+                } else {
                     sender.settle_alarm();
                 }
                 if idle {
                     self.actives.lend(active);
-                }
-                if has_turn {
-                    // which sets the timer
-                    self.wake(index);
                 }
                 if finished {
                     self.on_finished(now, index);

@@ -65,14 +65,9 @@ impl Rtt {
             return;
         }
         // RFC 6298 section 2.3 with alpha = 1/8 and beta = 1/4, RTTVAR first; RFC 7323 appendix G divides both by the
-        // count, which is one as a rule, and then divides by shifting
-        let (rttvar, srtt) = match samples_per_rtt {
-            0 | 1 => (approach(self.rttvar, self.srtt.abs_diff(sample), 4), approach(self.srtt, sample, 8)),
-            count => {
-                let count = u64::from(count);
-                (approach(self.rttvar, self.srtt.abs_diff(sample), 4 * count), approach(self.srtt, sample, 8 * count))
-            }
-        };
+        // count, which is one as a rule: said apart, so that it divides by shifting
+        let step = |n| (approach(self.rttvar, self.srtt.abs_diff(sample), 4 * n), approach(self.srtt, sample, 8 * n));
+        let (rttvar, srtt) = if samples_per_rtt <= 1 { step(1) } else { step(u64::from(samples_per_rtt)) };
         (self.rttvar, self.srtt) = (rttvar, srtt.max(1));
     }
 

@@ -61,17 +61,9 @@ impl Heads {
 }
 
 impl Engine {
-    /// Sends new data, which are more than one segment, as a run of full ones, `most` at most; how many, and none when they are to go
-    /// one by one.
-    #[inline]
+    /// Sends new data, which may go together, as a run of full segments, `most` at most; how many, and none when they are to go one by
+    /// one.
     pub(super) fn send_run(&mut self, now: Instant, index: u32, most: usize, out: &mut Outlet<'_>) -> usize {
-        if self.sack_bytes(&self.connections[index as usize]) > 0 {
-            return 0;
-        }
-        self.build_run(now, index, most, out)
-    }
-
-    fn build_run(&mut self, now: Instant, index: u32, most: usize, out: &mut Outlet<'_>) -> usize {
         let (mss, poll) = (self.connections[index as usize].mss, self.polls);
         let Some(mut sender) = self.sender(now, index) else { return 0 };
         let gathers = mss >= LEAST_GATHERED_BYTES && sender.may_overtake(poll) && out.supply.gather().is_some();
