@@ -6,7 +6,9 @@
 //! interval it could have run and did not, by more than wake-ups take, or had to wait long whenever it was to run, by the scheduler's own count. Peers that
 //! wait for answers before they ask again make no backlog, however late the answers are. Every 100 ms a thread without a backlog
 //! asks a busy one for relief, in turn where there are several, and is handed flow groups, with their connections; one that is held up, too,
-//! once it is known what a frame costs it. One that waits far longer each time than the one that asks gives all for which that one has time.
+//! once it is known what a frame costs it, and so does one with a backlog whose frames take little of its time: they come in bursts, and
+//! several threads whose flows wait for those of one that cannot keep up have all their frames at once. One that waits far longer each
+//! time than the one that asks gives all for which that one has time.
 //!
 //! Where this differs from the paper, and why. There a migration reprograms the NIC and cannot take connections along, so one group
 //! moves at a time, and stolen connections make up for it. Here a group takes its connections along within microseconds, and
@@ -37,6 +39,8 @@ const LONG_WAITS: Duration = Duration::from_millis(2);
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// One that is held up and on which each frame takes so many times as long as on the one that asks is relieved however busy that one is.
 const SLOWER: u64 = 2;
+/// One with a backlog that needs less than this of its time asks all the same: what waits came in a burst.
+const SPARE: u64 = demand::WHOLE * 3 / 4;
 /// Intervals after which what a thread has shown no longer counts.
 const STALE: u32 = 3;
 /// Intervals for which a thread asks for nothing that is to have a share of all groups: by then they have come, as a rule, and the others have
@@ -251,9 +255,10 @@ impl Balance {
         if first || !self.policy.migrate {
             return Advice::Nothing;
         }
-        // one that is held up may have time all the same: what its frames cost tells
+        // one that is held up, or behind, may have time all the same: what its frames cost tells
         let held = self.held_until.is_some_and(|until| now < until);
-        let may_ask = !held && !self.load.is_busy() && (!self.held_up || need.cost_ns > 0);
+        let known = need.cost_ns > 0;
+        let may_ask = !held && (!self.load.is_busy() || known && need.part < SPARE) && (!self.held_up || known);
         match may_ask.then(|| self.ask(now, frames, need)).flatten() {
             Some(relief) => {
                 self.last = relief.from;

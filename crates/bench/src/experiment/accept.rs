@@ -205,14 +205,21 @@ fn command(bed: &Bed, line: &Line) -> Result<Server> {
     server(&text).map_err(anyhow::Error::msg)
 }
 
-/// The load of a wire: from its processor, from so many addresses that ports last.
+/// A load's own addresses: so many that ports last, of all together no more than half of the neighbours that Linux keeps
+/// (`net.ipv4.neigh.default.gc_thresh3`, 1024); the server answers to no further ones.
+fn addresses(wires: usize) -> usize {
+    (512 / wires).clamp(1, 64)
+}
+
+/// The load of a wire, from its processor.
 fn load(bed: &Bed, lab: &Lab, options: &Options, manner: Manner, wire: usize) -> Result<Process> {
     let own = std::env::current_exe().context("where this program lies")?;
     let connections = options.connections + manner.think_ms * PER_MS;
     let connections = connections.div_ceil(bed.processors as u32).to_string();
     let mut load = lab.client().command("taskset");
     load.args(["-c", &wire.to_string()]).arg(own).args(["http", "--interface", lab.client().interfaces()[wire]]);
-    load.args(["--address", &format!("198.18.{wire}.16-198.18.{wire}.79"), "--json", "--connections", &connections]);
+    let addresses = format!("198.18.{wire}.16-198.18.{wire}.{}", 15 + addresses(bed.processors));
+    load.args(["--address", &addresses, "--json", "--connections", &connections]);
     load.args(["--requests-per-connection", &manner.requests.to_string()]);
     load.args(["--think", &(f64::from(manner.think_ms) / 1e3).to_string()]);
     // who yields again and again beside a busy server hardly ever runs (Linux 6.18 takes the rest of its slice)

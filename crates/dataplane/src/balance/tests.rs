@@ -254,6 +254,29 @@ fn one_that_is_held_up_takes_over_what_it_has_time_for() {
 }
 
 #[test]
+fn one_with_a_backlog_asks_while_its_frames_take_little_of_its_time() {
+    for (busy_ms, expected) in [(10, true), (60, true), (80, false), (100, false)] {
+        let mut threads = threads(2, 128);
+        threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
+        let [bursts, behind] = &mut threads[..] else { unreachable!() };
+        for (balance, ms) in [(&mut *bursts, busy_ms), (behind, 100)] {
+            balance.on_delay(at(0), Waits::default(), 0);
+            balance.on_delay(at(100), Waits::default(), ms * 1_000_000);
+        }
+        assert_eq!(interval(behind, 0, 640, &[(0, 1000), (1, 1000)]), Advice::CallForHelp);
+        let asks = matches!(interval(bursts, 0, 64, &[(2, 2000)]), Advice::Ask(Relief { from: 1, .. }));
+        assert_eq!(asks, expected, "busy for {busy_ms} ms of 100");
+        // without a clock of its own nothing says that it has time
+        let [bursts, behind] = &mut self::threads(2, 128)[..] else { unreachable!() };
+        for balance in [&mut *bursts, &mut *behind] {
+            assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing));
+        }
+        assert_eq!(interval(behind, 0, 640, &[(0, 1000)]), Advice::CallForHelp);
+        assert_eq!(interval(bursts, 0, 64, &[(2, 200)]), Advice::CallForHelp);
+    }
+}
+
+#[test]
 fn a_group_that_moves_is_counted_where_it_is() {
     let mut threads = threads(2, 8);
     threads.iter_mut().for_each(|balance| assert_eq!(balance.look(at(0), 0), Some(Advice::Nothing)));
