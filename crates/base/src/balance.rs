@@ -23,6 +23,8 @@
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
 //!   connection has lost its locality. Which covers, without waiting for a high mark, the thread that the scheduler has taken off
 //!   its processor.
+//! - Where the thief's processor has as much other work as the owner's, what it takes waits there as well: then what the owner gets
+//!   round to is left to it.
 //!
 //! Left out: waking, which is the engine's ([`Balancer::nap`] says how long a thread may sleep without being woken).
 
@@ -371,7 +373,13 @@ impl Balancer {
         {
             return None;
         }
-        self.others().find(|thread| self.views[*thread].is_victim())
+        self.others().find(|thread| self.views[*thread].is_victim() && self.waits_less_here(*thread))
+    }
+
+    /// Whether what `thread` takes its time for would be served sooner here.
+    fn waits_less_here(&self, thread: usize) -> bool {
+        let (theirs, ours) = (&self.views[thread], &self.views[self.me].shares);
+        theirs.is_behind() || !ours.is_late() || theirs.shares.waits_longer_than(ours)
     }
 
     /// Takes in that `n` were taken from `victim`; none, when there was nothing left.

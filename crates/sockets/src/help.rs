@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// A look costs system calls: no more often than this.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Nor at more queues of others at a time, half a microsecond each: with many threads and listeners they take turns.
+const LOOK_QUEUES: usize = 32;
 /// Steals of one cycle by a thread with nothing else to do.
 const STEALS: usize = 4;
 /// A thread that runs so long after a panic gets its groups back.
@@ -53,6 +55,8 @@ pub(crate) struct Helper {
     /// the last look around found a victim
     seen: bool,
     look_at: Instant,
+    /// at whom to look first
+    next: usize,
     follow_at: Instant,
     /// what was taken away when this thread failed, and when it is given back
     left: Vec<Move>,
@@ -94,6 +98,7 @@ impl Helper {
             begin: 0,
             seen: false,
             look_at,
+            next: 0,
             follow_at,
             left: Vec::new(),
             was_down: false,
@@ -185,12 +190,19 @@ impl Helper {
         self.seen && self.balancer.victim(idle).is_some()
     }
 
+    /// At how many others one look looks.
+    fn others_a_look(&self) -> usize {
+        let each = self.theirs.iter().map(Vec::len).max().unwrap_or(0);
+        (LOOK_QUEUES / each.max(1)).max(1)
+    }
+
     fn look_around(&mut self, now: Instant, idle: bool) {
         let own = if idle { Look::default() } else { self.board.look(self.me, false) };
         self.balancer.on_look(self.me, now, own);
-        for thread in (0..self.board.threads()).filter(|thread| *thread != self.me) {
+        for thread in in_turn(self.board.threads(), self.me, self.next, self.others_a_look()) {
             let look = self.board.look(thread, self.balancer.is_late(thread));
             self.balancer.on_look(thread, now, look);
+            self.next = thread + 1;
         }
         let busy = self.balancer.is_busy(self.me);
         self.sharing.busy.set(busy.into());
@@ -230,6 +242,11 @@ impl Helper {
             }
         }
     }
+}
+
+/// So many of the threads but `me`, from `next` on and round the end.
+fn in_turn(threads: usize, me: usize, next: usize, most: usize) -> impl Iterator<Item = usize> {
+    (0..threads).map(move |n| (next + n) % threads).filter(move |thread| *thread != me).take(most)
 }
 
 impl Helper {
@@ -409,6 +426,20 @@ mod tests {
         fn arrive<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: Luggage) -> Option<u64> {
             Some(0)
         }
+    }
+
+    #[test]
+    fn a_look_at_some_goes_on_behind_the_last() {
+        let mut next = 0;
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let now: Vec<usize> = in_turn(6, 2, next, 2).collect();
+            next = now[1] + 1;
+            seen.push(now);
+        }
+        assert_eq!(seen, [[0, 1], [3, 4], [5, 0], [1, 3]]);
+        assert_eq!(in_turn(4, 1, 3, 9).collect::<Vec<_>>(), [3, 0, 2]);
+        assert_eq!(in_turn(1, 0, 1, 9).count(), 0);
     }
 
     /// Without a socket.

@@ -265,6 +265,30 @@ fn who_waits_longer_each_time_gives_what_another_has_time_for_until_it_waits_no_
 }
 
 #[test]
+fn who_is_held_up_as_long_itself_leaves_to_others_what_they_get_round_to() {
+    // each waits for 60 ms of 100, in so many times
+    let victim = |ours: (u64, u64), looks: [Look; 2], times: [u64; 2]| {
+        let mut all = Intervals::new(2);
+        for _ in 0..2 {
+            all.let_run(&[ours, (30, 60)], &times);
+        }
+        looks.into_iter().enumerate().for_each(|(n, look)| all.balancer.on_look(1, at(300 + 2 * n as u64), look));
+        all.balancer.victim(true)
+    };
+    let round = [5, 6].map(|cycles| Look { cycles, ..waiting(2) });
+    assert_eq!(victim((30, 0), round, [100, 600]), Some(1), "not held up");
+    assert_eq!(victim((30, 60), round, [600, 600]), None, "100 us each time, here and there");
+    assert_eq!(victim((30, 60), round, [3000, 600]), Some(1), "20 us each time, and there 100");
+    // whatever the scheduler says
+    assert_eq!(
+        victim((30, 60), [5, 5].map(|cycles| Look { cycles, ..waiting(2) }), [600, 600]),
+        Some(1),
+        "lets it lie"
+    );
+    assert_eq!(victim((30, 60), [5, 6].map(|cycles| Look { cycles, ..waiting(8) }), [600, 600]), Some(1), "a backlog");
+}
+
+#[test]
 fn short_waits_are_no_other_work_however_many() {
     let mut all = Intervals::new(2);
     assert!((0..5).all(|_| all.let_run(&[(10, 0), (20, 60)], &[100, 6000]).is_none()));
