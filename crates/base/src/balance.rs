@@ -373,11 +373,11 @@ impl Balancer {
         {
             return None;
         }
-        self.others().find(|thread| self.views[*thread].is_victim() && self.waits_less_here(*thread))
+        self.others().find(|thread| self.views[*thread].is_victim() && self.may_take_from(*thread))
     }
 
-    /// Whether what `thread` takes its time for would be served sooner here.
-    fn waits_less_here(&self, thread: usize) -> bool {
+    /// Not from who merely waits for its processor, if we wait about as long for ours.
+    fn may_take_from(&self, thread: usize) -> bool {
         let (theirs, ours) = (&self.views[thread], &self.views[self.me].shares);
         theirs.is_behind() || !ours.is_late() || theirs.shares.waits_longer_than(ours)
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// A look costs system calls: no more often than this.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Nor at more queues of others at a time, half a microsecond each: with many threads and listeners they take turns.
+/// Nor at more queues of others at a time, or at one thread's, about half a microsecond each: where there are more, threads take turns.
 const LOOK_QUEUES: usize = 32;
 /// Steals of one cycle by a thread with nothing else to do.
 const STEALS: usize = 4;
