@@ -45,6 +45,11 @@ pub trait Floor {
         service: &mut S,
     ) -> Option<Instant>;
 
+    /// The receive queue is about full at `now`: some of what came may have been lost here.
+    fn overrun(&mut self, now: Instant) {
+        let _ = now;
+    }
+
     /// Once, before the first burst, where several threads serve one interface: how flows fall into groups.
     fn set_groups(&mut self, groups: &Arc<Groups>) {
         let _ = groups;
@@ -111,6 +116,11 @@ impl Floor for stack::Stack {
         service: &mut S,
     ) -> Option<Instant> {
         self.poll(now, supply, tx, service)
+    }
+
+    #[inline]
+    fn overrun(&mut self, now: Instant) {
+        self.overrun(now);
     }
 
     fn set_groups(&mut self, groups: &Arc<Groups>) {
@@ -295,6 +305,9 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
                 received
             }
         };
+        if received >= limit && limit > 0 && self.port.overruns() {
+            self.stack.overrun(now);
+        }
         // whatever ways frames come by: no queue inside grows beyond a batch, overload waits at the port
         debug_assert!(self.rx.len() <= limit, "{} frames of {limit}", self.rx.len());
         if !self.rx.is_empty() {

@@ -77,6 +77,12 @@ pub trait Port {
         0
     }
 
+    /// Whether the receive queue has room for no more than an eighth of what it holds, as far as the port can tell: seen behind a burst,
+    /// that is a queue that was full a moment ago, and some of what came may have been lost for that.
+    fn overruns(&mut self) -> bool {
+        false
+    }
+
     /// Frames that [`Port::transmit`] would accept now.
     fn transmit_room(&mut self) -> usize;
 

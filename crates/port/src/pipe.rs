@@ -125,6 +125,11 @@ impl Port for Pipe {
         self.into.waiting(usize::MAX)
     }
 
+    fn overruns(&mut self) -> bool {
+        let capacity = self.into.capacity();
+        self.into.waiting(capacity) >= capacity - capacity / 8
+    }
+
     fn transmit_room(&mut self) -> usize {
         usize::MAX // a full ring drops, as a wire does, so there is always room
     }
@@ -351,6 +356,21 @@ mod tests {
         }
         a[0].flush();
         assert_eq!(a[0].pool.len(), 8);
+    }
+
+    #[test]
+    fn a_ring_overruns_as_long_as_seven_eighths_of_it_wait() {
+        let (mut a, mut b) = pair(&Config { ring_frames: 16, frames: 32, ..Config::default() }).unwrap();
+        let mut burst = Burst::new();
+        for sent in 1..=16 {
+            send(&mut a[0], b"x");
+            assert_eq!(b[0].overruns(), sent >= 14, "{sent}");
+        }
+        for left in (0..16).rev() {
+            b[0].receive(&mut burst, 1);
+            assert_eq!(b[0].overruns(), left >= 14, "{left}");
+        }
+        burst.drain(..).for_each(|frame| b[0].give(frame));
     }
 
     #[test]

@@ -137,6 +137,15 @@ impl Stack {
         }
     }
 
+    /// Tells that our own receive queue was full at `now`: acknowledgements may have been lost there, and what is missing is not sent
+    /// again as soon as otherwise.
+    #[inline]
+    pub fn overrun(&mut self, now: Instant) {
+        if let Some(tcp) = &mut self.tcp {
+            tcp.overrun(now);
+        }
+    }
+
     /// Tells which flow groups are this thread's, after [`Stack::set_groups`]: connections are then asked for from ports whose
     /// answers come to this thread.
     pub fn set_ours(&mut self, ours: Arc<dyn Ours>) {

@@ -23,6 +23,7 @@ mod rtt;
 mod soak;
 mod stress;
 mod subject;
+mod taken;
 mod udp_readers;
 mod web;
 

@@ -4,6 +4,7 @@
 //! Two processors: server and its receive thread on 0, generator and its own on 1. So what the flood costs the generator is in
 //! the figures of both servers, and a load that finds processor 1 fully busy is the generator's limit; both are told.
 
+use super::taken::Taken;
 use super::{Common, tell_written};
 use crate::commands::{rate, seconds};
 use crate::http::Outcome;
@@ -30,6 +31,9 @@ pub(crate) struct Options {
     /// Requests a second beside the flood, in an open loop, so that the generator has time for the flood; default: a closed loop
     #[arg(long, value_name = "R", value_parser = rate)]
     load: Option<f64>,
+    /// Percent of the server's processor that something else takes, so that the server is the bound and not the generator
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=90))]
+    taken: u32,
     /// Bytes of the file
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     bytes: u32,
@@ -165,7 +169,8 @@ impl Run {
 impl Bed {
     fn new(options: &Options) -> Result<Bed> {
         ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
-        lab::require_programs(&["nginx"]);
+        let raises = (options.taken > 0).then_some("chrt");
+        lab::require_programs(&["nginx"].into_iter().chain(raises).collect::<Vec<_>>());
         // from here on an interruption ends what runs in order: load, server, namespaces
         lab::interrupt_by(crate::commands::stop_flag()?);
         let simoom = options.common.simoom()?.display().to_string();
@@ -313,6 +318,7 @@ struct Subject {
 pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
     ensure!(kind == Kind::Flood || options.load.is_none(), "`overload` finds its load itself: leave --load out");
     let bed = Bed::new(options)?;
+    let _taken = (options.taken > 0).then(|| Taken::start(options.taken, 0)).transpose()?;
     let mut subjects = Vec::new();
     for how in [Use::Keep, Use::Once] {
         for server in [Server::Nginx, Server::Simoom] {
@@ -357,6 +363,17 @@ fn loop_of(options: &Options) -> String {
         Some(rate) => {
             format!("{rate} requests a second in an open loop of up to {} connections", connections * OPEN_FACTOR)
         }
+    }
+}
+
+/// What takes a share of processor 0.
+fn beside(percent: u32) -> String {
+    match percent {
+        0 => String::new(),
+        percent => format!(
+            "Of processor 0 something else takes {percent}% (of each millisecond, as an interrupt would; it is in how busy that was), so that the \
+             server is the bound. "
+        ),
     }
 }
 
@@ -445,10 +462,13 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
          status 2xx, the file's length and, of one in 16, its content. *In time*: of all requests, failed and unfinished ones counted, within \
          {PATIENCE_S} s (handshake included). *Failed*: requests of all loads and rounds without a good answer. p50 and p99 are of all answers \
          that came. The server and its receive thread have processor 0, the generator, the flood and their receive thread processor 1, \
-         where answers to the flood are dropped by the kernel as well: what that costs the generator is in the ratio. nginx has one \
+         where answers to the flood are dropped by the kernel as well: what that costs the generator is in the ratio. {}nginx has one \
          worker and the kernel's SYN cookies (tcp_syncookies=1); its resident memory is without the kernel's. Cookies are as our \
          stack and the kernel count them within the load.",
-        options.bytes, options.seconds, options.rounds
+        options.bytes,
+        options.seconds,
+        options.rounds,
+        beside(options.taken)
     );
     let name = options.name.clone().unwrap_or_else(|| name.into());
     Report { name, title: title.into(), method, table, charts: Vec::new(), machine: Machine::here(Peers::Web) }
@@ -502,6 +522,17 @@ mod tests {
         let options = parsed::<Options>(["overload", "--load", "1k"]).unwrap();
         let refused = run(Kind::Overload, &options).unwrap_err().to_string();
         assert!(refused.contains("leave --load out"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_taken_of_the_processor_is_told() {
+        let told = |percent| {
+            let options = parsed::<Options>(["overload", "--taken", percent]).unwrap();
+            report(Kind::Overload, &options, &[]).method
+        };
+        assert!(told("70").contains("Of processor 0 something else takes 70% "), "{}", told("70"));
+        assert!(!told("0").contains("something else"), "{}", told("0"));
+        assert!(parsed::<Options>(["overload", "--taken", "91"]).is_err());
     }
 
     #[test]

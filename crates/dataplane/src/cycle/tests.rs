@@ -157,6 +157,42 @@ fn a_panic_loses_no_frame_whether_answers_are_copied_or_not() {
     }
 }
 
+/// Answers nothing, and counts how often it is told of an overrun.
+#[derive(Default)]
+struct Told(usize);
+
+impl Floor for Told {
+    fn input<S: Service>(&mut self, _: Instant, rx: &mut Burst, _: &mut Burst, free: &mut Burst, _: &mut S) {
+        free.extend(rx.drain(..));
+    }
+
+    fn poll<S: Service>(&mut self, _: Instant, _: &mut dyn Supply, _: &mut Burst, _: &mut S) -> Option<Instant> {
+        None
+    }
+
+    fn overrun(&mut self, _: Instant) {
+        self.0 += 1;
+    }
+}
+
+#[test]
+fn a_stack_is_told_when_the_ports_queue_was_full() {
+    for (sent, told) in [(63, 0), (64, 1), (70, 1)] {
+        let config = pipe::Config { ring_frames: 64, frames: 128, ..pipe::Config::default() };
+        let (mut ours, mut theirs) = pipe::pair(&config).unwrap();
+        let mut cycles = Loop::new(ours.remove(0), Told::default(), Fragile, 8);
+        for _ in 0..sent {
+            let mut frame = theirs[0].take().expect("a free frame");
+            assert!(frame.fill(b"something"));
+            let mut burst = Burst::new();
+            burst.push(frame);
+            theirs[0].transmit(&mut burst);
+        }
+        let bursts = (0..20).filter(|_| cycles.cycle(Instant::ZERO).received > 0).count();
+        assert_eq!((bursts, cycles.stack().0), (8, told), "{sent}");
+    }
+}
+
 /// Gathers a frame whenever it may.
 struct Gatherer(Arc<[u8]>);
 

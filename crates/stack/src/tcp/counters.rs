@@ -100,6 +100,8 @@ counted! {
         Undone = "recovery undone",
         /// a tail loss probe
         TailLossProbe = "tail loss probe",
+        /// a probe or a timeout was put off, since our own receive queue ran over
+        PutOff = "timeout put off",
         /// the congestion window was reduced because a router marked
         EcnReduced = "ecn reduction",
         /// bytes that the peer had already (D-SACK)

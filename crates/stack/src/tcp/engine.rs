@@ -33,6 +33,7 @@ use base::{Burst, Frame, Instant};
 use port::Supply;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::ethernet::Mac;
 use wire::tcp::Header;
 
@@ -50,6 +51,8 @@ pub(super) enum Named {
 const HALF_OPEN: u32 = 1 << 30;
 const TIME_WAIT_V4: u32 = 1 << 29;
 const TIME_WAIT_V6: u32 = 1 << 31;
+/// So long after our own receive queue was full a timer may expire for what was lost there: about the least timeout and a round trip.
+const OVERRUN_MEMORY: Duration = Duration::from_millis(500);
 /// The most connections, and the most half-open entries.
 const MOST: u32 = 1 << 28;
 
@@ -120,6 +123,8 @@ pub(crate) struct Engine {
     pub(super) answer: Option<Header<'static>>,
     /// moves on with each ephemeral port
     pub(super) next_port: u32,
+    /// until then an acknowledgement that is missing may well have been lost in our own receive queue
+    pub(super) overrun_until: Instant,
     /// no new connections, and those that are idle are closed
     pub(super) draining: bool,
     /// polls so far, modulo 2^32
@@ -174,6 +179,7 @@ impl Engine {
             mtu,
             answer: None,
             next_port: 0,
+            overrun_until: Instant::ZERO,
             draining: false,
             polls: 0,
             members: None,
@@ -185,6 +191,12 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    /// Our own receive queue was full at `now`.
+    #[inline]
+    pub(crate) fn overrun(&mut self, now: Instant) {
+        self.overrun_until = now + OVERRUN_MEMORY;
     }
 
     /// Whom a connection to this listener is counted for.

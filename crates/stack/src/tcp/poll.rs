@@ -266,7 +266,11 @@ impl Engine {
             return self.on_syn_timeout(now, index);
         }
         let tries_most = self.times.retransmissions;
+        let overruns = now < self.overrun_until;
         let Some(mut sender) = self.sender(now, index) else { return };
+        if overruns && sender.put_off_alarm() {
+            return self.counters.on(Event::PutOff);
+        }
         match sender.on_alarm(tries_most) {
             Expired::Send => {
                 let unanswered = sender.c.backoff;

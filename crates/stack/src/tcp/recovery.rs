@@ -23,6 +23,8 @@ const DELAYED_ACK_MOST_NS: u64 = 200_000_000;
 const DUPLICATE_THRESHOLD: u8 = 3;
 /// The longest time between two probes of a closed window.
 const PERSIST_MOST: Duration = Duration::from_secs(60);
+/// The least timeout of RFC 6298 section 2.4; without an overrun that is [`super::rtt::MIN_VARIANCE_NS`] beyond the round trip.
+const OVERRUN_RTO_NS: u64 = 1_000_000_000;
 
 /// What an expired timer led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,6 +265,23 @@ impl Sender<'_> {
     pub(super) fn persist_wait(&self) -> Duration {
         let rto = Duration::from_nanos(self.c.rtt.rto_ns());
         rto.saturating_mul(1 << self.c.backoff.min(10)).min(PERSIST_MOST)
+    }
+
+    /// The timer has expired while our own receive queue ran over, so that what is missing was most likely acknowledged and the
+    /// acknowledgement lost here: what is sent again brings more frames to where there are too many. The first time nothing is
+    /// done before the least timeout of RFC 6298 section 2.4 is over; whether that puts it off.
+    pub(super) fn put_off_alarm(&mut self) -> bool {
+        if !matches!(self.a.alarm, Alarm::TailProbe | Alarm::Retransmit) || self.c.backoff > 0 {
+            return false;
+        }
+        let Some(head) = self.records.iter(&self.a.board).next() else { return false };
+        let left_ns = OVERRUN_RTO_NS.saturating_sub(self.now.nanos_since(head.sent_at));
+        if left_ns == 0 {
+            return false;
+        }
+        self.a.alarm = Alarm::Retransmit;
+        self.c.rtx_at = Tick::ahead_ns(self.now, left_ns);
+        true
     }
 
     /// The timer has expired.

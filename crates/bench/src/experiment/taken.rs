@@ -1,0 +1,107 @@
+//! Something else that takes a share of a processor from whoever runs there, the kernel's receive threads included: a server on what is
+//! left is the bound of a measurement whose generator has no more than one processor either.
+
+use super::ladder::preempt;
+use anyhow::{Context as _, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The share is taken of each of these: in so short a time a receive ring does not run over.
+const PERIOD: Duration = Duration::from_millis(1);
+
+const NAME: &str = "taken";
+
+/// What takes it, as long as this is there.
+#[derive(Debug)]
+pub(super) struct Taken {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Taken {
+    /// Begins to take so many percent of a processor.
+    pub(super) fn start(percent: u32, processor: usize) -> Result<Taken> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, (tell, told)) = (stop.clone(), mpsc::channel());
+        let run = move || {
+            let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            let ready = crate::procs::pin(processor).and_then(|()| preempt(id));
+            let goes_on = ready.is_ok();
+            // the other end waits for it
+            let _ = tell.send(ready);
+            if goes_on {
+                take(PERIOD * percent / 100, &stopped);
+            }
+        };
+        let thread = std::thread::Builder::new().name(NAME.into()).spawn(run).context("cannot start a thread")?;
+        let taken = Taken { stop, thread: Some(thread) };
+        told.recv().context("what takes a processor's time has ended")??;
+        Ok(taken)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // it has nothing to tell
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs for `share` of each period. What is late is not made up for.
+fn take(share: Duration, stopped: &AtomicBool) {
+    let mut begun = Instant::now();
+    while !stopped.load(Ordering::Acquire) {
+        while begun.elapsed() < share {
+            std::hint::spin_loop();
+        }
+        let next = begun + PERIOD;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        begun = next.max(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The scheduling policy of the thread that takes, and for how long it has run.
+    fn thread() -> Option<(String, Duration)> {
+        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+        let of = |path: &std::path::Path, file| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        let task = tasks.find(|task| of(task, "comm").trim() == NAME)?;
+        // policy (proc(5)) is the 39th field behind the name
+        let policy = of(&task, "stat").rsplit_once(") ")?.1.split(' ').nth(38)?.to_owned();
+        let ran_ns = of(&task, "schedstat").split(' ').next()?.parse().ok()?;
+        Some((policy, Duration::from_nanos(ran_ns)))
+    }
+
+    #[test]
+    fn it_takes_its_share_before_others_and_ends() {
+        lab::require_programs(&["chrt"]);
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = stop.clone();
+        let beside = std::thread::spawn(move || {
+            crate::procs::pin(0).unwrap();
+            while !until.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        });
+        let taken = Taken::start(60, 0).unwrap();
+        let (begun, before) = (Instant::now(), thread().unwrap().1);
+        std::thread::sleep(Duration::from_millis(300));
+        let (policy, ran) = thread().unwrap();
+        let share = (ran - before).as_secs_f64() / begun.elapsed().as_secs_f64();
+        drop(taken);
+        stop.store(true, Ordering::Release);
+        beside.join().unwrap();
+        assert_eq!(policy, "1", "SCHED_FIFO");
+        assert!((0.3..0.75).contains(&share), "{share}");
+        assert_eq!(thread(), None, "it has ended");
+    }
+}
