@@ -24,7 +24,7 @@ impl Service for Echo {
 /// stack of the other side must find nothing malformed in it.
 pub fn frames(data: &[u8]) {
     let mac = [2, 0, 0, 0, 0, 1];
-    let facts = Facts { mac, mtu: 1500, frame_bytes: 1792, virtual_link: true };
+    let facts = Facts { mac, mtu: 1500, frame_bytes: 1792, virtual_link: true, receive_slots: 64 };
     let own = ["198.18.0.1", "2001:db8:18::1"]
         .map(|addr| OwnAddress { addr: addr.parse().expect("an address"), prefix_len: 24 });
     let any = ["0.0.0.0:53", "[::]:53"]

@@ -159,12 +159,6 @@ impl<T: Send> Producer<T> {
 }
 
 impl<T: Send> Consumer<T> {
-    /// How many values it holds at most.
-    #[inline]
-    pub fn capacity(&self) -> usize {
-        self.shared.slots.len()
-    }
-
     /// How many values wait; looks at the shared index only when fewer than `want` seem to.
     #[inline]
     pub fn waiting(&mut self, want: usize) -> usize {

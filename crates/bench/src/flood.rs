@@ -119,10 +119,6 @@ impl<P: Port> Port for Flooding<P> {
         self.port.waiting()
     }
 
-    fn overruns(&mut self) -> bool {
-        self.port.overruns()
-    }
-
     #[inline]
     fn transmit_room(&mut self) -> usize {
         self.port.transmit_room()

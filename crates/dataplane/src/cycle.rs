@@ -45,7 +45,7 @@ pub trait Floor {
         service: &mut S,
     ) -> Option<Instant>;
 
-    /// The receive queue is about full at `now`: some of what came may have been lost here.
+    /// The receive queue was about full at `now`: some of what came may have been lost here.
     fn overrun(&mut self, now: Instant) {
         let _ = now;
     }
@@ -300,14 +300,15 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             limit => {
                 let received = self.port.receive(&mut self.rx, limit);
                 if received == limit {
-                    self.counters.queued.add(self.port.waiting() as u64);
+                    let left = self.port.waiting();
+                    self.counters.queued.add(left as u64);
+                    if self.port.facts().overran(received + left) {
+                        self.stack.overrun(now);
+                    }
                 }
                 received
             }
         };
-        if received >= limit && limit > 0 && self.port.overruns() {
-            self.stack.overrun(now);
-        }
         // whatever ways frames come by: no queue inside grows beyond a batch, overload waits at the port
         debug_assert!(self.rx.len() <= limit, "{} frames of {limit}", self.rx.len());
         if !self.rx.is_empty() {
@@ -371,7 +372,11 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         let Some(joint) = joint.as_deref_mut() else { return 0 };
         let home = |free: &mut Burst, port: &mut P| free.drain(..).for_each(|frame| port.give(frame));
         let has_queue = joint.crossing.has_queue();
-        let waiting = joint.crossing.look(*now, if has_queue { port.waiting() } else { 0 });
+        let queued = if has_queue { port.waiting() } else { 0 };
+        if port.facts().overran(queued) {
+            stack.overrun(*now);
+        }
+        let waiting = joint.crossing.look(*now, queued);
         // neither side starves the other
         let mut seen = joint.crossing.receive(rx, limit.div_ceil(2), free);
         home(free, port);

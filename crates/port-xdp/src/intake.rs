@@ -84,16 +84,6 @@ impl Side {
         self.receiver.as_mut().map_or(0, |receiver| receiver.ring.waiting(u32::MAX) as usize)
     }
 
-    /// As [`port::Port::overruns`] has it. Where the kernel's receive work has the same processor it fills the ring in one go, and there is
-    /// room until it does so again.
-    #[inline]
-    pub(crate) fn overruns(&mut self) -> bool {
-        self.receiver.as_mut().is_some_and(|receiver| {
-            let size = receiver.ring.size();
-            receiver.ring.waiting(size) >= size - size / 8
-        })
-    }
-
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut Burst, limit: usize, mut home: impl FnMut(Frame)) -> usize {
         let limit = limit.min(into.remaining_capacity());

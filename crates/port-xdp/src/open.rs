@@ -100,6 +100,7 @@ fn finish(
         mtu: device.mtu,
         frame_bytes: usize::from(chunk_bytes - base::arena::HEADROOM_BYTES),
         virtual_link: is_virtual(&device, mode),
+        receive_slots: config.sizes().rx as usize,
     };
     let pieces = made.pieces;
     let mut busy_polling = BusyPolling::Off;

@@ -383,12 +383,6 @@ impl Port for XdpPort {
     }
 
     #[inline]
-    fn overruns(&mut self) -> bool {
-        // whoever has it takes what waits
-        self.intake.try_lock().is_some_and(|mut side| side.overruns())
-    }
-
-    #[inline]
     fn transmit_room(&mut self) -> usize {
         if self.cut_off {
             return BURST_FRAMES;

@@ -135,10 +135,6 @@ impl<P: Port, W: Write, F: FnMut(&[u8]) -> bool> Port for Capture<P, W, F> {
         self.port.waiting()
     }
 
-    fn overruns(&mut self) -> bool {
-        self.port.overruns()
-    }
-
     fn transmit_room(&mut self) -> usize {
         self.port.transmit_room()
     }

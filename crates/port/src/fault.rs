@@ -98,10 +98,6 @@ impl<P: Port> Port for Fault<P> {
         self.receive.ready.len() + self.port.waiting()
     }
 
-    fn overruns(&mut self) -> bool {
-        self.port.overruns()
-    }
-
     fn transmit_room(&mut self) -> usize {
         self.port.transmit_room().saturating_sub(self.transmit.ready.len())
     }

@@ -215,10 +215,6 @@ impl<P: Port> Port for Host<P> {
         self.port.waiting()
     }
 
-    fn overruns(&mut self) -> bool {
-        self.port.overruns()
-    }
-
     #[inline]
     fn transmit_room(&mut self) -> usize {
         self.let_pass();
@@ -375,10 +371,6 @@ impl<P: Port> Port for Housed<P> {
     #[inline]
     fn waiting(&mut self) -> usize {
         either!(self, port => port.waiting())
-    }
-
-    fn overruns(&mut self) -> bool {
-        either!(self, port => port.overruns())
     }
 
     #[inline]

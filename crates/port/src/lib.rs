@@ -48,6 +48,17 @@ pub struct Facts {
     /// frames may come from a kernel of the same machine (veth, the pipe, receive offload), which leaves the folded pseudo-header
     /// sum where the checksum belongs; such frames are to be accepted
     pub virtual_link: bool,
+    /// frames that the receive queue holds at most
+    pub receive_slots: usize,
+}
+
+impl Facts {
+    /// Whether a receive queue of which so many frames waited may have lost some for want of room. It had room for an eighth, or less: where
+    /// the kernel's receive work has the same processor it fills the queue in one go, and there is room until it does so again.
+    #[inline]
+    pub fn overran(&self, waited: usize) -> bool {
+        waited >= self.receive_slots - self.receive_slots / 8
+    }
 }
 
 /// What has become of the frames that were transmitted; of several ports the greatest counts.
@@ -75,12 +86,6 @@ pub trait Port {
     /// Frames that [`Port::receive`] would give now, as far as the port can tell: a measure of how far behind its owner is.
     fn waiting(&mut self) -> usize {
         0
-    }
-
-    /// Whether the receive queue has room for no more than an eighth of what it holds, as far as the port can tell: seen behind a burst,
-    /// that is a queue that was full a moment ago, and some of what came may have been lost for that.
-    fn overruns(&mut self) -> bool {
-        false
     }
 
     /// Frames that [`Port::transmit`] would accept now.

@@ -34,7 +34,7 @@ fn a_stack(groups: &Arc<Groups>, ours: &Arc<Below>) -> Stack {
         limits: TcpLimits { connections: 4096, connections_per_source: 4096, ..TcpLimits::default() },
         ..TcpConfig::default()
     };
-    let facts = port::Facts { mac: [2; 6], mtu: 1500, frame_bytes: 1514, virtual_link: false };
+    let facts = port::Facts { mac: [2; 6], mtu: 1500, frame_bytes: 1514, virtual_link: false, receive_slots: 64 };
     let mut stack = Stack::new(stack::Config { tcp: Some(tcp), ..stack::Config::default() }, &facts);
     stack.set_groups(groups.clone());
     stack.set_ours(ours.clone());

@@ -169,8 +169,7 @@ impl Run {
 impl Bed {
     fn new(options: &Options) -> Result<Bed> {
         ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
-        let raises = (options.taken > 0).then_some("chrt");
-        lab::require_programs(&["nginx"].into_iter().chain(raises).collect::<Vec<_>>());
+        lab::require_programs(&["chrt", "nginx"]);
         // from here on an interruption ends what runs in order: load, server, namespaces
         lab::interrupt_by(crate::commands::stop_flag()?);
         let simoom = options.common.simoom()?.display().to_string();

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The share is taken of each of these: in so short a time a receive ring does not run over.
+/// The share is taken of each of these: meanwhile less arrives than receive rings hold, at some hundred thousand frames a second.
 const PERIOD: Duration = Duration::from_millis(1);
 
 const NAME: &str = "taken";

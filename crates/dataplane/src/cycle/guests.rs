@@ -89,6 +89,8 @@ struct Echo {
     stays: Option<u16>,
     /// a bell, and whether it had rung when frames were taken
     hears: Option<(Arc<Bell>, bool)>,
+    /// how often its thread's receive queue was about full
+    overruns: usize,
 }
 
 impl Floor for Echo {
@@ -108,6 +110,10 @@ impl Floor for Echo {
 
     fn poll<S: Service>(&mut self, _: Instant, _: &mut dyn Supply, _: &mut Burst, _: &mut S) -> Option<Instant> {
         None
+    }
+
+    fn overrun(&mut self, _: Instant) {
+        self.overruns += 1;
     }
 
     fn can_depart<S: Service>(&self, group: u16, _: &S) -> bool {
@@ -137,11 +143,16 @@ struct World {
 
 impl World {
     fn new(queues: usize, guests: usize) -> World {
+        World::with_rings(queues, guests, 2048)
+    }
+
+    /// Receive queues of so many frames.
+    fn with_rings(queues: usize, guests: usize, ring_frames: usize) -> World {
         let threads = queues + guests;
         assert!(threads <= MOST_THREADS);
         // fewer than a ring between two threads holds, so that none can be lost there
         let frames = 1500 / queues as u32;
-        let config = pipe::Config { queues, frames, ring_frames: 2048, ..pipe::Config::default() };
+        let config = pipe::Config { queues, frames, ring_frames, ..pipe::Config::default() };
         let (clients, servers, pools) = pipe::pair_with_pools(&config, guests).unwrap();
         let servers = servers.into_iter().map(|pipe| Narrow { pipe, room: 100, outgoing: Outgoing::Nothing }).collect();
         let owners = Arc::new(Owners::new(Groups::keyed(GROUPS, [7, 9]), threads, |group| group % threads as u16));
@@ -151,7 +162,7 @@ impl World {
         let floor = |me: usize| {
             let ours = (0..GROUPS as u16).filter(|group| usize::from(owners.owner(*group)) == me);
             let next = ours.map(|group| (group, BTreeMap::new())).collect();
-            Echo { groups: owners.groups().clone(), next, stays: None, hears: None }
+            Echo { groups: owners.groups().clone(), next, stays: None, hears: None, overruns: 0 }
         };
         let ports = house(servers, pools, 0).into_iter().enumerate().zip(crossings);
         let loops =
@@ -219,6 +230,25 @@ impl World {
         let home = self.clients.iter_mut().map(|client| std::iter::from_fn(|| client.take()).count() as u32);
         assert_eq!(home.sum::<u32>(), self.frames * self.clients.len() as u32);
     }
+}
+
+#[test]
+fn a_queue_that_was_about_full_is_told_to_its_threads_stack_alone() {
+    let mut world = World::with_rings(1, 1, 1024);
+    let mut cycle_after = |frames: u16| {
+        (0..frames).for_each(|n| world.send(n % 12));
+        [0, 1].map(|thread| {
+            world.cycle(thread);
+            world.loops[thread].stack().overruns
+        })
+    };
+    assert_eq!(cycle_after(895), [0, 0]);
+    // a batch of 64 was taken
+    assert_eq!(cycle_after(64), [0, 0]);
+    assert_eq!(cycle_after(65), [1, 0]);
+    assert_eq!(cycle_after(0), [1, 0]);
+    world.settle();
+    world.check();
 }
 
 #[derive(Clone, Debug)]
