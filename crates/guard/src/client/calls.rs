@@ -1,14 +1,15 @@
 //! Calls: answered from what is known here, written for the dataplane to do.
 
 mod linger;
+mod posting;
 
 use super::budget::Budget;
 use super::outbox::Outbox;
 use super::outward::Outward;
 use super::shared::Shared;
+use crate::LINGER;
 use crate::lane::Lane;
 use crate::layout::{CALL_SLOTS, CREDIT_BYTES, Call, CallKind, Event, Handle, NEVER, SEND_BYTES, TRANSMIT_BYTES};
-use crate::{LINGER, PAYLOAD_AHEAD, SLOTS_AHEAD};
 use app::{Addresses, CallError, Connection, Listener, Range, SENDV_RANGES, Streams};
 use base::Instant;
 use std::collections::VecDeque;
@@ -86,8 +87,8 @@ pub struct Calls {
     rung: u32,
     /// the call that was written last and nobody has seen
     last: Option<(u32, Call)>,
-    /// calls for which there was no slot
-    overflow: VecDeque<Call>,
+    /// calls for which there was no room, in front of all others
+    overflow: VecDeque<posting::Late>,
     /// who wants room in the lane, in the ring or in the budget
     line: VecDeque<Connection>,
     budget: Budget,
@@ -169,87 +170,6 @@ impl Calls {
 
     pub(super) fn call(&self, kind: CallKind, connection: Connection) -> Call {
         Call::plain(kind, self.owner, Handle { index: connection.index, generation: connection.generation })
-    }
-
-    /// Looks at how far the dataplane is.
-    fn look(&mut self) {
-        let tail = self.shared.call_tail();
-        if tail != self.tail {
-            self.tail = tail;
-            self.lane.free_to(self.ends[(tail.wrapping_sub(1) % CALL_SLOTS) as usize]);
-        }
-    }
-
-    fn has_slot(&mut self) -> bool {
-        if self.head.wrapping_sub(self.tail) == CALL_SLOTS {
-            self.look();
-        }
-        self.head.wrapping_sub(self.tail) < CALL_SLOTS
-    }
-
-    fn write(&mut self, call: Call) {
-        self.shared.set_call(self.head, &call);
-        self.ends[(self.head % CALL_SLOTS) as usize] = self.lane.end();
-        self.last = Some((self.head, call));
-        self.head = self.head.wrapping_add(1);
-        // the same for what comes some calls later
-        self.shared.claim_slot(self.head.wrapping_add(SLOTS_AHEAD));
-        let length = call.length as usize;
-        self.shared.claim_payload((call.offset as usize + length + PAYLOAD_AHEAD) % TRANSMIT_BYTES, length);
-    }
-
-    /// Writes a call without payload, or keeps it behind others that wait for slots.
-    pub(super) fn post(&mut self, call: Call) {
-        if self.overflow.is_empty() && self.has_slot() {
-            self.write(call);
-        } else {
-            self.overflow.push_back(call);
-        }
-    }
-
-    /// Writes a call with payload of so many bytes, which `fill` puts in from where it is told; false without room.
-    fn post_payload(&mut self, call: Call, bytes: usize, fill: impl FnOnce(&Shared, &mut Conn, usize)) -> bool {
-        if !self.overflow.is_empty() || !self.has_slot() {
-            return false;
-        }
-        let place = self.lane.place(bytes).or_else(|| {
-            self.look();
-            self.lane.place(bytes)
-        });
-        let Some(offset) = place else { return false };
-        if let Some(conn) = self.conns.get_mut(call.handle.index as usize) {
-            fill(&self.shared, conn, offset as usize);
-        }
-        self.write(Call { offset, length: bytes as u32, ..call });
-        true
-    }
-
-    /// Lets the dataplane see what was written, and how many events were taken, if that has changed; whether calls were new.
-    pub(super) fn publish(&mut self, events_taken: Option<u32>) -> bool {
-        while !self.overflow.is_empty() && self.has_slot() {
-            if let Some(call) = self.overflow.pop_front() {
-                self.write(call);
-            }
-        }
-        let is_news = self.rung_to != self.head;
-        if is_news {
-            self.show();
-        }
-        // behind the calls: who sees that the events were taken sees what they came to; before the look at whether the other one sleeps,
-        // which waits until all of it can be seen
-        events_taken.into_iter().for_each(|taken| self.shared.set_event_tail(taken));
-        if is_news {
-            self.rung_to = self.head;
-            self.shared.ring_if_asleep(&mut self.rung);
-        }
-        self.last = None;
-        is_news
-    }
-
-    /// Lets the dataplane see what was written so far, without looking whether it sleeps: [`Calls::publish`] follows.
-    pub(super) fn show(&mut self) {
-        self.last = None;
-        self.shared.show(self.head);
     }
 
     /// Asks for what an event names.
@@ -427,26 +347,6 @@ impl Calls {
     /// Answers a datagram; without room the answer is lost, as datagrams are, and this is false.
     pub(super) fn reply(&mut self, handle: Handle, bytes: &[u8]) -> bool {
         self.post_bytes(Call::plain(CallKind::Reply, self.owner, handle), &[bytes])
-    }
-
-    /// Writes a call with these bytes for payload; false without room.
-    pub(super) fn post_bytes(&mut self, call: Call, parts: &[&[u8]]) -> bool {
-        if !self.overflow.is_empty() || !self.has_slot() {
-            return false;
-        }
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        let place = self.lane.place(length).or_else(|| {
-            self.look();
-            self.lane.place(length)
-        });
-        let Some(offset) = place else { return false };
-        let mut at = offset as usize;
-        for part in parts {
-            self.shared.set_payload(at, part);
-            at += part.len();
-        }
-        self.write(Call { offset, length: length as u32, ..call });
-        true
     }
 
     /// Queues behind what the connection has, or sends at once.

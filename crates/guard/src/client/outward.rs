@@ -93,10 +93,7 @@ impl Calls {
         let chosen = SocketAddr::from(([0u16; 8], 0));
         let ends = encode_addresses(&Addresses { local: local.unwrap_or(chosen), peer: remote });
         let call = self.call(CallKind::Connect, connection);
-        if !self.post_bytes(call, &[&ends]) {
-            self.outward.free.push(index);
-            return Err(CallError::NoResources);
-        }
+        self.post_addresses(call, ends);
         self.outward.asking += 1;
         self.set_conn(index, Conn::asked(generation, cookie));
         Ok(connection)

@@ -235,6 +235,44 @@ fn attempts_fail_by_an_event_each_and_leave_nothing() {
 }
 
 #[test]
+fn a_connection_is_asked_for_though_what_others_send_has_all_the_room() {
+    const CROWD: usize = layout::TRANSMIT_BYTES / SEND_BYTES + 2;
+    let mut world = World::new(20);
+    world.engine = Engine::new(CROWD);
+    (0..CROWD).for_each(|n| world.engine.knock(&mut world.pair.remote, n));
+    let knocks: Vec<_> = (0..2).flat_map(|_| world.happened()).collect();
+    let crowd = knocks.iter().map(|knock| if let Happened::Knock(it) = knock { *it } else { panic!("{knock:?}") });
+    let crowd: Vec<Connection> = crowd.collect();
+    assert_eq!(crowd.len(), CROWD);
+    // all in one turn of the application, in which the dataplane takes nothing
+    let (first, second, given_up) = world.call(move |calls, _| {
+        crowd.iter().for_each(|on| assert_eq!(calls.send(*on, &[7; SEND_BYTES]), Ok(SEND_BYTES)));
+        let [first, second, given_up] = [1, 2, 3].map(|cookie| calls.connect(at(PEER), None, cookie).unwrap());
+        calls.abort(given_up).unwrap();
+        (first, second, given_up)
+    });
+    assert!(world.engine.asking().is_empty(), "there was room in the lane");
+    let told: Vec<_> = (0..4).flat_map(|_| world.happened()).collect();
+    assert!(told.contains(&Happened::Connected(3, Err(DeadReason::Aborted))), "{told:?} of {given_up:?}");
+    let places = world.engine.asking();
+    assert_eq!(places.len(), 2);
+    for n in places {
+        world.engine.answer(&mut world.pair.remote, n, Ok(()));
+    }
+    let told = [Happened::Connected(1, Ok(first)), Happened::Connected(2, Ok(second))];
+    assert_eq!(world.happened(), told);
+    // what was sent before and behind them is all there
+    for _ in 0..20 {
+        for n in 0..CROWD {
+            world.engine.read(&mut world.pair.remote, n, usize::MAX);
+        }
+        world.happened();
+    }
+    assert!(world.engine.peers[..CROWD].iter().all(|peer| peer.read == [7; SEND_BYTES]));
+    assert!(REJECTS.iter().all(|(reason, _)| world.rejects(*reason) == 0));
+}
+
+#[test]
 fn who_blocks_has_what_it_asked_for_held_up_and_then_ended() {
     let mut world = World::new(10);
     let open = world.connect(PEER, 1).unwrap();
