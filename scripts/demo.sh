@@ -4,8 +4,9 @@
 set -euo pipefail
 simoom=$(realpath "$1") seconds=${2:-0}
 demo=$(realpath "$(dirname "$0")/../demo")
+# shellcheck source=scripts/lab.sh
+. "$(dirname "$0")/lab.sh"
 work=$(mktemp -d)
-server=simoom-demo-$$-server client=simoom-demo-$$-client
 pid=
 
 cleanup() {
@@ -14,29 +15,14 @@ cleanup() {
     kill -TERM "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   fi
-  if [ "$(id -u)" = 0 ]; then
-    ip netns del "$server" 2>/dev/null || true
-    ip netns del "$client" 2>/dev/null || true
-  fi
+  if [ "$(id -u)" = 0 ]; then lab_down; fi
   rm -rf "$work"
 }
 trap cleanup EXIT
 trap 'exit 0' INT TERM
 
 if [ "$(id -u)" = 0 ]; then
-  ip netns add "$server"
-  ip netns add "$client"
-  ip -n "$server" link add vs type veth peer name vc netns "$client"
-  for side in "$server vs 1" "$client vc 2"; do
-    read -r host interface number <<<"$side"
-    ip -n "$host" link set lo up
-    ip -n "$host" addr add "198.18.0.$number/24" dev "$interface"
-    ip -n "$host" addr add "2001:db8:18::$number/64" dev "$interface" nodad
-    ip -n "$host" link set "$interface" up
-    # veth delivers what XDP sends only to a side that has NAPI: receive offload switches it on
-    ip netns exec "$host" ethtool -K "$interface" gro on >/dev/null
-  done
-  on_server=(ip netns exec "$server") on_client=(ip netns exec "$client")
+  lab_up demo
   dataplane='interface = ["vs"]
 listen = ["198.18.0.1:53", "[2001:db8:18::1]:53"]' web='"198.18.0.1:80", "[2001:db8:18::1]:80"'
   target=(@198.18.0.1) target6=(@2001:db8:18::1) url=http://198.18.0.1 url6=http://[2001:db8:18::1]

@@ -17,34 +17,13 @@ build() {
   RUSTFLAGS="$1" "$cargo" build --release --locked -p simoom -p bench --target "$host" --target-dir "$work/$2"
 }
 
-# counters in a file that is mapped from the start: a confined server can open none at its end
-build "-Cprofile-generate -Cllvm-args=-runtime-counter-relocation" watched
+build -Cprofile-generate watched
 rm -rf "$seen"
 mkdir -p "$seen"
-watched=$work/watched/$host/release
-export LLVM_PROFILE_FILE=$seen/%p%c.profraw
-
-run() {
-  echo "\$ simoom-bench $*"
-  "$watched/simoom-bench" "$@"
-}
-for scenario in ping-pong "ping-pong --connections 100000" churn bulk; do
-  # shellcheck disable=SC2086
-  run pipe-tcp $scenario --rounds 1
-done
-run pipe-http --rounds 1
-run pipe-kv --rounds 1
-run pipe-dns --rounds 1
-if [ "$(id -u)" = 0 ]; then
-  # the whole server over AF_XDP, in a laboratory of two hosts
-  run soak --seconds 10 --rate 20000 --out "$seen"
-  run soak-web --seconds 10 --out "$seen"
-else
-  echo "not root: what is seen is the stack and the services, without the server around them"
-fi
+# one file a program: who ends adds to it
+LLVM_PROFILE_FILE=$seen/%m.profraw scripts/train.sh "$work/watched/$host/release/simoom" "$work/watched/$host/release/simoom-bench"
 
 "$profdata" merge -o "$work/profile.profdata" "$seen"/*.profraw
-unset LLVM_PROFILE_FILE
 build "-Cprofile-use=$work/profile.profdata${cpu:+ -Ctarget-cpu=$cpu}" built
 for program in simoom simoom-bench; do
   install -D -m 755 "$work/built/$host/release/$program" "target/profiled/$program"
