@@ -71,7 +71,7 @@ END
   pid=$!
   for _ in $(seq 300); do
     "$simoom" ctl --control "$work/control" status >/dev/null 2>&1 && break
-    kill -0 "$pid"
+    kill -0 "$pid" 2>/dev/null || { pid=; echo "the server did not start" >&2; exit 1; }
     sleep 0.1
   done
   own=(--interface vc --address 198.18.0.3-198.18.0.18)

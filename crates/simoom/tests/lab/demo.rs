@@ -17,11 +17,18 @@ fn start(seconds: &str) -> Process {
 /// A copy that any user may read, wherever the checkout lies.
 fn readable_copy() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("simoom-demo-").tempdir().unwrap();
-    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/");
-    let bundled = ["example.com.zone", "site/index.html", "site/style.css", "site/simoom.svg"];
-    let copies = [(SCRIPT.to_owned(), "scripts/demo.sh".to_owned())]
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let bundled = [
+        "scripts/demo.sh",
+        "scripts/lab.sh",
+        "demo/example.com.zone",
+        "demo/site/index.html",
+        "demo/site/style.css",
+        "demo/site/simoom.svg",
+    ];
+    let copies = bundled
+        .map(|file| (format!("{root}{file}"), file.to_owned()))
         .into_iter()
-        .chain(bundled.map(|file| (format!("{demo}{file}"), format!("demo/{file}"))))
         .chain([(env!("CARGO_BIN_EXE_simoom").to_owned(), "simoom".to_owned())]);
     for (from, to) in copies {
         let to = dir.path().join(to);
