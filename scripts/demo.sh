@@ -7,15 +7,11 @@ demo=$(realpath "$(dirname "$0")/../demo")
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$0")/lab.sh"
 work=$(mktemp -d)
-pid=
 
 cleanup() {
   trap - EXIT INT TERM
-  if [ -n "$pid" ]; then
-    kill -TERM "$pid" 2>/dev/null || true
-    wait "$pid" 2>/dev/null || true
-  fi
-  if [ "$(id -u)" = 0 ]; then lab_down; fi
+  server_down
+  lab_down
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -27,7 +23,6 @@ if [ "$(id -u)" = 0 ]; then
 listen = ["198.18.0.1:53", "[2001:db8:18::1]:53"]' web='"198.18.0.1:80", "[2001:db8:18::1]:80"'
   target=(@198.18.0.1) target6=(@2001:db8:18::1) url=http://198.18.0.1 url6=http://[2001:db8:18::1]
 else
-  on_server=() on_client=()
   dataplane='listen = ["127.0.0.1:5300"]' web='"127.0.0.1:8080"'
   target=(@127.0.0.1 -p 5300) target6=(@127.0.0.1 -p 5300) url=http://127.0.0.1:8080 url6=http://127.0.0.1:8080
 fi
@@ -47,13 +42,7 @@ listen = [$web]
 END
 echo "\$ simoom serve --config simoom.toml    # with this in it:"
 sed 's/^/    /' "$work/simoom.toml"
-"${on_server[@]}" "$simoom" serve --config "$work/simoom.toml" &
-pid=$!
-for _ in $(seq 600); do
-  "$simoom" ctl --control "$control" status >/dev/null 2>&1 && break
-  kill -0 "$pid" 2>/dev/null || { pid=; echo "the server did not start" >&2; exit 1; }
-  sleep 0.1
-done
+server_up "$simoom" "$work/simoom.toml" "$control"
 
 ask() {
   echo "\$ dig $*"

@@ -1,7 +1,8 @@
-# Two hosts made of network namespaces and a veth pair between them, for who sources this: lab_up NAME, lab_down. As root.
+# For who sources this: as root two hosts made of network namespaces and a veth pair between them, by lab_up NAME; a server on its host, or
+# without lab_up on this one, by server_up SIMOOM CONFIG CONTROL; server_down and lab_down, also where there is none.
 # The server's side is vs with 198.18.0.1, the client's vc with 198.18.0.2; "${on_server[@]}" and "${on_client[@]}" run a command there.
 # shellcheck shell=bash
-lab_server='' lab_client='' on_server=() on_client=()
+pid='' lab_server='' lab_client='' on_server=() on_client=()
 
 lab_up() {
   lab_server=simoom-$1-$$-server lab_client=simoom-$1-$$-client
@@ -21,7 +22,28 @@ lab_up() {
   done
 }
 
+# until it answers; 60 s at most
+server_up() {
+  "${on_server[@]}" "$1" serve --config "$2" &
+  pid=$!
+  for _ in $(seq 600); do
+    if "$1" ctl --control "$3" status >/dev/null 2>&1; then return; fi
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  echo "the server did not start" >&2
+  exit 1
+}
+
+server_down() {
+  if [ -z "$pid" ]; then return; fi
+  kill -TERM "$pid" 2>/dev/null || true
+  wait "$pid" 2>/dev/null || true
+  pid=
+}
+
 lab_down() {
+  if [ -z "$lab_server" ]; then return; fi
   ip netns del "$lab_server" 2>/dev/null || true
   ip netns del "$lab_client" 2>/dev/null || true
 }

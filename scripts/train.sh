@@ -23,16 +23,15 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 work=$(mktemp -d)
-pid=
 cleanup() {
   trap - EXIT INT TERM
-  if [ -n "$pid" ]; then kill -TERM "$pid" 2>/dev/null && wait "$pid" || true; fi
+  server_down
   lab_down
   rm -rf "$work"
 }
-lab_up train
 trap cleanup EXIT
 trap 'exit 1' INT TERM
+lab_up train
 
 "$bench" zone --names 1000 --out "$work/zone"
 mkdir "$work/www"
@@ -67,13 +66,7 @@ listen = ["198.18.0.1:11211"]
 listen = ["198.18.0.1:7"]
 END
   [ $engine = xdp ] || sed -i '/^interface\|^backend\|^tier/d' "$work/simoom.toml"
-  "${on_server[@]}" "$simoom" serve --config "$work/simoom.toml" &
-  pid=$!
-  for _ in $(seq 300); do
-    "$simoom" ctl --control "$work/control" status >/dev/null 2>&1 && break
-    kill -0 "$pid" 2>/dev/null || { pid=; echo "the server did not start" >&2; exit 1; }
-    sleep 0.1
-  done
+  server_up "$simoom" "$work/simoom.toml" "$work/control"
   own=(--interface vc --address 198.18.0.3-198.18.0.18)
   run "${on_client[@]}" "$bench" dns --interface vc --server 198.18.0.1 --names 1000 --zone example.com --rate 30k --seconds 3
   run "${on_client[@]}" "$bench" http "${own[@]}" --seconds 3 "${urls[@]}"
@@ -83,6 +76,7 @@ END
   run "${on_client[@]}" "$bench" kv "${own[@]}" --server 198.18.0.1:11211 --store --records 10000 --rate 30k --seconds 3
   run "${on_client[@]}" "$simoom" ping 198.18.0.1 --seconds 2
   run "${on_client[@]}" "$simoom" ping 198.18.0.1 --interface vc --seconds 2
+  # one that ends badly has not written what was seen
   kill -TERM "$pid"
   wait "$pid"
   pid=

@@ -25,6 +25,11 @@ impl Calls {
         self.head.wrapping_sub(self.tail) < CALL_SLOTS
     }
 
+    /// Whether a call may be written now: there is a slot, and nothing waits for one.
+    fn may_write(&mut self) -> bool {
+        self.overflow.is_empty() && self.has_slot()
+    }
+
     fn write(&mut self, call: Call) {
         self.shared.set_call(self.head, &call);
         self.ends[(self.head % CALL_SLOTS) as usize] = self.lane.end();
@@ -59,7 +64,7 @@ impl Calls {
 
     /// Writes a call without payload, or keeps it behind others that wait for room.
     pub(in crate::client) fn post(&mut self, call: Call) {
-        if self.overflow.is_empty() && self.has_slot() {
+        if self.may_write() {
             self.write(call);
         } else {
             self.overflow.push_back((call, None));
@@ -76,7 +81,7 @@ impl Calls {
 
     /// Writes a call with these bytes for payload; false without room.
     pub(in crate::client) fn post_bytes(&mut self, call: Call, parts: &[&[u8]]) -> bool {
-        self.overflow.is_empty() && self.has_slot() && self.put(call, parts)
+        self.may_write() && self.put(call, parts)
     }
 
     /// Writes a call with payload of so many bytes, which `fill` puts in from where it is told; false without room.
@@ -86,7 +91,7 @@ impl Calls {
         bytes: usize,
         fill: impl FnOnce(&Shared, &mut Conn, usize),
     ) -> bool {
-        if !self.overflow.is_empty() || !self.has_slot() {
+        if !self.may_write() {
             return false;
         }
         let Some(offset) = self.place(bytes) else { return false };
