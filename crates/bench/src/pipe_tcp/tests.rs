@@ -65,14 +65,6 @@ fn downloads_go_on_past_the_objects_end() {
 }
 
 #[test]
-fn idle_connections_take_memory_and_no_time() {
-    let found = scenarios::idle(3000, 64).unwrap();
-    assert!(found.resident_bytes >= found.empty_bytes.saturating_sub(1 << 20), "{found:?}");
-    assert!(found.first_wake.is_none_or(|wait| wait.as_secs_f64() >= EARLY_S), "{found:?}");
-    assert!(found.wakes < 3600, "{found:?}");
-}
-
-#[test]
 fn a_mismatch_ends_the_run() {
     // a service that answers with other bytes, fewer or none at all
     let mut scenario = PingPong::new(8, 64, true, 64).unwrap();
