@@ -83,7 +83,7 @@ pub struct TcpTimes {
     pub keepalive_interval: Duration,
     /// questions unanswered before the connection is given up
     pub keepalive_probes: u8,
-    /// the peer may keep its window closed while something waits to be sent
+    /// the peer may leave its window closed, or used up by what is under way, while more waits to be sent
     pub zero_window: Duration,
     /// retransmissions in a row before the connection is given up
     pub retransmissions: u8,

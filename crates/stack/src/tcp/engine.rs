@@ -270,10 +270,18 @@ impl Engine {
             Wider::later(now, c.mss, self.segment_bytes(&c.tuple, c.peer_mss, c.flags.has(Flags::TIMESTAMPS)));
         let Some((active, loser)) = self.actives.take(index, fresh) else { return false };
         if let Some(loser) = loser {
-            self.connections[loser as usize].active = NONE;
+            self.lose_block(loser);
         }
         self.connections[index as usize].active = active;
         true
+    }
+
+    /// A connection is without the block that it had lent, and so without anything that its retransmission timer could be set for:
+    /// the turn that would have settled the timer finds nobody to do so.
+    pub(super) fn lose_block(&mut self, index: u32) {
+        let c = &mut self.connections[index as usize];
+        (c.active, c.rtx_at, c.backoff) = (NONE, Tick::NONE, 0);
+        c.flags.clear(Flags::PACED);
     }
 
     /// Where the next connection would stand, and the generation it would have; None when there is no place.

@@ -367,6 +367,7 @@ impl Engine {
         let Sending { mut active, lent, records, ranges } = *sending;
         if lent && !self.actives.has_free() {
             // nobody else loses a block for one that its owner had lent
+            self.lose_block(index);
             return true;
         }
         (active.board, active.list) = (Board::default(), send::List::default());
@@ -374,7 +375,7 @@ impl Engine {
         active.framed_in = self.polls;
         let Some((place, loser)) = self.actives.take(index, active) else { return false };
         if let Some(loser) = loser {
-            self.connections[loser as usize].active = NONE;
+            self.lose_block(loser);
         }
         self.connections[index as usize].active = place;
         let Some(a) = self.actives.get(place) else { return false };

@@ -267,7 +267,11 @@ impl Engine {
         }
         let tries_most = self.times.retransmissions;
         let overruns = now < self.overrun_until;
-        let Some(mut sender) = self.sender(now, index) else { return };
+        let Some(mut sender) = self.sender(now, index) else {
+            debug_assert!(false, "an alarm of a connection that has nothing to send with");
+            self.connections[index as usize].rtx_at = Tick::NONE;
+            return;
+        };
         if overruns && sender.put_off_alarm() {
             return self.counters.on(Event::PutOff);
         }

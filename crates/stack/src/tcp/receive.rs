@@ -286,7 +286,8 @@ impl Engine {
         self.rest(now, index);
     }
 
-    /// A window that stays closed while something waits to be sent is watched, so that nobody can hold memory so for ever.
+    /// A window that stays closed while something waits to be sent is watched, so that nobody can hold memory so for ever; so is one that
+    /// is used up, since who takes one segment a timeout puts the end of the retransmissions off.
     pub(super) fn watch_window(&mut self, now: Instant, index: u32) {
         let c = &mut self.connections[index as usize];
         if !c.has_unsent() || c.snd.edge > c.snd.nxt {

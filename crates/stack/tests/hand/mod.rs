@@ -142,20 +142,30 @@ impl Hand {
 
     /// Sends a segment; what came back at once.
     pub fn send(&mut self, header: Header<'_>, payload: &[u8]) -> Vec<Out> {
+        self.put(header, payload);
+        self.turn()
+    }
+
+    /// Sends a segment that waits for the next turn.
+    pub fn put(&mut self, header: Header<'_>, payload: &[u8]) {
         let mut segment = vec![0; header.bytes()];
         segment.extend(payload);
         let pseudo = Sum::pseudo_v4(B, A, Protocol::TCP, segment.len() as u16);
         header.write(&mut segment, pseudo, PayloadSum::Known(Sum::of(payload)));
-        self.inject(&Hand::frame(Protocol::TCP, &segment))
+        self.put_frame(&Hand::frame(Protocol::TCP, &segment));
     }
 
     pub fn inject(&mut self, bytes: &[u8]) -> Vec<Out> {
+        self.put_frame(bytes);
+        self.turn()
+    }
+
+    fn put_frame(&mut self, bytes: &[u8]) {
         let mut frame = self.far.take().unwrap();
         assert!(frame.fill(bytes));
         let mut burst = Burst::new();
         burst.push(frame);
         self.far.transmit(&mut burst);
-        self.turn()
     }
 
     pub fn turn(&mut self) -> Vec<Out> {
