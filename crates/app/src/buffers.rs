@@ -41,7 +41,20 @@ pub struct KeptAway {
     claim: Claim,
 }
 
-/// One thread's buffers, of one size, within a bound over all threads. Each is made when it is needed first.
+/// Buffers that are kept when nobody needs them.
+const SPARE: usize = 64;
+/// Places that are looked at for a buffer to be dropped when one is given back.
+const LOOKS: usize = 8;
+
+/// A place: its octets, none before it is needed first and after they were dropped.
+#[derive(Debug, Default)]
+struct Buffer {
+    octets: Box<[u8]>,
+    taken: bool,
+}
+
+/// One thread's buffers, of one size, within a bound over all threads. Each is made when it is needed, and kept for the next who needs
+/// one; but not more than 64, or four times those in use: the bound is of memory, so what one thread needed once is not its for ever.
 ///
 /// ```
 /// use app::{Bound, Buffers, Kept};
@@ -59,7 +72,11 @@ pub struct KeptAway {
 #[derive(Debug)]
 pub struct Buffers {
     each_bytes: usize,
-    all: Vec<Box<[u8]>>,
+    all: Vec<Buffer>,
+    /// how many of them have octets
+    made: usize,
+    /// where the next one to be dropped is looked for
+    look_at: usize,
     places: Places,
 }
 
@@ -71,7 +88,7 @@ impl Buffers {
     /// If a buffer would have 4 GiB or more.
     pub fn new(bound: Bound, each_bytes: usize) -> Buffers {
         assert!(u32::try_from(each_bytes).is_ok(), "a buffer of {each_bytes} octets");
-        Buffers { each_bytes, all: bound.vec(), places: Places::new(bound) }
+        Buffers { each_bytes, all: bound.vec(), made: 0, look_at: 0, places: Places::new(bound) }
     }
 
     /// How many are in use.
@@ -88,8 +105,14 @@ impl Buffers {
     fn give_out(&mut self, kept: &mut Kept, place: Option<u32>) -> bool {
         let Some(place) = place else { return false };
         if place as usize == self.all.len() {
-            self.all.push(vec![0; self.each_bytes].into());
+            self.all.push(Buffer::default());
         }
+        let buffer = &mut self.all[place as usize];
+        if buffer.octets.len() != self.each_bytes {
+            buffer.octets = vec![0; self.each_bytes].into();
+            self.made += 1;
+        }
+        buffer.taken = true;
         *kept = Kept { place, bytes: 0 };
         true
     }
@@ -98,14 +121,38 @@ impl Buffers {
     pub fn give(&mut self, kept: &mut Kept) {
         if kept.has_buffer() {
             self.places.give(kept.place);
-            *kept = Kept::NONE;
+            self.let_go(kept);
+        }
+    }
+
+    /// The place is nobody's any more.
+    fn let_go(&mut self, kept: &mut Kept) {
+        self.all[kept.place as usize].taken = false;
+        *kept = Kept::NONE;
+        if self.made > SPARE.max(4 * self.used()) {
+            self.drop_one();
+        }
+    }
+
+    /// Drops a buffer that nobody has, if one is soon found. Whose turn it is goes round: the places given back last are taken first, so
+    /// always to drop those would be to make them again at once.
+    #[cold]
+    fn drop_one(&mut self) {
+        for _ in 0..LOOKS {
+            self.look_at = (self.look_at + 1) % self.all.len();
+            let buffer = &mut self.all[self.look_at];
+            if !buffer.taken && !buffer.octets.is_empty() {
+                buffer.octets = Box::default();
+                self.made -= 1;
+                return;
+            }
         }
     }
 
     /// What is kept.
     #[inline]
     pub fn octets(&self, kept: Kept) -> &[u8] {
-        if kept.has_buffer() { &self.all[kept.place as usize][..kept.bytes()] } else { &[] }
+        if kept.has_buffer() { &self.all[kept.place as usize].octets[..kept.bytes()] } else { &[] }
     }
 
     /// Adds octets behind those that are kept; what did not fit. All of them where there is no buffer.
@@ -113,7 +160,7 @@ impl Buffers {
         if !kept.has_buffer() {
             return bytes;
         }
-        let room = &mut self.all[kept.place as usize][kept.bytes()..];
+        let room = &mut self.all[kept.place as usize].octets[kept.bytes()..];
         let (fits, rest) = bytes.split_at(bytes.len().min(room.len()));
         room[..fits.len()].copy_from_slice(fits);
         kept.bytes += fits.len() as u32;
@@ -126,7 +173,7 @@ impl Buffers {
             return self.give(kept);
         }
         if used > 0 {
-            self.all[kept.place as usize].copy_within(used..kept.bytes(), 0);
+            self.all[kept.place as usize].octets.copy_within(used..kept.bytes(), 0);
             kept.bytes -= used as u32;
         }
     }
@@ -138,7 +185,7 @@ impl Buffers {
         }
         let bytes = self.octets(*kept).into();
         let claim = self.places.depart(kept.place);
-        *kept = Kept::NONE;
+        self.let_go(kept);
         Some(KeptAway { bytes, claim })
     }
 
@@ -172,6 +219,31 @@ mod tests {
         drop(there.take_out(&mut kept));
         assert!(there.take(&mut kept));
         assert_eq!(there.octets(kept), b"");
+    }
+
+    #[test]
+    fn what_was_needed_once_is_not_kept_for_ever() {
+        let mut buffers = Buffers::new(Bound::new(1000), 16);
+        let mut all = [Kept::NONE; 1000];
+        assert!(all.iter_mut().all(|kept| buffers.take(kept) && buffers.append(kept, b"in use").is_empty()));
+        let (few, others) = all.split_at_mut(20);
+        others.iter_mut().for_each(|kept| buffers.give(kept));
+        // by and by, as some come and go
+        for _ in 0..1000 {
+            let mut kept = Kept::NONE;
+            assert!(buffers.take(&mut kept) && buffers.octets(kept).is_empty());
+            buffers.give(&mut kept);
+        }
+        let made = buffers.all.iter().filter(|buffer| !buffer.octets.is_empty()).count();
+        assert_eq!((made, buffers.made), (80, 80), "four times those in use");
+        assert!(few.iter().all(|kept| buffers.octets(*kept) == b"in use"));
+        // and where few come and go none is made anew
+        for _ in 0..1000 {
+            let mut kept = Kept::NONE;
+            assert!(buffers.take(&mut kept));
+            assert_eq!(buffers.made, 80);
+            buffers.give(&mut kept);
+        }
     }
 
     #[test]
