@@ -154,10 +154,12 @@ pub(crate) fn answer(site: &Site, head: &Head<'_, '_>, moment: Moment<'_>, keep_
     answering.request(head);
 }
 
-/// Plans the answer to what is no request; the connection ends with it.
-pub(crate) fn refuse(site: &Site, status: u16, moment: Moment<'_>, plan: &mut Plan) {
+/// Plans the answer to bytes that are no request, or none that is taken; the connection ends with it.
+pub(crate) fn refuse(site: &Site, status: u16, bytes: &[u8], moment: Moment<'_>, plan: &mut Plan) {
     plan.begin(0);
-    let manner = Manner { with_body: true, http11: true, keep_alive: false };
+    // whatever is wrong behind it, who asked for a head alone takes content for something else (RFC 9110 section 9.3.2)
+    let with_body = !bytes.starts_with(b"HEAD ");
+    let manner = Manner { with_body, http11: true, keep_alive: false };
     Answering { site, moment, manner, plan }.error(status);
 }
 

@@ -224,6 +224,25 @@ fn an_answer_taken_in_part_without_a_place_for_the_rest_ends_its_connection() {
 }
 
 #[test]
+fn who_asks_for_a_head_gets_no_content_though_the_request_is_refused() {
+    for (fields, status) in [
+        ("", "400"),
+        ("Host: h\r\nExpect: x\r\n", "417"),
+        ("Host: h\r\nContent-Length: 99999999\r\n", "413"),
+        ("Host: h\r\nTransfer-Encoding: none\r\n", "501"),
+    ] {
+        for method in ["HEAD", "GET"] {
+            let mut talk = Talk::new(options());
+            talk.receive(format!("\r\n{method} / HTTP/1.1\r\n{fields}\r\n").as_bytes());
+            talk.drain();
+            let text = talk.text();
+            assert!(text.starts_with(&format!("HTTP/1.1 {status} ")) && talk.engine.shut, "{text}");
+            assert_eq!(text.ends_with("\r\n\r\n"), method == "HEAD", "{text}");
+        }
+    }
+}
+
+#[test]
 fn idle_connections_and_slow_heads_end_in_time() {
     // also one that has never said a word, whether or not a PROXY header should come first
     let proxy = Prefix { address: "192.0.2.0".parse().unwrap(), bits: 24 };

@@ -126,7 +126,7 @@ impl Core {
         }
         self.stats.refused(refusal);
         let moment = Moment { date: &self.date.field, boundary: None };
-        answer::refuse(&self.site, refusal.status(), moment, &mut self.plan);
+        answer::refuse(&self.site, refusal.status(), bytes, moment, &mut self.plan);
         self.send(calls, connection, client)?;
         if self.log.is_some() {
             self.log(Record::of_bytes(bytes, self.options.wall.unix_ns(now), client.address));
