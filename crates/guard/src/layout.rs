@@ -138,13 +138,18 @@ pub const STATUS_NUMBERS: usize = 384;
 pub const PERMITS: usize = 128;
 /// Connections that may be asked for and not told of.
 pub const ASKING: u32 = 1024;
-/// Datagrams that may be answered: a later one takes the place of the oldest.
+/// Datagrams left unanswered that the application's side remembers: a later one takes the place of the oldest.
 pub const DATAGRAMS: u32 = 1024;
+/// Datagrams of which the server remembers who asked. It takes more while one waits among the events, while the application leaves
+/// some unanswered, and while the answer waits among the calls.
+pub const QUESTIONS: u32 = 4096;
 /// The time that clears a timer.
 pub const NEVER: u64 = u64::MAX;
 
 const _: () = {
     assert!(EVENT_SLOTS.is_power_of_two() && CALL_SLOTS.is_power_of_two());
+    // a power of two, so that names go on when their count wraps
+    assert!(QUESTIONS > EVENT_SLOTS + DATAGRAMS + CALL_SLOTS && QUESTIONS.is_power_of_two());
     assert!(RECEIVE_BYTES.is_power_of_two() && TRANSMIT_BYTES.is_power_of_two());
     assert!(CALL_SLOTS == EVENT_SLOTS && TRANSMIT_BYTES == RECEIVE_BYTES, "both files have one shape");
     assert!(PAYLOAD_AT == 36_864 && FILE_BYTES.is_multiple_of(4096));

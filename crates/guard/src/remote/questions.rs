@@ -1,6 +1,6 @@
 //! Datagrams that the application was told of and may answer, once: who asked, where, and how much the answer may be.
 
-use crate::layout::{DATAGRAMS, Handle};
+use crate::layout::{Handle, QUESTIONS};
 use app::{Addresses, Listener};
 
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,7 @@ struct Question {
     most_bytes: u32,
 }
 
-/// The last questions. A place is used again after [`DATAGRAMS`] others, so none has to be given back.
+/// The last questions. A place is used again after [`QUESTIONS`] others, so none has to be given back.
 #[derive(Debug)]
 pub(super) struct Questions {
     places: Vec<Option<Question>>,
@@ -25,14 +25,14 @@ impl Questions {
 
     /// What the next question is called.
     pub(super) fn next(&self) -> Handle {
-        Handle { index: self.next % DATAGRAMS, generation: self.next / DATAGRAMS }
+        Handle { index: self.next % QUESTIONS, generation: self.next / QUESTIONS }
     }
 
     /// Notes the question of that name.
     pub(super) fn note(&mut self, listener: Listener, addresses: Addresses, most_bytes: u32) {
         if self.places.is_empty() {
             // when the first one comes: most applications have connections alone
-            self.places = vec![None; DATAGRAMS as usize];
+            self.places = vec![None; QUESTIONS as usize];
         }
         let Handle { index, generation } = self.next();
         self.places[index as usize] = Some(Question { generation, listener, addresses, most_bytes });
@@ -58,7 +58,7 @@ mod tests {
         let at = "192.0.2.1:7".parse().unwrap();
         let addresses = Addresses { local: at, peer: at };
         assert!(questions.take(questions.next(), 0).is_none());
-        let handles: Vec<Handle> = (0..DATAGRAMS + 2)
+        let handles: Vec<Handle> = (0..QUESTIONS + 2)
             .map(|n| {
                 let handle = questions.next();
                 questions.note(Listener(n as u16), addresses, 100);
@@ -70,9 +70,9 @@ mod tests {
         assert_eq!(questions.take(handles[2], 100), Some((Listener(2), addresses)));
         assert!(questions.take(handles[2], 100).is_none());
         assert_eq!(
-            questions.take(handles[DATAGRAMS as usize + 1], 0),
-            Some((Listener(DATAGRAMS as u16 + 1), addresses))
+            questions.take(handles[QUESTIONS as usize + 1], 0),
+            Some((Listener(QUESTIONS as u16 + 1), addresses))
         );
-        assert!(questions.take(Handle { index: DATAGRAMS, generation: 0 }, 0).is_none());
+        assert!(questions.take(Handle { index: QUESTIONS, generation: 0 }, 0).is_none());
     }
 }
