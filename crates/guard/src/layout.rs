@@ -45,7 +45,7 @@
 //! What the application owes: at most [`CREDIT_BYTES`] of a connection unsent, [`BUDGET_BYTES`] of all of them, [`SEND_BYTES`] a
 //! call; no more given back than was delivered; at most [`ASKING`] connections asked for and not told of, [`ALARMS`](app::ALARMS) alarms. A SENT
 //! event gives credit back. A knock is answered by ACCEPT or REJECT
-//! before any other call for it.
+//! once it was told, and before any other call for it.
 
 /// The first eight bytes of the receive file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"simoomRX");

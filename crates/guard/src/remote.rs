@@ -8,6 +8,7 @@
 mod allowance;
 mod calls;
 mod events;
+mod line;
 mod linger;
 mod outward;
 mod questions;
@@ -23,6 +24,7 @@ use allowance::Allowance;
 use app::{Addresses, Bound, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
 use base::{Clock, Instant};
 use events::Events;
+use line::Line;
 use outward::Outward;
 use questions::Questions;
 use rustix::event::Timespec;
@@ -93,7 +95,9 @@ pub struct Remote {
     /// where the payload of a call most likely comes next
     next_payload: u32,
     /// connections with something that found no room, the longest waiting first
-    waiting: VecDeque<Handle>,
+    waiting: Line,
+    /// a cycle's turns were over before some had theirs, so there may be room
+    cut_short: bool,
     /// connections with bytes that the engine has not taken
     deferred: VecDeque<Handle>,
     held_bytes: u64,
@@ -125,17 +129,19 @@ impl Remote {
         let claim = channel.claim();
         let granted = channel.grant.connections;
         let bound = options.connections.clone().unwrap_or_else(|| Bound::new(granted as usize));
+        let table = Table::new(granted, channel.grant.asked(), bound);
         Remote {
             claim,
-            table: Table::new(granted, channel.grant.asked(), bound),
             questions: Questions::new(),
             outward: Outward::default(),
             events: Events::new(),
             allowance: Allowance::new(),
             call_tail: 0,
             next_payload: 0,
-            waiting: VecDeque::new(),
+            waiting: Line::new(table.places()),
+            cut_short: false,
             deferred: VecDeque::new(),
+            table,
             held_bytes: 0,
             unsent_bytes: 0,
             pending_bytes: 0,
@@ -260,6 +266,7 @@ impl Remote {
         self.stats.lost.add(1);
         self.end_all(calls, DropReason::Lost);
         self.waiting.clear();
+        self.cut_short = false;
         self.deferred.clear();
         self.questions = Questions::new();
         self.clean_outward(calls);
@@ -419,7 +426,7 @@ impl Service for Remote {
         }
         // there may be room for what found none: nobody would ring for that
         let waits = !self.waiting.is_empty() || self.outward.waits();
-        if waits && (!owes || self.events.moved()) {
+        if waits && (!owes || self.events.moved() || self.cut_short) {
             return false;
         }
         // one that shares the processor and is not given it has it while this thread sleeps

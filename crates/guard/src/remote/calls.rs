@@ -115,7 +115,8 @@ impl Remote {
         let connection = slot.connection;
         let allowed = match slot.phase {
             Phase::Free | Phase::Dead | Phase::Dropped => return Err(Reject::Stale),
-            Phase::Told => matches!(kind, CallKind::Accept | CallKind::Reject),
+            // handles can be guessed: who refuses what it was not told of would free places faster than it takes events
+            Phase::Told => matches!(kind, CallKind::Accept | CallKind::Reject) && !slot.is_untold(),
             Phase::Asking => kind == CallKind::Abort,
             Phase::Open => !matches!(kind, CallKind::Accept | CallKind::Reject),
             Phase::Ended => matches!(kind, CallKind::Abort | CallKind::Done),

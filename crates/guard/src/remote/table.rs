@@ -98,6 +98,11 @@ impl Slot {
         }
     }
 
+    /// Whether the application has not even been told that it came.
+    pub(super) fn is_untold(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.knock.is_some())
+    }
+
     /// Whether something of it waits and the engine has nothing of it, so that its peer has nothing to take.
     pub(super) fn is_all_pending(&self) -> bool {
         !self.pending.is_empty() && self.unsent == self.pending.len() as u64

@@ -3,7 +3,9 @@
 use super::Remote;
 use super::table::{Knock, Waiting};
 use crate::layout::{Event, EventKind, Handle, SEND_BYTES};
-use std::collections::VecDeque;
+
+/// Connections in the line that have their turn in a cycle, whether anything waits of them still or not.
+const WAITING_TURNS: usize = 256;
 
 impl Remote {
     /// Tells an event of a connection, or keeps it: `keep` notes it with what waits already.
@@ -12,7 +14,8 @@ impl Remote {
         if slot.waiting.is_none() && self.events.put(&self.channel, &self.stats, event, &[]) {
             return;
         }
-        keep(Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), event.handle));
+        self.waiting.push(index);
+        keep(slot.waiting.get_or_insert_default());
     }
 
     /// Tells that a connection has come, or keeps it: what it brings waits behind it, and its peer's window closes.
@@ -20,7 +23,8 @@ impl Remote {
         let handle = self.table.handle(index);
         let Some(slot) = self.table.at(index) else { return };
         if !self.events.put(&self.channel, &self.stats, knock.event(handle), &[&knock.addresses]) {
-            Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), handle).knock = Some(knock);
+            self.waiting.push(index);
+            slot.waiting.get_or_insert_default().knock = Some(knock);
         }
     }
 
@@ -28,14 +32,6 @@ impl Remote {
     pub(super) fn tell_sent(&mut self, handle: Handle, bytes: u64) {
         let event = Event { bytes, ..Event::plain(EventKind::Sent, handle) };
         self.tell(handle.index, event, |waiting| *waiting.sent.get_or_insert(0) += bytes);
-    }
-
-    /// Has a connection stand in the line once.
-    fn wait<'a>(line: &mut VecDeque<Handle>, waiting: &'a mut Box<Waiting>, handle: Handle) -> &'a mut Waiting {
-        if waiting.is_new() {
-            line.push_back(handle);
-        }
-        waiting
     }
 
     /// Tells bytes, or keeps them; false when that would be too much.
@@ -57,28 +53,29 @@ impl Remote {
             return false;
         }
         self.held_bytes += bytes.len() as u64;
-        Self::wait(&mut self.waiting, slot.waiting.get_or_insert_default(), handle).bytes.extend(bytes);
+        self.waiting.push(index);
+        slot.waiting.get_or_insert_default().bytes.extend(bytes);
         true
     }
 
-    /// Tells what had to wait, as far as there is room.
+    /// Tells what had to wait, as far as there is room, of a bounded number of connections.
     pub(super) fn tell_waiting(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some(&handle) = self.waiting.front() else { return };
-            if !self.tell_of(handle) {
+        self.cut_short = false;
+        for _ in 0..WAITING_TURNS {
+            let Some(index) = self.waiting.front() else { return };
+            if !self.tell_of(index) {
                 return;
             }
-            self.waiting.pop_front();
+            self.waiting.pop();
         }
+        self.cut_short = !self.waiting.is_empty();
     }
 
-    /// Tells what waits of one connection; false when there was no room for all of it.
-    fn tell_of(&mut self, handle: Handle) -> bool {
+    /// Tells what waits of the connection at a place, if anything does; false when there was no room for all of it.
+    fn tell_of(&mut self, index: u32) -> bool {
         let Remote { table, events, channel, stats, held_bytes, .. } = self;
-        if table.handle(handle.index) != handle {
-            return true;
-        }
-        let Some(slot) = table.at(handle.index) else { return true };
+        let handle = table.handle(index);
+        let Some(slot) = table.at(index) else { return true };
         let Some(waiting) = slot.waiting.as_mut() else { return true };
         let mut put = |event: Event, payload: &[u8]| events.put(channel, stats, event, &[payload]);
         let plain = |kind| Event::plain(kind, handle);
@@ -94,7 +91,7 @@ impl Remote {
             }
             waiting.connected = None;
             if detail != 0 {
-                self.forget(handle.index);
+                self.forget(index);
                 return true;
             }
         }
@@ -129,7 +126,7 @@ impl Remote {
             if !put(Event { detail, ..plain(EventKind::Dead) }, &[]) {
                 return false;
             }
-            self.forget(handle.index);
+            self.forget(index);
         } else {
             slot.waiting = None;
         }
@@ -140,17 +137,5 @@ impl Remote {
 impl Knock {
     fn event(&self, handle: Handle) -> Event {
         Event { listener: self.listener.0, ..Event::plain(EventKind::Knock, handle) }
-    }
-}
-
-impl Waiting {
-    fn is_new(&self) -> bool {
-        self.knock.is_none()
-            && self.connected.is_none()
-            && self.bytes.is_empty()
-            && !self.eof
-            && self.sent.is_none()
-            && self.timer.is_none()
-            && self.dead.is_none()
     }
 }

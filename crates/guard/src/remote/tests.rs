@@ -9,6 +9,7 @@ use crate::{Grant, Permit};
 use proptest::prelude::*;
 
 mod deaf;
+mod lines;
 mod turns;
 
 const PEERS: usize = 12;
