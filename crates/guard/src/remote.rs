@@ -18,7 +18,7 @@ mod telling;
 mod tests;
 
 use crate::channel::{Channel, Place, State};
-use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, Handle, SEND_BYTES, control, header};
+use crate::layout::{self, ADDRESSES_BYTES, CALL_SLOTS, Event, EventKind, SEND_BYTES, control, header};
 use crate::stats::{DropReason, Reject, Stats};
 use allowance::Allowance;
 use app::{Addresses, Bound, Connection, Datagram, DeadReason, Listener, Service, Streams, Waker};
@@ -99,7 +99,7 @@ pub struct Remote {
     /// a cycle's turns were over before some had theirs, so there may be room
     cut_short: bool,
     /// connections with bytes that the engine has not taken
-    deferred: VecDeque<Handle>,
+    deferred: Line,
     held_bytes: u64,
     unsent_bytes: u64,
     pending_bytes: u64,
@@ -140,7 +140,7 @@ impl Remote {
             next_payload: 0,
             waiting: Line::new(table.places()),
             cut_short: false,
-            deferred: VecDeque::new(),
+            deferred: Line::new(table.places()),
             table,
             held_bytes: 0,
             unsent_bytes: 0,

@@ -212,9 +212,7 @@ impl Remote {
         if taken < length {
             slot.pending.extend(&payload[taken..]);
             self.pending_bytes += (length - taken) as u64;
-            if !std::mem::replace(&mut slot.deferred, true) {
-                self.deferred.push_back(call.handle);
-            }
+            self.deferred.push(call.handle.index);
         }
         Ok(())
     }
@@ -264,17 +262,13 @@ impl Remote {
     /// Offers those that have stood in the line longest what the engine has not taken of them.
     pub(super) fn push_deferred<C: Streams>(&mut self, calls: &mut C) {
         for _ in 0..DEFERRED_TURNS.min(self.deferred.len()) {
-            let Some(handle) = self.deferred.pop_front() else { return };
+            let Some(index) = self.deferred.pop() else { return };
+            let handle = self.table.handle(index);
             if self.push(calls, handle) {
                 self.offered(calls, handle);
             }
-            if self.table.handle(handle.index) == handle
-                && let Some(slot) = self.table.at(handle.index)
-            {
-                slot.deferred = !slot.pending.is_empty();
-                if slot.deferred {
-                    self.deferred.push_back(handle);
-                }
+            if self.table.at(index).is_some_and(|slot| !slot.pending.is_empty()) {
+                self.deferred.push(index);
             }
         }
     }

@@ -25,7 +25,6 @@ impl Line {
         self.places.is_empty()
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }

@@ -71,8 +71,6 @@ pub(super) struct Slot {
     pub(super) timer_at: u64,
     /// bytes that the engine has not taken
     pub(super) pending: VecDeque<u8>,
-    /// stands in the line of those that have some
-    pub(super) deferred: bool,
     /// how often in a row it was excused for that
     pub(super) excused: u8,
     pub(super) waiting: Option<Box<Waiting>>,
@@ -92,7 +90,6 @@ impl Slot {
             finish: Finish::Nothing,
             timer_at: 0,
             pending: VecDeque::new(),
-            deferred: false,
             excused: 0,
             waiting: None,
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::client::{Client, Shared, Woken};
-use crate::layout::{Call, CallKind, EVENT_SLOTS, SLOT_BYTES, SLOTS_AT};
+use crate::layout::{Call, CallKind, EVENT_SLOTS, Handle, SLOT_BYTES, SLOTS_AT};
 use crate::stats::REJECTS;
 use crate::testing::{Echo, Engine, Pair, pair, pair_of};
 use crate::{Grant, Permit};
