@@ -16,6 +16,10 @@ use std::sync::atomic::Ordering;
 
 /// Calls taken in one cycle.
 const CALLS_A_CYCLE: u32 = 256;
+/// Payload of calls that are taken together, behind which no further group is begun. Judging a call costs the same whatever it sends, copying
+/// it does not. No more lies in the area at a time, so whoever writes each payload into a piece of its own is never held up by this; those
+/// whose calls name the same bytes again and again are, until the next cycle.
+const PAYLOAD_BYTES: usize = TRANSMIT_BYTES;
 /// Connections whose bytes the engine has not taken that are looked at in a cycle.
 const DEFERRED_TURNS: usize = 16;
 
@@ -38,14 +42,16 @@ impl Remote {
                 0
             }
         };
-        let mut judged = 0;
+        let (mut judged, mut payload_bytes) = (0, 0);
         // dear calls use it up before all that wait are judged
-        while left > 0 && !self.allowance.is_used_up() {
+        while left > 0 && payload_bytes <= PAYLOAD_BYTES && !self.allowance.is_used_up() {
             let together = left.min(GROUP as u32);
             left -= together;
             judged += together;
             let group = self.copy_calls(together, left);
             for call in &group {
+                // what is longer is refused before it is copied
+                payload_bytes += (call.length as usize).min(SEND_BYTES);
                 self.allowance.judged(call.kind());
                 if let Err(reason) = self.take(calls, call) {
                     self.stats.rejected(reason);
@@ -59,7 +65,7 @@ impl Remote {
         self.channel.receive.word(header::CALL_TAIL_AT).store(self.call_tail, Ordering::Release);
         self.stats.calls.add(judged.into());
         self.stats.batches.add(1);
-        if self.allowance.is_used_up() {
+        if self.allowance.is_used_up() || left > 0 && payload_bytes > PAYLOAD_BYTES {
             self.stats.throttled.add(1);
         }
     }

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 mod deaf;
 mod lines;
+mod payload;
 mod turns;
 
 const PEERS: usize = 12;
