@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The environment variable that tells a program what it was granted: the protocol's version, the descriptor whose end is the
 /// dataplane's end, and for each of its threads the receive file, the transmit file and the eventfd:
-/// `3:3:4,5,6:7,8,9`.
+/// `4:3:4,5,6:7,8,9`.
 pub const GRANT_VARIABLE: &str = "SIMOOM_APP";
 
 /// While an application has connections, its channel is looked at this often, in case the dataplane sleeps and the application
@@ -355,6 +355,8 @@ mod tests {
     fn a_grant_comes_back_and_nothing_else_is_one() {
         let granted = Granted { life: 3, channels: vec![[4, 5, 6], [7, 8, 9]] };
         assert_eq!(granted.encode(), "4:3:4,5,6:7,8,9");
+        // it is the example that the variable's documentation gives, of this version
+        assert!(include_str!("channel.rs").contains(&format!("/// `{}`.\n", granted.encode())));
         assert_eq!(Granted::decode(&granted.encode()), Ok(granted));
         for text in ["", "4", "4:3", "3:3:4,5,6", "4:3:4,5", "4:3:4,5,6,7", "4:x:4,5,6", "4:3:4,5,6:"] {
             assert!(Granted::decode(text).is_err(), "{text}");

@@ -1,5 +1,5 @@
 //! The memory that a dataplane's thread and an application's thread share, version 4. This page is the protocol's document;
-//! `libsimoom/simoom.h` is its face for C.
+//! `libsimoom/include/simoom.h` is its face for C.
 //!
 //! There are two anonymous files (memfd) for each thread. The application maps the first one for reading and nothing else: the
 //! dataplane has mapped it for writing and then sealed it (F_SEAL_FUTURE_WRITE, SHRINK, GROW, SEAL), so nobody gets another writable

@@ -1,8 +1,9 @@
 /* libsimoom: services in unprivileged processes, run by `simoom run -- PROGRAM`.
  *
  * A program fills in a struct simoom_service and calls simoom_run, which returns when the server has ended. Everything happens in
- * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. An event that takes
- * longer than 10 ms makes the server give the program no new connections, and one of a second ends those that it has.
+ * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. When an event takes
+ * longer than 10 ms the server drops datagrams for its thread, and what comes of the thread's connections waits, new ones too; after a
+ * second it resets them, also those that were asked for, and refuses new ones until the thread goes on.
  *
  * Link with -llibsimoom -lpthread -ldl -lm (static) or -llibsimoom (shared).
  *
