@@ -4,17 +4,14 @@
 use super::figures::Figures;
 use super::index::{Index, NONE};
 use super::item::{self, BINARY, FETCHED, HEADER_BYTES, LARGE, LINKED, STALE, USED, View, WON};
-use super::memory::{CELL_MOST_BYTES, CHUNK_BYTES, LOOKS, Memory, PAGE_BYTES, Use};
+#[cfg(test)]
+use super::memory::Use;
+use super::memory::{CELL_MOST_BYTES, CHUNK_BYTES, Memory, PAGE_BYTES};
 use super::queues::Queues;
 use std::sync::Arc;
 
-/// What is tried to get memory, at most, before there is none.
-const TRIES: usize = 64;
-/// Idle pages that are looked at before somebody is evicted: whether one is held takes a while to see.
-const FEW_LOOKS: usize = 4;
-/// A page goes to another size when what is oldest there was not asked for so much longer.
-const AGE_FACTOR: u32 = 2;
-const AGE_LEAST_S: u32 = 10;
+mod room;
+
 /// An item that was asked for is hottest at this.
 const HEAT_MOST: u8 = 3;
 
@@ -284,148 +281,6 @@ impl Shard {
         Ok(place)
     }
 
-    /// A cell, for which others may have to go.
-    fn take_cell(&mut self, class: usize, now: u32) -> Result<u32, NoMemory> {
-        for _ in 0..TRIES {
-            if let Some(place) = self.memory.take_cell(class) {
-                return Ok(place);
-            }
-            let found = self.memory.add_cells(class)
-                || self.free_idle(FEW_LOOKS)
-                || self.evict(class, now)
-                || self.steal(class, now)
-                || self.evict(self.large_queue(), now);
-            if !found {
-                break;
-            }
-        }
-        self.figures.no_memory.add(1);
-        Err(NoMemory)
-    }
-
-    /// Chunks for an item; false when there are not so many. What was taken is the item's already.
-    fn take_chunks(&mut self, place: u32, count: usize, now: u32) -> bool {
-        let mut last = NONE;
-        for _ in 0..count {
-            let Some(chunk) = self.take_chunk(place, now) else {
-                self.figures.no_memory.add(1);
-                return false;
-            };
-            if last == NONE {
-                item::set_chunk(self.memory.cell_mut(place), chunk);
-            } else {
-                self.memory.set_next(last, chunk);
-            }
-            last = chunk;
-        }
-        true
-    }
-
-    fn take_chunk(&mut self, place: u32, now: u32) -> Option<u32> {
-        let large = self.large_queue();
-        for _ in 0..TRIES {
-            if let Some(chunk) = self.memory.take_chunk(place) {
-                return Some(chunk);
-            }
-            let has = self.memory.add_chunks() || self.free_idle(FEW_LOOKS);
-            if !(has || self.evict(large, now) || self.steal(large, now)) {
-                break;
-            }
-        }
-        None
-    }
-
-    /// Frees a page of another size of which nothing is used, looking at so many: nobody has to go as long as there is one.
-    fn free_idle(&mut self, looks: usize) -> bool {
-        let Some(page) = self.memory.idle_page(looks) else { return false };
-        self.memory.free_page(page);
-        true
-    }
-
-    /// Evicts the next of a queue; false when it is empty. Now and then gives the queue a page of one whose items are older.
-    fn evict(&mut self, queue: usize, now: u32) -> bool {
-        self.evicted[queue] += 1;
-        if self.evicted[queue] as usize >= self.memory.cells_a_page(queue) {
-            self.evicted[queue] = 0;
-            let age = |at: Option<(u32, u32)>| at.map(|(read, _)| now.saturating_sub(read));
-            let own = age(self.queues.oldest(&self.memory, queue));
-            let most = self.oldest_other(queue).and_then(|other| age(self.queues.oldest(&self.memory, other)));
-            if let (Some(own), Some(most)) = (own, most)
-                && most >= AGE_FACTOR * own
-                && most >= own + AGE_LEAST_S
-                && self.steal(queue, now)
-            {
-                return true;
-            }
-        }
-        let Some(place) = self.queues.next(&mut self.memory, queue) else { return false };
-        self.count_eviction(place, now);
-        self.remove(place);
-        true
-    }
-
-    fn count_eviction(&mut self, place: u32, now: u32) {
-        let view = self.view(place);
-        if self.is_dead(view, now) {
-            return self.count_dead(view, now);
-        }
-        self.figures.evictions.add(1);
-        if !view.is(FETCHED) {
-            self.figures.evicted_unfetched.add(1);
-        }
-    }
-
-    /// Another queue than this one, which has what was asked for longest ago.
-    fn oldest_other(&self, queue: usize) -> Option<usize> {
-        let others = (0..=self.large_queue()).filter(|other| *other != queue && self.memory.pages_of(*other) > 0);
-        let aged = others.filter_map(|other| Some((self.queues.oldest(&self.memory, other)?.0, other)));
-        aged.min().map(|(_, other)| other)
-    }
-
-    /// Takes a page from another size, with what stands in it; false when none can be had.
-    fn steal(&mut self, queue: usize, now: u32) -> bool {
-        if self.free_idle(LOOKS) {
-            return true;
-        }
-        let Some(from) = self.oldest_other(queue) else { return false };
-        let Some((_, place)) = self.queues.oldest(&self.memory, from) else { return false };
-        let first = match self.view(place).is(LARGE) {
-            true => Memory::page_of_chunk(self.view(place).chunk()),
-            false => Memory::page_of(place),
-        };
-        // what is being filled, or is on its way, keeps a page; so others are tried as well
-        self.empty(first, now) || {
-            let is_such = |page: &u32| self.memory.use_of(*page).0 == self.use_by(from);
-            let others = (0..self.memory.pages().0 as u32).filter(is_such);
-            let others: arrayvec::ArrayVec<u32, TRIES> = others.take(TRIES).collect();
-            others.into_iter().any(|page| self.empty(page, now))
-        }
-    }
-
-    fn use_by(&self, queue: usize) -> Use {
-        if queue == self.large_queue() { Use::Chunks } else { Use::Cells(queue) }
-    }
-
-    /// Evicts what stands in a page and frees it; false when something has to stay.
-    fn empty(&mut self, page: u32, now: u32) -> bool {
-        let mut places = std::mem::take(&mut self.places);
-        self.memory.items_of(page, &mut places);
-        let free = !self.memory.is_held(page) && places.iter().all(|place| self.view(*place).is(LINKED));
-        if free {
-            for place in &places {
-                // an item may have several chunks here
-                if self.view(*place).is(LINKED) {
-                    self.count_eviction(*place, now);
-                    self.remove(*place);
-                }
-            }
-            self.memory.free_page(page);
-            self.figures.pages_moved.add(1);
-        }
-        self.places = places;
-        free
-    }
-
     /// Takes an item out of the store.
     pub(crate) fn remove(&mut self, place: u32) {
         let view = self.view(place);
@@ -476,20 +331,6 @@ impl Shard {
         self.figures.stored.add(1);
         self.figures.bytes.add(self.view(place).size());
         Outcome::Stored(self.renumber(place))
-    }
-
-    /// Makes room for a hash in an index that is full of small items. Only what stands in the same buckets makes any there: of these the dead
-    /// go first, then what was asked for longest ago. They are some twenty, so this comes near to the least recently used of all.
-    #[cold]
-    fn evict_for_index(&mut self, hash: u64, now: u32) -> bool {
-        let turn = |place: &u32| {
-            let view = self.view(*place);
-            (!self.is_dead(view, now), view.read(), view.cas())
-        };
-        let Some(place) = self.index.beside(hash).min_by_key(turn) else { return false };
-        self.count_eviction(place, now);
-        self.remove(place);
-        true
     }
 
     /// Stores a value as `order` says.
