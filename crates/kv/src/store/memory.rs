@@ -8,6 +8,7 @@
 //! has not given back ([`crate::Shared::tend`]).
 
 use super::index::NONE;
+use super::lists::Lists;
 use app::{Content, ContentBuilder, ObjectId};
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ const FORESEEN_LINES: usize = 3;
 /// Pages that are looked through, at a time, for a chunk or a page that nobody holds.
 pub(super) const LOOKS: usize = 64;
 const NO_CELL: u16 = u16::MAX;
+/// The only list of those that are idle.
+const ALL: usize = 0;
 
 const _: () = assert!(CELL_LEAST_BYTES.is_multiple_of(UNIT_BYTES) && CELL_MOST_BYTES.is_multiple_of(UNIT_BYTES));
 
@@ -53,10 +56,6 @@ struct Page {
     /// cells that were never used
     fresh: u16,
     used: u16,
-    /// where it stands among the pages that have something free
-    open_at: u32,
-    /// where it stands among those of which nothing is used
-    idle_at: u32,
 }
 
 /// What a page is used for.
@@ -78,14 +77,10 @@ pub(crate) struct Memory {
     classes: Vec<u32>,
     /// the class for so many times eight bytes
     by_size: Vec<u8>,
-    /// pages with free cells of each class; the last is for chunks
-    open: Vec<Vec<u32>>,
-    /// which of the open ones of chunks is looked at next, when the last is held
-    turn: usize,
-    /// pages of which nothing is used, and that are not free yet
-    idle: Vec<u32>,
-    /// of the idle ones, which is looked at next
-    idle_turn: usize,
+    /// pages with free cells of each class; behind the last class those with free chunks, of which the last was freed when nobody held it
+    open: Lists,
+    /// pages of which nothing is used, and that are not free yet, in one list: the last became so when nobody held it
+    idle: Lists,
     /// pages of each class; the last is of chunks
     counts: Vec<u32>,
     /// pages from here to `high` were never used
@@ -97,6 +92,9 @@ pub(crate) struct Memory {
     /// times that somebody went from a chunk to the one behind it
     #[cfg(test)]
     pub(super) followed: std::cell::Cell<usize>,
+    /// pages that somebody looked at for what nobody holds
+    #[cfg(test)]
+    pub(super) looked: std::cell::Cell<usize>,
 }
 
 fn sizes() -> Vec<u32> {
@@ -115,22 +113,12 @@ impl Memory {
         let pages = pages.min((NONE / UNITS_A_PAGE) as usize);
         let classes = sizes();
         let class = |size: usize| classes.iter().position(|&most| size <= most as usize).unwrap_or_default() as u8;
-        let empty = || Page {
-            kind: Kind::Free,
-            cell_bytes: 0,
-            freed: NO_CELL,
-            fresh: 0,
-            used: 0,
-            open_at: NONE,
-            idle_at: NONE,
-        };
+        let empty = || Page { kind: Kind::Free, cell_bytes: 0, freed: NO_CELL, fresh: 0, used: 0 };
         Memory {
             bytes: base::huge::zeroed(pages * PAGE_BYTES),
             by_size: (0..=CELL_MOST_BYTES / 8).map(|eights| class(8 * eights)).collect(),
-            open: (0..=classes.len()).map(|_| Vec::with_capacity(pages)).collect(),
-            turn: 0,
-            idle: Vec::with_capacity(pages),
-            idle_turn: 0,
+            open: Lists::new(classes.len() + 1, pages),
+            idle: Lists::new(1, pages),
             counts: vec![0; classes.len() + 1],
             pages: (0..pages).map(|_| empty()).collect(),
             low: 0,
@@ -139,6 +127,8 @@ impl Memory {
             freed_chunks: 0,
             #[cfg(test)]
             followed: 0.into(),
+            #[cfg(test)]
+            looked: 0.into(),
             classes,
         }
     }
@@ -218,7 +208,7 @@ impl Memory {
 
     /// A cell of this class, if a page of it has one.
     pub(crate) fn take_cell(&mut self, class: usize) -> Option<u32> {
-        let number = *self.open[class].last()?;
+        let number = self.open.last(class)?;
         let page = &mut self.pages[number as usize];
         let cell = if page.freed != NO_CELL {
             let cell = page.freed;
@@ -230,10 +220,13 @@ impl Memory {
             ((PAGE_BYTES / page.cell_bytes as usize) as u16) - 1 - page.fresh
         };
         page.used += 1;
-        let (cell_bytes, is_full) = (page.cell_bytes, page.freed == NO_CELL && page.fresh == 0);
-        self.employ(number);
+        let (cell_bytes, was_idle, is_full) =
+            (page.cell_bytes, page.used == 1, page.freed == NO_CELL && page.fresh == 0);
+        if was_idle {
+            self.idle.remove(ALL, number);
+        }
         if is_full {
-            self.shut(class, number);
+            self.open.remove(class, number);
         }
         Some(Memory::place(number, cell, cell_bytes))
     }
@@ -253,7 +246,7 @@ impl Memory {
         page.used -= 1;
         let is_idle = page.used == 0;
         if was_full {
-            self.unshut(usize::from(class), number);
+            self.open.push_last(usize::from(class), number);
         }
         if is_idle {
             self.dismiss(number);
@@ -262,35 +255,7 @@ impl Memory {
 
     /// Of a page nothing is used.
     fn dismiss(&mut self, number: u32) {
-        self.pages[number as usize].idle_at = self.idle.len() as u32;
-        self.idle.push(number);
-    }
-
-    /// Of a page something is used, or it is free.
-    #[inline]
-    fn employ(&mut self, number: u32) {
-        let at = std::mem::replace(&mut self.pages[number as usize].idle_at, NONE);
-        if at != NONE {
-            self.idle.swap_remove(at as usize);
-            if let Some(&moved) = self.idle.get(at as usize) {
-                self.pages[moved as usize].idle_at = at;
-            }
-        }
-    }
-
-    fn unshut(&mut self, class: usize, number: u32) {
-        self.pages[number as usize].open_at = self.open[class].len() as u32;
-        self.open[class].push(number);
-    }
-
-    fn shut(&mut self, class: usize, number: u32) {
-        let at = std::mem::replace(&mut self.pages[number as usize].open_at, NONE);
-        if at != NONE {
-            self.open[class].swap_remove(at as usize);
-            if let Some(&moved) = self.open[class].get(at as usize) {
-                self.pages[moved as usize].open_at = at;
-            }
-        }
+        if self.is_held(number) { self.idle.push_first(ALL, number) } else { self.idle.push_last(ALL, number) }
     }
 
     /// Makes a free page one of cells of this class; false when none is free.
@@ -311,10 +276,9 @@ impl Memory {
             self.bytes[at..at + PAGE_BYTES].fill(0);
         }
         let kind = Kind::Cells(class as u8);
-        let (freed, open_at, idle_at) = (NO_CELL, NONE, NONE);
-        self.pages[number as usize] = Page { kind, cell_bytes: bytes, freed, fresh, used: 0, open_at, idle_at };
+        self.pages[number as usize] = Page { kind, cell_bytes: bytes, freed: NO_CELL, fresh, used: 0 };
         self.counts[class] += 1;
-        self.unshut(class, number);
+        self.open.push_last(class, number);
         self.dismiss(number);
         true
     }
@@ -345,45 +309,40 @@ impl Memory {
         (page.kind, page.used) = (Kind::Chunks(Box::new(chunks)), 0);
         let class = self.classes.len();
         self.counts[class] += 1;
-        self.unshut(class, number);
+        self.open.push_last(class, number);
         self.dismiss(number);
         true
     }
 
-    /// A chunk that nobody holds, for the item at `owner`; None when no page has one.
-    pub(crate) fn take_chunk(&mut self, owner: u32) -> Option<u32> {
+    /// A chunk that nobody holds, for the item at `owner`; None when none of so many pages has one. Each has its turn before one has its second,
+    /// and first of all comes what was freed last when nobody held it.
+    pub(crate) fn take_chunk(&mut self, owner: u32, looks: usize) -> Option<u32> {
         let class = self.classes.len();
-        for _ in 0..self.open[class].len().min(LOOKS) {
-            let number = *self.open[class].last()?;
+        for _ in 0..self.open.len(class).min(looks) {
+            let number = self.open.last(class)?;
+            #[cfg(test)]
+            self.looked.set(self.looked.get() + 1);
             let page = &mut self.pages[number as usize];
             let Kind::Chunks(chunks) = &mut page.kind else { continue };
             let is_there = |n: &usize| chunks.free & 1 << n != 0 && Arc::strong_count(&chunks.contents[*n]) == 1;
             let Some(n) = (0..CHUNKS).find(is_there) else {
-                self.set_aside(class);
+                self.open.remove(class, number);
+                self.open.push_first(class, number);
                 continue;
             };
             chunks.free &= !(1 << n);
             (chunks.next[n], chunks.owner[n]) = (NONE, owner);
             page.used += 1;
-            let is_full = chunks.free == 0;
-            self.employ(number);
+            let (was_idle, is_full) = (page.used == 1, chunks.free == 0);
+            if was_idle {
+                self.idle.remove(ALL, number);
+            }
             if is_full {
-                self.shut(class, number);
+                self.open.remove(class, number);
             }
             return Some(number * CHUNKS as u32 + n as u32);
         }
         None
-    }
-
-    /// Puts another of the open pages in the place of the last, which is held: each has its turn before one has its second.
-    fn set_aside(&mut self, class: usize) {
-        let open = &mut self.open[class];
-        let last = open.len() - 1;
-        let at = if self.turn < last { self.turn } else { 0 };
-        open.swap(at, last);
-        let moved = [(open[at], at), (open[last], last)];
-        self.turn = at + 1;
-        moved.into_iter().for_each(|(number, at)| self.pages[number as usize].open_at = at as u32);
     }
 
     fn chunks(&self, chunk: u32) -> Option<(&Chunks, usize)> {
@@ -405,15 +364,23 @@ impl Memory {
         let class = self.classes.len();
         let number = Memory::page_of_chunk(chunk);
         let Some((chunks, n)) = self.chunks_mut(chunk) else { return NONE };
-        let was_full = chunks.free == 0;
+        let (was_full, is_held) = (chunks.free == 0, Arc::strong_count(&chunks.contents[n]) > 1);
         chunks.free |= 1 << n;
         chunks.owner[n] = NONE;
         let next = std::mem::replace(&mut chunks.next[n], NONE);
         let page = &mut self.pages[number as usize];
         page.used -= 1;
         let is_idle = page.used == 0;
-        if was_full {
-            self.unshut(class, number);
+        match (was_full, is_held) {
+            // an engine has it: it comes after what can be given out at once
+            (true, true) => self.open.push_first(class, number),
+            (false, true) => {}
+            (_, false) => {
+                if !was_full {
+                    self.open.remove(class, number);
+                }
+                self.open.push_last(class, number);
+            }
         }
         if is_idle {
             self.dismiss(number);
@@ -489,19 +456,18 @@ impl Memory {
         }
     }
 
-    /// A page of which nothing is used, and nothing held, if there is one among so many. Each has its turn before one has its second.
+    /// A page of which nothing is used, and nothing held, if there is one among so many. Each has its turn before one has its second, and first
+    /// of all comes what became so last when nobody held it.
     pub(crate) fn idle_page(&mut self, looks: usize) -> Option<u32> {
-        for _ in 0..self.idle.len().min(looks) {
-            let last = self.idle.len() - 1;
-            if !self.is_held(self.idle[last]) {
-                return Some(self.idle[last]);
+        for _ in 0..self.idle.len(ALL).min(looks) {
+            let number = self.idle.last(ALL)?;
+            #[cfg(test)]
+            self.looked.set(self.looked.get() + 1);
+            if !self.is_held(number) {
+                return Some(number);
             }
-            let at = if self.idle_turn < last { self.idle_turn } else { 0 };
-            self.idle.swap(at, last);
-            self.idle_turn = at + 1;
-            for at in [at, last] {
-                self.pages[self.idle[at] as usize].idle_at = at as u32;
-            }
+            self.idle.remove(ALL, number);
+            self.idle.push_first(ALL, number);
         }
         None
     }
@@ -513,8 +479,8 @@ impl Memory {
             (Use::Cells(class), false) => class,
             (Use::Chunks, false) => self.classes.len(),
         };
-        self.shut(class, number);
-        self.employ(number);
+        self.open.remove(class, number);
+        self.idle.remove(ALL, number);
         self.counts[class] -= 1;
         self.freed_chunks += u64::from(class == self.classes.len());
         self.pages[number as usize].kind = Kind::Free;
@@ -524,20 +490,23 @@ impl Memory {
     /// Whether the lists of pages agree with the pages.
     #[cfg(test)]
     pub(crate) fn check(&self) {
-        for (number, page) in (0..).zip(&self.pages) {
+        let listed = |lists: &Lists, count: usize| {
+            let mut all = vec![None; self.pages.len()];
+            for list in 0..count {
+                lists.pages(list).for_each(|page| assert_eq!(all[page as usize].replace(list), None, "{page} twice"));
+            }
+            all
+        };
+        let (idle, open) = (listed(&self.idle, 1), listed(&self.open, self.classes.len() + 1));
+        for (number, page) in self.pages.iter().enumerate() {
             let is_idle = page.used == 0 && !matches!(page.kind, Kind::Free);
-            assert_eq!(is_idle, self.idle.get(page.idle_at as usize) == Some(&number), "{number} among the idle");
-            assert_eq!(is_idle, page.idle_at != NONE);
-            let (class, is_open) = match &page.kind {
-                Kind::Free => (0, false),
-                Kind::Cells(class) => (usize::from(*class), page.freed != NO_CELL || page.fresh > 0),
-                Kind::Chunks(chunks) => (self.classes.len(), chunks.free != 0),
+            assert_eq!(is_idle, idle[number].is_some(), "{number} among the idle");
+            let class = match &page.kind {
+                Kind::Cells(class) if page.freed != NO_CELL || page.fresh > 0 => Some(usize::from(*class)),
+                Kind::Chunks(chunks) if chunks.free != 0 => Some(self.classes.len()),
+                _ => None,
             };
-            assert_eq!(
-                is_open,
-                self.open[class].get(page.open_at as usize) == Some(&number),
-                "{number} among the open"
-            );
+            assert_eq!(class, open[number], "{number} among the open");
         }
     }
 }

@@ -10,6 +10,7 @@
 mod figures;
 pub(crate) mod index;
 pub(crate) mod item;
+mod lists;
 pub(crate) mod memory;
 pub(crate) mod queues;
 pub(crate) mod shard;

@@ -8,6 +8,7 @@ use super::item::{self, BINARY, FETCHED, HEADER_BYTES, LARGE, LINKED, STALE, USE
 use super::memory::Use;
 use super::memory::{CELL_MOST_BYTES, CHUNK_BYTES, Memory, PAGE_BYTES};
 use super::queues::Queues;
+use room::Search;
 use std::sync::Arc;
 
 mod room;
@@ -259,7 +260,8 @@ impl Shard {
         let large = whole > CELL_MOST_BYTES;
         let in_cell = if large { HEADER_BYTES + order.key.len() } else { whole };
         let class = self.memory.class(in_cell).ok_or(NoMemory)?;
-        let place = self.take_cell(class, now)?;
+        let mut search = Search::new(now);
+        let place = self.take_cell(class, &mut search)?;
         let queue = if large { self.large_queue() } else { class };
         let cell = self.memory.cell_mut(place);
         cell[..HEADER_BYTES].fill(0);
@@ -274,7 +276,7 @@ impl Shard {
         let binary = if order.binary { BINARY } else { 0 };
         item::set_state(cell, USED | binary | if large { LARGE } else { 0 });
         cell[HEADER_BYTES..HEADER_BYTES + order.key.len()].copy_from_slice(order.key);
-        if large && !self.take_chunks(place, bytes.div_ceil(CHUNK_BYTES), now) {
+        if large && !self.take_chunks(place, bytes.div_ceil(CHUNK_BYTES), &mut search) {
             self.discard(place);
             return Err(NoMemory);
         }

@@ -1,5 +1,5 @@
 use super::item::{BINARY, LARGE, STALE, WON};
-use super::memory::{CHUNK_BYTES, PAGE_BYTES};
+use super::memory::{CHUNK_BYTES, LOOKS, Memory, PAGE_BYTES};
 use super::shard::{Mode, Order, Outcome, Shard, Source};
 use super::*;
 use proptest::prelude::*;
@@ -390,6 +390,79 @@ fn held_pages_do_not_hide_the_chunks_of_others() {
     assert!(matches!(set(&mut shard, b"z", &pattern(2, 15 * CHUNK_BYTES), 2), Outcome::Stored(_)));
     assert_eq!(figures.evictions.get(), 0);
     shard.check();
+}
+
+/// An engine may hold them for as long as a client takes nothing: no other store waits for that.
+#[test]
+fn what_engines_hold_is_looked_through_once_a_store() {
+    const PAGES: usize = 300;
+    let (mut shard, figures) = shard(PAGES + 2);
+    let name = |word: &str, n: usize| format!("{word}{n}").into_bytes();
+    // keeps the only page of cells
+    let upload = shard.build(&order(Mode::Set, b"upload"), 15 * CHUNK_BYTES, 2).unwrap();
+    // of each page's chunks one part is deleted while it is on its way, and so may be what is to be evicted
+    for n in 0..PAGES {
+        for (word, chunks) in [("gone", 7), ("kept", 8)] {
+            let done = set(&mut shard, &name(word, n), &pattern(1, chunks * CHUNK_BYTES), 2);
+            assert!(matches!(done, Outcome::Stored(_)), "{word} {n}: {done:?}");
+        }
+    }
+    let mut held = Vec::new();
+    for (word, n) in (0..PAGES).map(|n| ("gone", n)).chain((0..20).map(|n| ("kept", n))) {
+        let key = name(word, n);
+        let place = shard.find(hash(&key), &key, 2).unwrap();
+        held.extend(shard.chunks(place).map(|(chunk, _)| shard.memory().content(chunk).unwrap().clone()));
+        if word == "gone" {
+            shard.remove(place);
+        }
+    }
+    assert_eq!((shard.memory().pages().1, figures.evictions.get()), (0, 0));
+    // far once, and a few pages of chunks and a few idle ones for each that has to go
+    let bound = |evictions: u64| LOOKS as u64 + 8 * (1 + evictions);
+    let looked = |shard: &Shard| shard.memory().looked.take() as u64;
+    looked(&shard);
+    for n in 0..40 {
+        let before = figures.evictions.get();
+        assert!(matches!(set(&mut shard, &name("new", n), &pattern(2, 5000), 3), Outcome::Stored(_)));
+        let (evictions, looked) = (figures.evictions.get() - before, looked(&shard));
+        assert!(looked <= bound(evictions), "{n}: {looked} pages for {evictions}");
+    }
+    // two chunks a value, eight a victim, and twenty victims that are held
+    assert_eq!(figures.evictions.get(), 30);
+    // no page can be taken for another size: something of each is held, or comes
+    assert_eq!(set(&mut shard, b"small", &[7; 100], 3), Outcome::NoMemory);
+    let (evictions, looked) = (figures.evictions.get() - 30, looked(&shard));
+    assert!(evictions > 10 && looked <= bound(evictions), "{looked} pages for {evictions}");
+    shard.discard(upload);
+    shard.check();
+}
+
+#[test]
+fn what_nobody_holds_is_found_at_the_first_look_whatever_was_freed_with_it() {
+    let mut memory = Memory::new(3);
+    let mut chunks = Vec::new();
+    while memory.add_chunks() {
+        chunks.extend(std::iter::from_fn(|| memory.take_chunk(7, LOOKS)));
+    }
+    let a_page = chunks.len() / 3;
+    let [first, second, third] = [0, 1, 2].map(|n| &chunks[n * a_page..(n + 1) * a_page]);
+    // the end of the first page and all of the second
+    let of =
+        |chunks: &[u32]| -> Vec<_> { chunks.iter().map(|chunk| memory.content(*chunk).unwrap().clone()).collect() };
+    let held = [of(&first[a_page - 2..]), of(second)].concat();
+    for chunk in [&first[1..], third, second].concat() {
+        memory.give_chunk(chunk);
+        memory.check();
+    }
+    assert_eq!(memory.idle_page(1), Some(Memory::page_of_chunk(third[0])));
+    for n in 0..chunks.len() - 1 - held.len() {
+        assert!(memory.take_chunk(7, 1).is_some(), "{n}");
+        memory.check();
+    }
+    assert_eq!(memory.take_chunk(7, LOOKS), None);
+    let count = held.len();
+    drop(held);
+    assert!((0..count).all(|_| memory.take_chunk(7, LOOKS).is_some()));
 }
 
 #[test]

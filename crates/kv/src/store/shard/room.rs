@@ -7,24 +7,40 @@ use crate::store::memory::{LOOKS, Memory, Use};
 
 /// What is tried to get memory, at most, before there is none.
 const TRIES: usize = 64;
-/// Idle pages that are looked at before somebody is evicted: whether one is held takes a while to see.
+/// Pages that are looked at where many would be in vain: whether one is held takes a while to see.
 const FEW_LOOKS: usize = 4;
 /// A page goes to another size when what is oldest there was not asked for so much longer.
 const AGE_FACTOR: u32 = 2;
 const AGE_LEAST_S: u32 = 10;
 
+/// One store's search for memory. It looks far until that was in vain: what engines hold they may hold for long, and what goes from then on
+/// to make room is found at the first look.
+pub(super) struct Search {
+    now: u32,
+    /// pages of chunks that are looked at for one that nobody holds
+    chunk_looks: usize,
+    /// idle pages that are looked at before a page is taken from another size
+    idle_looks: usize,
+}
+
+impl Search {
+    pub(super) fn new(now: u32) -> Search {
+        Search { now, chunk_looks: LOOKS, idle_looks: LOOKS }
+    }
+}
+
 impl Shard {
     /// A cell, for which others may have to go.
-    pub(super) fn take_cell(&mut self, class: usize, now: u32) -> Result<u32, NoMemory> {
+    pub(super) fn take_cell(&mut self, class: usize, search: &mut Search) -> Result<u32, NoMemory> {
         for _ in 0..TRIES {
             if let Some(place) = self.memory.take_cell(class) {
                 return Ok(place);
             }
             let found = self.memory.add_cells(class)
                 || self.free_idle(FEW_LOOKS)
-                || self.evict(class, now)
-                || self.steal(class, now)
-                || self.evict(self.large_queue(), now);
+                || self.evict(class, search)
+                || self.steal(class, search)
+                || self.evict(self.large_queue(), search);
             if !found {
                 break;
             }
@@ -34,10 +50,10 @@ impl Shard {
     }
 
     /// Chunks for an item; false when there are not so many. What was taken is the item's already.
-    pub(super) fn take_chunks(&mut self, place: u32, count: usize, now: u32) -> bool {
+    pub(super) fn take_chunks(&mut self, place: u32, count: usize, search: &mut Search) -> bool {
         let mut last = NONE;
         for _ in 0..count {
-            let Some(chunk) = self.take_chunk(place, now) else {
+            let Some(chunk) = self.take_chunk(place, search) else {
                 self.figures.no_memory.add(1);
                 return false;
             };
@@ -51,14 +67,15 @@ impl Shard {
         true
     }
 
-    fn take_chunk(&mut self, place: u32, now: u32) -> Option<u32> {
+    fn take_chunk(&mut self, place: u32, search: &mut Search) -> Option<u32> {
         let large = self.large_queue();
         for _ in 0..TRIES {
-            if let Some(chunk) = self.memory.take_chunk(place) {
+            if let Some(chunk) = self.memory.take_chunk(place, search.chunk_looks) {
                 return Some(chunk);
             }
+            search.chunk_looks = FEW_LOOKS;
             let has = self.memory.add_chunks() || self.free_idle(FEW_LOOKS);
-            if !(has || self.evict(large, now) || self.steal(large, now)) {
+            if !(has || self.evict(large, search) || self.steal(large, search)) {
                 break;
             }
         }
@@ -73,7 +90,8 @@ impl Shard {
     }
 
     /// Evicts the next of a queue; false when it is empty. Now and then gives the queue a page of one whose items are older.
-    fn evict(&mut self, queue: usize, now: u32) -> bool {
+    fn evict(&mut self, queue: usize, search: &mut Search) -> bool {
+        let now = search.now;
         self.evicted[queue] += 1;
         if self.evicted[queue] as usize >= self.memory.cells_a_page(queue) {
             self.evicted[queue] = 0;
@@ -83,7 +101,7 @@ impl Shard {
             if let (Some(own), Some(most)) = (own, most)
                 && most >= AGE_FACTOR * own
                 && most >= own + AGE_LEAST_S
-                && self.steal(queue, now)
+                && self.steal(queue, search)
             {
                 return true;
             }
@@ -113,10 +131,12 @@ impl Shard {
     }
 
     /// Takes a page from another size, with what stands in it; false when none can be had.
-    fn steal(&mut self, queue: usize, now: u32) -> bool {
-        if self.free_idle(LOOKS) {
+    fn steal(&mut self, queue: usize, search: &mut Search) -> bool {
+        if self.free_idle(search.idle_looks) {
             return true;
         }
+        search.idle_looks = FEW_LOOKS;
+        let now = search.now;
         let Some(from) = self.oldest_other(queue) else { return false };
         let Some((_, place)) = self.queues.oldest(&self.memory, from) else { return false };
         let first = match self.view(place).is(LARGE) {
