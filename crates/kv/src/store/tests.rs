@@ -465,6 +465,28 @@ fn what_nobody_holds_is_found_at_the_first_look_whatever_was_freed_with_it() {
     assert!((0..count).all(|_| memory.take_chunk(7, LOOKS).is_some()));
 }
 
+/// The page of the oldest item cannot be had while something comes into a cell beside it.
+#[test]
+fn a_size_without_a_page_has_one_of_another_though_the_oldest_items_page_has_to_stay() {
+    let (mut shard, figures) = shard(6);
+    let upload = shard.build(&order(Mode::Set, b"u"), 5000, 2).unwrap();
+    let mut store = |key: String, bytes: usize, now: u32| {
+        let done = set(&mut shard, key.as_bytes(), &pattern(1, bytes), now);
+        assert!(matches!(done, Outcome::Stored(_)), "{key}: {done:?}");
+    };
+    // with the upload's
+    store("a".into(), 1, 2);
+    (0..500).for_each(|n| store(format!("middle{n}"), 600, 1000));
+    let evictions = figures.evictions.get();
+    assert!(evictions > 0);
+    // it takes one page, and then its own items go: of what is older by enough there is none to be had
+    (0..3000).for_each(|n| store(format!("small{n}"), 100, 1001 + n / 1000));
+    assert_eq!(figures.pages_moved.get(), 1);
+    assert_eq!(get(&mut shard, b"a", 1004), Some(pattern(1, 1)));
+    shard.discard(upload);
+    shard.check();
+}
+
 #[test]
 fn an_older_number_will_do_when_the_item_is_to_be_made_anew() {
     let (mut shard, _) = shard(4);

@@ -4,9 +4,13 @@ use super::{NoMemory, Shard};
 use crate::store::index::NONE;
 use crate::store::item::{self, FETCHED, LARGE, LINKED};
 use crate::store::memory::{LOOKS, Memory, Use};
+use arrayvec::ArrayVec;
+use std::ops::Range;
 
 /// What is tried to get memory, at most, before there is none.
 const TRIES: usize = 64;
+/// Whoever was asked for last may have to give a page up.
+const ANYBODY: u32 = u32::MAX;
 /// Pages that are looked at where many would be in vain: whether one is held takes a while to see.
 const FEW_LOOKS: usize = 4;
 /// A page goes to another size when what is oldest there was not asked for so much longer.
@@ -21,11 +25,13 @@ pub(super) struct Search {
     chunk_looks: usize,
     /// idle pages that are looked at before a page is taken from another size
     idle_looks: usize,
+    /// no other size has a page that can be taken: what is in the way stays, since nobody else has the lock
+    in_vain: bool,
 }
 
 impl Search {
     pub(super) fn new(now: u32) -> Search {
-        Search { now, chunk_looks: LOOKS, idle_looks: LOOKS }
+        Search { now, chunk_looks: LOOKS, idle_looks: LOOKS, in_vain: false }
     }
 }
 
@@ -95,15 +101,12 @@ impl Shard {
         self.evicted[queue] += 1;
         if self.evicted[queue] as usize >= self.memory.cells_a_page(queue) {
             self.evicted[queue] = 0;
-            let age = |at: Option<(u32, u32)>| at.map(|(read, _)| now.saturating_sub(read));
-            let own = age(self.queues.oldest(&self.memory, queue));
-            let most = self.oldest_other(queue).and_then(|other| age(self.queues.oldest(&self.memory, other)));
-            if let (Some(own), Some(most)) = (own, most)
-                && most >= AGE_FACTOR * own
-                && most >= own + AGE_LEAST_S
-                && self.steal(queue, search)
-            {
-                return true;
+            if let Some((read, _)) = self.queues.oldest(&self.memory, queue) {
+                let own = now.saturating_sub(read);
+                let older = now.checked_sub((AGE_FACTOR * own).max(own + AGE_LEAST_S));
+                if older.is_some_and(|until| self.take_page(queue, until, now)) {
+                    return true;
+                }
             }
         }
         let Some(place) = self.queues.next(&mut self.memory, queue) else { return false };
@@ -123,21 +126,40 @@ impl Shard {
         }
     }
 
-    /// Another queue than this one, which has what was asked for longest ago.
-    fn oldest_other(&self, queue: usize) -> Option<usize> {
+    /// Of the other queues than this one that come behind `last`, by when their oldest items were asked for, the first; and when that was.
+    fn next_oldest(&self, queue: usize, last: Option<(u32, usize)>) -> Option<(u32, usize)> {
         let others = (0..=self.large_queue()).filter(|other| *other != queue && self.memory.pages_of(*other) > 0);
         let aged = others.filter_map(|other| Some((self.queues.oldest(&self.memory, other)?.0, other)));
-        aged.min().map(|(_, other)| other)
+        aged.filter(|at| Some(*at) > last).min()
     }
 
-    /// Takes a page from another size, with what stands in it; false when none can be had.
+    /// Gives a queue's size a page, whoever has to go; false when none can be had.
     fn steal(&mut self, queue: usize, search: &mut Search) -> bool {
         if self.free_idle(search.idle_looks) {
             return true;
         }
         search.idle_looks = FEW_LOOKS;
-        let now = search.now;
-        let Some(from) = self.oldest_other(queue) else { return false };
+        search.in_vain = search.in_vain || !self.take_page(queue, ANYBODY, search.now);
+        !search.in_vain
+    }
+
+    /// Takes a page from another size, with what stands in it: from the one whose oldest item was asked for the longest ago, and where its pages
+    /// have to stay from the next, as long as that was no later than `until`.
+    fn take_page(&mut self, queue: usize, until: u32, now: u32) -> bool {
+        // of all sizes together each page is looked at once, beside those of the oldest items, and so many are tried
+        let (mut pages, mut tries) = (0..self.memory.pages().0 as u32, TRIES);
+        let mut last = None;
+        while let Some((read, from)) = self.next_oldest(queue, last).filter(|(read, _)| *read <= until) {
+            if self.take_page_of(from, &mut pages, &mut tries, now) {
+                return true;
+            }
+            last = Some((read, from));
+        }
+        false
+    }
+
+    /// The same from this size: the page of its oldest item, or another, which are looked for among `pages`.
+    fn take_page_of(&mut self, from: usize, pages: &mut Range<u32>, tries: &mut usize, now: u32) -> bool {
         let Some((_, place)) = self.queues.oldest(&self.memory, from) else { return false };
         let first = match self.view(place).is(LARGE) {
             true => Memory::page_of_chunk(self.view(place).chunk()),
@@ -145,9 +167,11 @@ impl Shard {
         };
         // what is being filled, or is on its way, keeps a page; so others are tried as well
         self.empty(first, now) || {
-            let is_such = |page: &u32| self.memory.use_of(*page).0 == self.use_by(from);
-            let others = (0..self.memory.pages().0 as u32).filter(is_such);
-            let others: arrayvec::ArrayVec<u32, TRIES> = others.take(TRIES).collect();
+            // all that there are beside it, for which the rest need not be looked at
+            let count = (self.memory.pages_of(from) as usize - 1).min(*tries);
+            let is_such = |page: &u32| *page != first && self.memory.use_of(*page).0 == self.use_by(from);
+            let others: ArrayVec<u32, TRIES> = pages.filter(is_such).take(count).collect();
+            *tries -= others.len();
             others.into_iter().any(|page| self.empty(page, now))
         }
     }
