@@ -145,10 +145,10 @@ enum Shows {
 
 impl Shows {
     /// Counters of the kinds that a thread of the application has.
-    fn kinds(self, settings: &Settings, thread: usize) -> Vec<Arc<dyn Report>> {
+    fn kinds(self, thread: usize) -> Vec<Arc<dyn Report>> {
         match self {
             Shows::Nothing => Vec::new(),
-            Shows::Kv => settings.kv.iter().flat_map(|kv| services::kv_kinds(kv, thread)).collect(),
+            Shows::Kv => services::kv_kinds(thread),
             Shows::Echo => services::echo_kinds(),
         }
     }
@@ -294,7 +294,7 @@ impl Apps {
             let with_stats = |channel: &Arc<Channel>| (channel.clone(), Arc::new(Stats::new(&wanted.name)));
             let channels_of_seat = channels.iter().map(with_stats).collect();
             let status = |(thread, channel): (usize, &Arc<Channel>)| {
-                Arc::new(Status::new(channel.clone(), &wanted.shows.kinds(settings, thread)))
+                Arc::new(Status::new(channel.clone(), &wanted.shows.kinds(thread)))
             };
             let status = channels.iter().enumerate().map(status).collect();
             seats.push(Seat { listeners: wanted.listeners, connections, channels: channels_of_seat, status });

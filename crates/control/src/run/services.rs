@@ -54,15 +54,11 @@ fn kv_counters(thread: usize, stats: Arc<kv::Stats>, shared: impl FnOnce() -> Ar
     all
 }
 
-/// Counters of the kinds that a thread of the store shows, which nothing counts with.
-pub(super) fn kv_kinds(kv: &Kv, thread: usize) -> Vec<Arc<dyn Report>> {
-    let limits = kv::Limits {
-        memory_bytes: kv.memory_bytes,
-        item_bytes: kv.item_bytes,
-        threads: 1,
-        secret: [0; 2],
-        shared_nothing: false,
-    };
+/// Counters of the kinds that a thread of the store shows, which nothing counts with. What they are called does not depend on how large the store
+/// is, and a large one's table of keys would be written here for nothing.
+pub(super) fn kv_kinds(thread: usize) -> Vec<Arc<dyn Report>> {
+    let limits =
+        kv::Limits { memory_bytes: 1 << 20, item_bytes: 1 << 10, threads: 1, secret: [0; 2], shared_nothing: false };
     kv_counters(thread, Arc::default(), || Arc::new(kv::Shared::new(limits)))
 }
 
@@ -213,4 +209,39 @@ pub(crate) fn echo(options: &EchoApp) -> Result<String, Error> {
         let stats = Arc::<echo::Stats>::default();
         (echo::Server::with_stats(told.clone(), stats.clone()), vec![stats])
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What figures are called, in the order in which they come first, and the memory that the store is for.
+    fn shown(counters: &[Arc<dyn Report>]) -> (Vec<String>, u64) {
+        let (mut all, mut memory_bytes) = (Vec::new(), 0);
+        for counter in counters {
+            counter.report(&mut |figure| {
+                let name = format!("{} {:?} {} {}", figure.name, figure.labels, figure.gauge, figure.help);
+                if figure.name == "kv_memory_limit_bytes" {
+                    memory_bytes = figure.value;
+                }
+                if !all.contains(&name) {
+                    all.push(name);
+                }
+            });
+        }
+        (all, memory_bytes)
+    }
+
+    #[test]
+    fn a_small_store_tells_what_the_counters_of_any_are_called() {
+        let (memory_bytes, item_bytes) = (256 << 20, 1 << 20);
+        let limits = kv::Limits { memory_bytes, item_bytes, threads: 4, secret: [1, 2], shared_nothing: false };
+        let shared = Arc::new(kv::Shared::new(limits));
+        for thread in 0..2 {
+            let ((small, small_bytes), (large, _)) =
+                (shown(&kv_kinds(thread)), shown(&kv_counters(thread, shared.stats(), || shared.clone())));
+            assert_eq!(small, large, "thread {thread}");
+            assert!(small_bytes <= 1 << 20, "{small_bytes}");
+        }
+    }
 }
