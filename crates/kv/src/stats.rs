@@ -125,7 +125,7 @@ counters! {
     stalled "kv_stalled_total" "times that commands waited for answers before",
     bytes_in "kv_received_bytes_total" "bytes of commands",
     bytes_out "kv_sent_bytes_total" "bytes of answers queued",
-    datagrams "kv_datagrams_total" "datagrams answered",
+    datagrams "kv_datagrams_total" "datagrams whose commands were done",
 }
 
 /// What `stats reset` subtracts.

@@ -18,7 +18,7 @@ impl Memcached {
     fn start() -> Memcached {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let port = address.port().to_string();
-        let args = ["-u", "root", "-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-m", "64"];
+        let args = ["-u", "root", "-l", "127.0.0.1", "-p", &port, "-U", &port, "-t", "1", "-m", "64"];
         let child = Command::new("memcached").args(args).stdin(Stdio::null()).stderr(Stdio::null()).spawn();
         let peer = Memcached { child: child.expect("memcached, see scripts/deps.sh"), address };
         until(|| TcpStream::connect(address).is_ok(), || "memcached does not start".into());
@@ -469,6 +469,25 @@ c.quit()
     assert_eq!(asked(b"get u none\r\n"), "VALUE u 3 5\r\nvalue\r\nEND\r\n");
     assert!(asked(b"mg u T30\r\n").starts_with("CLIENT_ERROR only get"));
     assert_eq!(asked(b"mg u v\r\nmn\r\n"), "VA 5\r\nvalue\r\nMN\r\n");
+}
+
+#[test]
+fn a_quiet_miss_over_udp_is_answered_by_no_datagram_as_by_memcached() {
+    let (place, theirs) = (Place::new(), Memcached::start());
+    let ours = start(&place, &["--udp", "on"]);
+    for address in [ours.address, theirs.address] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.connect(address).unwrap();
+        let quiet = [&b"mg none q\r\n"[..], b"mg none q k\r\nmg none q\r\n"];
+        // what is asked last is answered first
+        for (number, request) in (0..).zip(quiet.into_iter().chain([&b"mg none k\r\n"[..]])) {
+            socket.send(&[&[0, number, 0, 0, 0, 1, 0, 0], request].concat()).unwrap();
+        }
+        let mut answer = [0; 100];
+        let bytes = lab::patiently(|| socket.recv(&mut answer)).unwrap();
+        assert_eq!(text(&answer[..bytes]), "\0\u{2}\0\0\0\u{1}\0\0EN knone\r\n", "{address}");
+    }
 }
 
 #[test]

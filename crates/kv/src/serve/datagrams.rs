@@ -1,5 +1,6 @@
 //! Gets over UDP. A datagram has eight octets before the request: the client's number, the datagram's number and how many there are, and
-//! two that are reserved. Requests and answers of more than one datagram are refused, since each question has one slot for its answer.
+//! two that are reserved. Requests and answers of more than one datagram are refused, since each question has one slot for its answer. Commands that
+//! have nothing to say, as a quiet one that misses, are answered by no datagram, as by memcached.
 //!
 //! What changes items is refused too: whoever forges a source would change them, and nobody could be told. For the same reason an `mg` of a
 //! stale item never wins here (W) the right to make it anew, which one client alone is given.
@@ -32,7 +33,7 @@ pub(super) fn refused(ports: &[u16], port: u16) -> Option<DropReason> {
     }
 }
 
-/// Answers a datagram, or says why it is not answered.
+/// Does what a datagram asks for, and answers it unless there is nothing to say; or says why it is not done.
 pub(super) fn answer(mut world: World<'_>, datagram: &mut Datagram<'_>) -> Result<(), DropReason> {
     let question = datagram.question();
     world.may_change = false;
@@ -95,6 +96,9 @@ fn reads(lines: &[u8]) -> bool {
 }
 
 fn write(datagram: &mut Datagram<'_>, number: [u8; 2], out: &Out) {
+    if out.left() == 0 {
+        return;
+    }
     let room = datagram.capacity().min(ANSWER_MOST_BYTES);
     let fits = out.is_plain() && HEADER_BYTES + out.bytes.len() <= room;
     let text = if fits { &out.bytes } else { TOO_LARGE };
