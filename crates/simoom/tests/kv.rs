@@ -222,6 +222,7 @@ fn scripts() -> Vec<Vec<u8>> {
             .into_bytes(),
         );
     }
+    scripts.extend(numbers());
     // the largest, and one byte more; what was there before is gone
     for (bytes, flags) in
         [(1_048_511, 0), (1_048_512, 0), (1_048_513, 0), (1_048_514, 0), (1_048_509, 1), (1_048_510, 1), (2_000_000, 0)]
@@ -234,6 +235,37 @@ fn scripts() -> Vec<Vec<u8>> {
         );
     }
     scripts
+}
+
+/// Numbers in values of every length, around the edges of what a cell and a chunk holds, and of what memcached takes for a number.
+fn numbers() -> impl Iterator<Item = Vec<u8>> {
+    let lengths = [25, 1900, 1949, 1950, 1951, 2000, 2048, 4095, 4096, 4097, 4106, 8193, 100_000];
+    // with the keys below, and flags or none
+    let largest = [524_222, 524_223, 524_224, 524_226, 524_227, 524_228, 600_000];
+    lengths.into_iter().chain(largest).map(|bytes| {
+        let many = |text: &str, filler: &str| filler.repeat(bytes - text.len());
+        let behind = |filler: &str, text: &str| many(text, filler) + text;
+        let before = |text: &str, filler: &str| text.to_owned() + &many(text, filler);
+        let mut values = vec![before("7", " "), behind(" ", "18446744073709551615")];
+        if bytes <= 100_000 {
+            values.extend(["-18446744073709551606", "+7", "-7"].map(|text| behind(" ", text)));
+            values.extend(["99", "+99", "-"].map(|text| behind("0", text)));
+            values.extend(["99 ", "99", "99\0"].map(|text| before(text, "x")));
+            values.extend([behind("-", "7"), behind("9", ""), before("184467440737095516150", " ")]);
+            // memcached looks for a minus behind large numbers, wherever it stands
+            values.push(before("18446744073709551614 x", "-"));
+        }
+        let count = values.len();
+        let store = |(n, value): (usize, String)| {
+            let flags = n % 2;
+            format!(
+                "set k{n:02} {flags} 0 {bytes}\r\n{value}\r\nincr k{n:02} 1\r\nma k{n:02} D12 v\r\ndecr k{n:02} 3\r\n"
+            )
+        };
+        let stores: String = values.into_iter().enumerate().map(store).collect();
+        let keys: String = (0..count).map(|n| format!(" k{n:02}")).collect();
+        format!("{stores}get{keys}\r\n").into_bytes()
+    })
 }
 
 #[test]
@@ -293,8 +325,7 @@ impl Draw {
         let key = self.of(&KEYS);
         let bytes = [0, 1, 2, 3, 20, 500, 2100, 9000][self.below(8)];
         let value = match self.below(3) {
-            // not of large ones, which are no numbers for us, whatever is in them
-            0 if bytes < 1000 => format!("{:0bytes$}", 7 % 10usize.pow(bytes.min(1) as u32).max(1)),
+            0 => format!("{:0bytes$}", 7 % 10usize.pow(bytes.min(1) as u32).max(1)),
             1 => self.of(&["12", "9", "007", "18446744073709551615", "1 2", ""]).to_owned(),
             _ => "v".repeat(bytes),
         };

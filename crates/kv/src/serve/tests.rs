@@ -342,6 +342,37 @@ fn a_value_on_its_way_stays_while_its_key_is_overwritten_and_deleted() {
 }
 
 #[test]
+fn a_large_value_that_is_a_number_is_counted_with_whoever_holds_it() {
+    for held in [false, true] {
+        let shared = shared(16 << 20);
+        let mut reader = Bench::with(server(&shared), 64 << 10, 128);
+        let mut writer = Bench::with(server(&shared), 64 << 10, 128);
+        writer.run(format!("set n 3 0 6000\r\n{:<6000}\r\n", 9).as_bytes(), &[usize::MAX]);
+        if held {
+            reader.send(b"get n\r\n");
+        }
+        let said = writer.run(b"incr n 5\r\nma n D90 v\r\ndecr n 5\r\nget n\r\n", &[usize::MAX]);
+        assert_eq!(
+            text_of(&said),
+            format!("14\r\nVA 3\r\n104\r\n99\r\nVALUE n 3 6000\r\n{:<6000}\r\nEND\r\n", 99),
+            "{held}"
+        );
+        while reader.read() {}
+        let before = if held { format!("VALUE n 3 6000\r\n{:<6000}\r\nEND\r\n", 9) } else { String::new() };
+        assert_eq!(text_of(&reader.read), before);
+        let mut shard = shared.store.shard(0);
+        shard.check();
+        // to count is to use
+        let place = shard.find(shared.store.hash(b"n"), b"n", 2).unwrap();
+        assert!(shard.view(place).heat() > 0);
+    }
+}
+
+fn text_of(said: &[u8]) -> String {
+    String::from_utf8_lossy(said).into_owned()
+}
+
+#[test]
 fn an_upload_that_is_broken_off_leaves_nothing() {
     let shared = shared(16 << 20);
     for end in 0..3 {

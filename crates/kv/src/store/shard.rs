@@ -1,5 +1,6 @@
 //! One shard: items found by key, stored, evicted, swept. Everything here is done under the shard's lock, and takes a bounded time: for large
-//! values one that grows with their length, since their chunks are taken, given back and, for append and prepend, copied in one hold.
+//! values one that grows with their length, since their chunks are taken, given back and, for append and prepend, copied in one hold, and a number
+//! among them is read and written anew.
 
 use super::figures::Figures;
 use super::index::{Index, NONE};
@@ -460,8 +461,27 @@ impl Shard {
         }
     }
 
+    /// Writes a whole value: a text, and spaces behind it.
+    pub(crate) fn write_padded(&mut self, place: u32, text: &[u8]) {
+        static SPACES: [u8; CHUNK_BYTES] = [b' '; CHUNK_BYTES];
+        let mut left = self.view(place).bytes() as usize - text.len();
+        let mut cursor = self.start(place);
+        self.write(place, &mut cursor, text);
+        while left > 0 {
+            let part = left.min(CHUNK_BYTES);
+            self.write(place, &mut cursor, &SPACES[..part]);
+            left -= part;
+        }
+    }
+
+    /// Whether an engine holds something of a value, which it does of large ones alone.
+    pub(crate) fn is_held(&self, place: u32) -> bool {
+        let content = |(chunk, _)| self.memory.content(chunk);
+        self.chunks(place).filter_map(content).any(|content| Arc::strong_count(content) > 1)
+    }
+
     /// The chunks of an item with the bytes that each has of its value; none when the value is small.
-    pub(crate) fn chunks(&self, place: u32) -> impl Iterator<Item = (u32, usize)> {
+    pub(crate) fn chunks(&self, place: u32) -> impl Iterator<Item = (u32, usize)> + Clone {
         let view = self.view(place);
         let mut chunk = if view.is(LARGE) { view.chunk() } else { NONE };
         let mut left = view.bytes() as usize;

@@ -1,7 +1,8 @@
 //! The commands that every client knows: get and its kin, set and its kin, delete, incr, decr, touch.
 
-use super::number::{self, signed_32, unsigned, unsigned_32};
+use super::number::{self, signed_32, unsigned, unsigned_32, unsigned_of};
 use super::{KEY_MOST_BYTES, Keys, State, Step, Storing, Words, World, take_value};
+use crate::store::counted_bytes;
 use crate::store::item::{self, LARGE};
 use crate::store::shard::{Mode, NoMemory, Order, Outcome, Shard, Source};
 use std::num::NonZeroU64;
@@ -9,6 +10,8 @@ use std::sync::MutexGuard;
 
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format";
 const BAD_TIME: &[u8] = b"CLIENT_ERROR invalid exptime argument";
+/// In a larger item, as memcached counts its bytes, memcached sees no number whatever is in it: it keeps such a one in several pieces.
+const NUMERIC_MOST_BYTES: u64 = 512 << 10;
 const NOT_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// Whether the last word says that no reply is wanted.
@@ -289,6 +292,22 @@ pub(super) enum Changed {
     NoMemory,
 }
 
+/// The number that a value is.
+fn number_of(shard: &Shard, place: u32) -> Option<u64> {
+    let view = shard.view(place);
+    if !view.is(LARGE) {
+        return unsigned(view.value());
+    }
+    unsigned_of(shard.chunks(place).map(|(chunk, bytes)| &shard.memory().chunk_bytes(chunk)[..bytes]))
+}
+
+/// Stores a number, and spaces behind it, as a value of so many bytes.
+fn store_padded(shard: &mut Shard, order: &Order<'_>, text: &[u8], bytes: usize, now: u32) -> Outcome {
+    let Ok(place) = shard.build(order, bytes, now) else { return Outcome::NoMemory };
+    shard.write_padded(place, text);
+    shard.store(order, Source::Built(place), now)
+}
+
 /// Adds to, or takes from, the number that is a key's value. A number with fewer digits than before keeps its length, with spaces behind.
 pub(super) fn change(
     shard: &mut Shard,
@@ -300,26 +319,30 @@ pub(super) fn change(
 ) -> Changed {
     let Some(place) = shard.find(hash, key, now) else { return Changed::NotFound };
     let view = shard.view(place);
-    if view.is(LARGE) || view.bytes() == 0 {
+    let bytes = view.bytes() as usize;
+    if bytes == 0 || counted_bytes(key.len(), view.flags(), bytes) > NUMERIC_MOST_BYTES {
         return Changed::NotNumeric;
     }
     if cas != 0 && view.cas() != cas {
         return Changed::OtherCas;
     }
-    let Some(number) = unsigned(view.value()) else { return Changed::NotNumeric };
+    let (flags, expiry, binary) = (view.flags(), view.expiry(), view.is(item::BINARY));
+    let Some(number) = number_of(shard, place) else { return Changed::NotNumeric };
     let number = if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
     let text = number::digits(number);
-    if text.len() <= view.bytes() as usize {
-        let value = item::value_mut(shard.cell_mut(place));
-        value.fill(b' ');
-        value[..text.len()].copy_from_slice(&text);
+    if text.len() <= bytes && !shard.is_held(place) {
+        shard.write_padded(place, &text);
         shard.note_use(place, now);
         shard.renumber(place);
         return Changed::To(number, place);
     }
-    let (flags, expiry, binary) = (view.flags(), view.expiry(), view.is(item::BINARY));
     let order = Order { mode: Mode::Set, hash, key, flags, expiry, cas: 0, invalidate: false, binary };
-    match shard.store(&order, Source::Bytes(&text), now) {
+    let stored = match text.len() <= bytes {
+        // what is on its way stays as it was
+        true => store_padded(shard, &order, &text, bytes, now),
+        false => shard.store(&order, Source::Bytes(&text), now),
+    };
+    match stored {
         Outcome::Stored(_) => match shard.find(hash, key, now) {
             Some(place) => Changed::To(number, place),
             None => Changed::NotFound,
