@@ -8,6 +8,7 @@ use crate::stats::Stats;
 use base::{Arena, Burst, Frame};
 use port::{Inlet, Waiting};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -178,18 +179,19 @@ impl Inlet for Intake {
         true
     }
 
-    fn watch(&self, instance: BorrowedFd<'_>, on: bool) {
+    fn watch(&self, instance: BorrowedFd<'_>, on: bool) -> bool {
         // under the lock, lest the descriptor be closed; a closed one is forgotten by the instance. Who has it may be kept from its
         // processor: to begin can be asked for again, to end cannot
         let side = if on { self.try_lock() } else { Some(self.lock()) };
-        let Some(receiver) = side.as_ref().and_then(|side| side.receiver.as_ref()) else { return };
+        let Some(receiver) = side.as_ref().and_then(|side| side.receiver.as_ref()) else { return !on };
         let fd = receiver.fd().as_fd();
-        // what stands already, or stands no longer, is refused; for the rest the caller asks again
-        let _ = if on {
+        if on {
             let data = epoll::EventData::new_u64(fd.as_raw_fd() as u64);
-            epoll::add(instance, fd, data, epoll::EventFlags::IN)
+            matches!(epoll::add(instance, fd, data, epoll::EventFlags::IN), Ok(()) | Err(Errno::EXIST))
         } else {
-            epoll::delete(instance, fd)
-        };
+            // what stands no longer is refused
+            let _ = epoll::delete(instance, fd);
+            true
+        }
     }
 }

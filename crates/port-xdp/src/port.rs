@@ -156,7 +156,9 @@ impl XdpPort {
         self.quiet_flushes = 0;
         self.quiet_since = Some(Instant::now());
         let renewed = self.renew();
-        self.cut_off = self.sender.is_none();
+        // by one that is kept nothing leaves either while it holds what does not come back: a stack that waited for room would not look
+        // at its timers
+        self.cut_off = self.sender.is_none() || renewed.is_err() && self.outstanding > 0;
         let serves = renewed.is_err() && self.sender.is_some();
         let outcome = renewed.and_then(|()| self.place());
         self.stats.set_trouble(outcome.as_ref().err().map(|refused| Trouble { serves, why: refused.to_string() }));

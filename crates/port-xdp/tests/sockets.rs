@@ -95,6 +95,36 @@ fn a_port_keeps_its_socket_when_there_is_no_other_and_says_so() {
 }
 
 #[test]
+fn nobody_waits_for_a_socket_by_which_nothing_leaves_though_there_is_no_other() {
+    let lab = Lab::new("kept", 1);
+    let mut opened = open(&config(&[dns()])).unwrap();
+    let port = &mut opened.ports[0];
+    let broadcast = ethernet([0xff; 6], None, 0x88b5, &[0; 50]);
+    without_privileges(rustix::thread::CapabilitySet::IPC_LOCK, || {
+        (0..gauge(port, "xdp_spare_sockets")).for_each(|_| common::rebuild(port).unwrap());
+    });
+    lab.is_served(port, 20);
+    sh("ip", &["link", "set", "vs", "down"]);
+    send(port, &broadcast);
+    assert_eq!((port.outstanding(), port.stats().cut_off.get()), (1, 0));
+    let refused = without_privileges(rustix::thread::CapabilitySet::IPC_LOCK, || port.rebuild().unwrap_err());
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    // more than the ring has room for
+    for n in 1..=10_000 {
+        assert!(port.transmit_room() > 0);
+        send(port, &broadcast);
+        assert_eq!((port.outstanding(), port.stats().cut_off.get()), (1, n));
+    }
+    // until something leaves again
+    sh("ip", &["link", "set", "vs", "up"]);
+    eventually("nothing leaves", || {
+        port.flush();
+        port.outstanding() == 0
+    });
+    lab.is_served(port, 20);
+}
+
+#[test]
 fn what_the_kernel_refuses_costs_no_socket() {
     if is_child() {
         let mut opened = open(&config(&[dns()])).unwrap();

@@ -26,6 +26,7 @@ pub trait Inlet: std::fmt::Debug + Send + Sync {
     fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool;
 
     /// Has the epoll instance tell when something waits, or tell no longer. To ask for what stands already is no error; a port that
-    /// was made anew tells no longer, and one that another thread is at may not take the wish, so it is to be asked again now and then.
-    fn watch(&self, epoll: BorrowedFd<'_>, on: bool);
+    /// was made anew tells no longer, so it is to be asked again now and then. Whether it is so now: one that another thread is at may not
+    /// take the wish to begin.
+    fn watch(&self, epoll: BorrowedFd<'_>, on: bool) -> bool;
 }

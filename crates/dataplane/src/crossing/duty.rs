@@ -53,6 +53,8 @@ struct Standing {
     queue: u16,
     /// frames taken since its thread was woken
     taken: usize,
+    /// what arrives there ends our sleep
+    watched: bool,
 }
 
 /// A queue on its way to another thread.
@@ -220,6 +222,8 @@ impl Crossing {
         match self.duty.queue {
             Queue::Kept if self.duty.returns => {
                 self.duty.returns = false;
+                // others were shut out, perhaps, while something that they had put aside kept the queue here
+                self.let_in();
                 // what is known of the others includes what is on its way here
                 self.balance.iter_mut().for_each(|balance| balance.shares(now));
                 let me = self.me;
@@ -413,8 +417,23 @@ impl Crossing {
             self.duty.queue = Queue::Kept;
             self.duty.again = true;
         } else {
-            self.duty.standing.push(Standing { queue, taken: 0 });
-            self.watch(queue, true);
+            self.duty.standing.push(Standing { queue, taken: 0, watched: false });
+            self.watch_queues(false);
+        }
+    }
+
+    /// Has what arrives at the queues that we stand in for end our sleep: of those that were not got to take the wish, or of all anew.
+    pub(super) fn watch_queues(&mut self, anew: bool) {
+        for at in 0..self.duty.standing.len() {
+            let Standing { queue, watched, .. } = self.duty.standing[at];
+            if watched && !anew {
+                continue;
+            }
+            let watched = self.watch(queue, true);
+            self.duty.standing[at].watched = watched;
+            if !watched {
+                self.sleep_lightly();
+            }
         }
     }
 

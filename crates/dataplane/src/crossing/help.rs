@@ -111,9 +111,7 @@ impl Crossing {
         if !held_up {
             self.release_helper();
         }
-        for queue in self.standing() {
-            self.watch(queue, true);
-        }
+        self.watch_queues(true);
         for victim in std::mem::take(&mut self.helping.victims) {
             let ours = self.helping.all.helper(victim) == self.me;
             // asked for again and again: a port may have been made anew
@@ -153,9 +151,20 @@ impl Crossing {
         seat.inlet.as_ref().is_some_and(|inlet| inlet.lease(work)) && is_empty
     }
 
-    /// The queue is ours again.
+    /// The queue is ours again, or still: others may help.
     pub(super) fn let_in(&mut self) {
-        self.helping.all.0[usize::from(self.me)].helper.store(NOBODY, Ordering::Relaxed);
+        let helper = &self.helping.all.0[usize::from(self.me)].helper;
+        let _ = helper.compare_exchange(STOOD_FOR, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_put_aside(&self, frames: usize) {
+        self.helping.all.0[usize::from(self.me)].frames_aside.store(frames, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_stood_for(&self) -> bool {
+        self.helping.all.helper(self.me) == STOOD_FOR
     }
 
     /// Whether another thread can receive at our port.
@@ -173,6 +182,7 @@ impl Crossing {
     ) -> usize {
         let (mut seen, mut behind) = (0, 0);
         let mut lost = Burst::new();
+        self.watch_queues(false);
         for queue in self.standing() {
             let all = self.helping.all.clone();
             let Some(inlet) = &all.0[usize::from(queue)].inlet else { continue };
@@ -189,15 +199,22 @@ impl Crossing {
         seen
     }
 
-    pub(super) fn watch(&mut self, victim: u16, on: bool) {
+    /// Has what arrives at another thread's port end our sleep, or no longer; whether it is so now.
+    pub(super) fn watch(&mut self, victim: u16, on: bool) -> bool {
         let Helping { all, epoll, .. } = &mut self.helping;
         if epoll.is_none() {
             // without it we help when we are awake
             *epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
         }
-        if let (Some(epoll), Some(inlet)) = (epoll, &all.0[usize::from(victim)].inlet) {
-            inlet.watch(epoll.as_fd(), on);
+        match (epoll, &all.0[usize::from(victim)].inlet) {
+            (Some(epoll), Some(inlet)) => inlet.watch(epoll.as_fd(), on),
+            _ => false,
         }
+    }
+
+    /// The next sleep is a short one: something arrives that would not end it.
+    pub(super) fn sleep_lightly(&mut self) {
+        self.helping.blocked = true;
     }
 
     /// What to poll for frames at the helped threads' ports, before a sleep; None when there are none.

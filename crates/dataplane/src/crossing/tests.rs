@@ -1,3 +1,4 @@
+mod absent;
 mod held_up;
 mod turning;
 
@@ -8,6 +9,7 @@ use port::{Inlet, Waiting};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::{Flow, Groups};
@@ -37,18 +39,27 @@ fn read(frame: &Frame) -> (u16, u32) {
 }
 
 /// A port whose frames the test moves by itself.
-#[derive(Debug)]
-struct NoInlet;
+#[derive(Debug, Default)]
+struct NoInlet {
+    /// wishes to be told of arrivals that it does not take
+    refusals: AtomicU32,
+}
+
+struct Nothing;
+
 impl Inlet for NoInlet {
     fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
-        work(&mut NoInlet);
+        work(&mut Nothing);
         true
     }
 
-    fn watch(&self, _: BorrowedFd<'_>, _: bool) {}
+    fn watch(&self, _: BorrowedFd<'_>, _: bool) -> bool {
+        let left = |left: u32| left.checked_sub(1);
+        self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_err()
+    }
 }
 
-impl Waiting for NoInlet {
+impl Waiting for Nothing {
     fn receive(&mut self, _: &mut Burst, _: usize, _: &mut dyn FnMut(Frame)) -> usize {
         0
     }
@@ -107,6 +118,7 @@ struct World {
     now: Instant,
     nic: Option<Nic>,
     threads: Vec<Thread>,
+    inlets: Vec<Arc<NoInlet>>,
     pool: Pool,
     groups: Arc<Groups>,
     /// the number that each flow sends next
@@ -136,7 +148,8 @@ impl World {
             Nic { steering, table, under_way: VecDeque::new(), good_writes, said: 0 }
         });
         let steering = nic.as_ref().map(|nic| &nic.steering);
-        let helpers = Helpers::new(8, (0..threads).map(|_| Some(Arc::new(NoInlet) as Arc<dyn Inlet>)));
+        let inlets: Vec<_> = (0..threads).map(|_| Arc::new(NoInlet::default())).collect();
+        let helpers = Helpers::new(8, inlets.iter().map(|inlet| Some(inlet.clone() as Arc<dyn Inlet>)));
         let thread = |(me, crossing)| Thread { crossing, groups: of(me as u16), queue: VecDeque::new() };
         let threads =
             crossings(&owners, None, steering, 0, &bells, &helpers).into_iter().enumerate().map(thread).collect();
@@ -144,6 +157,7 @@ impl World {
             now: Instant::ZERO,
             nic,
             threads,
+            inlets,
             pool: Pool::new(arena, frames),
             groups,
             sent: BTreeMap::new(),
