@@ -34,6 +34,7 @@ enum counter {
   ANSWER_DROPPED,
   ANSWERED_PROVEN,
   ANSWER_LEFT,
+  TCP_NOT_KERNELS,
   COUNTERS,
 };
 
@@ -206,6 +207,42 @@ INLINE int take_datagram(struct xdp_md *ctx, int family, const void *from, int s
   return take(ctx);
 }
 
+// Whether the kernel has a use for a segment to a queue without a socket: it begins a connection, or is of one that began so. To any other
+// the kernel would answer with a reset, which is right for nobody: connections of other threads come by this queue, too, and the one
+// whose queue it is may come back.
+INLINE int is_kernels(struct xdp_md *ctx, const void *tcp, const void *end, struct bpf_sock_tuple *tuple, __u32 bytes) {
+  enum { FLAGS_AT = 13, SYN = 2, ACK = 16 };
+  const __u8 *flags = tcp + FLAGS_AT;
+  if ((const void *)(flags + 1) > end)
+    return 0;
+  if ((*flags & (SYN | ACK)) == SYN)
+    return 1;
+  struct bpf_sock *found = bpf_skc_lookup_tcp(ctx, tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+  if (!found)
+    return 0;
+  int knows = found->state != BPF_TCP_LISTEN;
+  bpf_sk_release(found);
+  return knows;
+}
+
+// A segment to a taken port of an address that is the kernel's, too.
+INLINE int take_segment(struct xdp_md *ctx, int family, const void *from, const __be16 *ports, const void *end) {
+  __u32 why = listed(family, from, 1);
+  if (why != TAKEN)
+    return verdict(why, XDP_DROP);
+  int action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+  if (action == XDP_PASS) {
+    struct bpf_sock_tuple tuple = {};
+    __u32 bytes = family == 4 ? sizeof tuple.ipv4 : sizeof tuple.ipv6;
+    // both addresses, then both ports, as they stand in the packet
+    __builtin_memcpy(&tuple, from, bytes - 4);
+    __builtin_memcpy((void *)&tuple + bytes - 4, ports, 4);
+    if (!is_kernels(ctx, ports, end, &tuple, bytes))
+      return verdict(TCP_NOT_KERNELS, XDP_DROP);
+  }
+  return verdict(action == XDP_REDIRECT ? TAKEN : NO_SOCKET, action);
+}
+
 // Requests and answers about an own address, and claims to it by others (RFC 5227 2.4).
 INLINE int arp(struct xdp_md *ctx, void *at, void *end) {
   struct {
@@ -276,7 +313,7 @@ INLINE int ipv4(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answer
       return pass(PASSED_FRAGMENT);
     if (!is_taken(&key))
       return pass(PASSED_NOT_OURS);
-    return fragment ? verdict(TCP_FRAGMENT, XDP_DROP) : take_listed(ctx, 4, &ip->saddr, 1);
+    return fragment ? verdict(TCP_FRAGMENT, XDP_DROP) : take_segment(ctx, 4, &ip->saddr, ports, end);
   }
   if (key.protocol == IPPROTO_ICMP && !fragment) {
     __u8 type = *(__u8 *)ports;
@@ -324,7 +361,7 @@ INLINE int ipv6(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answer
   case IPPROTO_TCP:
     if (!settings.tcp)
       return pass(PASSED_NOT_OURS);
-    return is_taken(&key) ? take_listed(ctx, 6, &ip->saddr, 1) : pass(PASSED_NOT_OURS);
+    return is_taken(&key) ? take_segment(ctx, 6, &ip->saddr, ports, end) : pass(PASSED_NOT_OURS);
   case IPPROTO_UDP: {
     int service = is_taken(&key);
     return service ? take_datagram(ctx, 6, &ip->saddr, service, ip_at, answers) : pass(PASSED_NOT_OURS);

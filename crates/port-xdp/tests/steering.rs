@@ -6,7 +6,8 @@ mod common;
 use common::*;
 use port::Port;
 use port_xdp::{Listener, device::Device, open};
-use std::net::IpAddr;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpStream};
 
 #[test]
 fn one_vlan_tag_is_understood_and_two_are_not() {
@@ -123,6 +124,57 @@ fn fragments_of_tcp_to_a_taken_port_are_dropped_and_counted() {
     assert_eq!(got.len(), 1);
     assert_eq!(got[0][20], 0, "the whole one");
     assert_eq!(opened.handle.counts().get("steering_dropped_total", "tcp fragment"), Some(2));
+}
+
+/// A segment without data, of which the kernel looks at the ports and flags alone where it knows no connection.
+fn segment(flags: u8) -> Vec<u8> {
+    let mut segment = udp(4000, 80, &[0; 12]);
+    segment[12..14].copy_from_slice(&[0x50, flags]);
+    segment
+}
+
+#[test]
+fn where_a_queue_has_no_socket_the_kernel_has_what_begins_a_connection_and_what_is_of_its_own() {
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+    let lab = Lab::new("emptied", 1);
+    let mac = mac_of(&lab.server, "vs");
+    let addresses: [IpAddr; 2] = ["198.18.0.1".parse().unwrap(), "2001:db8:18::1".parse().unwrap()];
+    let opened = open(&config(&addresses.map(|address| Listener { address, protocol: 6, port: 80 }))).unwrap();
+    opened.ports[0].slot().empty().unwrap();
+    let count = |metric, reason| opened.handle.counts().get(metric, reason).unwrap();
+    for address in addresses {
+        let kernel = std::net::TcpListener::bind((address, 80)).unwrap();
+        let client = lab.client(move || {
+            let mut stream = TcpStream::connect((address, 80)).unwrap();
+            stream.write_all(b"to the kernel").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut back = String::new();
+            stream.read_to_string(&mut back).unwrap();
+            back
+        });
+        let (mut stream, _) = kernel.accept().unwrap();
+        let mut got = String::new();
+        stream.read_to_string(&mut got).unwrap();
+        stream.write_all(got.as_bytes()).unwrap();
+        drop(stream);
+        assert_eq!(client.join().unwrap(), "to the kernel");
+    }
+    assert_eq!(count("steering_dropped_total", "no socket"), 0);
+    // of connections that it does not know, with a listener and without
+    let mut client = lab.raw_client();
+    let _kernel = std::net::TcpListener::bind((addresses[0], 80)).unwrap();
+    let passed = count("steering_passed_total", "no socket");
+    for flags in [ACK, ACK | SYN, 0] {
+        send(&mut client.ports[0], &ethernet(mac, None, 0x0800, &ipv4(6, &[], 0, &segment(flags))));
+        send(&mut client.ports[0], &ethernet(mac, None, 0x86dd, &ipv6(addresses[1], 6, &segment(flags))));
+    }
+    let dropped = || count("steering_dropped_total", "no socket");
+    eventually("they are dropped", || dropped() == 6);
+    assert_eq!(count("steering_passed_total", "no socket"), passed);
+    send(&mut client.ports[0], &ethernet(mac, None, 0x0800, &ipv4(6, &[], 0, &segment(SYN))));
+    eventually("the kernel has it", || count("steering_passed_total", "no socket") == passed + 1);
+    assert_eq!((dropped(), count("steering_taken_total", "")), (6, 0));
 }
 
 #[test]

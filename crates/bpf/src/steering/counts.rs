@@ -7,7 +7,7 @@ use base::counter::{Figure, Report};
 pub struct Counts(pub(super) PerCpuArray<MapData, u64>);
 
 /// `enum counter` of the program: metric, label.
-const COUNTERS: [(&str, &str); 17] = [
+const COUNTERS: [(&str, &str); 18] = [
     ("steering_taken_total", ""),
     ("steering_passed_total", "no socket"),
     ("steering_dropped_total", "denied"),
@@ -25,6 +25,7 @@ const COUNTERS: [(&str, &str); 17] = [
     ("steering_dropped_total", "answer"),
     ("steering_cookies_valid_total", ""),
     ("steering_left_total", ""),
+    ("steering_dropped_total", "no socket"),
 ];
 
 impl Counts {
