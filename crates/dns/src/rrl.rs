@@ -13,7 +13,8 @@
 //! gets one more second's worth.
 //!
 //! Every thread judges alone, with the rates divided by the number of threads: the source ports of a flood are spread over
-//! all queues.
+//! all queues. Where there are more threads than a rate, a thread's share is less than one answer a second: it sends one, and the next only
+//! when that is paid for, so that all together keep to the rate.
 
 use crate::resolve::Kind;
 use base::Instant;
@@ -98,7 +99,7 @@ pub(crate) struct Limiter {
 impl Limiter {
     pub(crate) fn new(config: &Config, threads: usize, seed: u64) -> Limiter {
         let threads = threads.max(1) as u64;
-        let cost = |rate: u32| if rate == 0 { 0 } else { (SECOND_NS * threads / u64::from(rate)).min(SECOND_NS) };
+        let cost = |rate: u32| if rate == 0 { 0 } else { SECOND_NS * threads / u64::from(rate) };
         let lines = (config.table_bytes / size_of::<Line>()).next_power_of_two();
         Limiter {
             lines: vec![Line::default(); lines],
@@ -153,9 +154,10 @@ impl Limiter {
         });
         let account = &mut line[way];
         let now_ns = now.as_nanos();
-        // a second's worth may come at once; more than the window's worth is forgotten
-        account.even_ns = (account.even_ns.max(now_ns) + cost_ns).min(now_ns + SECOND_NS + self.window_ns);
-        if account.even_ns <= now_ns + SECOND_NS {
+        // a second's worth may come at once, or one answer where that is less than one; more than the window's worth is forgotten
+        let at_once_ns = SECOND_NS.max(cost_ns);
+        account.even_ns = (account.even_ns.max(now_ns) + cost_ns).min(now_ns + at_once_ns + self.window_ns);
+        if account.even_ns <= now_ns + at_once_ns {
             account.limited = 0;
             return Judgement::Send;
         }
@@ -256,6 +258,24 @@ mod tests {
         assert_eq!(sent(&mut limiter, at(0), peer("192.0.3.77"), Kind::Data, 1, 50), 2);
         assert_eq!(sent(&mut limiter, at(0), peer("2001:db9::"), Kind::Data, 1, 50), 2);
         assert!(holds(allow[2], peer("203.0.113.9")) && !holds(allow[2], peer("::")));
+    }
+
+    #[test]
+    fn more_threads_than_the_rate_keep_to_it() {
+        let mut threads: Vec<_> = (0..32).map(|_| Limiter::new(&config(5), 32, 1)).collect();
+        let mut all = |ms| -> usize {
+            threads.iter_mut().map(|limiter| sent(limiter, at(ms), peer("192.0.2.1"), Kind::Data, 1, 1)).sum()
+        };
+        // one each at once; of what comes later as many as 5 a second are, 32 in 6.4 s
+        assert_eq!(all(0), 32);
+        assert_eq!(all(6400), 32);
+        let steady: usize = (0..640).map(|n| all(12_800 + n * 1000)).sum();
+        assert!(steady <= 640 * 5 + 32, "{steady} in 640 s");
+        // who asks a thread no more often than its share is never touched
+        let mut limiter = Limiter::new(&config(5), 32, 1);
+        for n in 0..100 {
+            assert_eq!(limiter.judge(at(n * 6400), peer("192.0.2.1"), Kind::Data, 1), Judgement::Send, "{n}");
+        }
     }
 
     #[test]
