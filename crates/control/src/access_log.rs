@@ -186,9 +186,9 @@ impl AccessLog {
     /// A line that says why that cannot be. The old file is written on.
     pub(crate) fn reopen(&self) -> Result<(), String> {
         let Some(path) = &self.path else { return Ok(()) };
-        // held meanwhile: once the file is there, nothing is written to the old one
+        // held meanwhile: once the file is there, nothing is written to the old one; what is opened is not waited for
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let (file, _) = open::open_as_we_are(path).map_err(|error| {
+        let file = open::open_anew(path).map_err(|error| {
             let (path, why) = (path.display(), sandbox::explain(path, &error));
             format!(
                 "access log {path}: cannot be opened anew: {why}; the old file is written on: make the file and its folder the user's that simoom runs as"

@@ -7,6 +7,7 @@
 use crate::config::Dns;
 use crate::error::{Error, reason};
 use crate::sandbox;
+use crate::zones;
 use base::publish::Publisher;
 use dns::cookie::Secrets;
 use std::fs::File;
@@ -55,11 +56,9 @@ pub(crate) fn load(path: &str) -> Result<Secrets, String> {
     let unreadable = |error: &io::Error| {
         format!("{path}: cannot be read: {}; check --cookie-secret", sandbox::explain(Path::new(path), error))
     };
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    // a FIFO would hold up the start or the reload
+    let file = zones::open_file(path).map_err(|error| unreadable(&error))?;
     let facts = file.metadata().map_err(|error| unreadable(&error))?;
-    if !facts.is_file() {
-        return Err(format!("{path}: not a regular file; name a file of secrets"));
-    }
     if facts.mode() & 0o027 != 0 {
         let mode = facts.mode() & 0o777;
         return Err(format!("{path}: its mode {mode:o} lets others at the secrets; run `chmod 640 {path}`"));
@@ -146,6 +145,16 @@ mod tests {
         let nowhere = "/nonexistent/secrets";
         let error = format!("{nowhere}: cannot be read: No such file or directory; check --cookie-secret");
         assert_eq!(load(nowhere).unwrap_err(), error);
-        assert_eq!(load("/").unwrap_err(), "/: not a regular file; name a file of secrets");
+        let other = |path: &str| format!("{path}: cannot be read: it is no regular file; check --cookie-secret");
+        assert_eq!(load("/").unwrap_err(), other("/"));
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo").to_str().unwrap().to_owned();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let (done, outcome) = std::sync::mpsc::channel();
+        let path = fifo.clone();
+        std::thread::spawn(move || done.send(load(&path)));
+        let outcome = outcome.recv_timeout(std::time::Duration::from_secs(20)).expect("an end");
+        assert_eq!(outcome.unwrap_err(), other(&fifo));
     }
 }

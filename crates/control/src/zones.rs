@@ -66,7 +66,7 @@ fn look(path: &str) -> io::Result<Print> {
 
 /// Opens a file, and nothing else: a FIFO would hold up the load and a device have no end. What has taken a file's place since it was
 /// looked at is not waited for either.
-fn open_file(path: &str) -> io::Result<File> {
+pub(crate) fn open_file(path: &str) -> io::Result<File> {
     let none = || io::Error::other("it is no regular file");
     // some devices take it for a wish that they are opened
     if !std::fs::metadata(path)?.is_file() {

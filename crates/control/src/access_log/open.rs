@@ -3,10 +3,14 @@
 //! The folder belongs to the user that the server becomes, or the log could not be rotated. So whoever else runs as that user may put a
 //! link where the file was, at any moment, and root must not append what clients send to where it leads. So the way is gone by
 //! descriptors (`links`), and what is opened in the end is judged by its own: it is the user's file, or root's where root alone puts names.
+//!
+//! Nothing is waited for: a pipe that nobody reads is an error. What the operator names at the start may be a pipe or a device; what has
+//! taken a file's place since may not.
 
 use crate::links::{self, Entry};
 use crate::privileges::Identity;
-use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, openat};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,27 +19,55 @@ use std::path::Path;
 /// Addresses of visitors are nobody else's business.
 const MODE: u32 = 0o640;
 
+/// Opens a pipe at once or not at all, and no terminal as ours.
+const UNAWAITED: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY);
+
 /// Names of devices and of what is open already: folders of root's, with links that are no paths.
 const DEVICES: [&str; 3] = ["/dev", "/dev/fd", "/dev/pts"];
 
 /// The file, appended to, and whether it was made here; with `identity` by root for that user.
 pub(super) fn open(path: &Path, identity: Option<&Identity>) -> io::Result<(File, bool)> {
     let is_device = path.parent().is_some_and(|folder| DEVICES.iter().any(|devices| folder == Path::new(devices)));
-    match identity.filter(|_| !is_device) {
+    let (file, created) = match identity.filter(|_| !is_device) {
         Some(identity) => open_for(identity, &links::by_roots(path)?),
         None => open_as_we_are(path),
+    }
+    .map_err(plainly)?;
+    // whose reader is slow is waited for in writing, or its lines would be lost
+    fcntl_setfl(&file, fcntl_getfl(&file)? & !OFlags::NONBLOCK)?;
+    Ok((file, created))
+}
+
+/// The file of that name, in place of one that was moved away: whoever may put names there must not have lines written to a pipe, nor to
+/// a device.
+pub(super) fn open_anew(path: &Path) -> io::Result<File> {
+    let (file, _) = open_as_we_are(path).map_err(plainly)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    fcntl_setfl(&file, fcntl_getfl(&file)? & !OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// The kernel calls a pipe without a reader a device that is not there.
+fn plainly(error: io::Error) -> io::Error {
+    match error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) {
+        true => {
+            io::Error::other("nobody reads it: a pipe's reader has to be there first, and a socket cannot be opened")
+        }
+        false => error,
     }
 }
 
 /// The file of this name for that user. What is there already and is somebody else's may have been given the name by the user.
 fn open_for(identity: &Identity, Entry { folder, name }: &Entry) -> io::Result<(File, bool)> {
     let opened = |more: OFlags, mode: u32| {
-        let flags = more | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let flags = more | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | UNAWAITED;
         openat(folder, name, flags, Mode::from_raw_mode(mode))
     };
     match opened(OFlags::CREATE | OFlags::EXCL, MODE) {
         Ok(file) => return Ok((file.into(), true)),
-        Err(error) if error == rustix::io::Errno::EXIST => {}
+        Err(error) if error == Errno::EXIST => {}
         Err(error) => return Err(error.into()),
     }
     let file = opened(OFlags::empty(), 0)?;
@@ -53,9 +85,9 @@ fn is_roots_alone(folder: &Stat) -> bool {
 }
 
 /// The same without privileges that others lack.
-pub(super) fn open_as_we_are(path: &Path) -> io::Result<(File, bool)> {
+fn open_as_we_are(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
-    options.append(true).mode(MODE);
+    options.append(true).mode(MODE).custom_flags(UNAWAITED.bits() as i32);
     match options.clone().create_new(true).open(path) {
         Ok(file) => Ok((file, true)),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok((options.open(path)?, false)),
@@ -104,6 +136,39 @@ mod tests {
         assert_eq!(open(&log, Some(&nobody)).unwrap_err().kind(), ErrorKind::PermissionDenied);
         assert_eq!(std::fs::read(&ours).unwrap(), b"secret\n");
         assert!(!folder.path().join("new").exists());
+    }
+
+    /// A test that hangs instead ends, too.
+    fn in_time<T: Send + 'static>(does: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, outcome) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(does()));
+        outcome.recv_timeout(std::time::Duration::from_secs(20)).expect("an end")
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_not_waited_for() {
+        let (_folder, theirs, _, nobody) = place();
+        let log = theirs.join("log");
+        rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        chown(&log, Some(NOBODY), Some(NOBODY)).unwrap();
+        let nobody = std::sync::Arc::new(nobody);
+        for identity in [None, Some(nobody.clone())] {
+            let at = log.clone();
+            let error = in_time(move || open(&at, identity.as_deref()).unwrap_err().to_string());
+            assert!(error.starts_with("nobody reads it: "), "{error}");
+        }
+        let at = log.clone();
+        assert!(in_time(move || open_anew(&at).unwrap_err().to_string()).starts_with("nobody reads it: "));
+        // with a reader it is what the operator may name, written as one waits for it, and nothing that takes a file's place
+        let reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&log).unwrap();
+        for identity in [None, Some(&*nobody)] {
+            let (file, created) = open(&log, identity).unwrap();
+            assert!(!created && !fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK));
+        }
+        assert_eq!(open_anew(&log).unwrap_err().to_string(), "it is no regular file");
+        drop(reader);
+        std::fs::remove_file(&log).unwrap();
+        assert!(!fcntl_getfl(open_anew(&log).unwrap()).unwrap().contains(OFlags::NONBLOCK));
     }
 
     #[test]
