@@ -259,10 +259,16 @@ fn outside(path: &Path, error: &io::Error) -> bool {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return false;
     }
+    BOUNDS.get().is_some_and(|bounds| !is_within(bounds, path).unwrap_or(true))
+}
+
+/// Whether what stands at `path`, or could be made there, was allowed; None where there is no way to it.
+fn is_within(bounds: &[Bound], path: &Path) -> Option<bool> {
     // the names of files are no secret to Landlock
-    let (Some(bounds), Ok(real)) = (BOUNDS.get(), path.canonicalize()) else { return false };
-    // a directory that was put in the place of an allowed one is another
-    !bounds.iter().any(|bound| real.starts_with(&bound.path) && identity(&bound.path) == bound.was)
+    let made = || Some(std::path::absolute(path).ok()?.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let real = path.canonicalize().ok().or_else(made)?;
+    // what was put in the place of an allowed directory or file is another
+    Some(bounds.iter().any(|bound| real.starts_with(&bound.path) && identity(&bound.path) == bound.was))
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {

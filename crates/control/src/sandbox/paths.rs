@@ -6,7 +6,7 @@
 //! - for each link on the way to either, the directory of what it leads to, with what else is in there.
 //!
 //! Directories at the first level (/srv, /var, /home) hold too much to be allowed for such a reason: a root /srv/www is allowed, and not
-//! the rest of /srv. There, a root that is moved away and replaced needs a start.
+//! the rest of /srv, and of a file there the file alone. There, a root or a file that is moved away and replaced needs a start.
 
 use super::{reading, writing};
 use crate::config::Settings;
@@ -74,7 +74,7 @@ impl Allowed {
             .collect()
     }
 
-    fn add(&mut self, path: PathBuf, rights: BitFlags<AccessFs>) {
+    pub(super) fn add(&mut self, path: PathBuf, rights: BitFlags<AccessFs>) {
         *self.0.entry(path).or_default() |= rights;
     }
 
@@ -83,7 +83,9 @@ impl Allowed {
         self.links(path, rights);
         let Ok(real) = path.canonicalize() else {
             // it is made anew
-            self.0.extend(real_folder(path).map(|folder| (folder, rights)));
+            if let Some(folder) = real_folder(path).filter(|folder| is_narrow(folder)) {
+                self.add(folder, rights);
+            }
             return;
         };
         // a terminal or a pipe has no successor, and /dev is not ours
@@ -91,8 +93,7 @@ impl Allowed {
             return self.add(real, rights);
         }
         for folder in [real_folder(path), real_folder(&real)].into_iter().flatten() {
-            let all = folder.parent().is_none();
-            self.add(if all { real.clone() } else { folder }, rights);
+            self.add(if is_narrow(&folder) { folder } else { real.clone() }, rights);
         }
     }
 
@@ -183,6 +184,21 @@ mod tests {
         let mut allowed = Allowed::default();
         allowed.file(Path::new("/dev/null"), writing());
         assert_eq!(allowed.0.into_keys().collect::<Vec<_>>(), [Path::new("/dev/null")]);
+        // a file at the first level, by its name and by a link to it
+        let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+        let file = file.path().canonicalize().unwrap();
+        let (_folder, at) = place();
+        symlink(&file, at.join("a/zones/link")).unwrap();
+        for (named, all) in
+            [(&file, vec![file.clone()]), (&at.join("a/zones/link"), vec![file.clone(), at.join("a/zones")])]
+        {
+            let mut allowed = Allowed::default();
+            allowed.file(named, reading());
+            assert!(all.iter().all(|path| allowed.0.contains_key(path)) && allowed.0.len() == all.len(), "{allowed:?}");
+        }
+        let mut allowed = Allowed::default();
+        allowed.file(Path::new("/tmp/nothing of this name"), writing());
+        assert!(allowed.0.is_empty(), "{allowed:?}");
     }
 
     #[test]

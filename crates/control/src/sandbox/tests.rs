@@ -73,6 +73,26 @@ fn only_what_is_served_can_be_read_and_only_the_log_be_written() {
 }
 
 #[test]
+fn a_file_that_was_replaced_beside_much_else_lies_outside() {
+    let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+    let (path, moved) = (file.path().to_owned(), file.path().with_extension("moved"));
+    let mut allowed = Allowed::default();
+    allowed.add(path.clone(), reading() | writing());
+    let bounds = [Bound { was: identity(&path), path: path.clone() }];
+    assert_eq!(is_within(&bounds, &path), Some(true));
+    confined(&allowed, || {
+        assert!(fs::read(&path).is_ok());
+        assert!(denied(fs::write("/tmp/not of this test", "")));
+    });
+    fs::rename(&path, &moved).unwrap();
+    // to be made anew, as a log is, and made anew by another
+    assert_eq!(is_within(&bounds, &path), Some(false));
+    fs::write(&path, "").unwrap();
+    assert_eq!(is_within(&bounds, &path), Some(false));
+    fs::remove_file(&moved).unwrap();
+}
+
+#[test]
 fn no_program_is_started_and_nobody_is_connected_to() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
