@@ -106,14 +106,9 @@ impl Tables {
             .zip(around)
             .map(|(zone, outer)| outer.filter(|n| is_parent(&zones[*n as usize], zone)))
             .collect();
-        let entries = zones.into_iter().zip(entries).zip(parents).zip(inner);
-        let entries = entries.map(|(((zone, (negative, apex_bytes)), parent), inner)| ZoneEntry {
-            zone,
-            parent,
-            inner: inner.into(),
-            negative,
-            apex_bytes,
-        });
+        let entries = zones.into_iter().zip(entries).zip(parents);
+        let entries =
+            entries.map(|((zone, (negative, apex_bytes)), parent)| ZoneEntry { zone, parent, negative, apex_bytes });
         Ok(build.finish(entries.collect(), ledger))
     }
 }
@@ -137,15 +132,15 @@ fn is_parent(outer: &Zone, zone: &Zone) -> bool {
 }
 
 /// For each zone the apexes of those directly inside it, in canonical order.
-fn inner_apexes(zones: &[Zone], around: &[Option<u32>]) -> Vec<Vec<Name>> {
+fn inner_apexes<'z>(zones: &'z [Zone], around: &[Option<u32>]) -> Vec<Vec<NameRef<'z>>> {
     let mut inner = vec![Vec::new(); zones.len()];
     for (zone, outer) in zones.iter().zip(around) {
         if let Some(outer) = outer {
-            inner[*outer as usize].push(zone.origin().to_name());
+            inner[*outer as usize].push(zone.origin());
         }
     }
     for apexes in &mut inner {
-        apexes.sort_unstable();
+        apexes.sort_unstable_by(|a: &NameRef<'_>, b| a.canonical_cmp(*b));
     }
     inner
 }
@@ -209,7 +204,7 @@ impl Build {
     }
 
     /// Puts all names of a zone in; gives the block of its negative answers.
-    fn zone(&mut self, zone: &Zone, index: u32, inner: &[Name]) -> Result<u32, BuildError> {
+    fn zone(&mut self, zone: &Zone, index: u32, inner: &[NameRef<'_>]) -> Result<u32, BuildError> {
         (self.begin, self.repeated, self.in_vain) = (self.arena.len(), 0, 0);
         self.composer.start(zone.origin(), true);
         reference::start_of_authority(zone, &mut self.composer);
@@ -217,7 +212,7 @@ impl Build {
         let negative = self.block();
         let mut above: Vec<Above<'_>> = Vec::new();
         let mut hidden_below: Option<NameRef<'_>> = None;
-        let mut next_inner = inner.iter().map(Name::view).peekable();
+        let mut next_inner = inner.iter().peekable();
         for order in 0..zone.len() {
             if self.units() > u64::from(u32::MAX) {
                 return Err(BuildError::TooLarge(zone.origin().to_name()));
@@ -227,13 +222,15 @@ impl Build {
             if hidden_below.is_some_and(|cut| name.is_subdomain_of(cut)) {
                 continue;
             }
-            while next_inner.peek().is_some_and(|apex| !name.is_subdomain_of(*apex) && apex.canonical_cmp(name).is_lt())
+            while next_inner
+                .peek()
+                .is_some_and(|apex| !name.is_subdomain_of(**apex) && apex.canonical_cmp(name).is_lt())
             {
                 next_inner.next();
             }
-            if let Some(apex) = next_inner.peek().filter(|apex| name.is_subdomain_of(**apex)) {
+            if let Some(apex) = next_inner.peek().filter(|apex| name.is_subdomain_of(***apex)) {
                 // this name is the inner zone's; what it makes exist above that zone is still ours
-                hidden_below = Some(*apex);
+                hidden_below = Some(**apex);
                 if let Some(parent) = apex.parent() {
                     self.above(zone, index, order as u32, parent, &mut above);
                 }
@@ -243,7 +240,7 @@ impl Build {
                 self.above(zone, index, order as u32, parent, &mut above);
             }
             let leaf = order + 1 == zone.len() || !zone.node(order + 1).name().is_subdomain_of(name);
-            let unit = self.node(zone, inner, index, order as u32, &node, leaf);
+            let unit = self.node(zone, index, order as u32, &node, leaf);
             if name.is_wildcard()
                 && let Some(parent) = above.last()
             {
@@ -335,7 +332,7 @@ impl Build {
         self.arena[at..at + 4].copy_from_slice(&to.to_le_bytes());
     }
 
-    fn node(&mut self, zone: &Zone, inner: &[Name], index: u32, order: u32, node: &Node<'_>, leaf: bool) -> u32 {
+    fn node(&mut self, zone: &Zone, index: u32, order: u32, node: &Node<'_>, leaf: bool) -> u32 {
         let alias = node.has(Rtype::CNAME);
         let cut = order > 0 && node.has(Rtype::NS);
         let apex = order == 0;
@@ -350,14 +347,11 @@ impl Build {
             flags |= flag::LINKED;
         }
         let repeats = alias || cut && reference::repeats_addresses(zone, node);
-        let types = match repeats && self.has_repeated_enough(alias) {
-            true => None,
-            false => types_answered(zone, inner, node, cut),
-        };
+        let types = if repeats && self.has_repeated_enough(alias) { None } else { types_answered(zone, node, cut) };
         let unit = self.open(node.name(), flags, index, order);
         self.directory.clear();
         let end = self.arena.len();
-        let fallback = types.and_then(|types| self.answers(zone, inner, node, &types, alias, cut));
+        let fallback = types.and_then(|types| self.answers(zone, node, &types, alias, cut));
         if fallback.is_none() {
             self.in_vain += self.arena.len() - end;
             self.arena.truncate(end);
@@ -370,15 +364,7 @@ impl Build {
 
     /// Writes the directory's room and the blocks of a node; gives the block for all other types, 0 where that is the zone's. None where
     /// they cannot be prepared, or are too large.
-    fn answers(
-        &mut self,
-        zone: &Zone,
-        inner: &[Name],
-        node: &Node<'_>,
-        types: &[Rtype],
-        alias: bool,
-        cut: bool,
-    ) -> Option<u32> {
+    fn answers(&mut self, zone: &Zone, node: &Node<'_>, types: &[Rtype], alias: bool, cut: bool) -> Option<u32> {
         let begin = self.arena.len();
         let left = |end| if alias { ALIAS_BYTES.saturating_sub(end - begin) } else { usize::MAX };
         self.reserve(types.len());
@@ -386,7 +372,7 @@ impl Build {
         let others = alias.then(|| absent_from(types));
         for rtype in types.iter().copied().chain(others) {
             let at = self.arena.len();
-            self.compose(zone, inner, node, rtype, left(at));
+            self.compose(zone, node, rtype, left(at));
             if alias && self.composer.overflowed {
                 self.in_vain += ALIAS_BYTES;
                 return None;
@@ -424,19 +410,19 @@ impl Build {
     }
 
     /// Composes the answer of a node to questions for one type, in so many octets.
-    fn compose(&mut self, zone: &Zone, inner: &[Name], node: &Node<'_>, rtype: Rtype, room: usize) {
+    fn compose(&mut self, zone: &Zone, node: &Node<'_>, rtype: Rtype, room: usize) {
         match node.name().parent().filter(|_| node.name().is_wildcard()) {
             Some(parent) => {
                 self.composer.start(parent, true);
                 self.composer.limit_to(room);
                 let found = Located::Wildcard(Some(node.clone()));
-                reference::respond(zone, inner, found, None, rtype, &mut self.composer);
+                reference::respond(zone, found, None, rtype, &mut self.composer);
             }
             None => {
                 self.composer.start(node.name(), false);
                 self.composer.limit_to(room);
                 let found = Located::Exact(Some(node.clone()));
-                reference::respond(zone, inner, found, Some(node.name()), rtype, &mut self.composer);
+                reference::respond(zone, found, Some(node.name()), rtype, &mut self.composer);
             }
         }
     }
@@ -482,7 +468,7 @@ impl Build {
 }
 
 /// The types that need a block of their own at a node, its lowest own type first; none where its answers cannot be prepared.
-fn types_answered(zone: &Zone, inner: &[Name], node: &Node<'_>, cut: bool) -> Option<Vec<Rtype>> {
+fn types_answered(zone: &Zone, node: &Node<'_>, cut: bool) -> Option<Vec<Rtype>> {
     let mut types: Vec<Rtype> = node.rrsets().map(|set| set.rtype()).collect();
     if cut && !node.name().is_wildcard() {
         types.retain(|rtype| *rtype == Rtype::DS);
@@ -496,7 +482,7 @@ fn types_answered(zone: &Zone, inner: &[Name], node: &Node<'_>, cut: bool) -> Op
     loop {
         let target = here.rrset(Rtype::CNAME).and_then(|set| set.rdatas().next());
         let Some(target) = target.and_then(|rdata| NameRef::from_wire(rdata).ok()) else { break };
-        match reference::locate_target(zone, inner, target, Rtype::A) {
+        match reference::locate(zone, target, Rtype::A) {
             Located::Exact(Some(next)) | Located::Wildcard(Some(next)) => here = next,
             // the parent's side of a cut answers DS
             Located::Cut(_) => {

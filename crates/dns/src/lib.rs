@@ -2,8 +2,8 @@
 //! them over datagrams and streams of the application API.
 //!
 //! Positive answers carry no authority and no additional section, but for the addresses of an NS set; chains stop at the
-//! zone's edge, and at that of a zone inside it; ANY is answered with one set (RFC 8482). Left out: zone transfers, NOTIFY, UPDATE, TSIG, and
-//! DNSSEC answers (a signed zone is refused when it is read).
+//! zone's edge; ANY is answered with one set (RFC 8482). Left out: zone transfers, NOTIFY, UPDATE, TSIG, and DNSSEC answers
+//! (a signed zone is refused when it is read).
 //!
 //! Pure: no file, clock or randomness; after start-up answering allocates nothing. Ownership: tables are immutable and
 //! shared by [`base::publish`]; what a thread writes belongs to its server.

@@ -4,7 +4,7 @@
 
 use crate::compose::{Composer, Owner, Section};
 use zone::name::MAX_NAME_BYTES;
-use zone::{Name, NameRef, Node, Rtype, Zone};
+use zone::{NameRef, Node, Rtype, Zone};
 
 /// RCODEs (RFC 6895 section 2.3).
 pub(crate) mod rcode {
@@ -31,7 +31,7 @@ pub(crate) enum Located<'z> {
     Dname(Node<'z>),
     /// nothing
     Missing,
-    /// not in this zone, or in one inside of it
+    /// not in this zone
     Outside,
 }
 
@@ -56,26 +56,6 @@ pub(crate) fn locate<'z>(zone: &'z Zone, name: NameRef<'_>, rtype: Rtype) -> Loc
         }
     }
     Located::Exact(zone.find(name))
-}
-
-/// Finds the target of an alias. What lies in a zone of `inner` (the apexes of zones that are served here and lie directly inside this
-/// one, in canonical order) is that zone's to speak of (RFC 1034 section 4.3.2 step 2), delegated to it or not: what this one has or lacks of it
-/// is hidden, or would be NXDOMAIN for a name that exists. A cut between them remains this zone's, with its DS.
-pub(crate) fn locate_target<'z>(zone: &'z Zone, inner: &[Name], name: NameRef<'_>, rtype: Rtype) -> Located<'z> {
-    match locate(zone, name, rtype) {
-        Located::Cut(node) => Located::Cut(node),
-        // located above only where DS is asked for
-        Located::Exact(Some(node)) if rtype == Rtype::DS && node.has(Rtype::NS) => Located::Exact(Some(node)),
-        _ if is_within(inner, name) => Located::Outside,
-        found => found,
-    }
-}
-
-/// Whether a name is at or below one of these apexes, none of which is below another.
-fn is_within(apexes: &[Name], name: NameRef<'_>) -> bool {
-    // what is below a name follows it, before anything that is not
-    let behind = apexes.partition_point(|apex| apex.canonical_cmp(name).is_le());
-    behind.checked_sub(1).is_some_and(|nearest| name.is_subdomain_of(apexes[nearest].view()))
 }
 
 fn wildcard<'z>(zone: &'z Zone, encloser: NameRef<'_>) -> Located<'z> {
@@ -123,19 +103,17 @@ impl NameBuffer {
     }
 }
 
-/// Composes what is sent of the answer for a question located in `zone` where `room` octets follow the question. `inner` as for
-/// [`locate_target`].
-pub(crate) fn answer(zone: &Zone, inner: &[Name], name: NameRef<'_>, rtype: Rtype, room: usize, out: &mut Composer) {
+/// Composes what is sent of the answer for a question located in `zone` where `room` octets follow the question.
+pub(crate) fn answer(zone: &Zone, name: NameRef<'_>, rtype: Rtype, room: usize, out: &mut Composer) {
     out.start(name, false);
     out.limit_to(room);
-    respond(zone, inner, locate(zone, name, rtype), Some(name), rtype, out);
+    respond(zone, locate(zone, name, rtype), Some(name), rtype, out);
 }
 
 /// Composes the answer of a name that stands at `found`. Without `name` it is that of any name for which this wildcard
 /// answers.
 pub(crate) fn respond<'z>(
     zone: &'z Zone,
-    inner: &[Name],
     mut found: Located<'z>,
     name: Option<NameRef<'_>>,
     rtype: Rtype,
@@ -184,7 +162,7 @@ pub(crate) fn respond<'z>(
         if links > LINKS_MAX {
             break;
         }
-        found = locate_target(zone, inner, next.view(), rtype);
+        found = locate(zone, next.view(), rtype);
         if let (Some(source), Located::Wildcard(Some(node)) | Located::Exact(Some(node))) = (source, &found) {
             // whether this is a loop depends on the name asked, which may be the wildcard's own
             out.depends |= node.name() == source;

@@ -58,18 +58,9 @@ pub(crate) struct ZoneEntry {
     pub(crate) zone: Zone,
     /// the zone whose word on this one's DS counts, if it is here
     pub(crate) parent: Option<u32>,
-    /// the apexes of the zones directly inside it, in canonical order
-    pub(crate) inner: Box<[Name]>,
     /// the SOA as authority, for NODATA and NXDOMAIN
     pub(crate) negative: u32,
     pub(crate) apex_bytes: u8,
-}
-
-impl ZoneEntry {
-    fn bytes(&self) -> usize {
-        let inner = |apex: &Name| size_of::<Name>() + apex.as_wire().len();
-        size_of::<ZoneEntry>() + self.zone.bytes() + self.inner.iter().map(inner).sum::<usize>()
-    }
 }
 
 /// The answers of all zones; immutable once built. See the module's text.
@@ -383,7 +374,7 @@ impl Tables {
     pub fn bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<Bucket>()
             + self.arena.capacity()
-            + self.zones.iter().map(ZoneEntry::bytes).sum::<usize>()
+            + self.zones.iter().map(|entry| entry.zone.bytes() + size_of::<ZoneEntry>()).sum::<usize>()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::reply::{self, Frame, Opt};
 use crate::resolve::{Kind, Outcome};
 use crate::retained::{Made, Origin};
 use crate::rrl::{Judgement, Limiter};
-use crate::table::{Key, Tables, ZoneEntry};
+use crate::table::{Key, Tables};
 use std::sync::Arc;
 use zone::{NameRef, Rtype};
 
@@ -163,8 +163,8 @@ impl<'s> Request<'s> {
         let Kitchen { composer, block } = kitchen;
         let wire = &buffer[NAME_AT..NAME_AT + usize::from(self.ask.name_bytes)];
         if let Ok(name) = NameRef::from_wire(wire) {
-            let ZoneEntry { zone, inner, .. } = &self.shared.tables.zones[zone as usize];
-            reference::answer(zone, inner, name, Rtype(self.ask.qtype), room, composer);
+            let zone = &self.shared.tables.zones[zone as usize].zone;
+            reference::answer(zone, name, Rtype(self.ask.qtype), room, composer);
         }
         block.clear();
         block::write(block, composer);

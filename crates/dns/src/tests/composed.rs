@@ -17,7 +17,7 @@ use zone::{Name, NameRef, Rtype, Zone};
 /// The message of at most `limit` octets that is sent of an answer composed in so much room; and the octets composed.
 fn sent(zone: &Zone, name: NameRef<'_>, rtype: Rtype, room: usize, limit: usize) -> (Vec<u8>, usize) {
     let (mut composer, mut arena) = (Composer::new(), Vec::new());
-    reference::answer(zone, &[], name, rtype, room, &mut composer);
+    reference::answer(zone, name, rtype, room, &mut composer);
     block::write(&mut arena, &composer);
     arena.resize(arena.len() + UNIT_BYTES, 0);
     let mut buffer = question(name, rtype, None);
