@@ -9,7 +9,12 @@ use crate::{
     raw::{MARK_ETHERTYPE, Outlet, Sniffer},
 };
 use anyhow::{Context as _, Result};
-use std::{collections::BTreeMap, fmt, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    process::Command,
+    sync::OnceLock,
+};
 
 /// A running capture.
 #[derive(Debug)]
@@ -69,6 +74,9 @@ const SHOWN: [&str; 16] = [
     "-e",
     "tcp.checksum.status",
 ];
+
+/// Ports that Linux gives to clients (net.ipv4.ip_local_port_range).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 impl Capture {
     /// Starts a capture at the client's end of the wire: at the server's, AF_XDP hides its packets from captures.
@@ -141,5 +149,43 @@ impl fmt::Display for Findings {
 }
 
 fn tshark(file: &str, filter: &str, more: &[&str]) -> Result<String> {
-    output(Command::new("tshark").args(["-n", "-r", file, "-Y", filter]).args(CHECKS).args(more))
+    let elsewhere = strangers()?.iter().flat_map(|name| ["--disable-protocol", name]);
+    output(Command::new("tshark").args(["-n", "-r", file, "-Y", filter]).args(CHECKS).args(elsewhere).args(more))
+}
+
+/// Protocols that tshark expects at ports which the kernel gives to clients: whatever came from one would be taken for one of these, and
+/// be malformed.
+fn strangers() -> Result<&'static [String]> {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    if let Some(names) = NAMES.get() {
+        return Ok(names);
+    }
+    let decodes = output(Command::new("tshark").args(["-G", "decodes"]))?;
+    Ok(NAMES.get_or_init(|| strangers_of(&decodes)))
+}
+
+/// Lines are: table, port, protocol.
+fn strangers_of(decodes: &str) -> Vec<String> {
+    let stranger = |line: &str| {
+        let mut words = line.split('\t');
+        let is_port = matches!(words.next()?, "udp.port" | "tcp.port");
+        let port: u16 = words.next()?.parse().ok()?;
+        let name = words.next()?;
+        (is_port && EPHEMERAL.contains(&port)).then(|| name.to_owned())
+    };
+    let names: BTreeSet<String> = decodes.lines().filter_map(stranger).collect();
+    names.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tshark_expects_at_clients_ports_is_known() {
+        let decodes = "udp.port\t53\tdns\nudp.port\t47000\thcrt\ntcp.port\t54328\telasticsearch\nsctp.port\t40000\tx\n\
+                       udp.port\t47000\thcrt\nip.proto\t40000\ty\nudp.port\tno\tz\nudp.port\n";
+        assert_eq!(strangers_of(decodes), ["elasticsearch", "hcrt"]);
+        assert!(strangers().unwrap().iter().any(|name| name == "hcrt"));
+    }
 }
