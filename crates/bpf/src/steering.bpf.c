@@ -124,10 +124,17 @@ INLINE int pass(__u32 why) {
   return verdict(why, XDP_PASS);
 }
 
-INLINE int take(struct xdp_md *ctx) {
-  // an empty slot passes; a full ring or a socket of another queue drops, which the socket's own statistics count
-  int action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+// An empty slot passes; a full ring or a socket of another queue drops, which the socket's own statistics count.
+INLINE int redirect(struct xdp_md *ctx) {
+  return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+}
+
+INLINE int redirected(int action) {
   return verdict(action == XDP_REDIRECT ? TAKEN : NO_SOCKET, action);
+}
+
+INLINE int take(struct xdp_md *ctx) {
+  return redirected(redirect(ctx));
 }
 
 INLINE void map_v4(struct address *to, __be32 from) {
@@ -209,7 +216,7 @@ INLINE int take_datagram(struct xdp_md *ctx, int family, const void *from, int s
 
 // Whether the kernel has a use for a segment to a queue without a socket: it begins a connection, or is of one that began so. To any other
 // the kernel would answer with a reset, which is right for nobody: connections of other threads come by this queue, too, and the one
-// whose queue it is may come back.
+// whose queue it is may come back. (A connection of which the kernel keeps nothing but its SYN cookie is not known yet.)
 INLINE int is_kernels(struct xdp_md *ctx, const void *tcp, const void *end, struct bpf_sock_tuple *tuple, __u32 bytes) {
   enum { FLAGS_AT = 13, SYN = 2, ACK = 16 };
   const __u8 *flags = tcp + FLAGS_AT;
@@ -230,7 +237,7 @@ INLINE int take_segment(struct xdp_md *ctx, int family, const void *from, const 
   __u32 why = listed(family, from, 1);
   if (why != TAKEN)
     return verdict(why, XDP_DROP);
-  int action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+  int action = redirect(ctx);
   if (action == XDP_PASS) {
     struct bpf_sock_tuple tuple = {};
     __u32 bytes = family == 4 ? sizeof tuple.ipv4 : sizeof tuple.ipv6;
@@ -240,7 +247,7 @@ INLINE int take_segment(struct xdp_md *ctx, int family, const void *from, const 
     if (!is_kernels(ctx, ports, end, &tuple, bytes))
       return verdict(TCP_NOT_KERNELS, XDP_DROP);
   }
-  return verdict(action == XDP_REDIRECT ? TAKEN : NO_SOCKET, action);
+  return redirected(action);
 }
 
 // Requests and answers about an own address, and claims to it by others (RFC 5227 2.4).

@@ -33,9 +33,13 @@ pub(super) fn open(path: &Path, identity: Option<&Identity>) -> io::Result<(File
         None => open_as_we_are(path),
     }
     .map_err(plainly)?;
-    // whose reader is slow is waited for in writing, or its lines would be lost
+    Ok((awaited(file)?, created))
+}
+
+/// The same file, whose reader, if it is slow, is waited for in writing: its lines would be lost otherwise.
+fn awaited(file: File) -> io::Result<File> {
     fcntl_setfl(&file, fcntl_getfl(&file)? & !OFlags::NONBLOCK)?;
-    Ok((file, created))
+    Ok(file)
 }
 
 /// The file of that name, in place of one that was moved away: whoever may put names there must not have lines written to a pipe, nor to
@@ -45,8 +49,7 @@ pub(super) fn open_anew(path: &Path) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
-    fcntl_setfl(&file, fcntl_getfl(&file)? & !OFlags::NONBLOCK)?;
-    Ok(file)
+    awaited(file)
 }
 
 /// The kernel calls a pipe without a reader a device that is not there.

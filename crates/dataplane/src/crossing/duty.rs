@@ -13,7 +13,8 @@
 //! that it forwarded to them (a *fence*). With the last answer every frame of the queue is where it belongs, and the next one begins.
 //! What arrives meanwhile waits in the receive ring. It goes back in the same way. Who gets it first lets the groups settle that are on
 //! their way from there: their new owner takes what comes from there at once, and lets older frames of that queue wait, which had come
-//! from its server before. A thread that does not answer is waited for a while and no longer.
+//! from its server before. A thread that does not answer is waited for a while and no longer; but the first one, from whom a thread has its
+//! queue back, for as long as it takes.
 //!
 //! A thread that is on duty again asks each one before it for a share of its groups, once it has its queue. What is uneven then levels
 //! out by the balance, but not before the others have shown what they are left with.
@@ -53,8 +54,6 @@ struct Standing {
     queue: u16,
     /// frames taken since its thread was woken
     taken: usize,
-    /// what arrives there ends our sleep
-    watched: bool,
 }
 
 /// A queue on its way to another thread.
@@ -417,23 +416,8 @@ impl Crossing {
             self.duty.queue = Queue::Kept;
             self.duty.again = true;
         } else {
-            self.duty.standing.push(Standing { queue, taken: 0, watched: false });
-            self.watch_queues(false);
-        }
-    }
-
-    /// Has what arrives at the queues that we stand in for end our sleep: of those that were not got to take the wish, or of all anew.
-    pub(super) fn watch_queues(&mut self, anew: bool) {
-        for at in 0..self.duty.standing.len() {
-            let Standing { queue, watched, .. } = self.duty.standing[at];
-            if watched && !anew {
-                continue;
-            }
-            let watched = self.watch(queue, true);
-            self.duty.standing[at].watched = watched;
-            if !watched {
-                self.sleep_lightly();
-            }
+            self.duty.standing.push(Standing { queue, taken: 0 });
+            self.watch(queue, true);
         }
     }
 

@@ -79,11 +79,17 @@ pub(super) struct Helping {
     epoll: Option<OwnedFd>,
     /// something waits that cannot be taken now
     blocked: bool,
+    /// those whose ports have not taken the wish to be told of arrivals
+    unwatched: Vec<u16>,
 }
 
 impl Helping {
     pub(super) fn new(all: Arc<Helpers>) -> Helping {
-        Helping { all, victims: Vec::new(), epoll: None, blocked: false }
+        Helping { all, victims: Vec::new(), epoll: None, blocked: false, unwatched: Vec::new() }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.blocked || !self.unwatched.is_empty()
     }
 }
 
@@ -111,7 +117,9 @@ impl Crossing {
         if !held_up {
             self.release_helper();
         }
-        self.watch_queues(true);
+        for queue in self.standing() {
+            self.watch(queue, true);
+        }
         for victim in std::mem::take(&mut self.helping.victims) {
             let ours = self.helping.all.helper(victim) == self.me;
             // asked for again and again: a port may have been made anew
@@ -182,7 +190,6 @@ impl Crossing {
     ) -> usize {
         let (mut seen, mut behind) = (0, 0);
         let mut lost = Burst::new();
-        self.watch_queues(false);
         for queue in self.standing() {
             let all = self.helping.all.clone();
             let Some(inlet) = &all.0[usize::from(queue)].inlet else { continue };
@@ -199,39 +206,44 @@ impl Crossing {
         seen
     }
 
-    /// Has what arrives at another thread's port end our sleep, or no longer; whether it is so now.
-    pub(super) fn watch(&mut self, victim: u16, on: bool) -> bool {
-        let Helping { all, epoll, .. } = &mut self.helping;
+    /// Has what arrives at another thread's port end our sleep, or no longer. A port that does not take the wish is asked again before the
+    /// ports of others are looked at, and sleeps are short until it does.
+    pub(super) fn watch(&mut self, of: u16, on: bool) {
+        let Helping { all, epoll, unwatched, .. } = &mut self.helping;
         if epoll.is_none() {
-            // without it we help when we are awake
             *epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
         }
-        match (epoll, &all.0[usize::from(victim)].inlet) {
-            (Some(epoll), Some(inlet)) => inlet.watch(epoll.as_fd(), on),
-            _ => false,
+        unwatched.retain(|queue| *queue != of);
+        let Some(inlet) = &all.0[usize::from(of)].inlet else { return };
+        if !epoll.as_ref().is_some_and(|epoll| inlet.watch(epoll.as_fd(), on)) && on {
+            unwatched.push(of);
         }
     }
 
-    /// The next sleep is a short one: something arrives that would not end it.
-    pub(super) fn sleep_lightly(&mut self) {
-        self.helping.blocked = true;
+    #[cold]
+    fn watch_again(&mut self) {
+        std::mem::take(&mut self.helping.unwatched).into_iter().for_each(|of| self.watch(of, true));
     }
 
     /// What to poll for frames at the helped threads' ports, before a sleep; None when there are none.
     pub(crate) fn elsewhere(&self) -> Option<BorrowedFd<'_>> {
-        let Helping { victims, epoll: Some(epoll), blocked: false, .. } = &self.helping else { return None };
-        (!victims.is_empty() || self.stands_in()).then(|| epoll.as_fd())
+        let Helping { victims, epoll: Some(epoll), .. } = &self.helping else { return None };
+        (!self.helping.is_blocked() && (!victims.is_empty() || self.stands_in())).then(|| epoll.as_fd())
     }
 
     /// Before the ports of others are looked at.
     #[inline]
     pub(super) fn look_anew(&mut self) {
         self.helping.blocked = false;
+        if !self.helping.unwatched.is_empty() {
+            self.watch_again();
+        }
     }
 
-    /// Whether frames wait elsewhere that could not be taken at the last look, or something for room to other threads.
+    /// Whether frames wait elsewhere that could not be taken at the last look, or may arrive there unnoticed, or something waits for room to
+    /// other threads.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.helping.blocked || self.waits_for_room()
+        self.helping.is_blocked() || self.waits_for_room()
     }
 
     /// Frames that others have put aside for this thread.

@@ -249,6 +249,18 @@ impl World {
         self.take(at, &mut rx);
     }
 
+    /// Lets these threads run and time pass until it is so.
+    fn run_until(&mut self, threads: &[usize], is: impl Fn(&World) -> bool) {
+        for _ in 0..100 {
+            if is(self) {
+                return;
+            }
+            self.pass(10_000, 0);
+            threads.iter().for_each(|at| self.cycle(*at, 64));
+        }
+        panic!("it does not come to that");
+    }
+
     /// What a thread's stack does with a burst.
     fn take(&mut self, at: usize, rx: &mut Burst) {
         let thread = &mut self.threads[at];

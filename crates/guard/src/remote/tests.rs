@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::client::{Client, Shared, Woken};
-use crate::layout::{Call, CallKind, EVENT_SLOTS, Handle, SLOT_BYTES, SLOTS_AT};
+use crate::layout::{Call, CallKind, Handle, SLOT_BYTES, SLOTS_AT};
 use crate::stats::REJECTS;
 use crate::testing::{Echo, Engine, Pair, pair, pair_of};
 use crate::{Grant, Permit};
 use proptest::prelude::*;
 
+mod datagrams;
 mod deaf;
 mod lines;
 mod payload;
@@ -245,36 +246,6 @@ fn connections_are_bounded_over_all_threads_together() {
     assert_eq!(engines[1].peers.iter().filter(|peer| peer.open).count(), 1);
     assert_eq!(pairs.each_ref().map(|pair| pair.stats.connections()), [2, 1]);
     assert_eq!(pairs.each_ref().map(|pair| pair.stats.drops(DropReason::Full)), [1, 2]);
-}
-
-#[test]
-fn datagrams_are_answered_to_who_asked() {
-    let mut world = World::new(10);
-    for n in 0..2000u32 {
-        world.engine.ask(&mut world.pair.remote, &n.to_le_bytes());
-        if n % 50 == 0 {
-            world.cycle();
-            world.batch();
-            world.cycle();
-        }
-    }
-    world.settle();
-    let expected: Vec<Vec<u8>> = (0..2000u32).map(|n| n.to_le_bytes().to_vec()).collect();
-    assert!(world.engine.answers == expected, "{} answers", world.engine.answers.len());
-}
-
-#[test]
-fn answers_are_nobody_s_too_late_while_more_are_asked_than_are_taken() {
-    let mut world = World::new(10);
-    for _ in 0..100 {
-        // as many as find room, before what was answered meanwhile is looked at
-        (0..EVENT_SLOTS).for_each(|_| world.engine.ask(&mut world.pair.remote, b"?"));
-        world.cycle();
-        world.batch();
-    }
-    world.settle();
-    assert!(world.pair.stats.drops(DropReason::NoRoom) > 0, "more were asked than found room");
-    assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) == 0));
 }
 
 #[test]

@@ -351,14 +351,7 @@ fn an_answer_that_comes_late_does_not_count_for_the_next_fence() {
     // the second thread does not run
     let serve = |world: &mut World, count: usize, until: &dyn Fn(&World) -> bool| {
         world.threads[0].crossing.owners().set_on_duty(count);
-        for _ in 0..100 {
-            if until(world) {
-                return;
-            }
-            world.pass(10_000, 0);
-            [2, 0].into_iter().for_each(|at| world.cycle(at, 64));
-        }
-        panic!("{count} threads on duty");
+        world.run_until(&[2, 0], until);
     };
     // the third gives its queue away, has it back, and gives it away again
     serve(&mut world, 2, &|world| world.threads[0].crossing.stands_in());
