@@ -104,6 +104,8 @@ pub struct Crossings {
     pub frames_in: Counter,
     /// frames that found the ring to their owner full
     pub lost: Counter,
+    /// datagrams of a thread's that hangs, which we took ourselves
+    pub orphans: Counter,
     /// frames that waited for their group to arrive
     pub waited: Counter,
     /// frames of ours that we took from the port of a thread that was held up
@@ -132,6 +134,7 @@ impl Crossings {
             frames_out: Counter::default(),
             frames_in: Counter::default(),
             lost: Counter::default(),
+            orphans: Counter::default(),
             waited: Counter::default(),
             helped: Counter::default(),
             passed: Counter::default(),
@@ -162,6 +165,8 @@ impl Report for Crossings {
         one("dataplane_crossed_frames_total", frames, Some("out"), &self.frames_out);
         one("dataplane_crossed_frames_total", frames, Some("in"), &self.frames_in);
         one("dataplane_crossing_lost_total", "frames that found the ring to their owner full", None, &self.lost);
+        let orphans = "datagrams of a thread that hangs, taken by the one that received them";
+        one("dataplane_crossing_orphans_total", orphans, None, &self.orphans);
         one("dataplane_crossing_waited_total", "frames that waited for their flow group", None, &self.waited);
         let groups = "flow groups that changed their thread";
         one("dataplane_moved_groups_total", groups, Some("out"), &self.groups_out);

@@ -86,10 +86,10 @@ enum Note {
     Fence { queue: u16, number: u32 },
     /// the answer
     Fenced { queue: u16, number: u32 },
-    /// to who serves the queue from now on: nothing older of it is anywhere
-    Queue { queue: u16 },
-    /// to who serves the queue: its own thread is on duty again
-    Back { queue: u16 },
+    /// to who serves the queue from now on: nothing older of it is anywhere. Which of its requests that answers; of no meaning to another
+    Queue { queue: u16, asked: u32 },
+    /// to who serves the queue: its own thread is on duty again, and asks for the so manieth time
+    Back { queue: u16, asked: u32 },
 }
 
 /// A group on its way to this thread.
@@ -485,6 +485,11 @@ impl Crossing {
             if let Some(turner) = self.turner.as_mut().filter(|_| from.is_none()) {
                 turner.on_foreign(group, frame.bytes());
             }
+            // who asks hears something, whichever thread it is that answers
+            if self.owners.hangs(owner) && Owners::is_datagram(frame.bytes()) {
+                self.counters.orphans.add(1);
+                return rx.push(frame);
+            }
             return self.forward(owner, frame, lost);
         }
         let at = self.coming(group);
@@ -540,8 +545,8 @@ impl Crossing {
             Note::Share { by } => self.on_share(by),
             Note::Fence { queue, number } => self.note(from, Note::Fenced { queue, number }),
             Note::Fenced { queue, number } => self.take_fenced(from, queue, number),
-            Note::Queue { queue } => self.offer_queue(queue),
-            Note::Back { queue } => self.give_back(queue),
+            Note::Queue { queue, asked } => self.offer_queue(queue, asked),
+            Note::Back { queue, asked } => self.give_back(queue, asked),
         }
     }
 

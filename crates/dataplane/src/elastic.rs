@@ -16,8 +16,8 @@ use crate::{Counters, Owners};
 use base::counter::{Figure, Report};
 use base::{Clock, Counter, Instant};
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -226,13 +226,16 @@ pub struct Crew {
     first: String,
     owners: Arc<Owners>,
     bells: Vec<Arc<Bell>>,
+    /// how many are wanted, whatever happens to them
+    wanted: Mutex<usize>,
     added: Counter,
     removed: Counter,
 }
 
 impl Crew {
     pub(crate) fn new(first: usize, owners: Arc<Owners>, bells: Vec<Arc<Bell>>) -> Crew {
-        Crew { first: first.to_string(), owners, bells, added: Counter::default(), removed: Counter::default() }
+        let wanted = Mutex::new(owners.on_duty());
+        Crew { first: first.to_string(), owners, bells, wanted, added: Counter::default(), removed: Counter::default() }
     }
 
     /// How many there are.
@@ -245,8 +248,22 @@ impl Crew {
         self.owners.on_duty()
     }
 
-    /// Has so many be on duty, from the first on, and wakes all; the others give everything away.
+    /// Has so many be on duty, from the first on, and wakes all; the others give everything away. While one hangs all are.
     pub(crate) fn set(&self, threads: usize) {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        *wanted = threads;
+        self.apply(threads);
+    }
+
+    /// A thread hangs, or comes round again. Who hangs may have the queues of those that are off duty, so these take them back.
+    pub(crate) fn set_hangs(&self, thread: usize, hangs: bool) {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        self.owners.set_hangs(thread as u16, hangs);
+        self.apply(*wanted);
+    }
+
+    fn apply(&self, wanted: usize) {
+        let threads = if self.owners.one_hangs() { self.threads() } else { wanted };
         let before = self.owners.on_duty();
         self.owners.set_on_duty(threads);
         match threads.cmp(&before) {
@@ -303,6 +320,9 @@ impl Overseer {
                 watched.iter_mut().for_each(|(thread, bell)| thread.look(now, bell.is_asleep()));
                 let Some(policy) = &policy else { continue };
                 for ((first, crew), decision) in crews.iter().zip(&mut decisions) {
+                    if crew.owners.one_hangs() {
+                        continue;
+                    }
                     let on_duty = watched[*first..].iter().take(crew.on_duty());
                     let loads: Vec<Load> = on_duty.map(|(thread, _)| thread.load).collect();
                     crew.set(decision.look(policy, now, &loads, crew.threads()));
@@ -449,5 +469,22 @@ mod tests {
         // nor does it stay so when it sleeps
         (1..=100).for_each(|n| watched.look(at(640 + 10 * n), true));
         assert!(watched.load.queued < 1e-3 && watched.load.idle > 0.999, "{:?}", watched.load);
+    }
+
+    #[test]
+    fn while_one_hangs_all_serve() {
+        let owners = Arc::new(Owners::new(wire::flow::Groups::keyed(16, [1, 2]), 3, |_| 0));
+        let bells = (0..3).map(|_| Arc::new(Bell::new().unwrap())).collect();
+        let crew = Crew::new(0, owners, bells);
+        crew.set(1);
+        crew.set_hangs(0, true);
+        assert_eq!(crew.on_duty(), 3);
+        // what is asked for meanwhile, and two at a time
+        crew.set(2);
+        crew.set_hangs(1, true);
+        crew.set_hangs(0, false);
+        assert_eq!(crew.on_duty(), 3);
+        crew.set_hangs(1, false);
+        assert_eq!((crew.on_duty(), crew.added.get(), crew.removed.get()), (2, 2, 3));
     }
 }

@@ -4,9 +4,9 @@
 //! by every thread for every frame. What belongs to a group stands in its owner's stack alone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use wire::Protocol;
-use wire::flow::{Flow, Groups};
+use wire::flow::{Flow, Groups, is_plain};
 
 /// The most threads of one interface.
 pub const MOST_THREADS: usize = 256;
@@ -23,6 +23,8 @@ pub struct Owners {
     threads: u16,
     /// so many of them, the first, are to own groups
     on_duty: AtomicU16,
+    /// threads that hang, as far as somebody watches them
+    hanging: Box<[AtomicBool]>,
 }
 
 impl Owners {
@@ -41,7 +43,8 @@ impl Owners {
         let homes: Box<[u16]> = (0..groups.count()).map(|group| checked(group as u16)).collect();
         let owners = homes.iter().map(|owner| AtomicU16::new(*owner)).collect();
         let on_duty = AtomicU16::new(threads as u16);
-        Owners { groups: Arc::new(groups), tcp_only: false, owners, homes, threads: threads as u16, on_duty }
+        let hanging = (0..threads).map(|_| AtomicBool::new(false)).collect();
+        Owners { groups: Arc::new(groups), tcp_only: false, owners, homes, threads: threads as u16, on_duty, hanging }
     }
 
     /// The same for TCP alone: datagrams stay with whoever receives them.
@@ -72,6 +75,22 @@ impl Owners {
         self.on_duty.store(threads as u16, Ordering::Relaxed);
     }
 
+    /// Whether a thread hangs, and whether it comes round again is not known.
+    #[inline]
+    pub(crate) fn hangs(&self, thread: u16) -> bool {
+        self.hanging[usize::from(thread)].load(Ordering::Relaxed)
+    }
+
+    /// Whether one does.
+    pub(crate) fn one_hangs(&self) -> bool {
+        (0..self.threads).any(|thread| self.hangs(thread))
+    }
+
+    /// A thread hangs, or comes round again.
+    pub(crate) fn set_hangs(&self, thread: u16, hangs: bool) {
+        self.hanging[usize::from(thread)].store(hangs, Ordering::Relaxed);
+    }
+
     /// The thread that owns a group.
     ///
     /// # Panics
@@ -92,6 +111,11 @@ impl Owners {
     pub fn group(&self, frame: &[u8]) -> Option<u16> {
         let flow = Flow::of_frame(frame).filter(|flow| !self.tcp_only || flow.protocol() == Protocol::TCP)?;
         Some(self.groups.of(&flow))
+    }
+
+    /// Whether a frame with a group is a datagram, which any thread can answer if need be.
+    pub(crate) fn is_datagram(frame: &[u8]) -> bool {
+        is_plain(frame) && Flow::of_frame(frame).is_some_and(|flow| flow.protocol() == Protocol::UDP)
     }
 
     /// How many groups a thread owns.

@@ -280,6 +280,15 @@ where
         self.crews().for_each(|crew| crew.set(threads.clamp(1, crew.threads())));
     }
 
+    /// Thread `n` hangs, as its [`Dataplane::pulses`] show, or comes round again: meanwhile it is given nothing, and the others of its
+    /// interface serve, all of them, with their own queues.
+    pub fn set_hangs(&self, n: usize, hangs: bool) {
+        let crew = self.crews.iter().find(|(first, crew)| (*first..*first + crew.threads()).contains(&n));
+        if let Some((first, crew)) = crew {
+            crew.set_hangs(n - first, hangs);
+        }
+    }
+
     /// Each thread's pulse.
     pub fn pulses(&self) -> impl Iterator<Item = Pulse> {
         self.threads.iter().map(|thread| {

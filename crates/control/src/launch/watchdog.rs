@@ -120,11 +120,12 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// Watches the threads whose pulses `pulses` tells, and whose queues are `queues`, in the same order; some have none; and the
-    /// interfaces.
+    /// interfaces. `tell` is told which thread hangs, and which does no longer.
     pub(crate) fn start(
         mut queues: Vec<Option<Queue>>,
         mut nics: Vec<Nic>,
         pulses: impl Fn() -> Vec<Pulse> + Send + 'static,
+        tell: impl Fn(usize, bool) + Send + 'static,
     ) -> io::Result<Watchdog> {
         let stalls = Arc::new(Stalls::default());
         let (end, ended) = channel();
@@ -144,8 +145,14 @@ impl Watchdog {
                     let slot = queue.as_ref().map(|queue| &*queue.slot);
                     match watched.look(now, pulse, PATIENCE) {
                         Finding::Same => {}
-                        Finding::Hangs => hangs(thread, slot, &counted),
-                        Finding::Recovered => recovered(thread, slot, &counted),
+                        Finding::Hangs => {
+                            hangs(thread, slot, &counted);
+                            tell(thread, true);
+                        }
+                        Finding::Recovered => {
+                            recovered(thread, slot, &counted);
+                            tell(thread, false);
+                        }
                     }
                 }
             }

@@ -247,7 +247,9 @@ impl Opened {
         dataplane.crews().for_each(|crew| registry.add(crew.clone()));
         let watched = dataplane.clone();
         let nics = self.handles.iter().filter_map(|interface| Nic::new(interface.name.clone())).collect();
-        let watchdog = Watchdog::start(queues, nics, move || watched.pulses().collect())?;
+        let told = dataplane.clone();
+        let tell = move |thread, hangs| told.set_hangs(thread, hangs);
+        let watchdog = Watchdog::start(queues, nics, move || watched.pulses().collect(), tell)?;
         registry.add(watchdog.stalls().clone());
         // several interfaces have no own addresses
         let mut claims = (!settings.own.is_empty()).then_some(claims);

@@ -14,7 +14,9 @@
 //! What arrives meanwhile waits in the receive ring. It goes back in the same way. Who gets it first lets the groups settle that are on
 //! their way from there: their new owner takes what comes from there at once, and lets older frames of that queue wait, which had come
 //! from its server before. A thread that does not answer is waited for a while and no longer; but the first one, from whom a thread has its
-//! queue back, for as long as it takes.
+//! queue back, for as long as it takes, unless it is known to hang ([`Owners::hangs`]). Then every thread is on duty, each with its own
+//! queue: it takes that by the lease, and the first thread, when it comes round, finds that it does not stand in any more. What that one
+//! has taken by then is late.
 //!
 //! A thread that is on duty again asks each one before it for a share of its groups, once it has its queue. What is uneven then levels
 //! out by the balance, but not before the others have shown what they are left with.
@@ -29,6 +31,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often a group that could not leave is looked at again.
 const STAYS: Duration = Duration::from_millis(100);
+/// How often a queue is tried for that the first thread is at, and does not come back from.
+const TRIES: Duration = Duration::from_millis(5);
 /// After so many frames of a queue its own thread is to fill it up.
 const FILL_EVERY: usize = 1024;
 /// Who stands in.
@@ -63,6 +67,8 @@ struct Fence {
     to: u16,
     /// which of ours it is: a late answer to one does not count for the next of the same queue
     number: u32,
+    /// which request of its thread it answers
+    asked: u32,
     /// threads that have not answered
     silent: Vec<u16>,
     /// when they are not waited for any more; None until the clock is read
@@ -87,6 +93,8 @@ pub(super) struct Duty {
     queue: Queue,
     /// it has not yet asked for a share
     returns: bool,
+    /// how often it has asked for its queue
+    requests: u32,
     standing: Vec<Standing>,
     fences: Vec<Fence>,
     /// fences since the start
@@ -230,9 +238,26 @@ impl Crossing {
             }
             Queue::Gone => {
                 self.duty.queue = Queue::AskedFor;
-                self.note(FIRST, Note::Back { queue: self.me });
+                self.duty.requests = self.duty.requests.wrapping_add(1);
+                self.note(FIRST, Note::Back { queue: self.me, asked: self.duty.requests });
+                self.take_from_who_hangs(now);
             }
-            Queue::Kept | Queue::Going | Queue::AskedFor => {}
+            Queue::AskedFor => self.take_from_who_hangs(now),
+            Queue::Kept | Queue::Going => {}
+        }
+    }
+
+    /// The queue that was asked for is ours again if the first thread hangs, and not just at it.
+    fn take_from_who_hangs(&mut self, now: Instant) {
+        if !self.owners.hangs(FIRST) {
+            return;
+        }
+        if self.break_in() {
+            self.counters.hurried.add(1);
+            self.duty.queue = Queue::Kept;
+            self.duty.again = true;
+        } else {
+            self.duty.later = Some(now + TRIES);
         }
     }
 
@@ -246,6 +271,10 @@ impl Crossing {
         if self.duty.queue != Queue::Kept || !self.can_be_stood_for() || !self.has_nothing() {
             return;
         }
+        if self.owners.hangs(FIRST) {
+            self.duty.later = Some(now + STAYS);
+            return;
+        }
         // what has arrived at the queue of groups whose entries have turned is older than what arrives at their new one
         let turned_at = self.turner.as_ref().map_or(Some(now), super::Turner::done_at);
         let Some(turned_at) = turned_at else { return };
@@ -255,7 +284,7 @@ impl Crossing {
         }
         if (waiting == 0 || self.turner.is_none()) && self.shut_out() {
             self.duty.queue = Queue::Going;
-            self.fence(self.me, FIRST);
+            self.fence(self.me, FIRST, 0);
         } else {
             self.duty.again = true;
         }
@@ -347,12 +376,12 @@ impl Crossing {
         self.turner.as_ref().map_or_else(|| self.owners.home(group), |turner| turner.queue(group)) == thread
     }
 
-    fn fence(&mut self, queue: u16, to: u16) {
+    fn fence(&mut self, queue: u16, to: u16, asked: u32) {
         let silent: Vec<u16> = (0..self.owners.threads() as u16).filter(|thread| *thread != self.me).collect();
         self.duty.set = self.duty.set.wrapping_add(1);
         let number = self.duty.set;
         silent.iter().for_each(|other| self.note(*other, Note::Fence { queue, number }));
-        self.duty.fences.push(Fence { queue, to, number, silent, until: None });
+        self.duty.fences.push(Fence { queue, to, number, asked, silent, until: None });
     }
 
     pub(super) fn take_fenced(&mut self, from: u16, queue: u16, number: u32) {
@@ -379,16 +408,20 @@ impl Crossing {
     }
 
     fn hand_over(&mut self, at: usize) {
-        let Fence { queue, to, .. } = self.duty.fences.swap_remove(at);
+        let Fence { queue, to, asked, .. } = self.duty.fences.swap_remove(at);
         if queue == self.me {
             self.duty.queue = Queue::Gone;
             self.duty.again = true;
         }
-        self.note(to, Note::Queue { queue });
+        self.note(to, Note::Queue { queue, asked });
     }
 
     /// The queue is this thread's to serve, soon.
-    pub(super) fn offer_queue(&mut self, queue: u16) {
+    pub(super) fn offer_queue(&mut self, queue: u16, asked: u32) {
+        let waits = self.duty.queue == Queue::AskedFor && self.duty.requests == asked;
+        if queue == self.me && !waits {
+            return; // it was not waited for
+        }
         let leaving = self.leaving.iter().map(|leaving| leaving.group).collect();
         self.duty.offered.push(Offered { queue, leaving, until: None });
         self.duty.again = true;
@@ -422,7 +455,7 @@ impl Crossing {
     }
 
     /// Its own thread wants a queue back.
-    pub(super) fn give_back(&mut self, queue: u16) {
+    pub(super) fn give_back(&mut self, queue: u16, asked: u32) {
         if let Some(at) = self.duty.offered.iter().position(|offered| offered.queue == queue) {
             self.duty.offered.swap_remove(at);
         } else if let Some(at) = self.duty.standing.iter().position(|standing| standing.queue == queue) {
@@ -432,7 +465,7 @@ impl Crossing {
         } else {
             return;
         }
-        self.fence(queue, queue);
+        self.fence(queue, queue, asked);
         self.duty.again = true;
     }
 

@@ -165,14 +165,22 @@ impl Crossing {
         let _ = helper.compare_exchange(STOOD_FOR, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    #[cfg(test)]
-    pub(super) fn set_put_aside(&self, frames: usize) {
-        self.helping.all.0[usize::from(self.me)].frames_aside.store(frames, Ordering::Relaxed);
+    /// Takes the own queue from who stands in; false when that one has its lease just now.
+    pub(super) fn break_in(&mut self) -> bool {
+        let seat = &self.helping.all.0[usize::from(self.me)];
+        // with the lease, with which that one sees whether it stands in
+        let work = &mut |_: &mut dyn Waiting| seat.helper.store(NOBODY, Ordering::Relaxed);
+        seat.inlet.as_ref().is_some_and(|inlet| inlet.lease(work))
     }
 
     #[cfg(test)]
-    pub(super) fn is_stood_for(&self) -> bool {
-        self.helping.all.helper(self.me) == STOOD_FOR
+    pub(super) fn is_stood_for(&self, queue: u16) -> bool {
+        self.helping.all.helper(queue) == STOOD_FOR
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_put_aside(&self, frames: usize) {
+        self.helping.all.0[usize::from(self.me)].frames_aside.store(frames, Ordering::Relaxed);
     }
 
     /// Whether another thread can receive at our port.
@@ -195,6 +203,9 @@ impl Crossing {
             let Some(inlet) = &all.0[usize::from(queue)].inlet else { continue };
             let room = limit.saturating_sub(rx.len());
             let work = &mut |waiting: &mut dyn Waiting| {
+                if all.helper(queue) != STOOD_FOR {
+                    return; // its thread has it back
+                }
                 seen += waiting.receive(received, room, &mut |frame| port.give(frame));
                 behind += waiting.waiting();
             };

@@ -77,9 +77,9 @@ impl Crossing {
         }
     }
 
-    /// Whether a thread has not made room for what it is sent for a while.
+    /// Whether a thread hangs, or has not made room for what it is sent for a while.
     pub(super) fn is_stuck(&self, thread: u16) -> bool {
-        self.shortages[usize::from(thread)].is_long
+        self.shortages[usize::from(thread)].is_long || self.owners.hangs(thread)
     }
 
     /// Whether something is to go to other threads as soon as there is room to all of them, which nobody tells.

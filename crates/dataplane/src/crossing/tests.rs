@@ -9,7 +9,7 @@ use port::{Inlet, Waiting};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::{Flow, Groups};
@@ -43,14 +43,19 @@ fn read(frame: &Frame) -> (u16, u32) {
 struct NoInlet {
     /// wishes to be told of arrivals that it does not take
     refusals: AtomicU32,
+    /// another thread is at it
+    leased: AtomicBool,
 }
 
 struct Nothing;
 
 impl Inlet for NoInlet {
     fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
-        work(&mut Nothing);
-        true
+        let free = !self.leased.load(Ordering::Relaxed);
+        if free {
+            work(&mut Nothing);
+        }
+        free
     }
 
     fn watch(&self, _: BorrowedFd<'_>, _: bool) -> bool {
@@ -125,6 +130,8 @@ struct World {
     sent: BTreeMap<u16, u32>,
     taken: u32,
     lost: u32,
+    /// of groups of a thread that hangs
+    orphans: u32,
     /// frames may be overtaken
     hurries: bool,
 }
@@ -163,6 +170,7 @@ impl World {
             sent: BTreeMap::new(),
             taken: 0,
             lost: 0,
+            orphans: 0,
             hurries: false,
         }
     }
@@ -231,6 +239,9 @@ impl World {
                 thread.crossing.sort(&mut received, &mut rx, &mut lost);
             }
             for queue in thread.crossing.standing() {
+                if !self.threads[at].crossing.is_stood_for(queue) {
+                    continue;
+                }
                 let absent = &mut self.threads[usize::from(queue)];
                 let n = absent.queue.len().min(limit - rx.len());
                 received.extend(absent.queue.drain(..n));
@@ -271,6 +282,12 @@ impl World {
         for frame in rx.drain(..) {
             let (flow, number) = read(&frame);
             let group = self.groups.of(&Flow::of_frame(frame.bytes()).unwrap());
+            let owners = thread.crossing.owners();
+            if owners.hangs(owners.owner(group)) && !thread.groups.contains_key(&group) {
+                self.orphans += 1;
+                self.pool.give(frame);
+                continue;
+            }
             let known = thread.groups.get_mut(&group).expect("a frame comes to the thread that has its group");
             let next = known.entry(flow).or_default();
             assert!(self.hurries || number == *next, "flow {flow} in its order: {number} for {next}");
@@ -304,10 +321,20 @@ impl World {
 
     /// Steps of so many microseconds.
     fn settle_by(&mut self, us: u64) {
+        let all: Vec<usize> = (0..self.threads.len()).collect();
+        self.run(&all, us);
+    }
+
+    /// The others do not come round, and are not waited for any more.
+    fn settle_of(&mut self, threads: &[usize]) {
+        self.run(threads, 1000);
+    }
+
+    fn run(&mut self, threads: &[usize], us: u64) {
         for _ in 0..200 {
             self.pass(us, 0);
             self.write();
-            (0..self.threads.len()).for_each(|at| self.cycle(at, 64));
+            threads.iter().for_each(|at| self.cycle(*at, 64));
         }
     }
 

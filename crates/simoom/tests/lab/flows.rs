@@ -1,11 +1,11 @@
 //! Several threads on one interface: flows stay with the thread of their queue, groups move with their connections, and threads
 //! that are busy are relieved of some.
 
-use crate::common::{Hogs, PATIENCE, Server, dig_until};
+use crate::common::{Hogs, PATIENCE, Server};
 use crate::web::{Web, contents, curl};
 use lab::capture::Capture;
 use lab::nic::Protocol;
-use lab::{CLIENT_V4, CLIENT_V6, Lab, Nic, NicOptions, Options, Process, SERVER_V4, SERVER_V6};
+use lab::{CLIENT_V4, CLIENT_V6, Lab, Nic, NicOptions, Options, SERVER_V4, SERVER_V6};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -215,41 +215,4 @@ fn what_cannot_be_moved_is_said() {
         let refused = web.server.ctl(args);
         assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(words), "{refused:?}");
     }
-}
-
-/// The thread of this name of a process.
-fn thread_of(pid: u32, name: &str) -> String {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let mut tasks = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
-    let is = |task: &String| std::fs::read_to_string(format!("/proc/{pid}/task/{task}/comm")).unwrap().trim() == name;
-    tasks.find(is).expect("a thread of that name")
-}
-
-#[test]
-fn a_thread_that_hangs_leaves_its_queue_to_the_kernel_until_it_comes_round() {
-    const ASK: &str = "@198.18.0.1 www.example.com";
-    lab::require_programs(&["strace"]);
-    let lab = Lab::new().unwrap();
-    let server = Server::start(lab.server(), &["--interface", "vs", "--listen", "198.18.0.1:53", "--tier", "xdp"]);
-    dig_until(&lab, ASK, "198.18.0.80");
-    let before = server.stats().on_sockets();
-    // the next call to the kernel to transmit takes eight seconds
-    let thread = thread_of(server.process.id(), "dataplane-0");
-    let mut command = lab.server().command("strace");
-    let inject = "inject=sendto:delay_enter=8000000:when=1";
-    command.args(["-qq", "-o", "/dev/null", "-p", &thread, "-e", "trace=sendto", "-e", inject]);
-    let _strace = Process::spawn(command).unwrap();
-    let hangs = || {
-        dig_until(&lab, ASK, "198.18.0.80");
-        let stats = server.stats();
-        stats.sum("dataplane_stalled_threads", &[]) == 1 && stats.on_sockets() > before
-    };
-    assert!(lab::wait_until(hangs, PATIENCE), "{}", server.process.log());
-    assert!(server.process.log().contains("dataplane thread 0 hangs: queue 0 is the kernel's"));
-    server.wait_until("the thread to come round", |stats| stats.sum("dataplane_stalled_threads", &[]) == 0);
-    let taken = server.stats().taken();
-    dig_until(&lab, ASK, "198.18.0.80");
-    server.wait_until("the thread to answer again", |stats| stats.taken() > taken);
-    // once for this, and whenever the machine gave it no processor for long
-    assert!(server.stats().sum("dataplane_stalls_total", &[]) >= 1);
 }

@@ -18,6 +18,7 @@ mod errors;
 mod exposition;
 mod flows;
 mod guests;
+mod hangs;
 mod hostile;
 mod hot;
 mod kv;
