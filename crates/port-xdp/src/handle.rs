@@ -5,6 +5,7 @@
 use crate::answering::Peer;
 use crate::device::{self, Address, Change, Device, Link, Membership, Monitor};
 use crate::open::{Listener, OpenConfig, OpenError, other};
+use crate::stats::Stats;
 use bpf::steering::{Answers, Counts, Rule};
 use bpf::{Steering, SteeringError, Taken};
 use std::collections::BTreeSet;
@@ -19,6 +20,8 @@ pub struct Handle {
     interface: u32,
     /// as it was when it was looked at last
     link: Link,
+    /// of its queues, which show whether it has carrier
+    stats: Vec<Arc<Stats>>,
     /// something was heard about it since
     look: bool,
     steering: Steering,
@@ -44,7 +47,12 @@ pub struct Followed {
 }
 
 impl Handle {
-    pub(crate) fn new(config: &OpenConfig, device: &Device, steering: Steering) -> Result<Handle, OpenError> {
+    pub(crate) fn new(
+        config: &OpenConfig,
+        device: &Device,
+        steering: Steering,
+        stats: Vec<Arc<Stats>>,
+    ) -> Result<Handle, OpenError> {
         let name = &config.interface;
         // before the addresses are asked for, so that no change is missed
         let monitor = Monitor::open().map_err(other(name, "listening for address changes"))?;
@@ -54,7 +62,8 @@ impl Handle {
         let looked = peer.as_mut().map_or(Ok(None), Peer::look);
         looked.map_err(other(name, "asking whether its peer takes answers"))?;
         let (interface, membership, untold) = (device.index, None, (None, None));
-        let mut handle = Handle { interface, link, look: true, steering, membership, monitor, peer, listeners, untold };
+        let mut handle =
+            Handle { interface, link, stats, look: true, steering, membership, monitor, peer, listeners, untold };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
                 handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
@@ -165,6 +174,8 @@ impl Handle {
         if let Link::There { mac, .. } = now {
             self.steering.set_mac(mac).map_err(|e| io::Error::other(e.to_string()))?;
         }
+        let carrier = matches!(now, Link::There { up: true, running: true, .. });
+        self.stats.iter().for_each(|stats| stats.carrier.set(carrier.into()));
         self.look = false;
         Ok((std::mem::replace(&mut self.link, now) != now).then_some(now))
     }

@@ -150,7 +150,8 @@ fn finish(
         let name = &device.name;
         warnings.push(format!("{name}: packets that receive offload has merged are dropped, since that needs Linux 6.6: run `ethtool -K {name} gro off`"));
     }
-    let handle = Handle::new(config, &device, steering)?;
+    let stats = ports.iter().map(|port| port.stats().clone()).collect();
+    let handle = Handle::new(config, &device, steering, stats)?;
     if handle.may_answer_in_vain() {
         let name = &device.name;
         warnings.push(format!("{name}: this kernel does not tell whether the other end of this veth takes what a driver sends, as Linux 6.3 does: answers are lost unless it has receive offload or a program; run `ethtool -K PEER gro on` there, or say --tier xdp"));

@@ -69,8 +69,8 @@ pub struct XdpPort {
     /// flushes since the last completion while frames were outstanding, and when that was first looked at
     quiet_flushes: u32,
     quiet_since: Option<Instant>,
-    /// There is no socket, or the interface has been down for as long as completions are waited for: what is to be sent is dropped, as by
-    /// a cable that is not plugged in. Who sends would wait for room without end otherwise, and with it all of its timers.
+    /// There is no socket, or the interface has been down or without carrier for as long as completions are waited for: what is to be sent is
+    /// dropped, as by a cable that is not plugged in. Who sends would wait for room without end otherwise, and with it all of its timers.
     cut_off: bool,
     recipe: Recipe,
     /// opened while that was permitted, for rebuilds after privileges are dropped
@@ -346,8 +346,10 @@ impl XdpPort {
         if now.duration_since(since) < self.recipe.completion_timeout {
             return;
         }
-        // nothing leaves an interface that is down: each try would cost a socket for as long as it lasts
-        if self.sender.as_mut().is_some_and(|sender| sender.send().is_err_and(|why| is_down(&why))) {
+        // Nothing leaves an interface that is down: each try would cost a socket for as long as it lasts. Nor one without carrier, though
+        // with zero-copy the kernel may not say so: drivers leave frames in the ring then.
+        let is_down = |sender: &mut Sender| sender.send().is_err_and(|why| is_down(&why));
+        if self.stats.carrier.get() == 0 || self.sender.as_mut().is_some_and(is_down) {
             self.quiet_since = Some(now);
             self.cut_off = true;
         } else if self.rebuild().is_err() {

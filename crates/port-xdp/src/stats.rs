@@ -23,7 +23,7 @@ pub struct Stats {
     pub in_pieces: Counter,
     /// frames shorter than an Ethernet header or longer than a chunk, which were not sent
     pub unsendable: Counter,
-    /// frames dropped instead of sent, since there was no socket or the interface had been down for long
+    /// frames dropped instead of sent, since there was no socket or the interface had been down or without carrier for long
     pub cut_off: Counter,
     /// super-segments that the device took
     pub large_sends: Counter,
@@ -35,6 +35,8 @@ pub struct Stats {
     pub rebuilds: Counter,
     /// sockets that were opened in advance and are left
     pub spares: Counter,
+    /// 1 while the interface is up and has carrier, as far as [`Handle::follow`](crate::Handle::follow) has found
+    pub carrier: Counter,
     /// frames that went with sockets: those that had come, and those that the device had not taken
     pub lost_received: Counter,
     /// as above
@@ -92,6 +94,7 @@ impl Stats {
             large_refused: Counter::new(),
             rebuilds: Counter::new(),
             spares: Counter::new(),
+            carrier: Counter::new(),
             lost_received: Counter::new(),
             lost_unsent: Counter::new(),
             kernel: Mutex::default(),
@@ -151,6 +154,7 @@ impl Report for Stats {
         let unserved = self.trouble().is_some_and(|trouble| !trouble.serves);
         let gauges = [
             ("xdp_spare_sockets", "sockets opened in advance that are left for resets", self.spares.get()),
+            ("xdp_carrier", "1 while the interface is up and has carrier", self.carrier.get()),
             ("xdp_queue_without_socket", "1 while the queue has no socket, which the kernel refuses", unserved.into()),
         ];
         for (name, help, value) in gauges {

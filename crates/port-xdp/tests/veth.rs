@@ -449,6 +449,40 @@ fn an_interface_that_is_down_costs_no_socket_however_long_it_lasts() {
 }
 
 #[test]
+fn carrier_is_followed_and_without_it_no_socket_is_used_up() {
+    let lab = Lab::new("carrier", 1);
+    let timeout = std::time::Duration::from_millis(20);
+    let mut opened = open(&port_xdp::OpenConfig { completion_timeout: timeout, ..config(&[dns()]) }).unwrap();
+    let stats = opened.ports[0].stats().clone();
+    let mut becomes = |carrier: u64| {
+        eventually("it is not followed", || {
+            opened.handle.follow().unwrap();
+            stats.carrier.get() == carrier
+        })
+    };
+    becomes(1);
+    ip(&format!("-n {} link set vc down", lab.client));
+    becomes(0);
+    ip(&format!("-n {} link set vc up", lab.client));
+    becomes(1);
+    // here a frame comes back without carrier, too, but not from a device that is gone, which is no "down" to the kernel
+    ip(&format!("-n {} link del vs", lab.server));
+    becomes(0);
+    let port = &mut opened.ports[0];
+    send(port, &ethernet([0xff; 6], None, 0x88b5, &[0; 50]));
+    let spares = stats.spares.get();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < 15 * timeout {
+        port.flush();
+        std::thread::sleep(timeout / 50);
+    }
+    assert_eq!((port.outstanding(), stats.spares.get(), stats.trouble()), (1, spares, None));
+    // and who sends goes on
+    send(port, &ethernet([0xff; 6], None, 0x88b5, &[0; 50]));
+    assert_eq!(stats.cut_off.get(), 1);
+}
+
+#[test]
 fn a_super_segment_arrives_as_segments_and_large_sends_come_and_go_with_the_device() {
     let lab = Lab::new("large", 1);
     let large_sends = port_xdp::LargeSends::Auto;
