@@ -260,6 +260,17 @@ impl Crew {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         self.owners.set_hangs(thread as u16, hangs);
         self.apply(*wanted);
+        // also where their number stays: who waits for his queue sleeps until he hears of it
+        self.bells.iter().for_each(|bell| bell.ring());
+    }
+
+    /// Has as many be on duty as `decide` says of those that are; it is not asked while one hangs.
+    fn review(&self, decide: impl FnOnce(usize) -> usize) {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.owners.one_hangs() {
+            *wanted = decide(self.on_duty());
+            self.apply(*wanted);
+        }
     }
 
     fn apply(&self, wanted: usize) {
@@ -320,12 +331,11 @@ impl Overseer {
                 watched.iter_mut().for_each(|(thread, bell)| thread.look(now, bell.is_asleep()));
                 let Some(policy) = &policy else { continue };
                 for ((first, crew), decision) in crews.iter().zip(&mut decisions) {
-                    if crew.owners.one_hangs() {
-                        continue;
-                    }
-                    let on_duty = watched[*first..].iter().take(crew.on_duty());
-                    let loads: Vec<Load> = on_duty.map(|(thread, _)| thread.load).collect();
-                    crew.set(decision.look(policy, now, &loads, crew.threads()));
+                    crew.review(|on_duty| {
+                        let on_duty = watched[*first..].iter().take(on_duty);
+                        let loads: Vec<Load> = on_duty.map(|(thread, _)| thread.load).collect();
+                        decision.look(policy, now, &loads, crew.threads())
+                    });
                 }
             }
         })?;
@@ -350,6 +360,7 @@ impl Drop for Overseer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn load(queued: f64, idle: f64) -> Load {
         Load { queued, idle, ..Load::default() }
@@ -479,6 +490,7 @@ mod tests {
         crew.set(1);
         crew.set_hangs(0, true);
         assert_eq!(crew.on_duty(), 3);
+        crew.review(|_| panic!("what those have to do says nothing now"));
         // what is asked for meanwhile, and two at a time
         crew.set(2);
         crew.set_hangs(1, true);
@@ -486,5 +498,22 @@ mod tests {
         assert_eq!(crew.on_duty(), 3);
         crew.set_hangs(1, false);
         assert_eq!((crew.on_duty(), crew.added.get(), crew.removed.get()), (2, 2, 3));
+        crew.review(|on_duty| on_duty + 1);
+        assert_eq!(crew.on_duty(), 3);
+    }
+
+    #[test]
+    fn all_hear_that_one_hangs_though_all_serve_already() {
+        let owners = Arc::new(Owners::new(wire::flow::Groups::keyed(16, [1, 2]), 2, |_| 0));
+        let bells: Vec<_> = (0..2).map(|_| Arc::new(Bell::new().unwrap())).collect();
+        let crew = Crew::new(0, owners, bells.clone());
+        for hangs in [true, false] {
+            crew.set_hangs(0, hangs);
+            for bell in &bells {
+                let mut rung = [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN)];
+                assert_eq!(poll(&mut rung, Some(&Timespec::default())).unwrap(), 1);
+                bell.silence();
+            }
+        }
     }
 }

@@ -280,7 +280,7 @@ where
         self.crews().for_each(|crew| crew.set(threads.clamp(1, crew.threads())));
     }
 
-    /// Thread `n` hangs, as its [`Dataplane::pulses`] show, or comes round again: meanwhile it is given nothing, and the others of its
+    /// Thread `n` hangs, as its [`Dataplane::pulses`] show, or comes round again: meanwhile it is given no groups, and the others of its
     /// interface serve, all of them, with their own queues.
     pub fn set_hangs(&self, n: usize, hangs: bool) {
         let crew = self.crews.iter().find(|(first, crew)| (*first..*first + crew.threads()).contains(&n));

@@ -30,7 +30,7 @@ pub struct Device {
     /// an administrator has put it up
     pub up: bool,
     /// it has carrier
-    pub running: bool,
+    pub carrier: bool,
     /// it is the loopback interface
     pub loopback: bool,
     /// the id of the XDP program on it
@@ -110,8 +110,8 @@ impl Device {
         let until = Instant::now() + at_most;
         loop {
             *self = Device::find(&self.name)?.ok_or(io::ErrorKind::NotFound)?;
-            if self.running || Instant::now() >= until {
-                return Ok(self.running);
+            if self.carrier || Instant::now() >= until {
+                return Ok(self.carrier);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -143,7 +143,7 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         mac: Mac::default(),
         mtu: 0,
         up: flags.contains(LinkFlags::Up),
-        running: flags.contains(LinkFlags::Running),
+        carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
         xdp_program: None,
         rx_queues: 1,
@@ -225,7 +225,7 @@ pub enum Link {
         /// an administrator has put it up
         up: bool,
         /// it has carrier
-        running: bool,
+        carrier: bool,
         /// its hardware address; zeros when it has none
         mac: Mac,
     },
@@ -251,7 +251,7 @@ impl Link {
 
 impl From<&Device> for Link {
     fn from(device: &Device) -> Link {
-        Link::There { up: device.up, running: device.running, mac: device.mac }
+        Link::There { up: device.up, carrier: device.carrier, mac: device.mac }
     }
 }
 

@@ -174,7 +174,7 @@ impl Handle {
         if let Link::There { mac, .. } = now {
             self.steering.set_mac(mac).map_err(|e| io::Error::other(e.to_string()))?;
         }
-        let carrier = matches!(now, Link::There { up: true, running: true, .. });
+        let carrier = matches!(now, Link::There { up: true, carrier: true, .. });
         self.stats.iter().for_each(|stats| stats.carrier.set(carrier.into()));
         self.look = false;
         Ok((std::mem::replace(&mut self.link, now) != now).then_some(now))

@@ -142,10 +142,10 @@ fn finish(
         }
         ports.push(port);
     }
-    let running =
+    let carrier =
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     let mut warnings = made.warnings;
-    warnings.extend(of_device(&device, running, &busy_polling));
+    warnings.extend(of_device(&device, carrier, &busy_polling));
     if mode == Mode::Generic && !pieces {
         let name = &device.name;
         warnings.push(format!("{name}: packets that receive offload has merged are dropped, since that needs Linux 6.6: run `ethtool -K {name} gro off`"));
@@ -162,10 +162,10 @@ fn finish(
 }
 
 /// What an operator should know of the interface.
-fn of_device(device: &Device, running: bool, busy_polling: &BusyPolling) -> Vec<String> {
+fn of_device(device: &Device, carrier: bool, busy_polling: &BusyPolling) -> Vec<String> {
     let name = &device.name;
     let mut warnings = Vec::new();
-    if !running {
+    if !carrier {
         warnings.push(format!("{name} has no carrier: nothing arrives until its link is up"));
     }
     // veth claims to strip tags too, but only hands over apart what the sender's kernel had apart

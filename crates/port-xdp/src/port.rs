@@ -348,8 +348,10 @@ impl XdpPort {
         }
         // Nothing leaves an interface that is down: each try would cost a socket for as long as it lasts. Nor one without carrier, though
         // with zero-copy the kernel may not say so: drivers leave frames in the ring then.
-        let is_down = |sender: &mut Sender| sender.send().is_err_and(|why| is_down(&why));
-        if self.stats.carrier.get() == 0 || self.sender.as_mut().is_some_and(is_down) {
+        // Where there is no socket, trying costs none.
+        let has_carrier = self.stats.carrier.get() == 1;
+        let nothing_leaves = |sender: &mut Sender| !has_carrier || sender.send().is_err_and(|why| is_down(&why));
+        if self.sender.as_mut().is_some_and(nothing_leaves) {
             self.quiet_since = Some(now);
             self.cut_off = true;
         } else if self.rebuild().is_err() {

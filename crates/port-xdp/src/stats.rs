@@ -35,7 +35,8 @@ pub struct Stats {
     pub rebuilds: Counter,
     /// sockets that were opened in advance and are left
     pub spares: Counter,
-    /// 1 while the interface is up and has carrier, as far as [`Handle::follow`](crate::Handle::follow) has found
+    /// 1 while the interface is up and has carrier, as [`Handle::follow`](crate::Handle::follow) found last: who does not call it has what was
+    /// at the opening
     pub carrier: Counter,
     /// frames that went with sockets: those that had come, and those that the device had not taken
     pub lost_received: Counter,

@@ -59,7 +59,7 @@ fn nothing_is_lost(payload_bytes: usize) {
     let frame = ethernet([2, 0, 0, 0, 0, 1], None, 0x88b5, &vec![7; payload_bytes]);
     let received =
         || read(&lab.client, &format!("/sys/class/net/{name}/statistics/rx_packets")).parse::<usize>().unwrap();
-    eventually("the link is not up", || device::Device::find("vs").unwrap().unwrap().running);
+    eventually("the link is not up", || device::Device::find("vs").unwrap().unwrap().carrier);
     let dropped = || read(&lab.server, "/sys/class/net/vs/statistics/tx_dropped");
     let before = (received(), dropped());
 

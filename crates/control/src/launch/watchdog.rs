@@ -1,6 +1,7 @@
 //! Looks after the dataplane's threads: one that hangs loses its queue to the kernel until it comes round again.
 //!
-//! The kernel's own sockets then answer at shared addresses; the thread's connections are lost, and nobody else's are. One that is
+//! The kernel's own sockets then answer at shared addresses; the thread's connections are lost, and nobody else's are; the dataplane is told, so that
+//! others serve what they can of its. One that is
 //! only kept from its processor does not hang, nor does one whose processor a hypervisor took away: what it has is still in good hands, and
 //! its load is the balancer's to move. A thread that cannot have its socket made anew tells nobody, and nobody is told when somebody changes
 //! an interface's queues; both are said here, too.
@@ -145,13 +146,14 @@ impl Watchdog {
                     let slot = queue.as_ref().map(|queue| &*queue.slot);
                     match watched.look(now, pulse, PATIENCE) {
                         Finding::Same => {}
+                        // told before it is said: who reads our log may be what hangs
                         Finding::Hangs => {
-                            hangs(thread, slot, &counted);
                             tell(thread, true);
+                            hangs(thread, slot, &counted);
                         }
                         Finding::Recovered => {
-                            recovered(thread, slot, &counted);
                             tell(thread, false);
+                            recovered(thread, slot, &counted);
                         }
                     }
                 }
@@ -171,7 +173,7 @@ fn hangs(thread: usize, slot: Option<&Slot>, stalls: &Stalls) {
     stalls.hanging.add(1);
     let Some(slot) = slot else {
         return tracing::error!(
-            "dataplane thread {thread} hangs, and what it has waits until it comes round; this is a bug in simoom: please report it"
+            "dataplane thread {thread} hangs, and its connections wait until it comes round; this is a bug in simoom: please report it"
         );
     };
     let queue = slot.queue();

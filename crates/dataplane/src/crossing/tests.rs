@@ -9,6 +9,7 @@ use port::{Inlet, Waiting};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use wire::ethernet::{EtherType, Link};
@@ -45,15 +46,15 @@ struct NoInlet {
     refusals: AtomicU32,
     /// another thread is at it
     leased: AtomicBool,
+    /// what its device has received, where a test does not move that by itself
+    arrived: Mutex<Vec<Frame>>,
 }
-
-struct Nothing;
 
 impl Inlet for NoInlet {
     fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
         let free = !self.leased.load(Ordering::Relaxed);
         if free {
-            work(&mut Nothing);
+            work(&mut Arrived(&self.arrived));
         }
         free
     }
@@ -64,13 +65,18 @@ impl Inlet for NoInlet {
     }
 }
 
-impl Waiting for Nothing {
-    fn receive(&mut self, _: &mut Burst, _: usize, _: &mut dyn FnMut(Frame)) -> usize {
-        0
+struct Arrived<'a>(&'a Mutex<Vec<Frame>>);
+
+impl Waiting for Arrived<'_> {
+    fn receive(&mut self, into: &mut Burst, limit: usize, _: &mut dyn FnMut(Frame)) -> usize {
+        let mut arrived = self.0.lock().unwrap();
+        let n = limit.min(arrived.len());
+        into.extend(arrived.drain(..n));
+        n
     }
 
     fn waiting(&mut self) -> usize {
-        0
+        self.0.lock().unwrap().len()
     }
 
     fn refill(&mut self, _: &mut dyn FnMut() -> Option<Frame>) {}

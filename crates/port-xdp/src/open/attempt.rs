@@ -126,7 +126,7 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
     };
     let steering = steering.map_err(|e| steering_failed(device, e))?;
     let mut device = device.clone();
-    if device.running {
+    if device.carrier {
         // some drivers restart the link for a program; a link that was down before is waited for once, at the end
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     }

@@ -105,6 +105,26 @@ fn who_hangs_keeps_no_queue_from_the_others() {
 }
 
 #[test]
+fn who_stood_in_takes_nothing_any_more_once_the_queue_was_taken_back() {
+    let mut world = stood_for_by_one_that_hangs();
+    let (mut port, _) = port::pipe::pair(&port::pipe::Config::default()).unwrap();
+    // by its own stand-in, as in its cycle
+    let mut stand_in = |world: &mut World| {
+        let mut frame = world.pool.take().unwrap();
+        write(&mut frame, 1, 0);
+        world.inlets[1].arrived.lock().unwrap().push(frame);
+        let (mut rx, mut received) = (Burst::new(), Burst::new());
+        let seen = world.threads[0].crossing.stand_in(&mut rx, &mut received, 64, &mut port[0]);
+        rx.drain(..).for_each(|frame| world.pool.give(frame));
+        seen
+    };
+    assert_eq!(stand_in(&mut world), 1);
+    world.threads[0].crossing.owners().set_hangs(0, true);
+    world.settle_of(&[1, 2]);
+    assert_eq!((stand_in(&mut world), world.threads[0].crossing.standing().len()), (0, 2));
+}
+
+#[test]
 fn a_queue_that_who_hangs_is_just_at_is_tried_for_again() {
     let mut world = stood_for_by_one_that_hangs();
     world.inlets[1].leased.store(true, Ordering::Relaxed);
