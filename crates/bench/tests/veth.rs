@@ -56,7 +56,7 @@ fn what_the_generator_sends_the_reflector_returns_over_both_families() {
                 "-c",
                 "1",
                 "-W",
-                "2",
+                "10",
                 server.trim_start_matches('[').split([']']).next().unwrap().trim_end_matches(":53"),
             ])
             .unwrap();

@@ -245,6 +245,11 @@ fn a_panic_is_contained_and_counted() {
     assert_eq!(total(&running, |c| c.dropped_panic.get()), 2);
 }
 
+/// A process that another test starts has a closed socket until it becomes the program that it is to be.
+fn until_free(address: std::net::SocketAddr) {
+    until("a free port", || UdpSocket::bind(address).is_ok());
+}
+
 #[test]
 fn a_sleeping_engine_sleeps_wakes_and_stops() {
     // an address that no other test has, whose port nobody takes when it is free again
@@ -261,8 +266,7 @@ fn a_sleeping_engine_sleeps_wakes_and_stops() {
     running.wake();
     until("a cycle", || total(&running, |c| c.cycles.get()) > cycles);
     running.stop();
-    // the port is free again
-    UdpSocket::bind(address).unwrap();
+    until_free(address);
 }
 
 #[test]
@@ -272,11 +276,12 @@ fn bad_input_says_what_and_binds_nothing() {
     // of an address that no other test has, so that it stays free
     let free = UdpSocket::bind("127.0.0.76:0").unwrap().local_addr().unwrap();
     for threads in [1, 2] {
+        until_free(free);
         let endpoints = vec![endpoint(&free.to_string(), Transport::Udp), endpoint(&taken.to_string(), Transport::Udp)];
         let error = Engine::bind(Config { endpoints, threads, ..Config::default() }).unwrap_err();
         assert!(matches!(error, BindError::InUse { address, .. } if address == taken), "{error}");
-        UdpSocket::bind(free).unwrap();
     }
+    until_free(free);
     let twice = vec![endpoint("127.0.0.1:5300", Transport::Udp); 2];
     let error = Engine::bind(Config { endpoints: twice, ..Config::default() }).unwrap_err();
     assert!(error.to_string().starts_with("UDP 127.0.0.1:5300: listed twice"), "{error}");

@@ -50,11 +50,14 @@ fn every_request_is_answered_rightly_in_every_mode() {
 
 #[test]
 fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
+    // Before other tests, as far as that is permitted: while they keep threads from their processors none is free, or one comes to have none. The
+    // threads that are made below have it from this one.
+    let _ = rustix::process::setpriority_process(None, -15);
     for mode in [Mode::Balanced, Mode::BalancedFixed] {
         let content = Content::new(Protocol::Dns, 100).unwrap();
         let both =
             |two: &[bed::Window]| two[1].answered.iter().zip(&two[0].answered).all(|(after, before)| after > before);
-        // while other tests keep threads from their processors none is free, or one comes to have none; those tests end
+        // those tests end
         let is_shared = |_| {
             let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();
             figures.moved > 0 && figures.windows.windows(2).any(both)

@@ -1,6 +1,8 @@
 //! What goes wrong at the start: one line with the mend, the right exit status, nothing left behind.
 
-use crate::common::{Server, ZONE, complaints, dig_until, ip, nothing_attached, refused, refused_through, zone};
+use crate::common::{
+    PATIENCE, Server, ZONE, complaints, dig_until, ip, nothing_attached, refused, refused_through, zone,
+};
 use lab::Lab;
 use std::fs;
 
@@ -142,10 +144,14 @@ fn bad_input_attaches_nothing() {
             udp = lab.server().inside(|| std::net::UdpSocket::bind("198.18.0.1:53").unwrap());
             refuses_for_now(with(&[&good]), &["198.18.0.1:53", "in use"]);
             drop(udp);
+            let bound = || lab.server().inside(|| std::net::UdpSocket::bind("198.18.0.1:53").is_ok());
+            assert!(lab::wait_until(bound, PATIENCE), "a process that another test starts has it for a moment");
         } else {
             tcp = lab.server().inside(|| std::net::TcpListener::bind("198.18.0.1:53").unwrap());
             refuses_for_now(with(&[&good]), &["198.18.0.1:53", "in use"]);
             drop(tcp);
+            let bound = || lab.server().inside(|| std::net::TcpListener::bind("198.18.0.1:53").is_ok());
+            assert!(lab::wait_until(bound, PATIENCE), "as above");
         }
     }
     // and with nothing in the way the same line starts

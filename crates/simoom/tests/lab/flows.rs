@@ -84,6 +84,7 @@ pub(crate) fn download_while_groups_move(lab: &Lab, web: &Web) -> usize {
 
 #[test]
 fn connections_go_from_thread_to_thread_and_lose_and_reorder_nothing() {
+    let _no_hogs = Hogs::none();
     let (lab, web) = two_threads(&["--balance", "steal"]);
     lab.client().run(&["ethtool", "-K", "vc", "gro", "off"]).unwrap();
     let capture = Capture::start(&lab).unwrap();

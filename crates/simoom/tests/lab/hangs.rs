@@ -44,7 +44,9 @@ fn a_thread_that_hangs_leaves_its_queue_to_the_kernel_until_it_comes_round() {
         hang(&stats) == 1 && stats.on_sockets() > before
     };
     assert!(lab::wait_until(hangs, PATIENCE), "{}", server.process.log());
-    assert!(server.process.log().contains("dataplane thread 0 hangs: queue 0 is the kernel's"));
+    server.wait_until("it is said", |_| {
+        server.process.log().contains("dataplane thread 0 hangs: queue 0 is the kernel's")
+    });
     server.wait_until("the thread to come round", |stats| hang(stats) == 0);
     let taken = server.stats().taken();
     dig_until(&lab, ASK, "198.18.0.80");

@@ -213,8 +213,9 @@ fn resets_and_syns_guessed_into_a_connection_do_it_no_harm() {
                 let payload = if kind & bits::FIN != 0 { b"GET / HTTP/1.1\r\n\r\n".to_vec() } else { Vec::new() };
                 wire.send(&Tcp { seq, ack, payload, ..Tcp::new(from, SERVER, kind) });
             }
-            if n % 250 == 249 {
-                pace.wait(wire, 500);
+            // four frames each, and no more on their way than the wire's own socket takes
+            if n % 30 == 29 {
+                pace.wait(wire, 120);
             }
         }
     });
@@ -404,6 +405,9 @@ fn mad_acknowledgements_make_the_server_send_no_faster() {
         // may send where we are late (RFC 8985 section 7.3).
         for n in 1..2000 {
             wire.send(&Tcp { ack: next.wrapping_add((10 + n) * 1000), ..foe.segment(bits::ACK) });
+            if n % 100 == 0 {
+                pace.wait(wire, 100);
+            }
         }
         web.server.wait_until("mad", |stats| ignored(stats, "ack beyond") >= 1900);
         // SACK blocks of a byte each: nothing is lost or gained

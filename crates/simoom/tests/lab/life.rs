@@ -265,6 +265,19 @@ fn a_broken_zone_at_reload_keeps_the_old_one() {
     served(3);
 }
 
+/// Until the server has used so many ticks (hundredths of a second, USER_HZ) at most in a time of this length: what had begun before may end, and
+/// the machine may be slow, but not for ever.
+fn within(server: &Server, most: u64, length: Duration, what: &str) {
+    let mut used = Vec::new();
+    let rests = || {
+        let before = ticks(server.process.id());
+        thread::sleep(length);
+        used.push(ticks(server.process.id()) - before);
+        used.last().is_some_and(|used| *used <= most)
+    };
+    assert!(lab::wait_until(rests, PATIENCE), "{what}: {used:?} ticks in {length:?} each");
+}
+
 #[test]
 fn an_idle_server_uses_less_than_a_hundredth_of_a_processor() {
     const SECONDS: u64 = 6;
@@ -275,11 +288,8 @@ fn an_idle_server_uses_less_than_a_hundredth_of_a_processor() {
     }
     // the adaptive policy spins a while after the last question
     thread::sleep(Duration::from_secs(1));
-    let before = ticks(server.process.id());
-    thread::sleep(Duration::from_secs(SECONDS));
-    let used = ticks(server.process.id()) - before;
     // a tick is a hundredth of a second (USER_HZ)
-    assert!(used < SECONDS, "{used} ticks in {SECONDS} s");
+    within(&server, SECONDS - 1, Duration::from_secs(SECONDS), "idle");
     dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
 }
 
@@ -315,11 +325,7 @@ fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothi
     let answered = || dig_until(&lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
     let idle = |what: &str| {
         thread::sleep(Duration::from_secs(1));
-        let before = ticks(server.process.id());
-        thread::sleep(Duration::from_secs(3));
-        let used = ticks(server.process.id()) - before;
-        // a tick is a hundredth of a second (USER_HZ)
-        assert!(used <= 6, "{what}: {used} ticks in 3 s");
+        within(&server, 6, Duration::from_secs(3), what);
     };
     answered();
     for _ in 0..3 {
@@ -337,10 +343,12 @@ fn an_interface_that_goes_down_comes_back_and_one_that_goes_for_good_burns_nothi
     idle("down");
     ip(lab.server(), "link del vs");
     idle("gone");
-    // the connection goes on repeating what it has sent, to nobody; what becomes of the socket depends on the limit on locked memory
-    server.wait_until("another socket was tried for", |_| server.process.log().contains("cannot be made anew"));
-    idle("without another socket");
+    server.wait_until("it is known", |stats| stats.sum("xdp_carrier", &[]) == 0);
+    // the connection goes on repeating what it has sent, to nobody, for longer than completions are waited for
+    thread::sleep(Duration::from_secs(6));
+    idle("gone for longer");
     let log = server.process.log();
+    assert!(!log.contains("cannot be made anew"), "another socket was tried for: {log}");
     assert!(log.contains("vs: the interface is gone"), "{log}");
     let count = |line: &str| log.lines().filter(|said| said.contains(line)).count();
     assert!(count("vs: the interface is down") >= 1, "{log}");

@@ -1,6 +1,6 @@
 //! The NIC's table follows flow groups, and is put back whatever becomes of the server.
 
-use crate::common::{PATIENCE, Stats};
+use crate::common::{Hogs, PATIENCE, Stats};
 use crate::flows::download_while_groups_move;
 use crate::web::{SERVERS, Web, contents, curl, kernel_count, lost};
 use lab::capture::Capture;
@@ -55,6 +55,7 @@ fn in_turn() -> Vec<u32> {
 
 #[test]
 fn the_table_follows_and_connections_lose_and_reorder_nothing() {
+    let _no_hogs = Hogs::none();
     let (pins, lab) = a_nic();
     let web = serve(&lab, &pins, &key(&lab));
     let nic = lab.nic().unwrap();

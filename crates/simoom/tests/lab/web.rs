@@ -176,7 +176,7 @@ fn load_generators_find_no_error_on_one_queue_and_on_two() {
         let lab = Lab::with(&Options { queues, ..Options::default() }).unwrap();
         let web = Web::start(lab.server(), &LISTEN);
         for (at, path, connections) in [(SERVERS[0], "1448.bin", 50), (SERVERS[1], "65536.bin", 8)] {
-            let said = client(&lab, &format!("wrk -t 1 -c {connections} -d 1 http://{at}/{path}"));
+            let said = client(&lab, &format!("wrk --timeout 10s -t 1 -c {connections} -d 1 http://{at}/{path}"));
             assert!(said.contains("Requests/sec"), "{said}");
             assert!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{said}");
         }
