@@ -101,9 +101,12 @@ impl Capture {
     }
 
     /// The same of TCP alone, whatever it carries, and lists what the host sent again. (Behind a segment that a busy machine's capture
-    /// has missed tshark takes bodies for heads.)
+    /// has missed tshark takes bodies for heads, and guesses at what else they may be.)
     pub fn finish_counting(mut self) -> Result<Findings> {
-        let (mut findings, file) = self.judge(&["--disable-protocol", "http"])?;
+        let guesses = guesses()?;
+        let heads = ["http"].into_iter().chain(guesses.iter().map(String::as_str));
+        let heads: Vec<&str> = heads.flat_map(|name| ["--disable-protocol", name]).collect();
+        let (mut findings, file) = self.judge(&heads)?;
         let mac = self.judged.map(|octet| format!("{octet:02x}")).join(":");
         let again = tshark(&file, &format!("eth.src == {mac} && ({SENT_AGAIN})"), &SHOWN)?;
         findings.sent_again = again.lines().map(str::to_owned).collect();
@@ -177,6 +180,17 @@ fn strangers_of(decodes: &str) -> Vec<String> {
     names.into_iter().collect()
 }
 
+/// Protocols that tshark takes what TCP carries for by its looks, where no port tells.
+fn guesses() -> Result<Vec<String>> {
+    Ok(guesses_of(&output(Command::new("tshark").args(["-G", "heuristic-decodes"]))?))
+}
+
+/// Lines are: what carries it, protocol, whether it is guessed at.
+fn guesses_of(decodes: &str) -> Vec<String> {
+    let over_tcp = |line: &str| Some(line.strip_prefix("tcp\t")?.split('\t').next()?.to_owned());
+    decodes.lines().filter_map(over_tcp).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,5 +201,11 @@ mod tests {
                        udp.port\t47000\thcrt\nip.proto\t40000\ty\nudp.port\tno\tz\nudp.port\n";
         assert_eq!(strangers_of(decodes), ["elasticsearch", "hcrt"]);
         assert!(strangers().unwrap().iter().any(|name| name == "hcrt"));
+    }
+
+    #[test]
+    fn what_tshark_guesses_at_over_tcp_is_known() {
+        assert_eq!(guesses_of("udp\trtp\tF\ntcp\tthrift\tT\ntcp\ttls\tT\ntcpx\ty\tT\ntcp\n"), ["thrift", "tls"]);
+        assert!(guesses().unwrap().iter().any(|name| name == "thrift"));
     }
 }

@@ -57,7 +57,7 @@ fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
         let content = Content::new(Protocol::Dns, 100).unwrap();
         let both =
             |two: &[bed::Window]| two[1].answered.iter().zip(&two[0].answered).all(|(after, before)| after > before);
-        // those tests end
+        // and where it is not: other tests end
         let is_shared = |_| {
             let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();
             figures.moved > 0 && figures.windows.windows(2).any(both)
