@@ -44,7 +44,7 @@ use room::{Grace, Shortage};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use turning::{Turner, Turns};
-use wire::flow::{is_plain, is_pure_ack};
+use wire::flow::{is_datagram, is_plain, is_pure_ack};
 
 /// What waits between two threads at most.
 const RING_ITEMS: usize = 2048;
@@ -486,7 +486,7 @@ impl Crossing {
                 turner.on_foreign(group, frame.bytes());
             }
             // who asks hears something, whichever thread it is that answers
-            if self.owners.hangs(owner) && Owners::is_datagram(frame.bytes()) {
+            if self.owners.hangs(owner) && is_datagram(frame.bytes()) {
                 self.counters.orphans.add(1);
                 return rx.push(frame);
             }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use wire::Protocol;
-use wire::flow::{Flow, Groups, is_plain};
+use wire::flow::{Flow, Groups};
 
 /// The most threads of one interface.
 pub const MOST_THREADS: usize = 256;
@@ -75,7 +75,7 @@ impl Owners {
         self.on_duty.store(threads as u16, Ordering::Relaxed);
     }
 
-    /// Whether a thread hangs, and whether it comes round again is not known.
+    /// Whether a thread hangs, as far as somebody watches it.
     #[inline]
     pub(crate) fn hangs(&self, thread: u16) -> bool {
         self.hanging[usize::from(thread)].load(Ordering::Relaxed)
@@ -111,11 +111,6 @@ impl Owners {
     pub fn group(&self, frame: &[u8]) -> Option<u16> {
         let flow = Flow::of_frame(frame).filter(|flow| !self.tcp_only || flow.protocol() == Protocol::TCP)?;
         Some(self.groups.of(&flow))
-    }
-
-    /// Whether a frame with a group is a datagram, which any thread can answer if need be.
-    pub(crate) fn is_datagram(frame: &[u8]) -> bool {
-        is_plain(frame) && Flow::of_frame(frame).is_some_and(|flow| flow.protocol() == Protocol::UDP)
     }
 
     /// How many groups a thread owns.

@@ -275,7 +275,8 @@ where
     }
 
     /// Has `threads` of each interface's threads serve, from the first on, or all that it has if those are fewer. Those that are not
-    /// needed give away what they have, and sleep. Under a policy ([`Config::elastic`]) it is the number from which that goes on.
+    /// needed give away what they have, and sleep. Under a policy ([`Config::elastic`]) it is the number from which that goes on. While one hangs
+    /// ([`Dataplane::set_hangs`]) all serve, and so many from then on.
     pub fn set_threads(&self, threads: usize) {
         self.crews().for_each(|crew| crew.set(threads.clamp(1, crew.threads())));
     }

@@ -159,14 +159,23 @@ fn v6(src: Ipv6Addr, dst: Ipv6Addr) -> Ends {
 /// Whether the packet in `frame` is itself of its [`Flow`], and in a form that NICs agree on: TCP or UDP over IPv4, or over IPv6 without
 /// extension headers. An ICMP error is not: the flow is what it quotes, and a NIC hashes the error's own addresses.
 pub fn is_plain(frame: &[u8]) -> bool {
-    let Some(link) = Link::parse(frame) else { return false };
+    matches!(protocol_of(frame), Some(Protocol::TCP | Protocol::UDP))
+}
+
+/// Whether that packet is a whole UDP datagram.
+pub fn is_datagram(frame: &[u8]) -> bool {
+    protocol_of(frame) == Some(Protocol::UDP)
+}
+
+/// What a packet carries that is no fragment, and over IPv6 has no extension headers.
+fn protocol_of(frame: &[u8]) -> Option<Protocol> {
+    let link = Link::parse(frame)?;
     let packet = &frame[link.bytes()..];
-    let protocol = match link.ether_type {
+    match link.ether_type {
         EtherType::IPV4 => Ipv4::parse_quoted(packet).ok().filter(|ip| !ip.is_fragment()).map(|ip| ip.protocol()),
         EtherType::IPV6 => Ipv6::parse_quoted(packet).ok().map(|ip| ip.next_header()),
         _ => None,
-    };
-    matches!(protocol, Some(Protocol::TCP | Protocol::UDP))
+    }
 }
 
 /// Whether the packet in `frame` is a TCP segment that acknowledges and does nothing else, which may overtake what was sent before it:

@@ -13,7 +13,7 @@ pub(crate) struct Facts {
     pub(crate) interface: String,
     pub(crate) driver: String,
     pub(crate) up: bool,
-    pub(crate) running: bool,
+    pub(crate) carrier: bool,
     pub(crate) loopback: bool,
     pub(crate) mtu: u32,
     /// the id of an XDP program on it

@@ -21,7 +21,7 @@ pub(crate) fn gather(interface: &str, cpus: &[usize]) -> Result<Facts, Error> {
     let facts = Facts {
         interface: interface.to_owned(),
         up: device.up,
-        running: device.carrier,
+        carrier: device.carrier,
         loopback: device.loopback,
         mtu: device.mtu as u32,
         xdp_program: device.xdp_program,

@@ -115,7 +115,7 @@ fn link(facts: &Facts) -> Finding {
             |mtu: u32| ["ip", "link", "set", "dev", interface, "mtu", &mtu.to_string()].map(str::to_owned).to_vec();
         return Finding::new("link", State::Warn, what).change(Action::Run(words(1500)), Action::Run(words(*mtu)));
     }
-    if !facts.running {
+    if !facts.carrier {
         return Finding::new("link", State::Warn, "the interface is up, but has no carrier");
     }
     Finding::new("link", State::Good, format!("up, {} driver, MTU {mtu}", named(&facts.driver)))

@@ -44,7 +44,7 @@ fn plain(driver: &str) -> Facts {
         interface: "e0".into(),
         driver: driver.into(),
         up: true,
-        running: true,
+        carrier: true,
         loopback: false,
         mtu: 1500,
         xdp_program: None,
@@ -313,7 +313,7 @@ fn queues_that_a_server_has_stay_as_they_are() {
 fn the_link_comes_first() {
     let down = judge(&Facts { up: false, ..i40e() });
     assert_eq!(of(&down, "link")[0].by_hand.as_deref(), Some("ip link set dev e0 up"));
-    assert_eq!(said(&judge(&Facts { running: false, ..i40e() }), "link").0, State::Warn);
+    assert_eq!(said(&judge(&Facts { carrier: false, ..i40e() }), "link").0, State::Warn);
     assert_eq!(said(&judge(&Facts { xdp_program: Some(7), ..i40e() }), "link").0, State::Note);
     let lo = judge(&Facts { loopback: true, ..plain("") });
     assert!(lo[0].what.contains("kernel sockets"));

@@ -12,7 +12,7 @@ const WEB: [&str; 8] =
 /// Times that threads come or go during downloads, at least: some that are short end within one.
 const CHANGES: usize = 10;
 
-fn of(stats: &Stats, name: &str, thread: &str) -> u64 {
+pub(crate) fn of(stats: &Stats, name: &str, thread: &str) -> u64 {
     stats.sum(name, &[("thread", thread)])
 }
 
@@ -109,6 +109,19 @@ fn downloads_go_on_while_threads_come_and_go() {
     assert_eq!(refused.status.code(), Some(1));
 }
 
+/// Of ten questions that come to the second queue, how many its own thread handed over.
+pub(crate) fn crossed_from_the_second(lab: &Lab, server: &Server) -> u64 {
+    let before = server.stats();
+    let begun = Instant::now();
+    let second = |stats: &Stats| stats.sum("xdp_frames_received_total", &[("queue", "1")]);
+    while second(&server.stats()) < second(&before) + 10 {
+        assert!(begun.elapsed() < PATIENCE, "nothing comes to the second queue");
+        dig_until(lab, "@198.18.0.1 www.example.com A", "198.18.0.80");
+    }
+    let crossed = |stats: &Stats| of(stats, "dataplane_crossed_frames_total", "1");
+    crossed(&server.stats()) - crossed(&before)
+}
+
 #[test]
 fn a_queue_of_a_thread_that_is_not_needed_is_served_by_another() {
     // without a NIC that deals packets out, each question comes to any of the queues
@@ -120,18 +133,7 @@ fn a_queue_of_a_thread_that_is_not_needed_is_served_by_another() {
     let asked = server.ctl(&["threads", "1"]);
     assert!(asked.status.success(), "{asked:?}");
     server.wait_until("the second thread gives everything away", |stats| of(stats, "dataplane_flow_groups", "1") == 0);
-    // ten questions at the second queue: how many of them crossed from its thread
-    let crossed = || {
-        let before = server.stats();
-        let begun = Instant::now();
-        let second = |stats: &Stats| stats.sum("xdp_frames_received_total", &[("queue", "1")]);
-        while second(&server.stats()) < second(&before) + 10 {
-            assert!(begun.elapsed() < PATIENCE, "nothing comes to the second queue");
-            ask();
-        }
-        let crossed = |stats: &Stats| of(stats, "dataplane_crossed_frames_total", "1");
-        crossed(&server.stats()) - crossed(&before)
-    };
+    let crossed = || crossed_from_the_second(&lab, &server);
     // soon it is the first thread's, and the other is not woken any more
     assert!(lab::wait_until(|| crossed() == 0, PATIENCE), "{}", server.process.log());
     assert_eq!(crossed(), 0);

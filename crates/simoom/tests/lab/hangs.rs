@@ -1,6 +1,7 @@
 //! Threads that hang.
 
 use crate::common::{LISTEN, PATIENCE, Server, Stats, dig_until};
+use crate::guests::{crossed_from_the_second, of};
 use lab::{Lab, Options, Process};
 
 const ASK: &str = "@198.18.0.1 www.example.com";
@@ -25,10 +26,6 @@ fn hold_up_the_first(lab: &Lab, server: &Server) -> Process {
 
 fn hang(stats: &Stats) -> u64 {
     stats.sum("dataplane_stalled_threads", &[])
-}
-
-fn of_second(stats: &Stats, name: &str) -> u64 {
-    stats.sum(name, &[("thread", "1")])
 }
 
 #[test]
@@ -65,18 +62,8 @@ fn queues_that_the_first_thread_serves_for_others_are_served_when_it_hangs() {
     let asked = server.ctl(&["threads", "1"]);
     assert!(asked.status.success(), "{asked:?}");
     // the second thread has nothing left, and what comes to its queue does not wake it
-    let is_stood_for = || {
-        let begun = server.stats();
-        let received = |stats: &Stats| stats.sum("xdp_frames_received_total", &[("queue", "1")]);
-        let more = || {
-            dig_until(&lab, ASK, "198.18.0.80");
-            received(&server.stats()) >= received(&begun) + 3
-        };
-        assert!(lab::wait_until(more, PATIENCE), "nothing comes to the second queue");
-        let crossed = |stats: &Stats| of_second(stats, "dataplane_crossed_frames_total");
-        let groups = of_second(&server.stats(), "dataplane_flow_groups");
-        groups == 0 && crossed(&server.stats()) == crossed(&begun)
-    };
+    let is_stood_for =
+        || of(&server.stats(), "dataplane_flow_groups", "1") == 0 && crossed_from_the_second(&lab, &server) == 0;
     assert!(lab::wait_until(is_stood_for, PATIENCE), "{}", server.process.log());
     assert_eq!(server.stats().sum("dataplane_threads_on_duty", &[]), 1);
     let strace = hold_up_the_first(&lab, &server);
@@ -86,7 +73,7 @@ fn queues_that_the_first_thread_serves_for_others_are_served_when_it_hangs() {
         let stats = server.stats();
         hang(&stats) == 1
             && stats.sum("dataplane_threads_on_duty", &[]) == 2
-            && of_second(&stats, "dataplane_crossing_orphans_total") > 0
+            && of(&stats, "dataplane_crossing_orphans_total", "1") > 0
     };
     assert!(lab::wait_until(is_answered, PATIENCE), "{:?}\n{}", server.stats(), server.process.log());
     server.wait_until("the thread to come round", |stats| hang(stats) == 0);

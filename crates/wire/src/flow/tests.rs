@@ -71,7 +71,9 @@ fn only_what_nics_agree_on_is_plain() {
         for (protocol, plain) in [(Protocol::TCP, true), (Protocol::UDP, true), (Protocol::ICMP, false)] {
             let (ether_type, packet) = packet(protocol, src, dst);
             for tag in [None, Some(7)] {
-                assert_eq!(is_plain(&framed(ether_type, tag, &packet)), plain, "{src} {protocol:?}");
+                let frame = framed(ether_type, tag, &packet);
+                assert_eq!(is_plain(&frame), plain, "{src} {protocol:?}");
+                assert_eq!(is_datagram(&frame), protocol == Protocol::UDP, "{src} {protocol:?}");
             }
             assert!(!is_plain(&framed(EtherType::ARP, None, &packet)));
             assert!(!is_plain(&framed(ether_type, None, &packet[..10])));
