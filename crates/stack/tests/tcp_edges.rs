@@ -102,6 +102,40 @@ fn silence_of_more_than_a_tick_can_say_is_asked_about_after_eight_hours() {
 }
 
 #[test]
+fn after_a_silence_in_which_its_clock_may_go_round_a_peer_is_heard() {
+    let clock = |value: u32| Some(Timestamps { value, echo: 0 });
+    let opened = || {
+        let mut hand = Hand::new(waiting(), |tcp| tcp.times.keepalive = None);
+        let syn_ack = hand.send(Header { timestamps: clock(7), ..hand.head(Flags::SYN) }, b"");
+        (hand.seq, hand.ack) = (hand.seq + 1, syn_ack[0].seq + 1);
+        hand.send(Header { timestamps: clock(7), ..hand.head(Flags::ACK) }, b"");
+        hand
+    };
+    let byte = |hand: &mut Hand, n: u64, value| {
+        hand.send(Header { timestamps: clock(value), ..hand.head(Flags::ACK) }, &[pattern(n)]);
+        hand.end().received
+    };
+    // 2^31 microseconds are 2,147.5 s
+    for (seconds, heard) in [(2_147, 0), (2_148, 1), (60_000, 1)] {
+        let mut hand = opened();
+        hand.now += Duration::from_secs(seconds);
+        assert_eq!(
+            (byte(&mut hand, 0, 7u32.wrapping_sub(1000)), hand.ignored(Ignored::OldTimestamp)),
+            (heard, 1 - heard)
+        );
+    }
+    // an hour of a clock of microseconds, and from then on its word counts
+    let mut hand = opened();
+    hand.now += Duration::from_secs(3600);
+    assert_eq!(byte(&mut hand, 0, 7u32.wrapping_add(3_600_000_000)), 1);
+    hand.seq += 1;
+    hand.pass(Duration::from_secs(1));
+    let older = 7u32.wrapping_add(3_599_999_999);
+    assert_eq!((byte(&mut hand, 1, older), hand.ignored(Ignored::OldTimestamp)), (1, 1), "older than the last");
+    assert_eq!(byte(&mut hand, 1, 7u32.wrapping_add(3_601_000_000)), 2);
+}
+
+#[test]
 fn sack_tells_what_is_kept_and_what_came_twice() {
     let mut hand = Hand::new(waiting(), |_| {});
     hand.open(true);

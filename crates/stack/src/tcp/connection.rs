@@ -14,7 +14,12 @@ use super::tuple::Tuple;
 use app::{DeadReason, Listener};
 use base::wheel::Timer;
 use base::{Instant, Seq};
+use std::time::Duration;
 use wire::tcp::SackBlock;
+
+/// A silence in which the peer's clock may have gone half round, so that nothing tells old timestamps from new ones. RFC 7323 section 5.5
+/// has 24 days, after the fastest clock that it allows, of a millisecond; Linux has one of a microsecond, too.
+const CLOCK_HALF_ROUND: Duration = Duration::from_micros(1 << 31);
 
 /// No [`Active`](super::active::Active).
 pub(crate) const NONE: u32 = u32::MAX;
@@ -245,6 +250,12 @@ impl Connection {
     #[inline]
     pub(crate) fn clock(&self, now: Instant) -> u32 {
         clock(now, self.ts_offset)
+    }
+
+    /// Whether a timestamp of the peer's is older than what was seen (RFC 7323 section 5.3).
+    #[inline]
+    pub(crate) fn is_stale(&self, now: Instant, clock: u32) -> bool {
+        clock.wrapping_sub(self.ts_recent).cast_signed() < 0 && !self.heard_at.is_past(now, CLOCK_HALF_ROUND)
     }
 
     /// The handle.

@@ -191,7 +191,7 @@ impl Engine {
                     return self.on_syn_sent(now, index, segment, service);
                 }
                 // the way may change, but nobody else's word changes it
-                if c.hop != origin.hop && matches!(judge(c, segment), Verdict::Accept(_)) {
+                if c.hop != origin.hop && matches!(judge(now, c, segment), Verdict::Accept(_)) {
                     c.hop = origin.hop;
                 }
                 self.handle(now, index, segment, service);

@@ -16,10 +16,9 @@
 //! Public leaves are each of use alone: round-trip time, congestion control, initial sequence numbers, SYN cookies,
 //! pacing, the table of connections, TIME-WAIT, limits.
 //!
-//! Left out so far: urgent data (taken for ordinary data, as RFC 6093 describes
-//! what stacks do); data on a SYN; the user timeout option. PAWS has no exception for connections idle for 24 days (RFC
-//! 7323 section 5.5): keepalive does not let them be. An MSS that leaves less than 128 bytes of data is taken for one that leaves 128 (RFC
-//! 9293 section 3.7.1), so that nobody has what he downloads cut into far more segments than it has to be.
+//! Left out so far: urgent data (taken for ordinary data, as RFC 6093 describes what stacks do); data on a SYN; the user timeout
+//! option. An MSS that leaves less than 128 bytes of data is taken for one that leaves 128 (RFC 9293 section 3.7.1), so that nobody has
+//! what he downloads cut into far more segments than it has to be.
 
 pub mod congestion;
 pub mod cookie;

@@ -25,7 +25,7 @@ impl Engine {
     /// A segment for a connection that is synchronized, or in a simultaneous open.
     pub(super) fn handle<S: Service>(&mut self, now: Instant, index: u32, segment: &Segment<'_>, service: &mut S) {
         let c = &mut self.connections[index as usize];
-        match judge(c, segment) {
+        match judge(now, c, segment) {
             Verdict::Accept(part) => self.accept(now, index, segment, part, service),
             Verdict::Reset => self.kill(index, DeadReason::Reset),
             Verdict::Acknowledge(reason) => {
@@ -56,7 +56,7 @@ impl Engine {
 
     fn accept<S: Service>(&mut self, now: Instant, index: u32, segment: &Segment<'_>, part: Part, service: &mut S) {
         let c = &mut self.connections[index as usize];
-        take_clocks(c, segment);
+        take_clocks(now, c, segment);
         take_marks(c, segment);
         c.flags.clear(Flags::SILENT);
         if c.state != State::SynReceived {
@@ -299,13 +299,13 @@ impl Engine {
 }
 
 /// TS.Recent (RFC 7323 section 4.3 (2)).
-fn take_clocks(c: &mut Connection, segment: &Segment<'_>) {
+fn take_clocks(now: Instant, c: &mut Connection, segment: &Segment<'_>) {
     if !c.flags.has(Flags::TIMESTAMPS) {
         return;
     }
     if let Some(clock) = segment.timestamps()
         && segment.tcp.seq().leq(c.rcv.acked)
-        && clock.value.wrapping_sub(c.ts_recent).cast_signed() >= 0
+        && !c.is_stale(now, clock.value)
     {
         c.ts_recent = clock.value;
     }

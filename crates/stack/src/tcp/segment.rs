@@ -3,6 +3,7 @@
 
 use super::connection::{Connection, Flags};
 use super::counters::Ignored;
+use base::Instant;
 use wire::tcp::{self, Options, Tcp, Timestamps};
 
 /// A segment and what its packet said.
@@ -52,7 +53,7 @@ pub(crate) enum Verdict {
 
 /// Judges a segment for a synchronized connection, or one of a simultaneous open.
 #[inline]
-pub(crate) fn judge(connection: &Connection, segment: &Segment<'_>) -> Verdict {
+pub(crate) fn judge(now: Instant, connection: &Connection, segment: &Segment<'_>) -> Verdict {
     let flags = segment.tcp.flags();
     let reset = flags.contains(tcp::Flags::RST);
     if flags.contains(tcp::Flags::SYN) && !reset {
@@ -61,8 +62,8 @@ pub(crate) fn judge(connection: &Connection, segment: &Segment<'_>) -> Verdict {
     }
     if connection.flags.has(Flags::TIMESTAMPS) && !reset {
         match segment.timestamps() {
-            // RFC 7323 section 5.3 R1: older than what was seen (PAWS)
-            Some(clock) if clock.value.wrapping_sub(connection.ts_recent).cast_signed() < 0 => {
+            // RFC 7323 section 5.3 R1 (PAWS)
+            Some(clock) if connection.is_stale(now, clock.value) => {
                 return Verdict::Challenge(Ignored::OldTimestamp);
             }
             Some(_) => {}

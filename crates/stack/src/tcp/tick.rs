@@ -75,6 +75,13 @@ impl Tick {
         self.near(now).is_some_and(|at| at > now && Some(at) <= last)
     }
 
+    /// Whether it came more than `span` ago. Nineteen hours after it, it seems to have just come.
+    pub(crate) fn is_past(self, now: Instant, span: Duration) -> bool {
+        // it was rounded up, so it may lie a tick ahead
+        let behind = ((now.as_nanos() >> SHIFT) as u32).wrapping_add(1).wrapping_sub(self.0);
+        self.is_set() && u128::from(behind) << SHIFT > span.as_nanos() + (1 << SHIFT)
+    }
+
     /// Whether it has come.
     pub(crate) fn is_due(self, now: Instant) -> bool {
         self.near(now).is_some_and(|at| at <= now)
@@ -111,6 +118,14 @@ mod tests {
             prop_assert!(got >= at && got - at < Duration::from_nanos(2 << SHIFT), "{got:?} for {at:?}");
             prop_assert!(tick.is_due(got) && !(span > 0 && tick.is_due(now)));
             prop_assert!(tick.near(at).unwrap() == got);
+        }
+
+        #[test]
+        fn what_came_long_ago_is_past(at in 0u64..1 << 60, span in 0u64..30_000_000_000_000, later in 0u64..60_000_000_000_000) {
+            let (at, span, later) = (Instant::from_nanos(at), Duration::from_nanos(span), Duration::from_nanos(later));
+            let past = Tick::after(at).is_past(at + later, span);
+            prop_assert!(!past || later > span, "early");
+            prop_assert!(past || later <= span + Duration::from_nanos(3 << SHIFT), "late");
         }
 
         #[test]
