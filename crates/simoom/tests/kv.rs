@@ -4,6 +4,7 @@
 mod common;
 
 use common::{PATIENCE, Place, Server, free_port, text, until};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -160,6 +161,7 @@ fn scripts() -> Vec<Vec<u8>> {
         "ms k 2 C1\r\nxx\r\nmg k c\r\nms none 2 C1\r\nxx\r\nms k 2 Cx\r\nxx\r\nms k 2 MA C1\r\nyy\r\nms k 2 Fx\r\nyy\r\nms k 2 y\r\nyy\r\nms k 3\r\nabcd\r\nmg k v\r\nms k 3 q\r\nabcde\r\nmg k v\r\n",
         "ms k 1 O12345678901234567890123456789012\r\nx\r\nms k 1 O1234567890123456789012345678901\r\nx\r\nmg none O12345678901234567890123456789012\r\nmd none O12345678901234567890123456789012\r\n",
         "ms YmluYXJ5IGtleQ== 3 b k\r\nabc\r\nmg YmluYXJ5IGtleQ== b v k\r\nmg YmluYXJ5IGtleQ== v\r\nmg !!! b\r\nms !!! 2 b\r\nxx\r\nme YmluYXJ5IGtleQ== b\r\nmd YmluYXJ5IGtleQ== b k q\r\nmd YmluYXJ5IGtleQ== b k\r\nme !!! b\r\n",
+        "ms YWI= 1 b\r\ny\r\nmg YWJ= b k v\r\nms YWJj 1 b\r\nz\r\nmg YWJ!j b k v\r\nmg Y-W_J:j b k v\r\nmg YQ==YWJj b k\r\nmg YWI=YWJ b k\r\nmg YW=j b k v\r\nmg =WJj b k\r\nmg YWJj= b\r\nmg Y=== b\r\nmg ==== b\r\nmg = b\r\nmg YWJjY b\r\nmg YWJj==== b\r\nmg YWJjYQ=a b k\r\n",
         "ms d 1\r\nx\r\nmd d k Oq\r\nmd d k Oq\r\nmd d q\r\nms d 1\r\nx\r\nmd d C1\r\nmd d y\r\nmd d q q\r\nmd\r\nms d 1 T100\r\nx\r\nmd d I T30\r\nmg d v t c\r\nmg d v\r\nmg d v k\r\nms d 1\r\ny\r\nmg d v\r\n",
         "mg viv N30 t v\r\nmg viv N30 t v\r\nmg viv4 t N30\r\nmg viv4 t N30\r\nmg viv R60 t\r\nmg viv2 N30\r\nmg viv2 R60\r\nms viv2 1 T100\r\nv\r\nmg viv2 R60\r\nmg viv2 R160 k\r\nmg viv2 R160 k\r\nmg viv3 Nx\r\nmg viv2 Rx\r\n",
         "ms st 1 T100\r\na\r\nmd st I\r\nms st 1 C1 I\r\nb\r\nmg st v t\r\nmg st v t\r\nms st 1 C999999 I\r\nc\r\nmg st v\r\n",
@@ -274,6 +276,73 @@ fn every_command_is_answered_as_memcached_does() {
     let ours = start(&place, &[]);
     for script in scripts() {
         compare(ours.address, theirs.address, &script, usize::MAX);
+    }
+}
+
+/// What `stats` counts, command by command.
+#[test]
+fn commands_are_counted_as_memcached_does() {
+    let (place, theirs) = (Place::new(), Memcached::start());
+    let ours = start(&place, &[]);
+    let counted = |address| -> BTreeMap<String, i64> {
+        let answer = text(&say(address, b"stats\r\nquit\r\n", 100));
+        let figures = answer.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+        let counts = ["cmd_", "get_", "touch_", "delete_", "incr_", "decr_", "cas_", "total_items"];
+        let figures = figures.filter(|(name, _)| counts.iter().any(|count| name.starts_with(count)));
+        figures.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+    };
+    let ours_names = counted(ours.address);
+    for command in [
+        "set a 0 0 1\r\nx",
+        "touch a 0",
+        "touch none 0",
+        "gat 0 a",
+        "gats 0 none a",
+        "mg a T0",
+        "mg none T0",
+        "mg a v",
+        "mg a s q",
+        "mg none v q",
+        "mg vivified N0 v",
+        "mg vivified2 N0 T5",
+        "get a none a",
+        "gets a none",
+        "ma n",
+        "ma n N0",
+        "ma n",
+        "ma n MD",
+        "incr none 1",
+        "incr a 1",
+        "decr none 1",
+        "md n",
+        "md n",
+        "md a I",
+        "delete a",
+        "delete a",
+        "ms m 1\r\nx",
+        "ms m 1 ME\r\nx",
+        "ms m 1 MA\r\nx",
+        "ms m 1 C1\r\nx",
+        "me m",
+        "me none",
+        "mn",
+        "cas m 0 0 1 1\r\nx",
+        "cas none 0 0 1 1\r\nx",
+        "add m 0 0 1\r\nx",
+        "replace none 0 0 1\r\nx",
+        "append m 0 0 1\r\nx",
+        "flush_all",
+        "get m",
+        "nonsense",
+    ] {
+        let moved = [ours.address, theirs.address].map(|address| {
+            let before = counted(address);
+            say(address, format!("{command}\r\n").as_bytes(), 100);
+            let after = counted(address);
+            let moved = after.into_iter().map(|(name, count)| (name.clone(), count - before.get(&name).unwrap_or(&0)));
+            moved.filter(|(name, by)| *by != 0 && ours_names.contains_key(name)).collect::<BTreeMap<_, _>>()
+        });
+        assert_eq!(moved[0], moved[1], "ours and memcached's after {command:?}");
     }
 }
 

@@ -145,7 +145,7 @@ fn general(world: &mut World<'_>) {
         ("cmd_flush", sum.flush),
         ("cmd_touch", sum.touch_hits + sum.touch_misses),
         ("cmd_meta", sum.meta),
-        ("get_hits", sum.get_hits + sum.touch_hits),
+        ("get_hits", sum.get_hits),
         ("get_misses", sum.get_misses),
         ("delete_misses", sum.delete_misses),
         ("delete_hits", sum.delete_hits),

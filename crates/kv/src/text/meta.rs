@@ -95,13 +95,39 @@ impl Flags {
 
     fn decode(&mut self, encoded: &[u8]) -> Result<(), &'static [u8]> {
         self.binary = true;
-        let mut decoded = [0; KEY_MOST_BYTES];
-        let room = BASE64.decode_len(encoded.len()).ok().and_then(|bytes| decoded.get_mut(..bytes));
-        let bytes = room.and_then(|room| BASE64.decode_mut(encoded, room).ok()).filter(|bytes| *bytes > 0);
-        let bytes = bytes.ok_or(&b"CLIENT_ERROR error decoding key"[..])?;
-        self.key = decoded[..bytes].iter().copied().collect();
+        self.key = decode_base64(encoded).ok_or(&b"CLIENT_ERROR error decoding key"[..])?;
         Ok(())
     }
+}
+
+/// A key in base64, as memcached reads it and no library does: octets that are not of the alphabet are passed over, what follows a
+/// block with padding is counted and not looked at, and the bits behind the last octet may be any.
+fn decode_base64(encoded: &[u8]) -> Option<Key> {
+    let digit = |octet: u8| match octet {
+        b'A'..=b'Z' => Some(octet - b'A'),
+        b'a'..=b'z' => Some(octet - b'a' + 26),
+        b'0'..=b'9' => Some(octet - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        b'=' => Some(0),
+        _ => None,
+    };
+    let digits: ArrayVec<(u8, bool), KEY_MOST_BYTES> =
+        encoded.iter().filter_map(|octet| Some((digit(*octet)?, *octet == b'='))).collect();
+    let (blocks, []) = digits.as_chunks::<4>() else { return None };
+    let mut key = ArrayVec::new();
+    for block in blocks {
+        let bits = block.iter().fold(0, |bits, (digit, _)| bits << 6 | u32::from(*digit));
+        let padding = block.iter().filter(|(_, is_padding)| *is_padding).count();
+        let [_, octets @ ..] = bits.to_be_bytes();
+        key.extend(octets.into_iter().take(3_usize.saturating_sub(padding)));
+        match padding {
+            0 => {}
+            1 | 2 => break,
+            _ => return None,
+        }
+    }
+    (!key.is_empty()).then_some(key)
 }
 
 /// What all meta commands refuse before they read a flag.
@@ -209,7 +235,10 @@ pub(super) fn get(world: &mut World<'_>, words: &Words<'_>) {
             return miss(world, words, &flags);
         }
     };
-    world.stats.get_hits.add(1);
+    match flags.expiry {
+        None => world.stats.get_hits.add(1),
+        Some(_) => world.stats.touch_hits.add(1),
+    }
     let out = &mut world.out.bytes;
     let bytes = shard.view(place).bytes();
     if flags.value {
