@@ -114,6 +114,8 @@ pub(crate) struct Active {
     pub(crate) duplicates: u8,
     /// where the recovery under way ends: what was sent when it began
     pub(crate) point: u64,
+    /// something that was sent behind there has been lost meanwhile
+    pub(crate) lost_beyond: bool,
     /// when data went out last
     pub(crate) sent_at: Instant,
     /// the poll in which data went into the burst last, which what goes at once in the same poll would overtake
@@ -148,6 +150,7 @@ impl Active {
             unset: false,
             duplicates: 0,
             point: 0,
+            lost_beyond: false,
             sent_at: Instant::ZERO,
             framed_in: 0,
             owner: NONE,

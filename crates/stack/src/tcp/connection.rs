@@ -240,6 +240,16 @@ impl Connection {
         self.snd.nxt < self.last()
     }
 
+    /// Where a segment without data stands: behind what was sent, or, where the peer has made its window smaller since, at the end of that,
+    /// beyond which it takes no acknowledgement either (RFC 9293 section 3.8.6).
+    #[inline]
+    pub(crate) fn last_acceptable(&self) -> u64 {
+        match self.state {
+            State::SynSent | State::SynReceived => self.snd.nxt,
+            _ => self.snd.nxt.min(self.snd.edge.max(self.snd.una)),
+        }
+    }
+
     /// Bytes from the left to the right edge of the window that we offered.
     #[inline]
     pub(crate) fn offered(&self) -> u32 {

@@ -393,7 +393,7 @@ impl Engine {
             // an old number evokes an acknowledgement (RFC 9293 section 3.8.4)
             Plan::Probe => (self.connections[index as usize].snd.una.saturating_sub(1), 0),
             Plan::Syn => (0, 1),
-            Plan::Ack | Plan::Reset => (before, 0),
+            Plan::Ack | Plan::Reset => (self.connections[index as usize].last_acceptable(), 0),
         };
         if plan == Plan::Syn {
             self.build_syn(now, index, frame, out);

@@ -276,12 +276,15 @@ impl Blocks {
         while at != NONE {
             let meta = &self.metas[at as usize];
             let mut run = SackBlock { left: meta.seq, right: meta.end() };
-            at = meta.next;
-            while at != NONE && self.metas[at as usize].seq == run.right {
-                run.right = self.metas[at as usize].end();
-                at = self.metas[at as usize].next;
+            let mut last = meta;
+            while last.next != NONE && self.metas[last.next as usize].seq == run.right {
+                last = &self.metas[last.next as usize];
+                run.right = last.end();
             }
+            at = last.next;
             let place = list.recent.iter().position(|end| end.gt(run.left) && end.leq(run.right));
+            // it has a number of its own: who sent it takes a segment for held when the block covers all of it
+            run.right += u32::from(last.fin);
             match place {
                 Some(place) => recent[place] = Some(run),
                 None if others.is_full() => {}

@@ -45,7 +45,10 @@ impl Sender<'_> {
         if self.is_undone(news) {
             self.undo();
         }
+        let mut again = false;
         if self.a.phase != Phase::Open && self.c.snd.una >= self.a.point {
+            // RFC 5681 section 4.3: losses in two windows in a row, of which one reduction does not answer for both
+            again = self.a.lost_beyond && !self.a.board.is_empty();
             self.finish_recovery();
         }
         if self.a.phase == Phase::Loss {
@@ -57,7 +60,7 @@ impl Sender<'_> {
         } else {
             lost += self.count_duplicates(news);
         }
-        if lost > 0 && self.a.phase == Phase::Open {
+        if (lost > 0 || again) && self.a.phase == Phase::Open {
             self.begin_recovery(flight_before);
         }
         // RFC 9937: good progress without further loss may grow the pipe as slow start does
@@ -92,13 +95,17 @@ impl Sender<'_> {
             return 0;
         }
         let (tried, mut wide) = (self.a.wider.and_then(|wider| wider.tried), 0);
+        let (point, mut beyond) = (self.a.point, false);
         let lost = self.records.lose(&mut self.a.board, |record| {
             let lost = rack.patience_ns(now, record, &path) == Some(0);
             if lost && Some(record.end()) == tried {
                 wide = record.bytes;
+            } else {
+                beyond |= lost && record.end() > point;
             }
             lost
         });
+        self.a.lost_beyond |= beyond && self.a.phase == Phase::Recovery;
         if wide > 0 {
             self.on_wider_lost();
         }
@@ -137,7 +144,10 @@ impl Sender<'_> {
     fn count_duplicates(&mut self, news: &News) -> u32 {
         let recovering = self.a.phase == Phase::Recovery;
         if recovering && news.advanced > 0 {
-            return self.lose_first();
+            // RFC 6582 section 3.2 has it go out at once: nothing but its acknowledgement may be left to come
+            let lost = self.lose_first();
+            self.a.force |= lost > 0;
+            return lost;
         }
         if !news.repeated || self.a.phase == Phase::Loss {
             return 0;
@@ -157,6 +167,7 @@ impl Sender<'_> {
     fn begin_recovery(&mut self, flight_before: u32) {
         self.a.phase = Phase::Recovery;
         self.a.point = self.c.snd.nxt;
+        self.a.lost_beyond = false;
         self.a.undo = Some(Undo { resent: 0, clock: None });
         self.a.force = true;
         let (flight, nxt) = (self.a.board.bytes, self.c.seq(self.c.snd.nxt));
@@ -172,6 +183,7 @@ impl Sender<'_> {
         }
         self.a.undo = None;
         self.a.prr = None;
+        self.a.lost_beyond = false;
         self.a.phase = Phase::Open;
         self.a.spurious = Spurious::No;
         self.a.rack.on_recovered();
@@ -194,6 +206,7 @@ impl Sender<'_> {
         self.a.congestion.on_spurious();
         self.a.undo = None;
         self.a.prr = None;
+        self.a.lost_beyond = false;
         self.a.spurious = Spurious::No;
         if self.a.phase != Phase::Open {
             self.records.find_again(&mut self.a.board);
@@ -349,6 +362,7 @@ impl Sender<'_> {
         self.a.phase = Phase::Loss;
         self.a.point = self.c.snd.nxt;
         self.a.prr = None;
+        self.a.lost_beyond = false;
         self.a.probe = None;
         self.a.probe_now = false;
         self.a.force = true;
