@@ -18,6 +18,7 @@ mod http;
 mod launch;
 mod links;
 mod logs;
+mod memory;
 mod metrics;
 mod nic_table;
 mod notify;
@@ -51,6 +52,7 @@ use std::process::ExitCode;
 pub fn main() -> ExitCode {
     child::take_name();
     base::heap::keep_little();
+    base::Clock::find();
     let outcome = match cli::parse(std::env::args_os()) {
         Ok(Ok(cli)) => run(cli),
         Ok(Err(help)) => Ok(help),

@@ -24,7 +24,7 @@ use dns::cookie::Secrets;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -250,15 +250,15 @@ fn start_reading(cache: &Cache) -> io::Result<()> {
 /// # Errors
 /// What keeps the server from starting; nothing is left behind then.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
+    notify::find();
     // whoever has a supervisor keeps to it, also when the settings that are read now want none from the next start on
     match Line::find()? {
         None if settings.supervise => supervise::run(),
-        Some((line, inherited)) => serve(settings, Some(&line), inherited),
-        None => serve(settings, None, Vec::new()),
+        line => serve(settings, line.as_ref()),
     }
 }
 
-fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> Result<(), Error> {
+fn serve(settings: &Settings, line: Option<&Line>) -> Result<(), Error> {
     let thread = |error| Error::environment(format!("a thread cannot be started: {}; see ulimit -u", reason(&error)));
     let early = signals::Early::note().map_err(thread)?;
     let users = launch::check(settings)?;
@@ -274,6 +274,7 @@ fn serve(settings: &Settings, line: Option<&Line>, inherited: Vec<OwnedFd>) -> R
     let metrics = settings.metrics.map(http::bind).transpose()?;
     let log = settings.web.as_ref().and_then(|web| Some((web.access_log.as_ref()?, &web.hosts)));
     let log = log.map(|(log, hosts)| access_log::open(log, hosts, identity.as_ref())).transpose()?;
+    let inherited = line.map(Line::take).transpose()?.unwrap_or_default();
     let opened = launch::open(settings, inherited)?;
     if let Some(line) = line {
         line.leave(opened.kernel_sockets())?;
@@ -494,6 +495,14 @@ fn open_control(settings: &Settings, identity: Option<&privileges::Identity>) ->
     }
 }
 
+/// Whether a file can be opened for reading. A pipe is not asked: it is there for who reads it.
+fn is_open(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(facts) if !facts.is_file() => Ok(()),
+        _ => File::open(path).map(drop),
+    }
+}
+
 /// What the operator should know, now that privileges are gone.
 fn warn(settings: &Settings, config: Option<&ConfigFile>) {
     // a reload reads the files as who the process is now
@@ -505,14 +514,14 @@ fn warn(settings: &Settings, config: Option<&ConfigFile>) {
         );
     };
     if let Some(path) = config.map(ConfigFile::path)
-        && let Err(error) = File::open(path)
+        && let Err(error) = is_open(path)
     {
         unreadable(&path.display().to_string(), &error);
     }
     if let Some(dns) = &settings.dns {
         let zones = dns.zones.iter().map(|zone| &zone.file);
         for file in zones.chain(&dns.cookie_secret) {
-            if let Err(error) = File::open(file) {
+            if let Err(error) = is_open(file.as_ref()) {
                 unreadable(file, &error);
             }
         }

@@ -45,6 +45,8 @@ enum Word {
     Sockets = b's',
     /// those were all
     All = b'a',
+    /// it takes what an earlier one has left: all that it reads is read, and sound
+    Takes = b'w',
     /// it serves
     Serving = b'r',
     /// it is about to end, since it was asked to
@@ -57,8 +59,8 @@ enum Word {
 
 impl Word {
     fn of(letter: u8) -> Option<Word> {
-        use Word::{All, Ending, Interrupt, Serving, Sockets, Terminate};
-        [Sockets, All, Serving, Ending, Interrupt, Terminate].into_iter().find(|word| *word as u8 == letter)
+        use Word::{All, Ending, Interrupt, Serving, Sockets, Takes, Terminate};
+        [Sockets, All, Takes, Serving, Ending, Interrupt, Terminate].into_iter().find(|word| *word as u8 == letter)
     }
 }
 
@@ -117,20 +119,31 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The line to the supervisor, and the sockets that an earlier server has left; None where there is no supervisor.
+    /// The line to the supervisor; None where there is none.
     ///
     /// # Errors
-    /// The supervisor cannot be heard.
-    pub(crate) fn find() -> Result<Option<(Line, Vec<OwnedFd>)>, Error> {
+    /// The kernel's, out of descriptors.
+    pub(crate) fn find() -> Result<Option<Line>, Error> {
         let Some(restarts) = std::env::var(VARIABLE).ok().and_then(|restarts| restarts.parse().ok()) else {
             return Ok(None);
         };
         let socket = fcntl_dupfd_cloexec(io::stdin(), 3).map_err(|error| failed(&error.into()))?;
+        Ok(Some(Line { socket, restarts }))
+    }
+
+    /// The sockets that an earlier server has left, which the supervisor has no more then: a server that ends before leaves them to the next.
+    ///
+    /// # Errors
+    /// The supervisor cannot be heard.
+    pub(crate) fn take(&self) -> Result<Vec<OwnedFd>, Error> {
+        let line = self.socket.as_fd();
         let mut sockets = Vec::new();
+        // one that has ended is not heard either
+        let _ = say(line, Word::Takes, &[]);
         loop {
-            match hear(socket.as_fd()).map_err(|error| failed(&error))? {
+            match hear(line).map_err(|error| failed(&error))? {
                 Some((Word::Sockets, more)) => sockets.extend(more),
-                Some(_) => return Ok(Some((Line { socket, restarts }, sockets))),
+                Some(_) => return Ok(sockets),
                 None => return Err(Error::environment("the supervisor has ended; start simoom again")),
             }
         }
@@ -258,11 +271,6 @@ impl Supervisor {
         let (ours, child) = start(restarts)?;
         let pid = child.id();
         let (pidfd, line) = listen(ours, child, self.happens.clone())?;
-        let held = std::mem::take(&mut self.held);
-        // one that has ended already says so
-        let _ = say_sockets(line.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
-        // no longer ours, until it leaves us those that it has: other settings may want other sockets at the same ports
-        drop(held);
         let (mut served, mut coming, mut reload) = (false, Vec::new(), false);
         loop {
             let happening = match served {
@@ -285,6 +293,12 @@ impl Supervisor {
                         true => say(line.as_fd(), word, &[]),
                         false => pidfd_send_signal(&pidfd, signal).map_err(io::Error::from),
                     };
+                }
+                Happening::Said(Word::Takes, _) => {
+                    // no longer ours, until it leaves us those that it has: other settings may want other sockets at the same ports
+                    let held = std::mem::take(&mut self.held);
+                    // one that has ended already says so
+                    let _ = say_sockets(line.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
                 }
                 Happening::Said(Word::Sockets, more) => coming.extend(more),
                 Happening::Said(Word::All, _) => self.held = std::mem::take(&mut coming),

@@ -190,6 +190,11 @@ fn load_once(specs: &[ZoneSpec], source: &FsSource<'_>) -> Result<Vec<Zone>, Vec
 }
 
 fn readable(path: &str, before: Option<&Prints>) -> Result<(), String> {
+    let stands = std::fs::metadata(path);
+    if stands.is_ok_and(|facts| !facts.is_file() && !facts.is_dir()) {
+        // what a pipe brings comes once: who reads it is told what is wrong with it
+        return Ok(());
+    }
     match open_named(path, before).and_then(|file| file.metadata()) {
         Ok(facts) if facts.is_dir() => Err("it is a directory; name a zone file".into()),
         Ok(_) => Ok(()),

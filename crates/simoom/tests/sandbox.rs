@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 /// Whether the kernel has what the tests look for; where it has not, the server says so, and serves.
 fn is_confined(server: &Server) -> bool {
@@ -63,6 +64,32 @@ fn every_thread_is_confined_and_says_so() {
     // the word is in the log as well, once
     let said = server.log().into_iter().filter(|line| line.contains("sandbox: ")).count();
     assert_eq!(said, 1);
+}
+
+/// It is read in user space, in whatever order privileges go and the clock is looked for.
+#[test]
+fn the_clock_takes_no_system_calls() {
+    lab::require_programs(&["strace"]);
+    for user in [&[][..], &["--user", "nobody"]] {
+        let place = site();
+        let server = serve(&place, user);
+        let trace = place.path("trace");
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-e", "trace=clock_gettime,epoll_wait,epoll_pwait,epoll_pwait2", "-o", &trace]);
+        let mut strace = command.args(["-p", &server.pid().to_string()]).spawn().unwrap();
+        let traced = || std::fs::read_to_string(&trace).unwrap_or_default();
+        let calls = |name: &str| traced().lines().filter(|line| line.contains(name)).count();
+        until(
+            || {
+                assert_eq!(get(&server, "/"), "one");
+                calls("epoll_") > 100
+            },
+            || format!("strace sees nothing: {}", traced()),
+        );
+        let _ = strace.kill();
+        let _ = strace.wait();
+        assert_eq!(calls("clock_gettime"), 0, "of {} calls, {user:?}", calls(""));
+    }
 }
 
 #[test]

@@ -3,14 +3,16 @@
 mod common;
 
 use common::{
-    PATIENCE, Place, Server, ask, ask_tcp, free_port, question, read_answer, run, text, thread_status, until,
+    PATIENCE, Place, Server, ZONE, ask, ask_tcp, free_port, question, read_answer, run, text, thread_status, until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const NXDOMAIN: u8 = 3;
@@ -337,6 +339,40 @@ fn another_user_serves_and_is_told_what_it_cannot_read() {
     mode(&place.path("example.zone"), 0o644);
     assert_eq!(server.ctl(&["reload"]).status.code(), Some(0));
     assert_eq!(ask(server.address, "www.example.com").1, Some([192, 0, 2, 9]));
+}
+
+/// A manager's socket may have a name that is no path; a server without privileges that has confined itself still reaches it.
+#[test]
+fn a_service_manager_without_a_path_is_told() {
+    for user in [&[][..], &["--user", "nobody"]] {
+        let place = Place::new();
+        let name = format!("simoom-test-{}-{}", std::process::id(), user.len());
+        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut server = Server::start_with(&place, user, |command| {
+            command.env("NOTIFY_SOCKET", format!("@{name}"));
+        });
+        let mut message = [0; 512];
+        let bytes = lab::patiently(|| manager.recv(&mut message)).unwrap();
+        assert_eq!(text(&message[..bytes]), format!("READY=1\nSTATUS=serving on {}\n", server.address));
+        server.signal(Signal::TERM);
+        let bytes = lab::patiently(|| manager.recv(&mut message)).unwrap();
+        assert_eq!(text(&message[..bytes]), "STOPPING=1\n");
+        assert_eq!(server.end().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_zone_may_come_by_a_pipe() {
+    let place = Place::new();
+    let zone = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&zone).status().unwrap().success());
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| std::fs::write(&zone, ZONE));
+        let server = Server::start_service(&place, &["dns", &zone], &[], |_| {});
+        writer.join().unwrap().unwrap();
+        assert_eq!(ask(server.address, "www.example.com").0, 0);
+    });
 }
 
 #[test]

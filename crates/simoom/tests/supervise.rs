@@ -226,6 +226,44 @@ fn a_crash_while_the_settings_are_wrong_is_mended_with_them() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_the_ports_to_the_next() {
+    // what is wrong is seen in the settings, or in what they name
+    for (wrong, zone, said) in
+        [("colour = 1\n", None, "unknown key `colour`"), ("", Some("no zone\n"), "example.zone:1:1: ")]
+    {
+        let place = Place::new();
+        let address = std::net::SocketAddr::from(([127, 0, 0, 67], common::free_port()));
+        let config = |text: &str| {
+            let text = format!(
+                "[dataplane]\nlisten = [\"{address}\"]\n[[dns.zone]]\nfile = \"example.zone\"\n[control]\npath = \"{}\"\n\
+                 supervise = true\n{text}",
+                place.path("control")
+            );
+            place.write("s.toml", &text);
+        };
+        config("");
+        let mut server = Server::start_config(&place, &place.path("s.toml"));
+        server.address = address;
+        config(wrong);
+        if let Some(zone) = zone {
+            place.write("example.zone", zone);
+        }
+        crash(&server);
+        let times = || server.log().iter().filter(|line| line.contains(said)).count();
+        until(|| times() >= 2, || format!("no two starts: {:#?}", server.log()));
+        let (asked, _connected) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpStream::connect(address).unwrap());
+        asked.connect(address).unwrap();
+        asked.set_read_timeout(Some(PATIENCE)).unwrap();
+        asked.send(&question(9, "www.example.com")).unwrap();
+        config("");
+        place.zone("192.0.2.2");
+        let mut answer = [0; 512];
+        let bytes = lab::patiently(|| asked.recv(&mut answer)).unwrap();
+        assert_eq!(read_answer(9, &answer[..bytes]), (0, Some([192, 0, 2, 2])));
+    }
+}
+
+#[test]
 fn a_signal_to_reload_reaches_the_server() {
     let place = Place::new();
     let server = Server::start(&place, &SUPERVISE);

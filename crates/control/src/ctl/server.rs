@@ -234,6 +234,8 @@ fn converse(stream: UnixStream, world: &World) -> io::Result<()> {
             Ok(Request::Stop {}) => {
                 // said first: the process may end at once
                 say(&mut answers, &json!({ "ok": true }))?;
+                // the connection ends with the server, however long that takes
+                answers.set_read_timeout(None)?;
                 world.stop();
             }
             Ok(request) => say(&mut answers, &world.answer(&request))?,

@@ -4,9 +4,11 @@ use super::listeners::{division, listeners};
 use super::{threads, tiers};
 use crate::config::{Kv, Settings};
 use crate::error::Error;
+use crate::memory;
 use crate::privileges::{self, Identity};
 use crate::run;
 use crate::service::Kind;
+use crate::sites::size;
 use crate::words::{Backend, Cpus, Placement};
 
 /// Who is to be become.
@@ -87,9 +89,18 @@ pub(super) fn online() -> Option<Cpus> {
 }
 
 fn stores(settings: &Settings) -> Result<(), Error> {
+    stores_fit(settings.kv.as_ref(), settings.file.as_deref(), memory::there_is())?;
     // inline both engines' threads work on the same stores; a process of its own has a thread, and a store, for each of them
     let is_placed = settings.kv.as_ref().is_some_and(|kv| kv.place != Placement::Inline);
     stores_have_room(settings, if is_placed { of_both_engines(settings) } else { threads(settings) })
+}
+
+/// More than there is would end the server when its table is made, or later, by the kernel's choice.
+fn stores_fit(kv: Option<&Kv>, file: Option<&str>, (bytes, whose): (u64, &str)) -> Result<(), Error> {
+    let Some(kv) = kv.filter(|kv| kv.memory_bytes > bytes) else { return Ok(()) };
+    let place = file.map_or("--memory".to_owned(), |file| format!("{file}: kv.memory"));
+    let (wanted, bytes) = (size(kv.memory_bytes), size(bytes));
+    Err(Error::input(format!("{place}: {wanted} for items is more than the {whose} has, {bytes}; give less")))
 }
 
 /// Threads of both engines; where an interface's queues say how many, the fewest that there can be.
@@ -152,6 +163,11 @@ mod tests {
         }
         let said = refused(&format!("{zone}[control]\nuser = \"no-such-user-here\"\n"));
         assert!(said.contains("no-such-user-here: no such user"), "{said}");
+        let said = refused("[kv]\nmemory = \"4000T\"\n");
+        assert!(
+            said.contains("kv.memory: 4096000.0 GiB for items is more than the ") && said.ends_with("; give less"),
+            "{said}"
+        );
         let app = "[[app]]\nname = \"a\"\nprogram = [\"/bin/true\"]\nlisten = [\"192.0.2.1:7\"]\n";
         let said = refused(&format!("{app}user = \"no-such-user-here\"\n"));
         assert_eq!(said, "application a: user no-such-user-here: no such user; see `getent passwd`");

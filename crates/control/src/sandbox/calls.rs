@@ -40,11 +40,12 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_getparam,
     libc::SYS_sched_getscheduler,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
-    libc::SYS_setpriority,
     libc::SYS_sigaltstack,
+    // processes of ours that end
+    libc::SYS_wait4,
+    libc::SYS_waitid,
     // the machine, the time, who we are
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
@@ -158,8 +159,12 @@ const IOCTL: [u64; 13] = [
     0x8946,
 ];
 
+/// `PR_GET_AUXV` of prctl(2) (Linux 6.4): where the kernel's code for reading the clock is, among what else the process was started with.
+const PR_GET_AUXV: c_int = 0x4155_5856;
+
 /// Options of prctl(2): names of threads and of memory, the slack of timers, whether we may be traced.
-const PRCTL: [c_int; 6] = [
+const PRCTL: [c_int; 7] = [
+    PR_GET_AUXV,
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
     libc::PR_SET_TIMERSLACK,
@@ -203,6 +208,10 @@ fn list() -> Result<Rules, seccompiler::BackendError> {
     rules.insert(libc::SYS_prctl, any_of(0, &numbers(&PRCTL))?);
     rules.insert(libc::SYS_socket, any_of(0, &numbers(&SOCKET))?);
     rules.insert(libc::SYS_socketpair, any_of(0, &numbers(&[libc::AF_UNIX]))?);
+    // each thread itself, and no other process of its user
+    rules.insert(libc::SYS_sched_setaffinity, any_of(0, &[0])?);
+    let itself = vec![is(0, libc::PRIO_PROCESS.into())?, is(1, 0)?];
+    rules.insert(libc::SYS_setpriority, vec![SeccompRule::new(itself)?]);
     // our own limits and our own threads
     rules.insert(libc::SYS_prlimit64, any_of(0, &[0])?);
     rules.insert(libc::SYS_tgkill, any_of(0, &[std::process::id().into()])?);
@@ -227,6 +236,10 @@ fn bits(argument: u8, mask: c_int, value: c_int) -> Result<SeccompRule, seccompi
 
 fn rule(argument: u8, is: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value)?])
+}
+
+fn is(argument: u8, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
 
 #[cfg(test)]

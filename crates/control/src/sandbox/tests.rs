@@ -152,6 +152,36 @@ fn threads_that_it_starts_are_confined_as_well() {
 }
 
 #[test]
+fn processes_that_it_has_started_before_are_waited_for() {
+    let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    confined(&allowed("[echo]\n"), || {
+        assert!(matches!(child.try_wait(), Ok(None)), "it reads what never comes");
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    });
+    // where it was not tested
+    drop(child.stdin.take());
+    let _ = child.wait();
+}
+
+#[test]
+fn no_other_process_is_moved_or_made_to_wait() {
+    use rustix::process::{Pid, nice, setpriority_process};
+    use rustix::thread::{sched_getaffinity, sched_setaffinity};
+    let mut other = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&other);
+    confined(&allowed("[echo]\n"), || {
+        let mine = sched_getaffinity(None).unwrap();
+        sched_setaffinity(None, &mine).unwrap();
+        nice(1).unwrap();
+        assert_eq!(sched_setaffinity(Some(pid), &mine), Err(rustix::io::Errno::PERM));
+        assert_eq!(setpriority_process(Some(pid), 1), Err(rustix::io::Errno::PERM));
+    });
+    drop(other.stdin.take());
+    let _ = other.wait();
+}
+
+#[test]
 fn off_changes_nothing_and_says_so() {
     let settings = crate::config::from_text("s.toml", "[echo]\n[control]\nsandbox = \"off\"\n").unwrap();
     let confined = std::thread::spawn(move || confine(&settings, std::iter::empty(), None)).join().unwrap().unwrap();
