@@ -125,8 +125,10 @@ impl Calls {
         &self.shared
     }
 
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.now = now;
+    /// Goes on to a time, and never back; which it is then.
+    pub(super) fn pass(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
     }
 
     pub(super) fn now(&self) -> Instant {
