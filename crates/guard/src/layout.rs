@@ -281,7 +281,7 @@ pub enum CallKind {
     Done = 4,
     /// ends the writing side behind what was sent
     Shutdown = 5,
-    /// ends the connection behind what was sent
+    /// ends the connection behind what was sent; what comes from then on is not told, and what was told before may still be given back
     Close = 6,
     /// resets the connection
     Abort = 7,
