@@ -370,7 +370,7 @@ fn every_wrong_call_has_its_reason_and_changes_nothing() {
     world.cycle();
     assert_eq!(world.pair.stats.rejects(Reject::Credit), 1);
     assert!(world.pair.stats.kept_bytes() > 0);
-    world.pair.remote.options.budget_bytes = 1000;
+    world.pair.remote.budget_bytes = 1000;
     world.engine.read(&mut world.pair.remote, 0, 50_000);
     write(&world, &[send(0, 10)]);
     world.cycle();
