@@ -105,7 +105,7 @@ fn run_until<S: Service>(
                 continue;
             }
         }
-        if !service.may_rest(shared.now()) {
+        if !service.may_rest(client.pass(false)) {
             continue;
         }
         let most = if client.calls.is_blocked() { BLOCKED_SLEEP } else { LIFE_EVERY };
@@ -148,8 +148,7 @@ impl Client {
         if waiting == 0 && !was_woken && !news && !waits {
             return false;
         }
-        let now = shared.now();
-        self.calls.begin(now);
+        let now = self.pass(waiting > 0 && !was_woken);
         service.cycle(now);
         let mut left = waiting;
         while left > 0 {
@@ -165,6 +164,14 @@ impl Client {
         self.calls.pump_waiting();
         let published = self.calls.publish(Some(self.tail));
         waiting > 0 || was_woken || news || published
+    }
+
+    /// The time that the service is told from now on. Who brings events has told it just before; without any the dataplane's thread may
+    /// sleep, as long as nothing is due, and the clock is looked at, which costs too much for each event.
+    fn pass(&mut self, is_told: bool) -> base::Instant {
+        let shared = self.calls.shared();
+        let now = if is_told { shared.told_now() } else { shared.clock_now() };
+        self.calls.pass(now)
     }
 
     /// The next events, at most `most` and [`GROUP`]: copied, announced, told; how many of the ring's slots they were.
@@ -210,7 +217,7 @@ impl Client {
 
     /// The dataplane has ended, and its connections with it.
     pub(crate) fn end_all<S: Service>(&mut self, service: &mut S) {
-        let now = self.calls.now();
+        let now = self.pass(false);
         for (connection, cookie) in self.calls.all() {
             self.calls.forget(connection);
             service.dead(now, connection, cookie, DeadReason::Reset);

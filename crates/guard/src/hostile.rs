@@ -287,9 +287,8 @@ mod tests {
         let grant = Grant::new(2048, 3..4).permitting(permits);
         // on a machine that is busy their threads may not run for long
         let (quick, long) = (Duration::from_secs(20), Duration::from_secs(3600));
-        let options =
-            Options { budget_bytes: 300_000, unresponsive: quick, patience: 40 * quick, ..Options::default() };
-        let mut ours = pair_of(grant, options);
+        let mut ours = pair_of(grant, Options { unresponsive: quick, patience: 40 * quick, ..Options::default() });
+        ours.remote.budget_bytes = 300_000;
         let mut honest = pair(16, Options { unresponsive: long, patience: long, ..Options::default() });
         let goes_on = AtomicBool::new(true);
         let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;

@@ -80,7 +80,7 @@ pub mod header {
     pub const EVENT_HEAD_AT: usize = 64;
     /// u32: the dataplane's: which calls it has taken
     pub const CALL_TAIL_AT: usize = 128;
-    /// u64: the time in ns that events are told at
+    /// u64: the time in ns that events are told at; while the dataplane's thread sleeps it stands still, and [`ZERO_AT`] says what it would be
     pub const NOW_AT: usize = 192;
     /// u32: the number of the sleep that the dataplane is in, 0 while it is awake
     pub const DP_ASLEEP_AT: usize = 256;
@@ -281,7 +281,7 @@ pub enum CallKind {
     Done = 4,
     /// ends the writing side behind what was sent
     Shutdown = 5,
-    /// ends the connection behind what was sent
+    /// ends the connection behind what was sent; what comes from then on is not told, and what was told before may still be given back
     Close = 6,
     /// resets the connection
     Abort = 7,

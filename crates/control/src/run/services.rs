@@ -9,6 +9,8 @@ use base::Clock;
 use base::counter::Report;
 use guard::client::Attached;
 use guard::{client, jail};
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,23 +111,39 @@ fn serve<S: Service>(
     threads: &[Attached],
     make: impl Fn(usize) -> (S, Vec<Arc<dyn Report>>) + Sync,
 ) -> Result<String, Error> {
-    let failed = |error: std::io::Error| Error::environment(reason(&error));
-    jail::inner().map_err(failed)?;
-    let run = &|attached: &Attached, thread: usize| {
+    jail::inner().map_err(|error| Error::environment(reason(&error)))?;
+    let run = |attached: &Attached, thread: usize| {
         let (service, counters) = make(thread);
         client::run_showing(attached, service, &counters)
     };
-    let outcomes = std::thread::scope(|scope| {
-        let others = threads.iter().enumerate().skip(1);
-        let others = others.map(|(thread, attached)| scope.spawn(move || run(attached, thread)));
-        let others: Vec<_> = others.collect();
-        let first = threads.first().map_or(Ok(()), |attached| run(attached, 0));
-        let others =
-            others.into_iter().map(|other| other.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))));
-        others.chain([first]).collect::<Result<Vec<()>, _>>()
-    });
-    outcomes.map_err(failed)?;
+    on_each(threads, run);
     Ok(String::new())
+}
+
+/// Runs every thread's part of a service until the server ends, the first one's here.
+fn on_each<T: Sync>(threads: &[T], run: impl Fn(&T, usize) -> io::Result<()> + Sync) {
+    let run = &|thread: usize, of: &T| or_end(thread, || run(of, thread));
+    std::thread::scope(|scope| {
+        for (thread, of) in threads.iter().enumerate().skip(1) {
+            scope.spawn(move || run(thread, of));
+        }
+        threads.iter().take(1).for_each(|of| run(0, of));
+    });
+}
+
+/// One thread's part. If it cannot go on it ends the process, which the server starts again: the other threads would serve for ever without it,
+/// and what is sent to it would wait for nobody.
+fn or_end(thread: usize, run: impl FnOnce() -> io::Result<()>) {
+    let why = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => reason(&error),
+        // which was shown
+        Err(_) => "a panic".to_owned(),
+    };
+    let error = Error::environment(format!("thread {thread} has ended, and this process with it: {why}"));
+    // that nobody reads it is no reason to stay
+    let _ = io::stderr().write_all(format!("simoom: {error}\n").as_bytes());
+    std::process::exit(error.status().into())
 }
 
 /// The clock by which the server's threads tell the time. They run when an application is started, and tell it in their first cycle.
@@ -214,6 +232,46 @@ pub(crate) fn echo(options: &EchoApp) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::{Command, Stdio};
+
+    /// Which thread is to fail, in a process that a test has started.
+    const FAILS: &str = "SIMOOM_TEST_THREAD_FAILS";
+    /// How long a busy machine may take to end a process.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The other threads go on for as long as the process does.
+    #[test]
+    fn a_process_ends_with_any_of_its_threads() {
+        if let Ok(fails) = std::env::var(FAILS) {
+            return on_each(&[(); 4], |(), thread| match fails.strip_prefix(&format!("{thread} ")) {
+                Some("panics") => panic!("as a service may"),
+                Some(_) => Err(io::Error::other("as a channel may")),
+                None => loop {
+                    std::thread::park();
+                },
+            });
+        }
+        for (fails, why) in [("0 panics", "a panic"), ("2 panics", "a panic"), ("1 errs", "as a channel may")] {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["a_process_ends_with_any_of_its_threads", "--nocapture"])
+                .env(FAILS, fails)
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let until = Instant::now() + PATIENCE;
+            while child.try_wait().unwrap().is_none() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // it is gone, or should be
+            let _ = child.kill();
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = format!("simoom: thread {} has ended, and this process with it: {why}", &fails[..1]);
+            assert_eq!(output.status.code(), Some(1), "{fails}: {said}");
+            assert_eq!(said.lines().filter(|said| *said == line).count(), 1, "{fails}: {said}");
+        }
+    }
 
     /// What figures are called, in the order in which they come first, and the memory that the store is for.
     fn shown(counters: &[Arc<dyn Report>]) -> (Vec<String>, u64) {

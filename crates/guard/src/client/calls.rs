@@ -125,8 +125,10 @@ impl Calls {
         &self.shared
     }
 
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.now = now;
+    /// Goes on to a time, and never back; which it is then.
+    pub(super) fn pass(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -276,11 +278,33 @@ impl Calls {
         self.conn(connection).is_ok_and(|conn| conn.phase == Phase::Open)
     }
 
-    /// Bytes were delivered; whether the service wants them.
+    /// Bytes were delivered; whether the service wants them. What comes behind a close is given back at once: the dataplane may not know of
+    /// that, as it waits for what was sent before, and a peer that writes before it reads would never take this.
     pub(super) fn received(&mut self, connection: Connection, bytes: usize) -> bool {
         let Some(conn) = self.known(connection) else { return false };
-        conn.told += bytes as u64;
-        conn.phase == Phase::Open
+        match conn.phase {
+            Phase::Ended => self.give_back(connection, bytes as u64),
+            _ => conn.told += bytes as u64,
+        }
+        self.is_open(connection)
+    }
+
+    /// Gives bytes back that were delivered, along with the call before if that was the same connection's and nobody has seen it.
+    fn give_back(&mut self, connection: Connection, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let (handle, done) = (Handle { index: connection.index, generation: connection.generation }, bytes as u32);
+        if let Some((at, call)) = &mut self.last
+            && call.handle == handle
+            && names_connection(call)
+            && self.overflow.is_empty()
+        {
+            call.done += done;
+            self.shared.set_call(*at, call);
+        } else {
+            self.post(Call { done, ..self.call(CallKind::Done, connection) });
+        }
     }
 
     /// The peer has taken bytes, or without any could take none yet; the room that there is, for a service that still has the connection.
@@ -457,22 +481,7 @@ impl Streams for Calls {
     fn recv_done(&mut self, connection: Connection, bytes: usize) -> Result<(), CallError> {
         let conn = self.open(connection)?;
         conn.told = conn.told.checked_sub(bytes as u64).ok_or(CallError::TooMuch)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let handle = Handle { index: connection.index, generation: connection.generation };
-        // along with the call before, if that was the same connection's and nobody has seen it
-        if let Some((at, call)) = &mut self.last
-            && call.handle == handle
-            && names_connection(call)
-            && self.overflow.is_empty()
-        {
-            call.done += bytes as u32;
-            self.shared.set_call(*at, call);
-            return Ok(());
-        }
-        let done = bytes as u32;
-        self.post(Call { done, ..self.call(CallKind::Done, connection) });
+        self.give_back(connection, bytes as u64);
         Ok(())
     }
 
@@ -484,8 +493,11 @@ impl Streams for Calls {
     }
 
     fn close(&mut self, connection: Connection) -> Result<(), CallError> {
-        self.open(connection)?.phase = Phase::Ended;
+        let conn = self.open(connection)?;
+        conn.phase = Phase::Ended;
+        let told = std::mem::take(&mut conn.told);
         self.finish(connection, Finish::Close)?;
+        self.give_back(connection, told);
         self.linger(connection);
         Ok(())
     }

@@ -110,7 +110,7 @@ impl Attached {
 pub(crate) struct Woken(AtomicBool);
 
 impl Woken {
-    pub(super) fn set(&self) {
+    pub(crate) fn set(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
@@ -195,8 +195,15 @@ impl Shared {
         self.transmit.word(control::ATTACHED_AT).store(1, Ordering::Release);
     }
 
-    pub(super) fn now(&self) -> Instant {
+    /// The time as the dataplane's thread told it last, which it does in each of its cycles.
+    pub(super) fn told_now(&self) -> Instant {
         Instant::from_nanos(self.receive.long(header::NOW_AT).load(Ordering::Relaxed))
+    }
+
+    /// The same while that thread may sleep, by the machine's clock; never ahead of what it would tell.
+    pub(super) fn clock_now(&self) -> Instant {
+        let (told, zero_ns) = (self.told_now(), self.receive.long(header::ZERO_AT).load(Ordering::Relaxed));
+        if zero_ns == 0 { told } else { told.max(Clock::at(zero_ns).now()) }
     }
 
     #[inline]

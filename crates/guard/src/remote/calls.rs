@@ -195,7 +195,7 @@ impl Remote {
         if slot.unsent + length as u64 > CREDIT_BYTES {
             return Err(Reject::Credit);
         }
-        if self.unsent_bytes + length as u64 > self.options.budget_bytes {
+        if self.unsent_bytes + length as u64 > self.budget_bytes {
             return Err(Reject::Budget);
         }
         let payload = &mut self.scratch[..length];

@@ -12,6 +12,7 @@ mod datagrams;
 mod deaf;
 mod lines;
 mod payload;
+mod times;
 mod turns;
 
 const PEERS: usize = 12;
@@ -40,6 +41,13 @@ impl World {
             said: vec![Vec::new(); PEERS],
             pair,
         }
+    }
+
+    /// One whose engine is about to tell when its time began.
+    fn timed() -> World {
+        let world = World::new(10);
+        world.pair.channel.receive.long(header::ZERO_AT).store(0, Ordering::Relaxed);
+        world
     }
 
     fn shared(&self) -> Arc<Shared> {
@@ -362,7 +370,7 @@ fn every_wrong_call_has_its_reason_and_changes_nothing() {
     world.cycle();
     assert_eq!(world.pair.stats.rejects(Reject::Credit), 1);
     assert!(world.pair.stats.kept_bytes() > 0);
-    world.pair.remote.options.budget_bytes = 1000;
+    world.pair.remote.budget_bytes = 1000;
     world.engine.read(&mut world.pair.remote, 0, 50_000);
     write(&world, &[send(0, 10)]);
     world.cycle();
@@ -472,7 +480,7 @@ fn calls_of_one_that_has_ended_are_nobodys() {
 /// Who keeps dates has to know when the engine's time began, however long before the first cycle that was.
 #[test]
 fn the_zero_of_the_engines_time_is_told() {
-    let mut world = World::new(10);
+    let mut world = World::timed();
     assert!(world.pair.attached.zero().unwrap().is_none());
     let clock = base::Clock::at(base::Clock::start().zero_ns() / 2);
     let tell = |world: &mut World| {

@@ -183,6 +183,29 @@ fn a_closed_connection_whose_peer_is_slow_gets_all_of_it() {
     }
 }
 
+/// The engine knows of no close while what was sent before it waits. A peer that writes before it reads takes all of its answer.
+#[test]
+fn what_comes_behind_a_close_is_given_back() {
+    for bytes in [4 * ALL, ALL] {
+        let mut halves = Closes::serving(1);
+        halves.service.bytes = bytes;
+        halves.ask(0);
+        // what was on its way, then what comes later
+        for _ in 0..4 {
+            halves.engine.recv(&mut halves.pair.remote, 0, &[7; 10_000]);
+            halves.pass(Duration::ZERO);
+            let peer = &halves.engine.peers[0];
+            assert_eq!((peer.delivered, peer.closed, peer.open), (0, false, true), "of {bytes} bytes");
+        }
+        for _ in 0..20 {
+            halves.read(0);
+            halves.pass(Duration::ZERO);
+        }
+        assert_eq!((halves.read(0), &halves.service.deaths[..]), (bytes, &[DeadReason::Closed][..]));
+        assert!(REJECTS.iter().all(|(reason, _)| halves.pair.stats.rejects(*reason) == 0));
+    }
+}
+
 /// What all engines' connections may queue is others' now and then, and theirs again: that is no news of the peer.
 #[test]
 fn room_alone_does_not_prolong_a_close() {
