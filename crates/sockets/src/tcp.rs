@@ -88,6 +88,8 @@ struct Conn {
     writable: bool,
     /// the kernel has reported the peer's end or an error, so reads go on until they show it
     hup: bool,
+    /// the kernel has reported an error, which no read may come to
+    broken: bool,
     /// there is urgent data, at which a read stops short, so reads go on until nothing is left
     urgent: bool,
     eof: bool,
@@ -118,6 +120,7 @@ impl Conn {
             readable: true,
             writable: true,
             hup: false,
+            broken: false,
             urgent: false,
             eof: false,
             queued: false,
@@ -144,13 +147,17 @@ impl Conn {
             Phase::Failed(_) => return true,
             _ => {}
         }
-        let reads = match self.phase {
+        let writes = self.writable && !self.queue.is_empty();
+        self.reads() || writes || self.fin_is_due() || self.broken
+    }
+
+    /// Whether a turn would read.
+    fn reads(&self) -> bool {
+        match self.phase {
             Phase::Open => self.readable && !self.eof && self.delivered < self.window_bytes,
             Phase::Lingering => self.readable,
             Phase::Knocked | Phase::Closing | Phase::Asking | Phase::Failed(_) => false,
-        };
-        let writes = self.writable && !self.queue.is_empty();
-        reads || writes || self.fin_is_due()
+        }
     }
 }
 
@@ -311,6 +318,7 @@ impl Table {
             conn.readable |= event.is_readable() || hup;
             conn.writable |= event.is_writable();
             conn.hup |= hup;
+            conn.broken |= event.is_error();
             conn.urgent |= event.is_priority();
             self.make_ready(index);
         }

@@ -58,7 +58,7 @@ fn timers_of_connections_that_have_gone_do_not_pile_up() {
 struct Answers {
     accepted: Vec<Connection>,
     left: Vec<u64>,
-    dead: usize,
+    dead: Vec<DeadReason>,
 }
 
 impl Answers {
@@ -85,8 +85,8 @@ impl Service for Answers {
         self.send(calls, connection, cookie);
     }
 
-    fn dead(&mut self, _: Instant, _: Connection, _: u64, _: DeadReason) {
-        self.dead += 1;
+    fn dead(&mut self, _: Instant, _: Connection, _: u64, reason: DeadReason) {
+        self.dead.push(reason);
     }
 }
 
@@ -270,4 +270,25 @@ fn a_place_that_is_used_again_has_one_turn_a_round() {
         assert_eq!(table.ready, [last]);
         table.turn(1, &mut service, &mut [0; 16]);
     }
+}
+
+/// A service that finishes may be faster than the kernel's word of a reset.
+#[test]
+fn a_reset_that_was_not_told_yet_is_none_the_less_why_it_ends() {
+    let (mut table, mut service, mut clients) = within(Limits::default(), 1);
+    let connection = service.accepted[0];
+    table.conn(connection).unwrap().writable = true;
+    table.make_ready(connection.index);
+    table.turn(1, &mut service, &mut [0; 16]);
+    let client = clients.pop().unwrap();
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let conn = table.conn(connection).unwrap();
+    while conn.stream.peer_addr().is_ok() {
+        std::thread::yield_now();
+    }
+    conn.readable = false;
+    table.shutdown(connection).unwrap();
+    table.turn(1, &mut service, &mut [0; 16]);
+    assert_eq!((table.len(), service.dead), (0, vec![DeadReason::Reset]));
 }

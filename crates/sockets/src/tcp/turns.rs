@@ -13,7 +13,7 @@ const LINGER_DONE: Duration = Duration::from_secs(5);
 
 impl Table {
     pub(super) fn turn_of<S: Service>(&mut self, handle: Connection, service: &mut S, scratch: &mut [u8]) {
-        if !self.learn(handle, service) {
+        if !self.learn(handle, service) || self.end_if_broken(handle) {
             return;
         }
         self.read(handle, service, scratch);
@@ -24,7 +24,7 @@ impl Table {
             if conn.eof {
                 self.end(handle, DeadReason::Closed, false);
             } else if conn.fin != Fin::Sent && conn.stream.shutdown(Shutdown::Write).is_err() {
-                // it broke behind a window that is closed, where no read shows it
+                // it broke, and the kernel's word of that has not come yet
                 let reason = conn.stream.take_error().ok().flatten().map_or(DeadReason::Reset, |error| fate(&error));
                 self.end(handle, reason, false);
             } else if conn.phase == Phase::Closing {
@@ -36,14 +36,28 @@ impl Table {
         }
     }
 
+    /// Ends a connection that broke where no read comes to it: behind a closed window, or behind the peer's end. Whether it did.
+    fn end_if_broken(&mut self, handle: Connection) -> bool {
+        let Ok(conn) = self.conn(handle) else { return true };
+        // what the peer sent before is told first, as far as the window goes
+        if !conn.broken || conn.reads() {
+            return false;
+        }
+        conn.broken = false;
+        // without an error the event was meant for who had the place before
+        let Some(error) = conn.stream.take_error().ok().flatten() else { return false };
+        self.end(handle, fate(&error), false);
+        true
+    }
+
     fn read<S: Service>(&mut self, handle: Connection, service: &mut S, scratch: &mut [u8]) {
         let now = self.now;
         let Ok(conn) = self.conn(handle) else { return };
-        let open = conn.phase == Phase::Open && !conn.eof;
-        let room = if open { conn.window_bytes.saturating_sub(conn.delivered) } else { scratch.len() };
-        if !conn.readable || room == 0 || !(open || conn.phase == Phase::Lingering) {
+        if !conn.reads() {
             return;
         }
+        let open = conn.phase == Phase::Open;
+        let room = if open { conn.window_bytes - conn.delivered } else { scratch.len() };
         let room = room.min(scratch.len());
         let cookie = conn.cookie;
         match conn.stream.read(&mut scratch[..room]) {

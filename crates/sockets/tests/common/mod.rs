@@ -41,6 +41,16 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether the kernel has a socket for a connection's end: one that was reset has none any more.
+pub fn kernel_has(local: SocketAddr, peer: SocketAddr) -> bool {
+    let ends = [local, peer].map(|end| match end {
+        SocketAddr::V4(end) => format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()),
+        SocketAddr::V6(_) => panic!("{end} is in another file"),
+    });
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    table.lines().any(|line| line.split_ascii_whitespace().skip(1).take(2).eq(&ends))
+}
+
 /// Answers each datagram with its bytes reversed; panics at "panic", leaves "silence" unanswered, and answers "grow N" with
 /// N bytes of 'x' as far as they fit.
 pub struct Reverse;
@@ -83,20 +93,17 @@ pub enum Seen {
 }
 
 /// Echoes streams, with commands: a first byte of 'A' aborts, 'C' closes, 'T' sets a timer 30 ms away (which sends "tick"),
-/// 'P' panics, 'F' floods: keeps the queue full; 'H' holds: never opens the window; 'S' shuts down the one that
-/// held last; others are echoed.
+/// 'P' panics, 'F' floods: keeps the queue full; 'H' holds: never opens the window; others are echoed.
 pub struct Echo {
     pub seen: Sender<Seen>,
     held: std::collections::HashMap<u64, Vec<u8>>,
-    holding: Option<Connection>,
     flooding: bool,
     accepted: u64,
 }
 
 pub fn echo() -> (impl Fn(usize) -> Echo + Send + Sync + 'static, Receiver<Seen>) {
     let (seen, events) = channel();
-    let make =
-        move |_| Echo { seen: seen.clone(), held: Default::default(), holding: None, flooding: false, accepted: 0 };
+    let make = move |_| Echo { seen: seen.clone(), held: Default::default(), flooding: false, accepted: 0 };
     (make, events)
 }
 
@@ -128,8 +135,7 @@ impl Service for Echo {
             b'C' => calls.close(connection).unwrap(),
             b'T' => calls.timer_set(connection, Some(now + Duration::from_millis(30))).unwrap(),
             b'P' => panic!("asked to"),
-            b'H' => self.holding = Some(connection),
-            b'S' => calls.shutdown(self.holding.take().unwrap()).unwrap(),
+            b'H' => {}
             first => {
                 self.flooding |= first == b'F';
                 self.held.entry(cookie).or_default().extend_from_slice(bytes);

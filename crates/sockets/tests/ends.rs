@@ -1,0 +1,134 @@
+//! How connections end that do not end in order.
+
+mod common;
+
+use app::{Addresses, Connection, DeadReason, Listener, Service, Streams};
+use base::Instant;
+use common::{PATIENCE, config, kernel_has, start, until};
+use sockets::{Config, Running, Transport};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+const WINDOW_BYTES: usize = 1000;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Accepted,
+    Received(usize),
+    Eof,
+    Dead(DeadReason),
+}
+
+/// Gives nothing back and leaves what the peer has finished open. A first byte of 'W' waits for a word of the test.
+struct Holds {
+    seen: Sender<Seen>,
+    word: Receiver<()>,
+}
+
+impl Service for Holds {
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, 0).unwrap();
+        self.seen.send(Seen::Accepted).unwrap();
+    }
+
+    fn recv<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: u64, bytes: &[u8]) {
+        self.seen.send(Seen::Received(bytes.len())).unwrap();
+        if bytes[0] == b'W' {
+            self.word.recv_timeout(PATIENCE).unwrap();
+        }
+    }
+
+    fn eof<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: u64) {
+        self.seen.send(Seen::Eof).unwrap();
+    }
+
+    fn dead(&mut self, _: Instant, _: Connection, _: u64, reason: DeadReason) {
+        // at the end nobody may listen any more
+        let _ = self.seen.send(Seen::Dead(reason));
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    seen: Receiver<Seen>,
+    word: Sender<()>,
+    _running: Running,
+}
+
+impl Server {
+    fn start(change: impl FnOnce(&mut Config)) -> Server {
+        let mut config = config("127.0.0.1:0", Transport::Tcp);
+        config.streams.window_bytes = WINDOW_BYTES;
+        change(&mut config);
+        let ((tell, seen), (word, hear)) = (channel(), channel());
+        let holds = std::sync::Mutex::new(Some(Holds { seen: tell, word: hear }));
+        let (running, address) = start(config, move |_| holds.lock().unwrap().take().unwrap());
+        Server { address, seen, word, _running: running }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        assert_eq!(self.next(), Seen::Accepted);
+        stream
+    }
+
+    fn next(&self) -> Seen {
+        self.seen.recv_timeout(PATIENCE).expect("an event")
+    }
+
+    /// Waits until so much was delivered.
+    fn received(&self, mut bytes: usize) {
+        while bytes > 0 {
+            let Seen::Received(some) = self.next() else { panic!("something else came") };
+            bytes -= some;
+        }
+    }
+
+    /// Resets the connection, and waits until the server's kernel has taken that in.
+    fn reset(&self, stream: TcpStream) {
+        let me = stream.local_addr().unwrap();
+        assert!(kernel_has(self.address, me));
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(stream);
+        until("the reset", || !kernel_has(self.address, me));
+    }
+}
+
+#[test]
+fn a_reset_behind_a_closed_window_is_told() {
+    let server = Server::start(|_| {});
+    // with and without bytes that the window has kept in the kernel
+    for bytes in [WINDOW_BYTES, 2 * WINDOW_BYTES] {
+        let mut stream = server.connect();
+        stream.write_all(&vec![b'x'; bytes]).unwrap();
+        server.received(WINDOW_BYTES);
+        server.reset(stream);
+        assert_eq!(server.next(), Seen::Dead(DeadReason::Reset));
+    }
+}
+
+#[test]
+fn a_reset_behind_the_peers_end_is_told() {
+    let server = Server::start(|_| {});
+    let stream = server.connect();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.next(), Seen::Eof);
+    server.reset(stream);
+    assert_eq!(server.next(), Seen::Dead(DeadReason::Reset));
+}
+
+#[test]
+fn what_came_before_a_reset_is_told_before_it() {
+    let server = Server::start(|_| {});
+    let [mut first, mut other] = [(); 2].map(|()| server.connect());
+    other.write_all(b"W").unwrap();
+    server.received(1);
+    // both come while the thread waits
+    first.write_all(&[b'x'; WINDOW_BYTES / 2]).unwrap();
+    server.reset(first);
+    server.word.send(()).unwrap();
+    server.received(WINDOW_BYTES / 2);
+    assert_eq!(server.next(), Seen::Dead(DeadReason::Reset));
+}
