@@ -35,7 +35,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that one turn reads at most; also what a lingering connection may still send us, a turn.
+/// Bytes that one turn reads at most; also what a closed connection may still send us, a turn.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 /// What of a connection is watched. Urgent data is ordinary data (RFC 6093 section 6), but the kernel divides reads at it.
 pub(crate) const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
@@ -63,7 +63,7 @@ enum Phase {
     /// the same, and it will not be; the service was not told yet
     Failed(DeadReason),
     Open,
-    /// closed by the service; what is queued goes out
+    /// closed by the service; what is queued goes out, what comes is thrown away
     Closing,
     /// everything went out, with a FIN; waiting for the peer's
     Lingering,
@@ -153,11 +153,13 @@ impl Conn {
 
     /// Whether a turn would read.
     fn reads(&self) -> bool {
-        match self.phase {
-            Phase::Open => self.readable && !self.eof && self.delivered < self.window_bytes,
-            Phase::Lingering => self.readable,
-            Phase::Knocked | Phase::Closing | Phase::Asking | Phase::Failed(_) => false,
-        }
+        let takes = match self.phase {
+            Phase::Open => self.delivered < self.window_bytes,
+            // and throws it away: a peer that sends first and reads then would else never take what is queued
+            Phase::Closing | Phase::Lingering => true,
+            Phase::Knocked | Phase::Asking | Phase::Failed(_) => false,
+        };
+        takes && self.readable && !self.eof
     }
 }
 

@@ -4,14 +4,17 @@ mod common;
 
 use app::{Addresses, Connection, DeadReason, Listener, Service, Streams};
 use base::Instant;
-use common::{PATIENCE, config, kernel_has, start, until};
-use sockets::{Config, Running, Transport};
-use std::io::Write;
+use common::{PATIENCE, config, is_read_out, kernel_has, until};
+use sockets::{Config, Engine, Running, Transport};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 const WINDOW_BYTES: usize = 1000;
+/// Many times what the kernel keeps of a connection here.
+const ANSWER_BYTES: usize = 1 << 20;
+const BUFFER_BYTES: usize = 16 << 10;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
@@ -21,7 +24,8 @@ enum Seen {
     Dead(DeadReason),
 }
 
-/// Gives nothing back and leaves what the peer has finished open. A first byte of 'W' waits for a word of the test.
+/// Gives nothing back and leaves what the peer has finished open. A first byte of 'W' waits for a word of the test, 'C' is
+/// answered and closes.
 struct Holds {
     seen: Sender<Seen>,
     word: Receiver<()>,
@@ -33,10 +37,15 @@ impl Service for Holds {
         self.seen.send(Seen::Accepted).unwrap();
     }
 
-    fn recv<C: Streams>(&mut self, _: Instant, _: &mut C, _: Connection, _: u64, bytes: &[u8]) {
+    fn recv<C: Streams>(&mut self, _: Instant, calls: &mut C, connection: Connection, _: u64, bytes: &[u8]) {
         self.seen.send(Seen::Received(bytes.len())).unwrap();
-        if bytes[0] == b'W' {
-            self.word.recv_timeout(PATIENCE).unwrap();
+        match bytes[0] {
+            b'W' => self.word.recv_timeout(PATIENCE).unwrap(),
+            b'C' => {
+                assert_eq!(calls.send(connection, &[b'a'; ANSWER_BYTES]), Ok(ANSWER_BYTES));
+                calls.close(connection).unwrap();
+            }
+            _ => {}
         }
     }
 
@@ -60,16 +69,26 @@ struct Server {
 impl Server {
     fn start(change: impl FnOnce(&mut Config)) -> Server {
         let mut config = config("127.0.0.1:0", Transport::Tcp);
-        config.streams.window_bytes = WINDOW_BYTES;
+        (config.streams.window_bytes, config.streams.queue_bytes) = (WINDOW_BYTES, ANSWER_BYTES);
         change(&mut config);
         let ((tell, seen), (word, hear)) = (channel(), channel());
         let holds = std::sync::Mutex::new(Some(Holds { seen: tell, word: hear }));
-        let (running, address) = start(config, move |_| holds.lock().unwrap().take().unwrap());
+        let engine = Engine::bind(config).unwrap();
+        let address = engine.addresses()[0];
+        for listener in engine.sockets() {
+            // connections have it from their listener
+            let listener = socket2::SockRef::from(&listener);
+            listener.set_recv_buffer_size(BUFFER_BYTES).unwrap();
+            listener.set_send_buffer_size(BUFFER_BYTES).unwrap();
+        }
+        let running = engine.start(move |_| holds.lock().unwrap().take().unwrap()).unwrap();
         Server { address, seen, word, _running: running }
     }
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(self.next(), Seen::Accepted);
         stream
     }
@@ -131,4 +150,21 @@ fn what_came_before_a_reset_is_told_before_it() {
     server.word.send(()).unwrap();
     server.received(WINDOW_BYTES / 2);
     assert_eq!(server.next(), Seen::Dead(DeadReason::Reset));
+}
+
+#[test]
+fn who_sends_all_before_he_reads_has_the_answer_of_a_closed_connection() {
+    let server = Server::start(|config| config.streams.linger = PATIENCE);
+    let mut stream = server.connect();
+    // more than the buffers of both ends hold
+    stream.write_all(&[b'C'; 8 << 20]).unwrap();
+    // and his end is none of the answer's
+    stream.shutdown(Shutdown::Write).unwrap();
+    let me = stream.local_addr().unwrap();
+    until("the end of reading", || is_read_out(server.address, me));
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer == [b'a'; ANSWER_BYTES]);
+    server.received(WINDOW_BYTES);
+    assert_eq!(server.next(), Seen::Dead(DeadReason::Closed));
 }

@@ -68,6 +68,8 @@ impl Table {
                     self.end(handle, DeadReason::Closed, false);
                 }
             }
+            // what is queued still goes out
+            Ok(0) if conn.phase == Phase::Closing => conn.eof = true,
             Ok(0) => self.end(handle, DeadReason::Closed, false),
             Ok(n) => {
                 // a short read has emptied the socket, unless the end or something urgent was announced

@@ -43,12 +43,25 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Whether the kernel has a socket for a connection's end: one that was reset has none any more.
 pub fn kernel_has(local: SocketAddr, peer: SocketAddr) -> bool {
+    kernel_line(local, peer).is_some()
+}
+
+/// Whether a connection's end was read up to the peer's end.
+pub fn is_read_out(local: SocketAddr, peer: SocketAddr) -> bool {
+    let line = kernel_line(local, peer).expect("a socket");
+    let fields: Vec<_> = line.split_ascii_whitespace().collect();
+    // it is established no more, and nothing waits, where the end counts as a byte
+    fields[3] != "01" && fields[4].ends_with(":00000000")
+}
+
+/// What the kernel tells of a connection's end.
+fn kernel_line(local: SocketAddr, peer: SocketAddr) -> Option<String> {
     let ends = [local, peer].map(|end| match end {
         SocketAddr::V4(end) => format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()),
         SocketAddr::V6(_) => panic!("{end} is in another file"),
     });
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    table.lines().any(|line| line.split_ascii_whitespace().skip(1).take(2).eq(&ends))
+    table.lines().find(|line| line.split_ascii_whitespace().skip(1).take(2).eq(&ends)).map(String::from)
 }
 
 /// Answers each datagram with its bytes reversed; panics at "panic", leaves "silence" unanswered, and answers "grow N" with
