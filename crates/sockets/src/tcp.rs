@@ -8,8 +8,8 @@
 //! algorithm is off, and MSG_MORE holds a part-filled segment back only while more is queued behind it.
 //!
 //! Bounds: connections in all and a source, a receive window, a queue of unsent bytes and of ranges for each and a budget of
-//! owned bytes for all of them, a time for closed connections to finish. How long an open connection may idle is the service's
-//! business (`timer_set`).
+//! owned bytes for all of them, a time for closed connections to finish, and the kernel's for peers that are gone or take nothing
+//! (`options`). How long an open connection may idle is the service's business (`timer_set`).
 
 mod asking;
 mod calls;

@@ -15,6 +15,7 @@ const WINDOW_BYTES: usize = 1000;
 /// Many times what the kernel keeps of a connection here.
 const ANSWER_BYTES: usize = 1 << 20;
 const BUFFER_BYTES: usize = 16 << 10;
+const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
@@ -24,8 +25,8 @@ enum Seen {
     Dead(DeadReason),
 }
 
-/// Gives nothing back and leaves what the peer has finished open. A first byte of 'W' waits for a word of the test, 'C' is
-/// answered and closes.
+/// Gives nothing back and leaves what the peer has finished open. A first byte of 'W' waits for a word of the test, 'A' is
+/// answered, 'C' is and closes.
 struct Holds {
     seen: Sender<Seen>,
     word: Receiver<()>,
@@ -41,9 +42,11 @@ impl Service for Holds {
         self.seen.send(Seen::Received(bytes.len())).unwrap();
         match bytes[0] {
             b'W' => self.word.recv_timeout(PATIENCE).unwrap(),
-            b'C' => {
+            b'A' | b'C' => {
                 assert_eq!(calls.send(connection, &[b'a'; ANSWER_BYTES]), Ok(ANSWER_BYTES));
-                calls.close(connection).unwrap();
+                if bytes[0] == b'C' {
+                    calls.close(connection).unwrap();
+                }
             }
             _ => {}
         }
@@ -167,4 +170,27 @@ fn who_sends_all_before_he_reads_has_the_answer_of_a_closed_connection() {
     assert!(answer == [b'a'; ANSWER_BYTES]);
     server.received(WINDOW_BYTES);
     assert_eq!(server.next(), Seen::Dead(DeadReason::Closed));
+}
+
+#[test]
+fn who_leaves_his_window_closed_is_given_up() {
+    let server = Server::start(|config| config.streams.stalled = SECOND);
+    let mut stream = server.connect();
+    stream.write_all(b"A").unwrap();
+    server.received(1);
+    assert_eq!(server.next(), Seen::Dead(DeadReason::TimedOut));
+}
+
+#[test]
+fn who_is_gone_is_found_out_and_who_is_silent_stays() {
+    let server = Server::start(|config| {
+        let streams = &mut config.streams;
+        (streams.keepalive, streams.keepalive_answer, streams.stalled) = (SECOND, SECOND, SECOND);
+    });
+    let (mut silent, gone) = (server.connect(), server.connect());
+    // a program that takes nothing at all: who was asked first has answered when this one has not
+    socket2::SockRef::from(&gone).attach_filter(&[socket2::SockFilter::new(0x06, 0, 0, 0)]).unwrap();
+    assert_eq!(server.next(), Seen::Dead(DeadReason::TimedOut));
+    silent.write_all(b"x").unwrap();
+    assert_eq!(server.next(), Seen::Received(1));
 }

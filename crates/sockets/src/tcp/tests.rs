@@ -292,3 +292,15 @@ fn a_reset_that_was_not_told_yet_is_none_the_less_why_it_ends() {
     table.turn(1, &mut service, &mut [0; 16]);
     assert_eq!((table.len(), service.dead), (0, vec![DeadReason::Reset]));
 }
+
+#[test]
+fn who_is_asked_for_has_the_options_of_who_is_accepted() {
+    let poll = mio::Poll::new().unwrap();
+    let asks = Asks { registry: poll.registry().try_clone().unwrap(), first_token: 0 };
+    let mut table = Table::new(Limits::default(), Arc::default()).with(Some(asks), Unasked::default());
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = TcpListener::bind(any).unwrap();
+        let connection = table.connect(listener.local_addr().unwrap(), None, 0).unwrap();
+        crate::options::assert_set(&socket2::SockRef::from(&table.conn(connection).unwrap().stream));
+    }
+}
