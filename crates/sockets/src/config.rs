@@ -150,7 +150,7 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// datagrams that one receive takes at most, 1 to [`BATCH_DATAGRAMS`]
     pub batch: usize,
-    /// bytes of the largest question and of the largest answer
+    /// bytes of the largest question and of the largest answer; no more than 65,507 leave over IPv4, 65,527 over IPv6
     pub datagram_bytes: usize,
     /// kernel memory for datagrams that wait, a socket
     pub receive_buffer_bytes: usize,
