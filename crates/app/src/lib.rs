@@ -103,8 +103,9 @@
 //! # Limits
 //!
 //! [`SENDV_RANGES`] ranges a call, [`ALARMS`] alarms a thread, 64 datagrams a burst; connections, windows and quotas are the engine's
-//! configuration. A datagram from `send_to` is at most what the link carries (our own stack) or the engine's buffer (kernel sockets);
-//! our stack keeps 64 of a cycle and a listener, fewer while others fill the room, and of those that wait for one neighbour the last three;
+//! configuration. A datagram from `send_to` is at most what the link carries (our own stack) or the engine's buffer (kernel sockets), where
+//! IPv4 carries 65,507 bytes at most and IPv6 65,527; our stack keeps 64 of a cycle and a listener, fewer while others fill the room, and of
+//! those that wait for one neighbour the last three;
 //! kernel sockets keep 1024 of a cycle in 2 MiB, of which no listener has more than it leaves free: half of both for one alone. Listeners are configuration as well: to bind takes privileges that a server at
 //! work does not have, and every thread has to agree, so there is no call for it. Connections that a service asks for leave from own
 //! addresses on our own stack.

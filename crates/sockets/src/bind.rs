@@ -2,7 +2,7 @@
 
 use crate::arrivals;
 use crate::config::{BindError, Config, Endpoint, Spread, Transport};
-use crate::sys;
+use crate::{options, sys};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -147,8 +147,7 @@ fn one(config: &Config, endpoint: &Endpoint, address: SocketAddr, shared: bool) 
 fn set_options(config: &Config, endpoint: &Endpoint, socket: &Socket, address: SocketAddr) -> Result<(), BindError> {
     match endpoint.transport {
         Transport::Udp => udp_options(config, socket, address),
-        // connections have it from their listener: urgent data stays in the stream (RFC 6093 section 6)
-        Transport::Tcp => socket.set_out_of_band_inline(true),
+        Transport::Tcp => options::of_streams(socket, &config.streams),
     }
     .map_err(|error| explain(endpoint, "making the socket", error))?;
     if config.busy_poll_us > 0 && endpoint.transport == Transport::Udp {

@@ -109,6 +109,12 @@ pub struct Streams {
     pub linger: Duration,
     /// how long the handshake of a connection that the service asks for may take
     pub connect_timeout: Duration,
+    /// how long a peer may leave its window closed, or what it was sent unacknowledged, then the connection ends
+    pub stalled: Duration,
+    /// nothing heard before a peer is asked whether it lives: whole seconds, 1 to 32,767
+    pub keepalive: Duration,
+    /// how long it has then to say something, where `stalled` is shorter than `keepalive`: the same
+    pub keepalive_answer: Duration,
     /// connections that the kernel holds before they are accepted, a listener; it takes no more than net.core.somaxconn
     pub backlog: i32,
 }
@@ -125,6 +131,9 @@ impl Default for Streams {
             queue_ranges: 256,
             linger: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(31),
+            stalled: Duration::from_secs(120),
+            keepalive: Duration::from_secs(7200),
+            keepalive_answer: Duration::from_secs(9 * 75),
             backlog: 1024,
         }
     }
@@ -141,7 +150,7 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// datagrams that one receive takes at most, 1 to [`BATCH_DATAGRAMS`]
     pub batch: usize,
-    /// bytes of the largest question and of the largest answer
+    /// bytes of the largest question and of the largest answer; no more than 65,507 leave over IPv4, 65,527 over IPv6
     pub datagram_bytes: usize,
     /// kernel memory for datagrams that wait, a socket
     pub receive_buffer_bytes: usize,

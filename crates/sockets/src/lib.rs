@@ -19,6 +19,7 @@ mod engine;
 mod help;
 mod idle;
 mod nic;
+mod options;
 mod outbox;
 mod run;
 mod scheduled;

@@ -10,7 +10,7 @@ use crate::tcp::{Asks, READ_BYTES, Table, WATCHED, reset_on_close};
 use crate::unasked::Unasked;
 use app::{Addresses, Listener, Service, Stopwatch};
 use base::{Clock, Instant};
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Token};
 use socket2::SockRef;
 use std::net::Shutdown;
@@ -282,7 +282,6 @@ impl<'a> Loop<'a> {
             reset_on_close(&stream);
             return Taken::Short;
         }
-        set_up(&stream);
         if let Some(sampler) = &mut thread.sampler {
             sampler.note(&stream);
         }
@@ -304,9 +303,4 @@ impl<'a> Loop<'a> {
             tcp.readable
         });
     }
-}
-
-fn set_up(stream: &TcpStream) {
-    // answers are written whole, so waiting for more to join them only delays; a refusal costs that delay, nothing else
-    let _ = stream.set_nodelay(true);
 }

@@ -8,13 +8,14 @@
 //! algorithm is off, and MSG_MORE holds a part-filled segment back only while more is queued behind it.
 //!
 //! Bounds: connections in all and a source, a receive window, a queue of unsent bytes and of ranges for each and a budget of
-//! owned bytes for all of them, a time for closed connections to finish. How long an open connection may idle is the service's
-//! business (`timer_set`).
+//! owned bytes for all of them, a time for closed connections to finish, and the kernel's for peers that are gone or take nothing
+//! (`options`). How long an open connection may idle is the service's business (`timer_set`).
 
 mod asking;
 mod calls;
 mod moves;
 mod timers;
+mod turns;
 
 pub(crate) use asking::Asks;
 pub(crate) use moves::Parcel;
@@ -28,20 +29,16 @@ use base::Instant;
 use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
-use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::io::{self, IoSlice, Read};
-use std::net::{IpAddr, Shutdown};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that one turn reads at most; also what a lingering connection may still send us, a turn.
+/// Bytes that one turn reads at most; also what a closed connection may still send us, a turn.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 /// What of a connection is watched. Urgent data is ordinary data (RFC 6093 section 6), but the kernel divides reads at it.
 pub(crate) const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
-/// So long at most a connection whose last byte the kernel has taken waits for the peer's end.
-const LINGER_DONE: Duration = Duration::from_secs(5);
 /// Flushes of one cycle, each but the first for what the one before has brought about.
 const FLUSHES: usize = 4;
 /// Empty queues kept for reuse, and made with the table.
@@ -66,7 +63,7 @@ enum Phase {
     /// the same, and it will not be; the service was not told yet
     Failed(DeadReason),
     Open,
-    /// closed by the service; what is queued goes out
+    /// closed by the service; what is queued goes out, what comes is thrown away
     Closing,
     /// everything went out, with a FIN; waiting for the peer's
     Lingering,
@@ -91,6 +88,8 @@ struct Conn {
     writable: bool,
     /// the kernel has reported the peer's end or an error, so reads go on until they show it
     hup: bool,
+    /// the kernel has reported an error, which no read may come to
+    broken: bool,
     /// there is urgent data, at which a read stops short, so reads go on until nothing is left
     urgent: bool,
     eof: bool,
@@ -121,6 +120,7 @@ impl Conn {
             readable: true,
             writable: true,
             hup: false,
+            broken: false,
             urgent: false,
             eof: false,
             queued: false,
@@ -147,13 +147,19 @@ impl Conn {
             Phase::Failed(_) => return true,
             _ => {}
         }
-        let reads = match self.phase {
-            Phase::Open => self.readable && !self.eof && self.delivered < self.window_bytes,
-            Phase::Lingering => self.readable,
-            Phase::Knocked | Phase::Closing | Phase::Asking | Phase::Failed(_) => false,
-        };
         let writes = self.writable && !self.queue.is_empty();
-        reads || writes || self.fin_is_due()
+        self.reads() || writes || self.fin_is_due() || self.broken
+    }
+
+    /// Whether a turn would read.
+    fn reads(&self) -> bool {
+        let takes = match self.phase {
+            Phase::Open => self.delivered < self.window_bytes,
+            // and throws it away: a peer that sends first and reads then would else never take what is queued
+            Phase::Closing | Phase::Lingering => true,
+            Phase::Knocked | Phase::Asking | Phase::Failed(_) => false,
+        };
+        takes && self.readable && !self.eof
     }
 }
 
@@ -314,6 +320,7 @@ impl Table {
             conn.readable |= event.is_readable() || hup;
             conn.writable |= event.is_writable();
             conn.hup |= hup;
+            conn.broken |= event.is_error();
             conn.urgent |= event.is_priority();
             self.make_ready(index);
         }
@@ -422,108 +429,6 @@ impl Table {
                 service.sent(self.now, self, handle, cookie, 0, room);
             }
             self.close_if_drained(handle);
-        }
-    }
-
-    fn turn_of<S: Service>(&mut self, handle: Connection, service: &mut S, scratch: &mut [u8]) {
-        if !self.learn(handle, service) {
-            return;
-        }
-        self.read(handle, service, scratch);
-        self.write(handle, service);
-        self.close_if_drained(handle);
-        let Ok(conn) = self.conn(handle) else { return };
-        if conn.fin_is_due() {
-            if conn.eof {
-                self.end(handle, DeadReason::Closed, false);
-            } else if conn.fin != Fin::Sent && conn.stream.shutdown(Shutdown::Write).is_err() {
-                // it broke behind a window that is closed, where no read shows it
-                let reason = conn.stream.take_error().ok().flatten().map_or(DeadReason::Reset, |error| fate(&error));
-                self.end(handle, reason, false);
-            } else if conn.phase == Phase::Closing {
-                (conn.phase, conn.fin) = (Phase::Lingering, Fin::Sent);
-                self.schedule(handle, self.now + self.limits.linger.min(LINGER_DONE));
-            } else {
-                conn.fin = Fin::Sent;
-            }
-        }
-    }
-
-    fn read<S: Service>(&mut self, handle: Connection, service: &mut S, scratch: &mut [u8]) {
-        let now = self.now;
-        let Ok(conn) = self.conn(handle) else { return };
-        let open = conn.phase == Phase::Open && !conn.eof;
-        let room = if open { conn.window_bytes.saturating_sub(conn.delivered) } else { scratch.len() };
-        if !conn.readable || room == 0 || !(open || conn.phase == Phase::Lingering) {
-            return;
-        }
-        let room = room.min(scratch.len());
-        let cookie = conn.cookie;
-        match conn.stream.read(&mut scratch[..room]) {
-            Ok(0) if open => {
-                conn.eof = true;
-                service.eof(now, self, handle, cookie);
-                if self.conn(handle).is_ok_and(|conn| conn.phase == Phase::Open && conn.fin == Fin::Sent) {
-                    self.end(handle, DeadReason::Closed, false);
-                }
-            }
-            Ok(0) => self.end(handle, DeadReason::Closed, false),
-            Ok(n) => {
-                // a short read has emptied the socket, unless the end or something urgent was announced
-                conn.readable = n == room || conn.hup || conn.urgent;
-                if open {
-                    conn.delivered += n;
-                    conn.used = true;
-                    self.counters.stream_received.add(n as u64);
-                    service.recv(now, self, handle, cookie, &scratch[..n]);
-                }
-            }
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => (conn.readable, conn.urgent) = (false, false),
-                io::ErrorKind::Interrupted => {}
-                _ => self.end(handle, fate(&error), false),
-            },
-        }
-    }
-
-    fn write<S: Service>(&mut self, handle: Connection, service: &mut S) {
-        let now = self.now;
-        let Table { slots, versions, spare, counters, queued_bytes, .. } = self;
-        let Some(conn) = slots.get_mut(handle.index as usize).and_then(|slot| slot.conn.as_mut()) else { return };
-        if conn.queue.is_empty() || !conn.writable {
-            return;
-        }
-        let (sent, offered) = {
-            let slices = conn.queue.slices(versions);
-            let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-            (send(&conn.stream, &slices, (offered as u64) < conn.queue.bytes()), offered)
-        };
-        match sent {
-            Ok(n) => {
-                counters.stream_writes.add(1);
-                counters.stream_sent.add(n as u64);
-                // a short write has filled the socket; the kernel tells when there is room again
-                conn.writable = n == offered;
-                let owned = conn.queue.owned_bytes();
-                conn.queue.advance(n, versions);
-                *queued_bytes -= owned - conn.queue.owned_bytes();
-                if conn.queue.is_empty() {
-                    keep(spare, std::mem::take(&mut conn.queue));
-                }
-                let (phase, cookie) = (conn.phase, conn.cookie);
-                if phase == Phase::Open && n > 0 {
-                    let room = self.room(handle);
-                    service.sent(now, self, handle, cookie, n, room);
-                } else if n > 0 {
-                    // who takes what is queued, however slowly, is not cut off
-                    self.schedule(handle, now + self.limits.linger);
-                }
-            }
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => conn.writable = false,
-                io::ErrorKind::Interrupted => {}
-                _ => self.end(handle, fate(&error), false),
-            },
         }
     }
 
@@ -639,17 +544,6 @@ fn keep(spare: &mut Vec<Outbox>, queue: Outbox) {
     if queue.has_memory() && spare.len() < SPARE_QUEUES {
         spare.push(queue);
     }
-}
-
-/// One vectored write. `more`: something is queued behind these slices, so the last segment need not go yet.
-fn send(stream: &TcpStream, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
-    let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
-    Ok(rustix::net::sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?)
-}
-
-/// What an error makes of a connection that there was.
-fn fate(error: &io::Error) -> DeadReason {
-    if error.kind() == io::ErrorKind::TimedOut { DeadReason::TimedOut } else { DeadReason::Reset }
 }
 
 /// Closing the stream then sends a reset and frees the connection at once.

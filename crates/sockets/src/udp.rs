@@ -16,6 +16,12 @@ use std::time::Duration;
 const SEND_WAITS: u32 = 2;
 const SEND_WAIT: Duration = Duration::from_millis(1);
 
+/// Bytes of the largest datagram that leaves from an address: what the 16 bits of a length have room for beside the headers of IPv4
+/// (RFC 791) and UDP. IPv6's length does not count its own (RFC 8200).
+pub(crate) fn most_bytes(local: SocketAddr) -> usize {
+    if local.is_ipv4() { 65_535 - 20 - 8 } else { 65_535 - 8 }
+}
+
 /// One endpoint's socket, as one thread uses it.
 pub(crate) struct Udp {
     socket: Arc<Socket>,
@@ -91,7 +97,9 @@ impl Udp {
         for (slot, (received, buffer)) in batch.received(count).enumerate() {
             let Some(addresses) = self.addresses(&received, counters) else { continue };
             slots.push((slot as u8, self.wildcard.then(|| Source::of(addresses.local))));
-            burst.push(Datagram::new(buffer, received.bytes, received.ecn, addresses));
+            // no less than the question, whatever brought it
+            let room = buffer.len().min(most_bytes(self.local).max(received.bytes));
+            burst.push(Datagram::new(&mut buffer[..room], received.bytes, received.ecn, addresses));
         }
         if !burst.is_empty() {
             service.datagrams(now, self.listener, &mut burst);
@@ -170,4 +178,32 @@ fn wait_for_room(socket: BorrowedFd<'_>) {
     let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: SEND_WAIT.subsec_nanos().into() };
     // whatever it says, the next send tells
     let _ = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(&limit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn a_refused_answer_does_not_hold_up_the_others() {
+        let socket = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (peer, socket) = (socket(), socket());
+        let (to, local) = (peer.local_addr().unwrap(), socket.local_addr().unwrap());
+        let udp = Udp::new(Arc::new(socket.into()), Listener(0), local, false);
+        let (mut batch, counters) = (Batch::new(3, 65_535), Counters::default());
+        batch.begin();
+        // longer than IPv4 allows for a datagram: the kernel refuses that answer alone
+        for (slot, bytes) in [&b"first"[..], &[0; 65_508], b"third"].into_iter().enumerate() {
+            batch.put(slot, to, bytes);
+            batch.queue(slot, bytes.len(), None);
+        }
+        udp.send(&mut batch, &counters);
+        assert_eq!((counters.sent.get(), counters.dropped_send_refused.get()), (2, 1));
+        let mut answer = [0; 16];
+        for expected in [b"first", b"third"] {
+            let n = peer.recv(&mut answer).unwrap();
+            assert_eq!(&answer[..n], expected);
+        }
+    }
 }

@@ -8,7 +8,7 @@
 
 use crate::counters::Counters;
 use crate::sys::{Batch, Source};
-use crate::udp::Udp;
+use crate::udp::{Udp, most_bytes};
 use app::{Addresses, CallError, Listener};
 use std::net::SocketAddr;
 
@@ -83,7 +83,7 @@ impl Unasked {
                 && (any || at.local.ip() == ends.local.ip())
         };
         let socket = self.endpoints.iter().position(is_its).ok_or(CallError::NoSuchAddress)?;
-        if bytes.len() > self.datagram_bytes {
+        if bytes.len() > self.datagram_bytes.min(most_bytes(ends.local)) {
             return Err(CallError::TooLong);
         }
         if !self.has_room_for(listener, bytes.len()) {
@@ -187,6 +187,17 @@ mod tests {
             };
             let places = MOST_BYTES.checked_div(bytes).unwrap_or(MOST);
             assert_eq!([0, 1, 2, 0].map(&mut fill), [places.div_ceil(2), places / 4, places / 8, 0]);
+        }
+    }
+
+    #[test]
+    fn what_no_packet_of_the_family_carries_is_too_long() {
+        for (local, peer, most) in [("127.0.0.1:53", "192.0.2.1:9", 65_507), ("[::1]:53", "[2001:db8::1]:9", 65_527)] {
+            let ends = Addresses { local: local.parse().unwrap(), peer: peer.parse().unwrap() };
+            let endpoint = Endpoint { listener: Listener(3), local: ends.local };
+            let mut unasked = Unasked::over(vec![endpoint], 65_535);
+            assert_eq!(unasked.push(Listener(3), ends, &[0; 65_535][..most]), Ok(()));
+            assert_eq!(unasked.push(Listener(3), ends, &[0; 65_535][..most + 1]), Err(CallError::TooLong));
         }
     }
 

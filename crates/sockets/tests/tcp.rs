@@ -262,35 +262,6 @@ fn an_unopened_window_stops_reading() {
     assert_eq!(total(&running, |c| c.stream_received.get()), 1000);
 }
 
-/// Whether the kernel has a socket for a connection's end: one that was reset has none any more.
-fn kernel_has(local: SocketAddr, peer: SocketAddr) -> bool {
-    let ends = [local, peer].map(|end| match end {
-        SocketAddr::V4(end) => format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()),
-        SocketAddr::V6(_) => panic!("{end} is in another file"),
-    });
-    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    table.lines().any(|line| line.split_ascii_whitespace().skip(1).take(2).eq(&ends))
-}
-
-#[test]
-fn a_reset_behind_a_closed_window_is_told_as_one() {
-    let (make, events) = echo();
-    let (running, address) = start(streams(|s| s.window_bytes = 1000), make);
-    let mut stream = connect(address);
-    let me = stream.local_addr().unwrap();
-    stream.write_all(&[b'H'; 1000]).unwrap();
-    until("the window's bytes", || total(&running, |c| c.stream_received.get()) == 1000);
-    assert!(kernel_has(address, me));
-    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
-    drop(stream);
-    until("the reset", || !kernel_has(address, me));
-    let mut other = connect(address);
-    other.write_all(b"S").unwrap();
-    assert!(matches!(next(&events), Seen::Accepted(_)));
-    assert!(matches!(next(&events), Seen::Accepted(_)));
-    assert_eq!(next(&events), Seen::Dead(DeadReason::Reset));
-}
-
 #[test]
 fn limits_turn_away_and_places_are_used_again() {
     let (make, _events) = echo();

@@ -3,8 +3,8 @@
 //! The socket is made and connected in the call, without waiting; what became of it is told in the connection's turn, when the kernel
 //! has said so or the time for it is over. Until then it has a place and a handle like any other.
 
-use super::{Conn, Phase, Table, WATCHED};
-use crate::sys;
+use super::{Conn, Limits, Phase, Table, WATCHED};
+use crate::{options, sys};
 use app::{Addresses, CallError, Connection, DeadReason, Service};
 use mio::net::TcpStream;
 use mio::{Registry, Token};
@@ -42,12 +42,10 @@ impl Table {
         if self.is_full() {
             return Err(CallError::NoResources);
         }
-        let (socket, begun) = begin(remote, local)?;
+        let (socket, begun) = begin(remote, local, &self.limits)?;
         let mut stream = TcpStream::from_std(socket.into());
         let token = Token(asks.first_token + index as usize);
         asks.registry.register(&mut stream, token, WATCHED).map_err(|_| CallError::NoResources)?;
-        // as for those that are accepted
-        let _ = stream.set_nodelay(true);
         let unspecified = if remote.is_ipv4() {
             SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
         } else {
@@ -105,10 +103,11 @@ impl Table {
 }
 
 /// A socket that connects, or has found that it cannot.
-fn begin(remote: SocketAddr, local: Option<SocketAddr>) -> Result<(Socket, Begun), CallError> {
+fn begin(remote: SocketAddr, local: Option<SocketAddr>, limits: &Limits) -> Result<(Socket, Begun), CallError> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(remote), kind, Some(Protocol::TCP)).map_err(refusal)?;
-    socket.set_out_of_band_inline(true).map_err(refusal)?;
+    // as those that are accepted have them
+    options::of_streams(&socket, limits).map_err(refusal)?;
     if let Some(local) = local {
         if local.port() == 0 {
             // the port is chosen when the peer is known, so one port serves for several peers; without it there are fewer

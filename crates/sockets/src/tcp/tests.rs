@@ -58,7 +58,7 @@ fn timers_of_connections_that_have_gone_do_not_pile_up() {
 struct Answers {
     accepted: Vec<Connection>,
     left: Vec<u64>,
-    dead: usize,
+    dead: Vec<DeadReason>,
 }
 
 impl Answers {
@@ -85,8 +85,8 @@ impl Service for Answers {
         self.send(calls, connection, cookie);
     }
 
-    fn dead(&mut self, _: Instant, _: Connection, _: u64, _: DeadReason) {
-        self.dead += 1;
+    fn dead(&mut self, _: Instant, _: Connection, _: u64, reason: DeadReason) {
+        self.dead.push(reason);
     }
 }
 
@@ -269,5 +269,38 @@ fn a_place_that_is_used_again_has_one_turn_a_round() {
         table.make_ready(last.index);
         assert_eq!(table.ready, [last]);
         table.turn(1, &mut service, &mut [0; 16]);
+    }
+}
+
+/// A service that finishes may be faster than the kernel's word of a reset.
+#[test]
+fn a_reset_that_was_not_told_yet_is_none_the_less_why_it_ends() {
+    let (mut table, mut service, mut clients) = within(Limits::default(), 1);
+    let connection = service.accepted[0];
+    table.conn(connection).unwrap().writable = true;
+    table.make_ready(connection.index);
+    table.turn(1, &mut service, &mut [0; 16]);
+    let client = clients.pop().unwrap();
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let conn = table.conn(connection).unwrap();
+    while conn.stream.peer_addr().is_ok() {
+        std::thread::yield_now();
+    }
+    conn.readable = false;
+    table.shutdown(connection).unwrap();
+    table.turn(1, &mut service, &mut [0; 16]);
+    assert_eq!((table.len(), service.dead), (0, vec![DeadReason::Reset]));
+}
+
+#[test]
+fn who_is_asked_for_has_the_options_of_who_is_accepted() {
+    let poll = mio::Poll::new().unwrap();
+    let asks = Asks { registry: poll.registry().try_clone().unwrap(), first_token: 0 };
+    let mut table = Table::new(Limits::default(), Arc::default()).with(Some(asks), Unasked::default());
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = TcpListener::bind(any).unwrap();
+        let connection = table.connect(listener.local_addr().unwrap(), None, 0).unwrap();
+        crate::options::assert_set(&socket2::SockRef::from(&table.conn(connection).unwrap().stream));
     }
 }

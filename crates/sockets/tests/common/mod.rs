@@ -41,6 +41,29 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether the kernel has a socket for a connection's end: one that was reset has none any more.
+pub fn kernel_has(local: SocketAddr, peer: SocketAddr) -> bool {
+    kernel_line(local, peer).is_some()
+}
+
+/// Whether a connection's end was read up to the peer's end.
+pub fn is_read_out(local: SocketAddr, peer: SocketAddr) -> bool {
+    let line = kernel_line(local, peer).expect("a socket");
+    let fields: Vec<_> = line.split_ascii_whitespace().collect();
+    // it is established no more, and nothing waits, where the end counts as a byte
+    fields[3] != "01" && fields[4].ends_with(":00000000")
+}
+
+/// What the kernel tells of a connection's end.
+fn kernel_line(local: SocketAddr, peer: SocketAddr) -> Option<String> {
+    let ends = [local, peer].map(|end| match end {
+        SocketAddr::V4(end) => format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()),
+        SocketAddr::V6(_) => panic!("{end} is in another file"),
+    });
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    table.lines().find(|line| line.split_ascii_whitespace().skip(1).take(2).eq(&ends)).map(String::from)
+}
+
 /// Answers each datagram with its bytes reversed; panics at "panic", leaves "silence" unanswered, and answers "grow N" with
 /// N bytes of 'x' as far as they fit.
 pub struct Reverse;
@@ -83,20 +106,17 @@ pub enum Seen {
 }
 
 /// Echoes streams, with commands: a first byte of 'A' aborts, 'C' closes, 'T' sets a timer 30 ms away (which sends "tick"),
-/// 'P' panics, 'F' floods: keeps the queue full; 'H' holds: never opens the window; 'S' shuts down the one that
-/// held last; others are echoed.
+/// 'P' panics, 'F' floods: keeps the queue full; 'H' holds: never opens the window; others are echoed.
 pub struct Echo {
     pub seen: Sender<Seen>,
     held: std::collections::HashMap<u64, Vec<u8>>,
-    holding: Option<Connection>,
     flooding: bool,
     accepted: u64,
 }
 
 pub fn echo() -> (impl Fn(usize) -> Echo + Send + Sync + 'static, Receiver<Seen>) {
     let (seen, events) = channel();
-    let make =
-        move |_| Echo { seen: seen.clone(), held: Default::default(), holding: None, flooding: false, accepted: 0 };
+    let make = move |_| Echo { seen: seen.clone(), held: Default::default(), flooding: false, accepted: 0 };
     (make, events)
 }
 
@@ -128,8 +148,7 @@ impl Service for Echo {
             b'C' => calls.close(connection).unwrap(),
             b'T' => calls.timer_set(connection, Some(now + Duration::from_millis(30))).unwrap(),
             b'P' => panic!("asked to"),
-            b'H' => self.holding = Some(connection),
-            b'S' => calls.shutdown(self.holding.take().unwrap()).unwrap(),
+            b'H' => {}
             first => {
                 self.flooding |= first == b'F';
                 self.held.entry(cookie).or_default().extend_from_slice(bytes);
