@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use crate::name::tests::any_name;
 use crate::store::TYPES_READ;
+use crate::svcb::PARAMS_READ;
 use crate::{Builder, Class, Limits, MemorySource, Name, NameRef, Rtype, layout, load, load_within};
 
 /// A name's labels from the right in lower case: what sorts as canonical order does.
@@ -57,6 +58,32 @@ fn what_a_name_has_is_looked_up_without_a_walk() {
         .map(|rtype| big.rrset(rtype).map_or(0, |set| set.len()));
     assert_eq!((lengths, big.rrsets().count()), ([1, LONG, 1, 1, 0, 0], 4));
     assert!(TYPES_READ.get() < 500, "{}", TYPES_READ.get());
+}
+
+/// One record may have 16,000 parameters, and a few lines thousands of such records.
+#[test]
+fn parameters_of_a_service_are_read_a_few_times_each() {
+    const KEYS: u16 = 12_000;
+    let keys = || (10..KEYS).map(|key| format!("key{key}"));
+    let mandatory = keys().step_by(4).collect::<Vec<_>>().join(",");
+    // in no order, and the last of them twice
+    let params = keys().rev().collect::<Vec<_>>().join(" ");
+    let text = |more: &str| {
+        format!(
+            "$ORIGIN example.\n$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\n\
+             x SVCB 1 . {params} (\n mandatory={mandatory} {more})\n"
+        )
+    };
+    PARAMS_READ.set(0);
+    let read = |more: &str| load(&MemorySource::new().with("z", text(more)), "z", None);
+    assert_eq!(read("").unwrap().warnings(), []);
+    assert!(PARAMS_READ.get() < 10 * u64::from(KEYS), "{}", PARAMS_READ.get());
+    // the first that is wrong is told of, where it stands
+    for more in ["key10", "mandatory=key11", "key10 key11=\\999"] {
+        let errors = read(more).unwrap_err();
+        let error = errors[0].to_string();
+        assert!(errors.len() == 1 && error.starts_with("z:6:") && error.contains("repeats a key"), "{more} {error}");
+    }
 }
 
 #[test]
