@@ -236,7 +236,7 @@ impl Opened {
             let threads = xdp.threads();
             // where threads come and go, one may come to have all connections
             let share = if settings.threads == Threads::Elastic { 1 } else { threads };
-            let tcp = limits::on_stack(settings, &self.listeners, share, plan.secret());
+            let tcp = limits::on_stack(settings, &self.listeners, threads, share, plan.secret());
             let services = plan.maker(threads, tcp.is_some()).watched();
             let stack = xdp::stack_config(settings, &self.listeners, tcp, plan.seed());
             let xdp = xdp.start(settings, stack, services, registry).map_err(|error| cannot("AF_XDP", error))?;

@@ -15,6 +15,18 @@ pub(crate) mod rcode {
     pub(crate) const YXDOMAIN: u8 = 6;
 }
 
+#[cfg(test)]
+thread_local! {
+    /// how many targets of NS were read for their addresses, and how many of them looked up outside of a cut
+    pub(crate) static TARGETS_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    pub(crate) static TARGETS_LOOKED_UP: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The most targets of NS outside of a cut that are looked up in vain for an answer. What is found takes room and ends by that; what is
+/// not would go on through thousands, over TCP. They may be left out (RFC 2181 section 9), and nobody has so many for use: a set of them
+/// that a datagram has room for is hardly larger.
+const IN_VAIN_MAX: usize = 64;
+
 /// The most links of an alias chain that an answer follows. RFC 1034 section 7.1 lets a server bound them.
 const LINKS_MAX: usize = 16;
 
@@ -35,27 +47,24 @@ pub(crate) enum Located<'z> {
     Outside,
 }
 
-/// Finds a name, label by label from the apex down. A question for DS at a cut is the parent's (RFC 4035 section 3.1.4.1).
+/// Finds a name, by a few searches however many labels it has, since a chain may have a long name at each link. A question for DS at
+/// a cut is the parent's (RFC 4035 section 3.1.4.1).
 pub(crate) fn locate<'z>(zone: &'z Zone, name: NameRef<'_>, rtype: Rtype) -> Located<'z> {
     if !name.is_subdomain_of(zone.origin()) {
         return Located::Outside;
     }
-    let (apex, labels) = (zone.origin().label_count(), name.label_count());
-    for depth in apex..=labels {
-        let here = name.suffix(depth);
-        let node = zone.find(here);
-        if node.is_none() && !zone.exists(here) {
-            return wildcard(zone, name.suffix(depth - 1));
+    if let Some(edge) = zone.edge(name) {
+        let (own, cut) = (edge.name() == name, edge.has(Rtype::NS) && edge.name() != zone.origin());
+        if cut && !(own && rtype == Rtype::DS) {
+            return Located::Cut(edge);
         }
-        let Some(node) = node else { continue };
-        if depth > apex && node.has(Rtype::NS) && !(depth == labels && rtype == Rtype::DS) {
-            return Located::Cut(node);
-        }
-        if depth < labels && node.has(Rtype::DNAME) {
-            return Located::Dname(node);
+        // the owner of a DNAME is not below it
+        if !cut && !own {
+            return Located::Dname(edge);
         }
     }
-    Located::Exact(zone.find(name))
+    let encloser = zone.encloser(name);
+    if encloser == name { Located::Exact(zone.find(name)) } else { wildcard(zone, encloser) }
 }
 
 fn wildcard<'z>(zone: &'z Zone, encloser: NameRef<'_>) -> Located<'z> {
@@ -249,24 +258,44 @@ pub(crate) fn referral(zone: &Zone, cut: &Node<'_>, out: &mut Composer) {
 
 /// Adds the addresses of a set's targets, those inside `cut` first and as needed ones.
 fn addresses(zone: &Zone, ns: &zone::Rrset<'_>, cut: Option<NameRef<'_>>, out: &mut Composer) {
-    let targets = || ns.rdatas().filter_map(|rdata| NameRef::from_wire(rdata).ok());
     let inside = |target: NameRef<'_>| cut.is_some_and(|cut| target.is_subdomain_of(cut));
     if cut.is_some() {
-        for target in targets().filter(|target| inside(*target)) {
+        for target in targets(ns) {
+            // nothing more is written, and a set that did not fit may have millions
             if out.overflowed {
                 break;
             }
-            addresses_of(zone, target, out);
+            // below a cut nothing but the name itself has its addresses
+            if inside(target)
+                && let Some(node) = zone.find(target)
+            {
+                addresses_of(zone, target, &node, out);
+            }
         }
         // what did not fit was needed, too
         out.need_all();
     }
-    for target in targets().filter(|target| !inside(*target) && target.is_subdomain_of(zone.origin())) {
-        if out.overflowed {
+    let mut in_vain = 0;
+    for target in targets(ns) {
+        if out.overflowed || in_vain == IN_VAIN_MAX {
             break;
         }
-        addresses_of(zone, target, out);
+        if inside(target) || !target.is_subdomain_of(zone.origin()) {
+            continue;
+        }
+        let node = at_or_by_wildcard(zone, target);
+        if !node.is_some_and(|node| addresses_of(zone, target, &node, out)) {
+            in_vain += 1;
+        }
     }
+}
+
+fn targets<'z>(ns: &zone::Rrset<'z>) -> impl Iterator<Item = NameRef<'z>> + use<'z> {
+    ns.rdatas().filter_map(|rdata| {
+        #[cfg(test)]
+        TARGETS_READ.set(TARGETS_READ.get() + 1);
+        NameRef::from_wire(rdata).ok()
+    })
 }
 
 /// Whether a set of NS may bring addresses along that are stored with other names than its own and those below.
@@ -276,15 +305,24 @@ pub(crate) fn repeats_addresses(zone: &Zone, node: &Node<'_>) -> bool {
     targets.any(|target| target.is_subdomain_of(zone.origin()) && !target.is_subdomain_of(node.name()))
 }
 
-fn addresses_of(zone: &Zone, target: NameRef<'_>, out: &mut Composer) {
-    let node = zone.find(target).or_else(|| match locate(zone, target, Rtype::A) {
+/// The node whose addresses are a target's: its own, below a cut too, or a wildcard's.
+fn at_or_by_wildcard<'z>(zone: &'z Zone, target: NameRef<'_>) -> Option<Node<'z>> {
+    #[cfg(test)]
+    TARGETS_LOOKED_UP.set(TARGETS_LOOKED_UP.get() + 1);
+    zone.find(target).or_else(|| match locate(zone, target, Rtype::A) {
         Located::Wildcard(node) => node,
         _ => None,
-    });
-    let Some(node) = node else { return };
+    })
+}
+
+/// Adds what addresses there are; gives whether there are some.
+fn addresses_of(zone: &Zone, target: NameRef<'_>, node: &Node<'_>, out: &mut Composer) -> bool {
+    let mut some = false;
     for rtype in [Rtype::A, Rtype::AAAA] {
         if let Some(set) = node.rrset(rtype) {
             out.set(Section::Additional, Owner::Name(target), &set, zone.class(), set.ttl());
+            some = true;
         }
     }
+    some
 }

@@ -2,6 +2,7 @@
 
 mod bare;
 mod composed;
+mod located;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -148,15 +148,17 @@ impl Builder {
         let nodes = self.node_starts();
         self.records.shrink_to_fit();
         self.store.shrink();
-        let zone = Zone {
+        let mut zone = Zone {
             origin: self.origin.take().unwrap_or_else(Name::root),
             class: self.class.unwrap_or(Class::IN),
             store: self.store,
             records: self.records,
             nodes,
+            edges: Vec::new(),
             files: self.files,
             warnings: Vec::new(),
         };
+        zone.mark_edges();
         checks::run(&zone, &mut self.problems);
         self.problems.into_outcome().map(|warnings| Zone { warnings, ..zone })
     }

@@ -117,6 +117,9 @@ fn services(node: &Node<'_>, problems: &mut Problems) {
 fn targets(zone: &Zone, node: &Node<'_>, problems: &mut Problems) {
     let pointing = |set: &Rrset<'_>| matches!(set.rtype(), Rtype::NS | Rtype::MX | Rtype::SRV);
     for set in node.rrsets().filter(pointing).flat_map(|set| set.singly()) {
+        if problems.has_warned_enough() {
+            return;
+        }
         let embedded = set.rdatas().flat_map(|rdata| set.rtype().embedded_names(rdata));
         for (_, target) in embedded.filter(|(_, target)| !target.is_root() && target.is_subdomain_of(zone.origin())) {
             let (owner, rtype) = (node.name(), set.rtype());
@@ -136,23 +139,15 @@ fn targets(zone: &Zone, node: &Node<'_>, problems: &mut Problems) {
     }
 }
 
-/// Whether the name may have addresses that are not seen at the name itself: by a wildcard, a DNAME, or below a
-/// delegation other than that of `owner`.
+/// Whether a name without addresses of its own may have some that are not seen there: by a DNAME, below a delegation
+/// other than that of `owner`, or by a wildcard. A bounded number of searches, however many labels it has.
 fn may_exist_elsewhere(zone: &Zone, name: NameRef<'_>, owner: NameRef<'_>) -> bool {
-    let mut above = name.parent();
-    while let Some(ancestor) = above.filter(|ancestor| ancestor.is_subdomain_of(zone.origin())) {
-        let mut wildcard = b"\x01*".to_vec();
-        wildcard.extend_from_slice(ancestor.as_wire());
-        if NameRef::from_wire(&wildcard).is_ok_and(|wildcard| zone.find(wildcard).is_some()) {
-            return true;
-        }
-        let delegated = |node: &Node<'_>| ancestor != zone.origin() && ancestor != owner && node.has(Rtype::NS);
-        if zone.find(ancestor).is_some_and(|node| node.has(Rtype::DNAME) || delegated(&node)) {
-            return true;
-        }
-        above = ancestor.parent();
+    if let Some(edge) = zone.edge(name).filter(|edge| edge.name() != name) {
+        return edge.has(Rtype::DNAME) || edge.name() != owner;
     }
-    false
+    let encloser = zone.encloser(name);
+    let wildcard = [b"\x01*", encloser.as_wire()].concat();
+    encloser != name && NameRef::from_wire(&wildcard).is_ok_and(|wildcard| zone.find(wildcard).is_some())
 }
 
 /// What this server refuses although the protocol does not: a zone of another class than the Internet's, since the tables tell zones

@@ -91,6 +91,11 @@ impl Problems {
         self.errors.more >= KEPT
     }
 
+    /// Whether so many warnings were met that another tells nobody more.
+    pub(crate) fn has_warned_enough(&self) -> bool {
+        self.warnings.more >= KEPT
+    }
+
     /// The warnings, or the errors where there is one.
     pub(crate) fn into_outcome(self) -> Result<Vec<Error>, Vec<Error>> {
         if self.errors.kept.is_empty() {

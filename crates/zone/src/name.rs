@@ -144,6 +144,15 @@ impl<'a> NameRef<'a> {
         name
     }
 
+    /// How many labels two names share from the right, the root's not counted.
+    pub(crate) fn shared_labels(self, other: NameRef<'_>) -> usize {
+        let (my_count, their_count) = (self.label_count(), other.label_count());
+        let mine = self.labels().skip(my_count.saturating_sub(their_count));
+        let theirs = other.labels().skip(their_count.saturating_sub(my_count));
+        // on the way from the left the run of equal pairs that lasts to the end counts
+        mine.zip(theirs).fold(0, |shared, (a, b)| if a.eq_ignore_ascii_case(b) { shared + 1 } else { 0 })
+    }
+
     /// Canonical order (RFC 4034 section 6.1): by labels from the right, as lower-case octet strings.
     pub fn canonical_cmp(self, other: NameRef<'_>) -> Ordering {
         let (my_count, their_count) = (self.label_count(), other.label_count());

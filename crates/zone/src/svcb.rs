@@ -2,6 +2,12 @@
 
 use crate::rtype::Rtype;
 
+#[cfg(test)]
+thread_local! {
+    /// how many parameters were read
+    pub(crate) static PARAMS_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// The keys that RFC 9460, 9461 and 9540 name, by their numbers.
 pub(crate) const KEYS: [&str; 9] =
     ["mandatory", "alpn", "no-default-alpn", "port", "ipv4hint", "ech", "ipv6hint", "dohpath", "ohttp"];
@@ -12,6 +18,8 @@ pub(crate) fn params(mut rest: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8]
         if rest.is_empty() {
             return None;
         }
+        #[cfg(test)]
+        PARAMS_READ.set(PARAMS_READ.get() + 1);
         let parsed = match *rest {
             [key_high, key_low, len_high, len_low, ref after @ ..] => {
                 after.split_at_checked(usize::from(u16::from_be_bytes([len_high, len_low]))).map(|(value, after)| {
@@ -40,11 +48,12 @@ pub(crate) fn check_params(rest: &[u8]) -> Result<usize, &'static str> {
         last = Some(key);
         check_value(key, value)?;
     }
-    let present = |wanted: u16| params(rest).flatten().any(|(key, _)| key == wanted);
     // RFC 9460 section 8: mandatory keys must be there, and `mandatory` is always so by itself
     if let Some(Ok((0, mandatory))) = params(rest).next() {
-        let mut keys = mandatory.chunks_exact(2).map(|key| u16::from_be_bytes([key[0], key[1]]));
-        if !keys.all(present) {
+        let mut wanted = mandatory.chunks_exact(2).map(|key| u16::from_be_bytes([key[0], key[1]]));
+        // both ascend, so what is wanted next stands behind what was found
+        let mut there = params(rest).flatten().map(|(key, _)| key);
+        if !wanted.all(|wanted| there.any(|key| key == wanted)) {
             return Err("a key that mandatory lists is missing (RFC 9460 8)");
         }
     }

@@ -1,5 +1,7 @@
 //! Service parameters in presentation form (RFC 9460 section 2.1 and appendix A).
 
+use std::collections::BTreeMap;
+
 use crate::exotic::address_octets;
 use crate::parse::{Cursor, Parsed, base64_word, decimal, unescape_into};
 use crate::scan::Token;
@@ -7,7 +9,7 @@ use crate::svcb::KEYS;
 
 /// Reads `key[=value]` words to the end of the record and writes them in ascending order of their keys.
 pub(crate) fn params(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
-    let mut params: Vec<(u16, Vec<u8>)> = Vec::new();
+    let mut params: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
     while let Some(token) = cursor.peek() {
         cursor.skip();
         let text = cursor.text(token);
@@ -37,12 +39,10 @@ pub(crate) fn params(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
                 read_value(key, value, token, cursor, &mut octets)?;
             }
         }
-        if params.iter().any(|known| known.0 == key) {
+        if params.insert(key, octets).is_some() {
             return Err(cursor.wrong(token, "repeats a key; a service parameter stands once (RFC 9460 2.1)"));
         }
-        params.push((key, octets));
     }
-    params.sort_unstable();
     for (key, value) in params {
         out.extend_from_slice(&key.to_be_bytes());
         // an entry is bounded, and the rdata is checked as a whole, so a long value shows there

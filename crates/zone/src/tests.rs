@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use crate::name::tests::any_name;
 use crate::store::TYPES_READ;
+use crate::svcb::PARAMS_READ;
+use crate::zone::SEARCHES;
 use crate::{Builder, Class, Limits, MemorySource, Name, NameRef, Rtype, layout, load, load_within};
 
 /// A name's labels from the right in lower case: what sorts as canonical order does.
@@ -57,6 +59,78 @@ fn what_a_name_has_is_looked_up_without_a_walk() {
         .map(|rtype| big.rrset(rtype).map_or(0, |set| set.len()));
     assert_eq!((lengths, big.rrsets().count()), ([1, LONG, 1, 1, 0, 0], 4));
     assert!(TYPES_READ.get() < 500, "{}", TYPES_READ.get());
+}
+
+/// Nor where their targets have many labels, each of which exists; and when there are warnings enough, nothing is looked up for more.
+#[test]
+fn targets_are_checked_by_a_few_searches_each() {
+    const DEEP: usize = 110;
+    let deep = ["a"; DEEP].join(".");
+    let levels = |top: &str| -> String {
+        (1..=DEEP).map(|labels| format!("{}.{top} TXT t\n", ["a"; DEEP][..labels].join("."))).collect()
+    };
+    let read = |text: &str| {
+        let begin = "$ORIGIN example.\n$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\n".to_owned();
+        SEARCHES.set(0);
+        let zone = load(&MemorySource::new().with("z", begin + text), "z", None).unwrap();
+        (zone.warnings().to_vec(), SEARCHES.get())
+    };
+    // all may exist at whom `cut` is delegated to
+    let elsewhere = format!("cut NS a.\n{}$GENERATE 1-3000 h$ MX 1 $.{deep}.cut\n", levels("cut"));
+    let (warnings, searches) = read(&elsewhere);
+    assert!(warnings.is_empty() && searches < 10_000, "{warnings:?} {searches}");
+    let by_wildcard = format!("{}*.{deep}.w A 192.0.2.1\n$GENERATE 1-3000 h$ MX 1 $.{deep}.w\n", levels("w"));
+    let (warnings, searches) = read(&by_wildcard);
+    assert!(warnings.is_empty() && searches < 13_000, "{warnings:?} {searches}");
+    let missing = format!("{}$GENERATE 1-30000 h$ MX 1 $.{deep}.w\n", levels("w"));
+    let (warnings, searches) = read(&missing);
+    assert!(warnings.len() == 101 && searches < 1_000, "{searches}");
+    assert_eq!(warnings[100].what, "and at least 100 more warnings");
+}
+
+/// A wildcard above answers for what does not exist, and for nothing else.
+#[test]
+fn a_target_may_have_the_addresses_of_its_closest_encloser_s_wildcard() {
+    let text = "$ORIGIN example.\n$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\n* A 192.0.2.1\nhost TXT t\nb.ent TXT t\n\
+        @ MX 1 gone\n@ MX 1 x.y.gone\n@ MX 1 host\n@ MX 1 ent\n@ MX 1 x.host\ncut NS ns.cut\n@ MX 1 x.cut\n";
+    let zone = load(&MemorySource::new().with("z", text), "z", None).unwrap();
+    let mut whats: Vec<&str> = zone.warnings().iter().map(|warning| warning.what.as_str()).collect();
+    whats.sort_unstable();
+    assert_eq!(
+        whats,
+        [
+            "the MX of example. points at ent.example., which has no address",
+            "the MX of example. points at host.example., which has no address",
+            "the MX of example. points at x.host.example., which has no address",
+            "the NS of cut.example. points at ns.cut.example., which has no glue",
+        ]
+    );
+}
+
+/// One record may have 16,000 parameters, and a few lines thousands of such records.
+#[test]
+fn parameters_of_a_service_are_read_a_few_times_each() {
+    const KEYS: u16 = 12_000;
+    let keys = || (10..KEYS).map(|key| format!("key{key}"));
+    let mandatory = keys().step_by(4).collect::<Vec<_>>().join(",");
+    // in no order, and the last of them twice
+    let params = keys().rev().collect::<Vec<_>>().join(" ");
+    let text = |more: &str| {
+        format!(
+            "$ORIGIN example.\n$TTL 1\n@ SOA a. b. 1 2 3 4 5\n@ NS a.\n\
+             x SVCB 1 . {params} (\n mandatory={mandatory} {more})\n"
+        )
+    };
+    PARAMS_READ.set(0);
+    let read = |more: &str| load(&MemorySource::new().with("z", text(more)), "z", None);
+    assert_eq!(read("").unwrap().warnings(), []);
+    assert!(PARAMS_READ.get() < 10 * u64::from(KEYS), "{}", PARAMS_READ.get());
+    // the first that is wrong is told of, where it stands
+    for more in ["key10", "mandatory=key11", "key10 key11=\\999"] {
+        let errors = read(more).unwrap_err();
+        let error = errors[0].to_string();
+        assert!(errors.len() == 1 && error.starts_with("z:6:") && error.contains("repeats a key"), "{more} {error}");
+    }
 }
 
 #[test]
@@ -136,6 +210,14 @@ proptest! {
             while let Some(parent) = ancestor.parent().filter(|parent| parent.is_subdomain_of(origin.view())) {
                 prop_assert!(zone.exists(parent));
                 ancestor = parent;
+            }
+            for beside in [&b"\x01!\0"[..], b"\x01z\x01\0\0"] {
+                let Some(other) = below(&Name::from_wire(beside).unwrap(), &name) else { continue };
+                let mut expected = other.view();
+                while !zone.exists(expected) {
+                    expected = expected.parent().unwrap();
+                }
+                prop_assert_eq!(zone.encloser(other.view()), expected);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A zone as it is held: a store of octets, the records' references in canonical order, and where each
-//! name's records begin among them. Eight octets a name beside the store, nothing per record on the heap.
+//! name's records begin among them. Eight octets a name beside the store, four more a delegation, nothing per
+//! record on the heap.
 
 use std::cmp::Ordering;
 use std::iter::FusedIterator;
@@ -9,6 +10,12 @@ use crate::error::{Error, Place};
 use crate::name::{Name, NameRef};
 use crate::rtype::{Class, Rtype};
 use crate::store::{RecordAt, Store};
+
+#[cfg(test)]
+thread_local! {
+    /// how many times a name was searched for
+    pub(crate) static SEARCHES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// A checked zone; see the module's text. Only names that own records have nodes: an empty non-terminal
 /// is implied by the names below it.
@@ -21,6 +28,8 @@ pub struct Zone {
     pub(crate) records: Vec<RecordAt>,
     /// The first record of each node, in canonical order of the names.
     pub(crate) nodes: Vec<u32>,
+    /// Which nodes delegate or own a DNAME, in canonical order, without those below others of them.
+    pub(crate) edges: Vec<u32>,
     pub(crate) files: Vec<String>,
     pub(crate) warnings: Vec<Error>,
 }
@@ -66,7 +75,7 @@ impl Zone {
     pub fn bytes(&self) -> usize {
         self.store.held_bytes()
             + self.records.capacity() * size_of::<RecordAt>()
-            + self.nodes.capacity() * size_of::<u32>()
+            + (self.nodes.capacity() + self.edges.capacity()) * size_of::<u32>()
     }
 
     /// What is doubtful but was accepted.
@@ -91,6 +100,8 @@ impl Zone {
 
     /// The index of the node of this name, or, as an error, of the first node after it in canonical order.
     pub fn search(&self, name: NameRef<'_>) -> Result<usize, usize> {
+        #[cfg(test)]
+        SEARCHES.set(SEARCHES.get() + 1);
         self.nodes.binary_search_by(|&first| self.store.owner(self.records[first as usize]).canonical_cmp(name))
     }
 
@@ -106,6 +117,42 @@ impl Zone {
             // canonical order puts a name's descendants right behind it
             Err(next) => next < self.len() && self.node(next).name().is_subdomain_of(name),
         }
+    }
+
+    /// The closest encloser of a name in the zone (RFC 4592 section 3.3.1): its longest ending that exists, which is the name itself
+    /// where it does. One search, however many labels it has.
+    pub fn encloser<'n>(&self, name: NameRef<'n>) -> NameRef<'n> {
+        let Err(next) = self.search(name) else { return name };
+        // whatever exists below an ancestor stands in one run, and the name's place is in it or at its end: of all names the one before
+        // and the one behind share the most labels with it
+        let beside = [next.checked_sub(1), (next < self.len()).then_some(next)];
+        let shared = beside.into_iter().flatten().map(|index| self.node(index).name().shared_labels(name));
+        name.suffix(shared.max().unwrap_or(0))
+    }
+
+    /// Where the zone's own data end on the way from the apex down to a name: the first delegation or owner of a DNAME, the name itself
+    /// among them.
+    pub fn edge(&self, name: NameRef<'_>) -> Option<Node<'_>> {
+        #[cfg(test)]
+        SEARCHES.set(SEARCHES.get() + 1);
+        let node = |edge: u32| self.node(edge as usize);
+        let behind = self.edges.partition_point(|&edge| node(edge).name().canonical_cmp(name).is_le());
+        // none is below another, so between one above the name and the name there are no others
+        let edge = node(self.edges[behind.checked_sub(1)?]);
+        name.is_subdomain_of(edge.name()).then_some(edge)
+    }
+
+    /// Finds the edges, once the nodes are there.
+    pub(crate) fn mark_edges(&mut self) {
+        let mut edges: Vec<u32> = Vec::new();
+        for (index, node) in self.nodes().enumerate() {
+            let below = edges.last().is_some_and(|&edge| node.name().is_subdomain_of(self.node(edge as usize).name()));
+            if !below && (index > 0 && node.has(Rtype::NS) || node.has(Rtype::DNAME)) {
+                edges.push(index as u32);
+            }
+        }
+        edges.shrink_to_fit();
+        self.edges = edges;
     }
 }
 

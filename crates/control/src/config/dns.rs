@@ -44,7 +44,7 @@ pub struct DnsOptions {
     /// Bytes of the largest answer over UDP, whatever the client offers
     #[arg(long, value_name = "BYTES")]
     pub edns_size: Option<Within<512, 4096>>,
-    /// Most TCP connections at once; of one IPv4 address or IPv6 /56 256 a thread
+    /// Most TCP connections at once; of one IPv4 address or IPv6 /56 a quarter
     #[arg(long, value_name = "N")]
     pub tcp_connections: Option<Within<1, 1_000_000>>,
     /// Seconds after which an idle TCP connection is closed

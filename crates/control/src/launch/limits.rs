@@ -29,13 +29,18 @@ fn budget_bytes(settings: &Settings) -> usize {
     settings.dns.as_ref().map_or(0, |dns| dns.tcp_memory_bytes) + of_web + of_kv + of_apps
 }
 
-/// Connections of DNS over TCP from one source: not a setting.
-const DNS_PER_SOURCE: usize = 256;
+/// Connections of DNS over TCP from one source on one of so many threads: not a setting. Threads count for themselves, and a source may
+/// come to all of them; together they let it have a quarter of all connections, so that nobody keeps the others out alone. Each lets it
+/// have one, so where there are fewer than four connections a thread it may be more.
+fn dns_per_source(connections: usize, threads: usize) -> usize {
+    (connections / 4 / threads.max(1)).clamp(1, 256)
+}
 
-/// Connections of one source, by service. Those of applications are bounded by application alone, as are those that they ask for.
-fn per_source(settings: &Settings) -> PerSource {
+/// Connections of one source on one of so many threads, by service. Those of applications are bounded by application alone, as are those
+/// that they ask for.
+fn per_source(settings: &Settings, threads: usize) -> PerSource {
     let Division { web_from, kv_from, app_from, .. } = division(settings);
-    let of_dns = settings.dns.iter().map(|_| (Listener(0), DNS_PER_SOURCE));
+    let of_dns = settings.dns.iter().map(|dns| (Listener(0), dns_per_source(dns.tcp_connections, threads)));
     let of_web = settings.web.iter().map(|web| (Listener(web_from), web.per_source));
     let of_kv = settings.kv.iter().map(|kv| (Listener(kv_from), kv.per_source));
     let apps = (!settings.apps.is_empty()).then(|| (Listener(app_from), connections(settings)));
@@ -50,17 +55,19 @@ pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
         connections: connections(settings).max(1),
         // of connections that applications ask for
         per_source: connections(settings).max(1),
-        services: per_source(settings),
+        services: per_source(settings, threads),
         budget_bytes: budget_bytes(settings).div_ceil(threads).max(1),
         ..default
     }
 }
 
-/// Of one thread on our own stack; None when no listener wants TCP there.
+/// Of one of so many threads on our own stack, which has this share of what connections may hold (1 in `share`); None when no listener
+/// wants TCP there.
 pub(super) fn on_stack(
     settings: &Settings,
     listeners: &[Listening],
     threads: usize,
+    share: usize,
     secret: [u64; 2],
 ) -> Option<TcpConfig> {
     let listeners: Vec<_> = listeners.iter().filter_map(|at| at.streams(settings)).collect();
@@ -76,11 +83,11 @@ pub(super) fn on_stack(
         active: least(connections, default.active),
         records: least(connections.saturating_mul(64), default.records),
         ranges: least(connections.saturating_mul(16), default.ranges),
-        owned_blocks: least(budget_bytes(settings).div_ceil(threads) / BLOCK_BYTES, u32::MAX).max(1),
+        owned_blocks: least(budget_bytes(settings).div_ceil(share) / BLOCK_BYTES, u32::MAX).max(1),
         connections_per_source: least(connections, u32::MAX),
         ..default
     };
-    Some(TcpConfig { listeners, limits, per_source: per_source(settings), secret, ..TcpConfig::default() })
+    Some(TcpConfig { listeners, limits, per_source: per_source(settings, threads), secret, ..TcpConfig::default() })
 }
 
 #[cfg(test)]
@@ -108,11 +115,12 @@ mod tests {
         let settings = settings(&format!("{DNS}{WEB}{kv}{app}"));
         let all = listeners(&settings);
         let streams = on_sockets(&settings, 2);
-        let tcp = on_stack(&settings, &all, 2, [1, 2]).unwrap();
+        let tcp = on_stack(&settings, &all, 2, 2, [1, 2]).unwrap();
         assert_eq!(streams.services, tcp.per_source);
         for Listening { listener, kind, .. } in all {
             let expected = match kind {
-                Kind::Dns => 256,
+                // of 10 on two threads
+                Kind::Dns => 1,
                 Kind::Web => 50,
                 Kind::Kv => 7,
                 Kind::App => connections(&settings),
@@ -123,11 +131,33 @@ mod tests {
         }
     }
 
+    /// Threads count apart, elastic ones too, although each of those may have all of the memory.
+    #[test]
+    fn no_source_has_all_connections_of_dns_by_coming_to_all_threads() {
+        for (connections, threads) in [(1024, 1), (1024, 2), (1024, 4), (1024, 64), (100, 8), (10, 2), (1_000_000, 3)] {
+            let text = DNS.replace("connections = 10\n", &format!("connections = {connections}\n"));
+            let settings = settings(&format!("{text}{WEB}"));
+            let streams = on_sockets(&settings, threads);
+            let tcp = on_stack(&settings, &listeners(&settings), threads, 1, [1, 2]).unwrap();
+            for bounds in [streams.services, tcp.per_source] {
+                let most = bounds.bounds().next().unwrap();
+                assert!(
+                    (1..=256).contains(&most) && most * threads <= connections / 4,
+                    "{connections} {threads} {most}"
+                );
+            }
+        }
+        assert_eq!(
+            [(1024, 4), (1024, 1), (3, 2), (100_000, 4)].map(|(all, on)| dns_per_source(all, on)),
+            [64, 256, 1, 256]
+        );
+    }
+
     #[test]
     fn our_own_stack_has_the_same_bounds_and_no_tcp_that_nobody_wants() {
         let of = |text: &str| {
             let settings = settings(text);
-            on_stack(&settings, &listeners(&settings), 2, [1, 2])
+            on_stack(&settings, &listeners(&settings), 2, 2, [1, 2])
         };
         assert_eq!(of(DNS), None);
         let both = of(&format!("{DNS}{WEB}")).unwrap();

@@ -3,7 +3,7 @@
 use super::{ask, draw, is_cut_of};
 use crate::block::{self, Block, UNIT_BYTES};
 use crate::compose::Composer;
-use crate::reference;
+use crate::reference::{self, TARGETS_LOOKED_UP, TARGETS_READ};
 use crate::reply::Frame;
 use crate::serve::{Options, Server};
 use crate::table::Tables;
@@ -80,6 +80,47 @@ fn addresses_that_no_message_has_room_for_may_be_left_out() {
         let answer = ask(&mut server, &question(name.view(), Rtype::NS, None), true);
         assert_eq!((answer.truncated, answer.sections[2].len()), (truncated, 0), "{name}");
     }
+}
+
+/// A set may have millions of targets, and a question for it is a few octets: nothing is done for what the answer has no room for.
+#[test]
+fn targets_of_a_set_that_does_not_fit_are_not_read() {
+    let text = "$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\n$GENERATE 1-20000 @ NS n$.elsewhere.\nwww CNAME @\n\
+        $GENERATE 1-20000 cut NS n$.elsewhere.\nto CNAME x.cut\n";
+    let mut server = Server::new(
+        Publisher::new(Arc::new(Tables::build(vec![zone("example.", text)], 7).unwrap())).reader(),
+        Options::default(),
+    );
+    for (name, rtype) in [("www.example", Rtype::NS), ("to.example", Rtype::A)] {
+        let name: Name = name.parse().unwrap();
+        for stream in [false, true] {
+            TARGETS_READ.set(0);
+            let answer = ask(&mut server, &question(name.view(), rtype, None), stream);
+            let records = answer.sections.each_ref().map(Vec::len);
+            assert_eq!((records, answer.truncated), ([1, 0, 0], true), "{name}");
+            assert!(TARGETS_READ.get() <= 2, "{name} {}", TARGETS_READ.get());
+        }
+    }
+}
+
+/// What is looked up and not found takes no room, so that the room does not end it.
+#[test]
+fn targets_without_addresses_are_looked_up_up_to_a_bound() {
+    let answer = |lines: &str| {
+        let text = format!("$TTL 60\n@ SOA ns h 1 1 1 1 1\n@ NS ns\nwww CNAME @\n{lines}");
+        let tables = Arc::new(Tables::build(vec![zone("example.", &text)], 7).unwrap());
+        let mut server = Server::new(Publisher::new(tables).reader(), Options::default());
+        let name: Name = "www.example".parse().unwrap();
+        TARGETS_LOOKED_UP.set(0);
+        let answer = ask(&mut server, &question(name.view(), Rtype::NS, None), true);
+        (answer.sections[0].len() - 2, answer.sections[2].len(), answer.truncated, TARGETS_LOOKED_UP.get())
+    };
+    assert_eq!(answer("$GENERATE 1-2500 @ NS n$\n"), (2500, 0, false, 64));
+    // names that exist, without addresses
+    assert_eq!(answer("$GENERATE 1-2500 @ NS n$\n$GENERATE 1-2500 n$ TXT $\n"), (2500, 0, false, 64));
+    // whatever is found is given, as far as there is room
+    let found = "$GENERATE 1-400 @ NS n$\n$GENERATE 1-400 n$ A 192.0.2.1\n";
+    assert_eq!(answer(found), (400, 400, false, 401));
 }
 
 /// A zone of few lines may not take memory without a bound.
