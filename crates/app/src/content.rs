@@ -14,10 +14,11 @@
 //!
 //! Left out: loading. Whoever builds a version reads the files.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use wire::checksum::Sum;
 
 /// Bytes between two prefix sums: 2 bytes of sums for 256 of content, and a range's ends cost a quarter of this on average.
@@ -37,7 +38,7 @@ pub enum Lifetime {
     Live,
     /// a newer version has taken its place: engines let it go as soon as nothing of it is queued
     Retired,
-    /// its time to drain is over: engines abort the connections that still hold it
+    /// its time to drain is over: engines abort the connections that still hold what its successor has not
     Expired,
 }
 
@@ -169,6 +170,29 @@ pub struct Content {
     objects: Box<[Object]>,
     lifetime: AtomicU8,
     chunk: bool,
+    successor: OnceLock<Successor>,
+}
+
+/// The version that has an expired one's place, and where it has the objects of that.
+struct Successor {
+    live: Arc<Content>,
+    /// [`NOWHERE`] for those that it has not
+    places: Box<[u32]>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Successor {
+    fn of(old: &Content, live: &Arc<Content>) -> Successor {
+        // shared memory is what makes two of them one
+        let address = |object: &Object| object.bytes.as_ptr().addr();
+        let places: HashMap<usize, u32> = live.objects.iter().map(address).zip(0..).collect();
+        let place = |object: &Object| places.get(&address(object)).copied().filter(|_| !object.bytes.is_empty());
+        Successor {
+            live: live.clone(),
+            places: old.objects.iter().map(|object| place(object).unwrap_or(NOWHERE)).collect(),
+        }
+    }
 }
 
 impl Content {
@@ -262,7 +286,23 @@ impl Content {
 
     /// Says that its time to drain is over. Engines abort the connections that still hold it.
     pub fn expire(&self) {
-        self.lifetime.fetch_max(2, Ordering::Relaxed);
+        self.lifetime.fetch_max(2, Ordering::Release);
+    }
+
+    /// The same, where `live` has its place by now: what both share goes on being sent as that one's, so that a connection ends only over
+    /// what was replaced.
+    pub fn expire_for(&self, live: &Arc<Content>) {
+        self.successor.get_or_init(|| Successor::of(self, live));
+        self.expire();
+    }
+
+    /// Where the version that has an expired one's place has an object of it, if it shares that.
+    pub fn successor(&self, id: ObjectId) -> Option<(&Arc<Content>, ObjectId)> {
+        // with what was said before it expired
+        self.lifetime.load(Ordering::Acquire);
+        let Successor { live, places } = self.successor.get()?;
+        let place = *places.get(id.0 as usize)?;
+        (place != NOWHERE).then_some((live, ObjectId(place)))
     }
 }
 
@@ -335,7 +375,12 @@ impl ContentBuilder {
 
     /// The version, with what was added.
     pub fn finish(self) -> Arc<Content> {
-        Arc::new(Content { objects: self.objects.into(), lifetime: AtomicU8::new(0), chunk: false })
+        Arc::new(Content {
+            objects: self.objects.into(),
+            lifetime: AtomicU8::new(0),
+            chunk: false,
+            successor: OnceLock::new(),
+        })
     }
 
     /// A chunk of `bytes` bytes that `fill` writes, all zero at first; its one object is the first.
@@ -345,7 +390,12 @@ impl ContentBuilder {
     pub fn chunk<E>(bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Arc<Content>, E> {
         let mut builder = ContentBuilder::new();
         builder.add_with(bytes, fill)?;
-        Ok(Arc::new(Content { objects: builder.objects.into(), lifetime: AtomicU8::new(0), chunk: true }))
+        Ok(Arc::new(Content {
+            objects: builder.objects.into(),
+            lifetime: AtomicU8::new(0),
+            chunk: true,
+            successor: OnceLock::new(),
+        }))
     }
 }
 
@@ -511,6 +561,26 @@ mod tests {
         drop(held);
         assert!(Content::rewrite(&mut chunk, 0, b"new"));
         assert_eq!(&chunk.bytes(ObjectId(0))[..4], b"new\0");
+    }
+
+    #[test]
+    fn an_expired_version_tells_where_its_successor_has_what_both_share() {
+        let mut builder = ContentBuilder::new();
+        let [gone, kept, empty] = [&b"gone"[..], b"kept", b""].map(|bytes| builder.add(bytes));
+        let old = builder.finish();
+        let mut builder = ContentBuilder::new();
+        // the same octets, and not the same memory
+        let (_, _, kept_id) = (builder.add(b"gone"), builder.add(b""), builder.add_shared(&old, kept));
+        let live = builder.finish();
+        assert!(old.successor(kept).is_none());
+        old.expire_for(&live);
+        assert_eq!(old.lifetime(), Lifetime::Expired);
+        let (content, id) = old.successor(kept).unwrap();
+        assert!(Arc::ptr_eq(content, &live) && id == kept_id);
+        assert!([gone, empty, ObjectId(9)].iter().all(|id| old.successor(*id).is_none()));
+        // and the first word holds
+        old.expire_for(&content.clone());
+        assert_eq!(Arc::strong_count(&live), 2);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! Chunks ([`Content::is_chunk`]) are many and come and go, so each hold of one has an `Arc` and a place of its own: no list is
 //! searched, and the count that the atomic one keeps is what tells the chunk's cache that it is in use.
 
-use crate::{Content, Lifetime};
+use crate::{Content, Lifetime, ObjectId};
 use std::sync::Arc;
 
 /// Marks places of chunks.
@@ -148,8 +148,19 @@ impl Versions {
         self.content(held).lifetime() == Lifetime::Expired
     }
 
-    /// Lets go of what was retired and is not held. Called once a cycle; true when an expired version is still held, whose
-    /// connections are to be aborted.
+    /// Holds an object of an expired version as the same one of the version in its place from now on; None where that has none, and what
+    /// was held still is.
+    #[cold]
+    pub fn carry(&mut self, held: Held, object: ObjectId) -> Option<(Held, ObjectId)> {
+        let content = self.content(held).clone();
+        let (live, object) = content.successor(object)?;
+        let next = self.hold(live)?;
+        self.release(held);
+        Some((next, object))
+    }
+
+    /// Lets go of what was retired and is not held. Called once a cycle; true when an expired version is still held: what can be is
+    /// carried over ([`Versions::carry`]), and the connections that hold anything else of it are to be aborted.
     #[inline]
     pub fn sweep(&mut self) -> bool {
         let mut overdue = false;
@@ -215,6 +226,27 @@ mod tests {
         versions.release(held);
         assert!(!versions.sweep());
         assert_eq!(Arc::strong_count(&content), 1);
+    }
+
+    #[test]
+    fn what_the_next_version_shares_is_held_on_as_its_own() {
+        let (mut versions, old) = (Versions::new(), version(b"a"));
+        let mut builder = ContentBuilder::new();
+        builder.add(b"before it");
+        let place = builder.add_shared(&old, ObjectId(0));
+        let live = builder.finish();
+        let holds = [0; 2].map(|_| versions.hold(&old).unwrap());
+        old.expire_for(&live);
+        assert!(versions.sweep());
+        let carried = holds.map(|held| versions.carry(held, ObjectId(0)).unwrap());
+        assert!(carried.iter().all(|(held, object)| Arc::ptr_eq(versions.content(*held), &live) && *object == place));
+        assert!(!versions.sweep());
+        assert_eq!(Arc::strong_count(&old), 1);
+        carried.iter().for_each(|(held, _)| versions.release(*held));
+        // what nobody has taken the place of cannot
+        let held = versions.hold(&live).unwrap();
+        live.expire();
+        assert!(versions.carry(held, place).is_none() && versions.sweep());
     }
 
     #[test]

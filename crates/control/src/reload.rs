@@ -560,8 +560,10 @@ impl Loader {
             return;
         }
         let now = Instant::now();
-        if now >= *until {
-            site.content().expire();
+        if now >= *until
+            && let Some(content) = &self.content
+        {
+            site.content().expire_for(content.publisher.current().content());
         }
         if now >= *until + PATIENCE {
             tracing::warn!("a thread still holds content that was replaced {} s ago", PATIENCE.as_secs());

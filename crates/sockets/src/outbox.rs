@@ -205,9 +205,18 @@ impl Outbox {
         (self.owned_at, self.bytes) = (0, 0);
     }
 
-    /// Whether something of a version is queued whose time to drain is over.
-    pub(crate) fn holds_expired(&self, versions: &Versions) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece, Piece::Object { held, .. } if versions.is_expired(*held)))
+    /// Has what is queued of versions whose time to drain is over go on as what the next ones share of it; whether there is something that
+    /// they do not.
+    pub(crate) fn outlives(&mut self, versions: &mut Versions) -> bool {
+        self.pieces.iter_mut().any(|piece| {
+            let Piece::Object { held, object, .. } = piece else { return false };
+            if !versions.is_expired(*held) {
+                return false;
+            }
+            let Some(carried) = versions.carry(*held, *object) else { return true };
+            (*held, *object) = carried;
+            false
+        })
     }
 }
 

@@ -494,14 +494,14 @@ impl Table {
         }
     }
 
-    /// Lets go of content that was replaced, and of the connections that would not finish with it in time.
+    /// Lets go of content that was replaced, and of the connections that would not finish in time with what no later version has.
     pub(crate) fn release_old_content(&mut self) {
         if !self.versions.sweep() {
             return;
         }
         for index in 0..self.slots.len() as u32 {
-            let Slot { generation, conn: Some(conn) } = &self.slots[index as usize] else { continue };
-            if conn.queue.holds_expired(&self.versions) {
+            let Slot { generation, conn: Some(conn) } = &mut self.slots[index as usize] else { continue };
+            if conn.queue.outlives(&mut self.versions) {
                 let handle = Connection { index, generation: *generation };
                 self.counters.drain_expired.add(1);
                 self.end(handle, DeadReason::Aborted, true);

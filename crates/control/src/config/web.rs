@@ -49,7 +49,7 @@ pub struct WebOptions {
     /// Most connections at once from one IPv4 address or IPv6 /56, a thread; default: 4096
     #[arg(long, value_name = "N")]
     pub per_source: Option<Within<1, 10_000_000>>,
-    /// Seconds that answers under way may take after a reload or a request to stop; default: 60
+    /// Seconds that answers under way may take after a request to stop, or a reload that replaced what they are made of; default: 60
     #[arg(long, value_name = "SECONDS")]
     pub drain: Option<Within<0, 86_400>>,
     /// Seconds for a request's head to arrive; default: 10

@@ -572,6 +572,30 @@ fn what_does_not_fit_into_memory_is_read_while_it_is_sent() {
 }
 
 #[test]
+fn a_download_of_a_held_file_that_stays_goes_on_whatever_else_is_reloaded() {
+    let lab = Lab::new().unwrap();
+    let web = Web::start(lab.server(), &[&LISTEN[..], &["--drain", "1"]].concat());
+    // files that were younger when they were read are read again by the next reload, whatever their times say
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    fs::write(web.file("index.html"), "hello again").unwrap();
+    assert!(web.server.ctl(&["reload"]).status.success());
+    let mut slow = connect(&lab, "198.18.0.1:80").unwrap();
+    write!(slow, "GET /5000000.bin HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+    let mut body = vec![0; 100_000];
+    slow.read_exact(&mut body).unwrap();
+    for n in 0..2 {
+        // of the file's place among the objects, too
+        fs::write(web.file(&format!("1-{n}.html")), "another").unwrap();
+        assert!(web.server.ctl(&["reload"]).status.success());
+        // the time to drain is over
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+    }
+    slow.read_to_end(&mut body).unwrap();
+    assert!(body.ends_with(&contents(5_000_000)), "{} bytes", body.len());
+    assert_eq!(web.tcp().sum("tcp_events_total", &[("event", "drain expired")]), 0);
+}
+
+#[test]
 fn a_file_that_changes_while_it_is_sent_from_disk_resets_the_connection() {
     let lab = Lab::new().unwrap();
     let web = start_chunked(&lab, &["--drain", "1"]);

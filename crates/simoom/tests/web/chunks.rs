@@ -3,7 +3,7 @@
 use super::*;
 
 /// Bytes that tell where they are.
-fn numbered(bytes: usize, file: u64) -> Vec<u8> {
+pub(super) fn numbered(bytes: usize, file: u64) -> Vec<u8> {
     let word = |n: usize| (n as u64 + (file << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     (0..bytes.div_ceil(8)).flat_map(word).take(bytes).collect()
 }

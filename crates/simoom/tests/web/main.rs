@@ -228,6 +228,33 @@ fn reloads_under_load_show_whole_versions_only() {
 }
 
 #[test]
+fn a_download_of_what_stays_goes_on_whatever_else_is_reloaded() {
+    let place = Place::new();
+    site(&place);
+    let large = chunks::numbered(32 << 20, 3);
+    std::fs::write(place.path("site/page"), &large).unwrap();
+    // one that is younger is read again by the next reload, whatever its times say
+    std::thread::sleep(Duration::from_millis(2500));
+    let server = serve(&place, &["--drain", "1"]);
+    let mut stream = connect(server.address);
+    stream.write_all(b"GET /page HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    until(|| server.stat("web_bytes_total") > 0, || "no answer".into());
+    for n in 0..2 {
+        // of the page's place among the objects, too
+        place.write(&format!("site/another-{n}.html"), "another");
+        place.write("site/index.html", &format!("<h1>version {n}</h1>"));
+        assert!(server.ctl(&["reload"]).status.success());
+        // the time to drain is over
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    let body = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    assert!(all[body..] == large, "{} bytes", all.len());
+    assert_eq!(server.stat("sockets_drain_expired_total"), 0);
+}
+
+#[test]
 fn who_never_reads_loses_the_old_version_when_its_drain_is_over() {
     let place = Place::new();
     site(&place);

@@ -176,7 +176,7 @@ impl Engine {
         false
     }
 
-    /// Connections that hold a version whose time to drain is over end.
+    /// Connections that hold something of a version whose time to drain is over end, where no later one has it, too.
     #[cold]
     fn abort_expired(&mut self) {
         for index in 0..self.connections.len() as u32 {
@@ -184,8 +184,7 @@ impl Engine {
             if c.state == State::Closed {
                 continue;
             }
-            let holds = self.actives.get(c.active).is_some_and(|a| self.queue.holds_expired(&a.list));
-            if holds {
+            if self.actives.get(c.active).is_some_and(|a| self.queue.outlives(&a.list)) {
                 self.counters.on(Event::DrainExpired);
                 self.abort(index, DeadReason::Aborted);
             }

@@ -360,12 +360,17 @@ impl Queue {
         true
     }
 
-    /// Whether something queued is of a version whose time to drain is over.
-    pub(crate) fn holds_expired(&self, list: &List) -> bool {
+    /// Has what is queued of versions whose time to drain is over go on as what the next ones share of it; whether there is something that
+    /// they do not.
+    pub(crate) fn outlives(&mut self, list: &List) -> bool {
+        let Queue { entries, versions, .. } = self;
         let mut at = list.head;
-        while let Some(entry) = self.entries.get(at as usize) {
-            if matches!(entry.source, Source::Object { held, .. } if self.versions.is_expired(held)) {
-                return true;
+        while let Some(entry) = entries.get_mut(at as usize) {
+            if let Source::Object { held, object, .. } = &mut entry.source
+                && versions.is_expired(*held)
+            {
+                let Some(carried) = versions.carry(*held, *object) else { return true };
+                (*held, *object) = carried;
             }
             at = entry.next;
         }
