@@ -190,8 +190,8 @@ fn load_once(specs: &[ZoneSpec], source: &FsSource<'_>) -> Result<Vec<Zone>, Vec
 }
 
 fn readable(path: &str, before: Option<&Prints>) -> Result<(), String> {
-    let stands = std::fs::metadata(path);
-    if stands.is_ok_and(|facts| !facts.is_file() && !facts.is_dir()) {
+    let was_file = before.and_then(|before| before.0.get(path)).is_some_and(|noted| noted.is_file);
+    if !was_file && std::fs::metadata(path).is_ok_and(|facts| !facts.is_file() && !facts.is_dir()) {
         // what a pipe brings comes once: who reads it is told what is wrong with it
         return Ok(());
     }
