@@ -373,14 +373,14 @@ impl ContentBuilder {
         ObjectId(id)
     }
 
+    fn into_content(self, chunk: bool) -> Arc<Content> {
+        let (objects, lifetime, successor) = (self.objects.into(), AtomicU8::new(0), OnceLock::new());
+        Arc::new(Content { objects, lifetime, chunk, successor })
+    }
+
     /// The version, with what was added.
     pub fn finish(self) -> Arc<Content> {
-        Arc::new(Content {
-            objects: self.objects.into(),
-            lifetime: AtomicU8::new(0),
-            chunk: false,
-            successor: OnceLock::new(),
-        })
+        self.into_content(false)
     }
 
     /// A chunk of `bytes` bytes that `fill` writes, all zero at first; its one object is the first.
@@ -390,12 +390,7 @@ impl ContentBuilder {
     pub fn chunk<E>(bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Arc<Content>, E> {
         let mut builder = ContentBuilder::new();
         builder.add_with(bytes, fill)?;
-        Ok(Arc::new(Content {
-            objects: builder.objects.into(),
-            lifetime: AtomicU8::new(0),
-            chunk: true,
-            successor: OnceLock::new(),
-        }))
+        Ok(builder.into_content(true))
     }
 }
 

@@ -224,6 +224,11 @@ fn a_root_zone_has_everything_below_it() {
     assert_eq!(line(&mut server, "a.b.com", Rtype::A), "NOERROR | | com./NS | ns./A");
 }
 
+/// Up to `most` of these labels, each with its dot.
+pub(crate) fn draw_labels(rng: &mut Rng, labels: &[&str], most: u64) -> String {
+    (0..rng.below(most + 1)).map(|_| format!("{}.", labels[rng.below(labels.len() as u64) as usize])).collect()
+}
+
 /// A zone drawn from a seed: few labels, so that everything meets everything.
 pub(crate) fn draw(rng: &mut Rng, origin: &str) -> Zone {
     let labels = ["a", "b", "c", "*", "d"];

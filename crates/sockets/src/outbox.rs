@@ -205,17 +205,16 @@ impl Outbox {
         (self.owned_at, self.bytes) = (0, 0);
     }
 
-    /// Has what is queued of versions whose time to drain is over go on as what the next ones share of it; whether there is something that
-    /// they do not.
-    pub(crate) fn outlives(&mut self, versions: &mut Versions) -> bool {
-        self.pieces.iter_mut().any(|piece| {
-            let Piece::Object { held, object, .. } = piece else { return false };
+    /// Has what is queued of versions whose time to drain is over go on as what the next ones share of it; whether they share it all.
+    pub(crate) fn carry_over(&mut self, versions: &mut Versions) -> bool {
+        self.pieces.iter_mut().all(|piece| {
+            let Piece::Object { held, object, .. } = piece else { return true };
             if !versions.is_expired(*held) {
-                return false;
+                return true;
             }
-            let Some(carried) = versions.carry(*held, *object) else { return true };
+            let Some(carried) = versions.carry(*held, *object) else { return false };
             (*held, *object) = carried;
-            false
+            true
         })
     }
 }

@@ -501,7 +501,7 @@ impl Table {
         }
         for index in 0..self.slots.len() as u32 {
             let Slot { generation, conn: Some(conn) } = &mut self.slots[index as usize] else { continue };
-            if conn.queue.outlives(&mut self.versions) {
+            if !conn.queue.carry_over(&mut self.versions) {
                 let handle = Connection { index, generation: *generation };
                 self.counters.drain_expired.add(1);
                 self.end(handle, DeadReason::Aborted, true);

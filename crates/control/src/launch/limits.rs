@@ -11,6 +11,7 @@ use app::{Listener, PerSource};
 use sockets::Streams;
 use stack::tcp::BLOCK_BYTES;
 use stack::{TcpConfig, TcpLimits};
+use std::time::Duration;
 
 /// Most connections of all services together.
 pub(super) fn connections(settings: &Settings) -> usize {
@@ -47,6 +48,13 @@ fn per_source(settings: &Settings, threads: usize) -> PerSource {
     PerSource::new(of_dns.chain(of_web).chain(of_kv).chain(apps).collect())
 }
 
+/// How long a peer may leave its window closed: an engine's own bound is for services that have none, and ends nobody before `--send-timeout`.
+fn stalled(settings: &Settings, default: Duration) -> Duration {
+    let of_web = settings.web.iter().map(|web| web.send_timeout_s);
+    let of_kv = settings.kv.iter().map(|kv| kv.send_timeout_s);
+    of_web.chain(of_kv).map(|seconds| Duration::from_secs(seconds.into())).fold(default, Duration::max)
+}
+
 /// Of one thread on kernel sockets.
 pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
     let default = Streams::default();
@@ -57,6 +65,7 @@ pub(super) fn on_sockets(settings: &Settings, threads: usize) -> Streams {
         per_source: connections(settings).max(1),
         services: per_source(settings, threads),
         budget_bytes: budget_bytes(settings).div_ceil(threads).max(1),
+        stalled: stalled(settings, default.stalled),
         ..default
     }
 }
@@ -87,7 +96,10 @@ pub(super) fn on_stack(
         connections_per_source: least(connections, u32::MAX),
         ..default
     };
-    Some(TcpConfig { listeners, limits, per_source: per_source(settings, threads), secret, ..TcpConfig::default() })
+    let mut config =
+        TcpConfig { listeners, limits, per_source: per_source(settings, threads), secret, ..TcpConfig::default() };
+    config.times.zero_window = stalled(settings, config.times.zero_window);
+    Some(config)
 }
 
 #[cfg(test)]
@@ -151,6 +163,18 @@ mod tests {
             [(1024, 4), (1024, 1), (3, 2), (100_000, 4)].map(|(all, on)| dns_per_source(all, on)),
             [64, 256, 1, 256]
         );
+    }
+
+    #[test]
+    fn no_engine_ends_who_takes_nothing_before_the_service_does() {
+        let of = |text: &str| {
+            let settings = settings(text);
+            let tcp = on_stack(&settings, &listeners(&settings), 2, 2, [1, 2]).unwrap();
+            [on_sockets(&settings, 2).stalled, tcp.times.zero_window].map(|time| time.as_secs())
+        };
+        assert_eq!(of(WEB), [120, 120]);
+        let kv = "[kv]\nlisten = [\"192.0.2.1:11211\"]\nsend-timeout = 600\n";
+        assert_eq!(of(&format!("{WEB}{kv}")), [600, 600]);
     }
 
     #[test]

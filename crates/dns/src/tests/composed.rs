@@ -1,6 +1,6 @@
 //! What is composed when it is asked for: as much of it as is sent, and where the prepared answers would repeat too much.
 
-use super::{ask, draw, is_cut_of};
+use super::{ask, draw, draw_labels, is_cut_of};
 use crate::block::{self, Block, UNIT_BYTES};
 use crate::compose::Composer;
 use crate::reference::{self, TARGETS_LOOKED_UP, TARGETS_READ};
@@ -186,7 +186,7 @@ proptest! {
         let zone = draw(rng, "x.");
         let labels = ["a", "b", "c", "*", "d", "e", "ns"];
         for _ in 0..20 {
-            let name: String = (0..rng.below(5)).map(|_| format!("{}.", labels[rng.below(7) as usize])).collect();
+            let name = draw_labels(rng, &labels, 4);
             let name: Name = format!("{name}x.").parse().unwrap();
             for rtype in [Rtype::A, Rtype::NS, Rtype::MX, Rtype::DS] {
                 check_every_room(&zone, name.view(), rtype);

@@ -1,6 +1,6 @@
 //! Where names stand in a zone, held against the way of RFC 1034 section 4.3.2: label by label from the apex down.
 
-use super::draw;
+use super::{draw, draw_labels};
 use crate::reference::{Located, locate};
 use crate::testing::zone;
 use base::rng::Rng;
@@ -85,7 +85,7 @@ proptest! {
         let zone = draw(rng, "a.x.");
         let labels = ["a", "b", "c", "*", "d", "e", "!"];
         for _ in 0..200 {
-            let name: String = (0..rng.below(7)).map(|_| format!("{}.", labels[rng.below(7) as usize])).collect();
+            let name = draw_labels(rng, &labels, 6);
             check(&zone, &format!("{name}{}", ["a.x.", "x."][usize::from(rng.chance(0.1))]));
         }
     }

@@ -184,7 +184,7 @@ impl Engine {
             if c.state == State::Closed {
                 continue;
             }
-            if self.actives.get(c.active).is_some_and(|a| self.queue.outlives(&a.list)) {
+            if self.actives.get(c.active).is_some_and(|a| !self.queue.carry_over(&a.list)) {
                 self.counters.on(Event::DrainExpired);
                 self.abort(index, DeadReason::Aborted);
             }

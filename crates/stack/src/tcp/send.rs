@@ -360,21 +360,20 @@ impl Queue {
         true
     }
 
-    /// Has what is queued of versions whose time to drain is over go on as what the next ones share of it; whether there is something that
-    /// they do not.
-    pub(crate) fn outlives(&mut self, list: &List) -> bool {
+    /// Has what is queued of versions whose time to drain is over go on as what the next ones share of it; whether they share it all.
+    pub(crate) fn carry_over(&mut self, list: &List) -> bool {
         let Queue { entries, versions, .. } = self;
         let mut at = list.head;
         while let Some(entry) = entries.get_mut(at as usize) {
             if let Source::Object { held, object, .. } = &mut entry.source
                 && versions.is_expired(*held)
             {
-                let Some(carried) = versions.carry(*held, *object) else { return true };
+                let Some(carried) = versions.carry(*held, *object) else { return false };
                 (*held, *object) = carried;
             }
             at = entry.next;
         }
-        false
+        true
     }
 
     /// Lends the bytes from `position` on, all of them queued, without copying them, as pieces behind those that are in `into`:
