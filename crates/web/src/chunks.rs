@@ -8,7 +8,7 @@
 //! A chunk is immutable content of its own, with its checksum sums made when it is read. Whoever sends from it holds its `Arc`
 //! ([`app::Versions`]) until the last byte is acknowledged, and what somebody holds is never evicted. So the memory has a bound that
 //! is kept, and when everything is held, those who want more wait, first come first served. They wait for nobody who waits for
-//! them: a hold ends when a client acknowledges or its connection times out. How much one connection may hold is its share,
+//! them: a hold ends when a client acknowledges, or its connection times out, or is too slow for those who wait ([`Desk::is_short`]). How much one connection may hold is its share,
 //! [`Desk::share_bytes`], which shrinks as more of them are served.
 //!
 //! Eviction is by the clock algorithm: a chunk that was used since the hand came by is spared once. Only the cache's own threads
@@ -241,6 +241,8 @@ struct Shared {
     requests: SyncSender<Request>,
     waiting: Mutex<Receiver<Request>>,
     most_bytes: u64,
+    /// how many wait for room; while one of them is tried, he may be missing
+    starved: AtomicUsize,
     /// connections that send from chunks now
     streams: AtomicUsize,
     /// what is to be read ahead when nobody waits for a chunk
@@ -252,6 +254,12 @@ struct Shared {
     failed: AtomicU64,
     waits: AtomicU64,
     evictions: AtomicU64,
+}
+
+impl Shared {
+    fn note(&self, table: &Table) {
+        self.starved.store(table.starved.len(), Ordering::Relaxed);
+    }
 }
 
 /// The cache: one for all threads.
@@ -267,6 +275,7 @@ impl Cache {
             requests,
             waiting: Mutex::new(waiting),
             most_bytes: most_bytes.max(CACHE_LEAST_BYTES),
+            starved: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             hints: Mutex::default(),
             hint_count: AtomicUsize::new(0),
@@ -331,6 +340,7 @@ impl Cache {
     fn feed(&self) -> bool {
         let mut table = lock(&self.0.table);
         let Some((origin, index, waiter)) = table.starved.pop_front() else { return false };
+        self.0.note(&table);
         self.need(table, origin, index, waiter, true)
     }
 
@@ -402,6 +412,7 @@ impl Cache {
             }
             Begun::NoRoom if first => {
                 table.starved.push_front((origin, index, waiter));
+                self.0.note(&table);
                 drop(table);
                 self.drop_evicted(evicted);
                 return false;
@@ -409,6 +420,7 @@ impl Cache {
             Begun::NoRoom => {
                 self.0.waits.fetch_add(1, Ordering::Relaxed);
                 table.starved.push_back((origin, index, waiter));
+                self.0.note(&table);
             }
         }
         self.drop_evicted(evicted);
@@ -533,6 +545,11 @@ impl Desk {
         let shared = &self.cache.0;
         let streams = shared.streams.load(Ordering::Relaxed).max(1) as u64;
         shared.most_bytes / CHUNK_BYTES / (2 * streams)
+    }
+
+    /// Whether somebody waits for room.
+    pub(crate) fn is_short(&self) -> bool {
+        self.cache.0.starved.load(Ordering::Relaxed) > 0
     }
 
     /// How many bytes one connection may have on their way.

@@ -6,6 +6,7 @@ use app::Kept;
 use base::Instant;
 
 use crate::framing::Framer;
+use crate::pace::Pace;
 
 pub(crate) const NO_PENDING: u32 = u32::MAX;
 pub(crate) const NO_STREAM: u32 = u32::MAX;
@@ -32,6 +33,8 @@ pub(crate) struct Client {
     /// octets queued and not reported as sent
     pub(crate) unsent_bytes: u64,
     pub(crate) deadline: Instant,
+    /// how fast it gives back what it holds of the cache
+    pub(crate) pace: Pace,
     /// when the engine's timer comes; MAX when it is not set
     pub(crate) armed: Instant,
     /// what has come of its requests, none of it given back to the window yet
@@ -75,6 +78,7 @@ impl Client {
             address,
             unsent_bytes: 0,
             deadline: Instant::MAX,
+            pace: Pace::NONE,
             armed: Instant::MAX,
             kept: Kept::NONE,
             pending: NO_PENDING,

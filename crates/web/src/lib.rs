@@ -23,6 +23,7 @@ pub mod log;
 mod mime;
 mod negotiate;
 mod out;
+mod pace;
 mod proxy;
 mod range;
 mod serve;

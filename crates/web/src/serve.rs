@@ -54,7 +54,8 @@ pub struct Options {
     pub head: Duration,
     /// how long a request's content may take
     pub content: Duration,
-    /// how long a client may take nothing of its answers
+    /// how long a client may take nothing of its answers; half of it for a part of what it holds of the cache, while others wait for
+    /// memory there
     pub send: Duration,
     /// the longest content of a request, which is read and thrown away
     pub content_max_bytes: u64,
@@ -397,6 +398,7 @@ impl Service for Server {
     ) {
         let Some(client) = self.clients.get_mut(cookie as usize).filter(|client| client.used) else { return };
         client.unsent_bytes = client.unsent_bytes.saturating_sub(bytes as u64);
+        client.pace.on_taken(now, bytes as u64, client.unsent_bytes);
         client.has_news = true;
         if client.unsent_bytes == 0 {
             client.unsent_pieces = 0;
@@ -449,6 +451,8 @@ impl Service for Server {
                     self.core.abort(calls, connection, client, DropReason::SlowReader);
                 }
             }
+        } else if client.pace.is_slow(now, self.core.options.send) && self.core.streams.is_short() {
+            self.core.abort(calls, connection, client, DropReason::SlowReader);
         }
         self.core.settle(now, calls, connection, client);
     }

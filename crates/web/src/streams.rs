@@ -128,6 +128,11 @@ impl Streams {
         client.stream = NO_STREAM;
     }
 
+    /// Whether somebody waits for memory of the cache.
+    pub(crate) fn is_short(&self) -> bool {
+        self.desk.as_ref().is_some_and(Desk::is_short)
+    }
+
     /// Takes a client's place back, and the stream out, for another thread. An answer that is still to come finds nobody.
     pub(crate) fn take_out(&mut self, client: &mut Client) -> Option<Packed> {
         let stream = self.all.get_mut(client.stream as usize)?;

@@ -166,6 +166,17 @@ impl Talk {
         }
     }
 
+    /// The client takes so many octets of what is on its way, if it has not been ended.
+    pub(crate) fn take(&mut self, bytes: usize) {
+        if self.engine.aborted {
+            return;
+        }
+        assert!(self.go_over() && bytes <= self.engine.unsent);
+        self.engine.unsent -= bytes;
+        let (cookie, room) = (self.cookie(), self.engine.quota_bytes);
+        self.server.sent(self.now, &mut self.engine, CONNECTION, cookie, bytes, room);
+    }
+
     pub(crate) fn eof(&mut self) {
         assert!(self.go_over());
         let cookie = self.cookie();

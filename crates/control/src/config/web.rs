@@ -58,7 +58,8 @@ pub struct WebOptions {
     /// Seconds that a connection is kept without a request; default: 60
     #[arg(long, value_name = "SECONDS")]
     pub keep_alive: Option<Within<1, 3600>>,
-    /// Seconds that a client may take nothing of its answers; default: 60
+    /// Seconds that a client may take nothing of its answers; one that holds memory of the cache for which others wait has half of
+    /// them for 64 KiB, or for an eighth of what it holds; default: 60
     #[arg(long, value_name = "SECONDS")]
     pub send_timeout: Option<Within<1, 3600>>,
     /// How answers are sent over AF_XDP: copy (segment by segment in frames of our own), offload (up to 64 KiB at once, which the

@@ -51,6 +51,9 @@ impl Core {
                 };
                 client.unsent_bytes += taken;
                 client.has_news |= taken > 0;
+                if taken > 0 {
+                    client.pace.hold();
+                }
                 self.pendings.on_fed(client.pending, taken);
                 if let Fed::Waits = fed {
                     return Ok(());

@@ -368,9 +368,10 @@ mod chunked {
     //! Files that are read while they are sent.
 
     use super::*;
-    use crate::chunks::{CACHE_LEAST_BYTES, CHUNK_BYTES, Cache, Source, Unreadable};
+    use crate::chunks::{CACHE_LEAST_BYTES, CHUNK_BYTES, Cache, Desk, Origin, Source, Unreadable};
     use crate::testing::{builder, config, file};
     use crate::{Identity, Site};
+    use app::Content;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const BYTES: usize = 3_000_001;
@@ -538,6 +539,81 @@ mod chunked {
         assert_eq!(world.talk.server.stats().drops(DropReason::SlowReader), 1);
         world.talk.dead();
         assert_eq!(world.places(), 4);
+    }
+
+    /// A world whose client has its share of the cache on its way, and all the rest of the cache, which somebody else holds.
+    fn crowded() -> (World, Vec<Arc<Content>>) {
+        let mut world = World::new(options());
+        world.ask("");
+        for _ in 0..100 {
+            world.talk.read_chunks(&world.cache);
+        }
+        let mut desk = Desk::new(world.cache.clone(), 1);
+        let other = Arc::new(Origin::new(BYTES as u64, Box::new(File(Arc::default()))));
+        let mut rest = Vec::new();
+        for index in 0.. {
+            desk.ask(&other, index, 0);
+            while world.cache.turn() {}
+            match desk.told() {
+                Some((_, chunk)) => rest.push(chunk.unwrap()),
+                None => break,
+            }
+        }
+        assert!(rest.len() >= 5 && desk.is_short(), "{}", rest.len());
+        (world, rest)
+    }
+
+    #[test]
+    fn a_client_that_drips_while_others_wait_for_its_memory_is_ended_before_them() {
+        let (mut world, rest) = crowded();
+        for second in 1..=29 {
+            world.talk.pass(second);
+            world.talk.take(1000);
+        }
+        assert!(!world.talk.engine.aborted);
+        world.talk.pass(31);
+        assert!(world.talk.engine.aborted);
+        assert_eq!(world.talk.server.stats().drops(DropReason::SlowReader), 1);
+        world.talk.dead();
+        // it waited for a chunk itself
+        drop(rest);
+        world.talk.read_chunks(&world.cache);
+        assert_eq!(world.places(), 4);
+    }
+
+    #[test]
+    fn it_goes_on_while_nobody_waits_and_is_ended_soon_when_somebody_does() {
+        let (mut world, mut rest) = crowded();
+        // who waited has it now
+        rest.clear();
+        while world.cache.turn() {}
+        for second in 1..=300 {
+            world.talk.pass(second);
+            world.talk.take(100);
+        }
+        assert!(!world.talk.engine.aborted);
+        let desk = Desk::new(world.cache.clone(), 64);
+        let other = Arc::new(Origin::new(BYTES as u64, Box::new(File(Arc::default()))));
+        (0..40).for_each(|index| assert!(desk.ask(&other, index, index)));
+        while world.cache.turn() {}
+        // told and not taken from the desk, they are held
+        assert!(desk.is_short());
+        world.talk.pass(304);
+        assert!(world.talk.engine.aborted);
+        assert_eq!(world.talk.server.stats().drops(DropReason::SlowReader), 1);
+    }
+
+    #[test]
+    fn a_client_that_takes_an_eighth_in_time_goes_on_whoever_waits() {
+        let (mut world, _rest) = crowded();
+        let enough = world.talk.engine.unsent / 8 / 29;
+        assert!(enough > CHUNK_BYTES as usize / 30);
+        for second in 1..=200 {
+            world.talk.pass(second);
+            world.talk.take(enough);
+            world.talk.read_chunks(&world.cache);
+        }
+        assert!(!world.talk.engine.aborted);
     }
 
     #[test]

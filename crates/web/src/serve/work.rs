@@ -275,9 +275,10 @@ impl Core {
             client.mode = mode;
             client.deadline = now + self.options.timeout(mode);
         }
+        let at = client.deadline.min(client.pace.look(now, self.options.send));
         // a timer that is due earlier is set again when it comes
-        if client.deadline < client.armed && calls.timer_set(connection, Some(client.deadline)).is_ok() {
-            client.armed = client.deadline;
+        if at < client.armed && calls.timer_set(connection, Some(at)).is_ok() {
+            client.armed = at;
         }
     }
 }
