@@ -54,6 +54,11 @@ impl Print {
         Print { fresh: false, ..*self } == Print { fresh: false, ..*other }
     }
 
+    /// Whether a look now shows the same but for the time of change, which permissions, links and names move as writing does.
+    pub(crate) fn is_touched(&self, now: &Print) -> bool {
+        !self.same(now) && self.same(&Print { changed_ns: self.changed_ns, ..*now })
+    }
+
     /// Whether a look now shows what this one showed, and a change in between would have been seen.
     pub(crate) fn still(&self, now: &Print) -> bool {
         !self.fresh && Print { fresh: false, ..*now } == *self

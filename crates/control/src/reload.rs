@@ -24,7 +24,7 @@ use crate::driver::{Driver, Prepared};
 use crate::launch::Running;
 use crate::notify;
 use crate::secrets;
-use crate::sites::{self, Before, Memo, Tree, Variants};
+use crate::sites::{self, Before, Memo, Served, Touched, Tree, Variants};
 use crate::watch;
 use crate::zones::{self, Prints};
 use base::Counter;
@@ -74,6 +74,8 @@ struct Taken {
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a drain is looked at.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
+/// How often it is asked whether a file was touched that is read while it is sent, where there are such files.
+const TOUCHED_LOOK: Duration = Duration::from_secs(1);
 
 /// What was reloaded.
 #[derive(Debug, Default)]
@@ -112,6 +114,7 @@ pub(crate) struct Content {
     pub(crate) publisher: Arc<Publisher<Site>>,
     /// what compressing it has shown
     pub(crate) memo: Memo,
+    pub(crate) touched: Touched,
 }
 
 /// What was read aside.
@@ -292,7 +295,7 @@ impl Loader {
                 if self.pass_due_in().is_some_and(|rest| rest.is_zero()) {
                     self.compress(&mut wishes);
                 }
-                let most = self.draining.as_ref().map_or_else(|| self.pass_due_in(), |_| Some(DRAIN_LOOK));
+                let most = self.draining.as_ref().map_or_else(|| self.look_due_in(), |_| Some(DRAIN_LOOK));
                 match wishes.wait(most) {
                     Ok(waiting) => {
                         let outcome = self.reload();
@@ -301,7 +304,10 @@ impl Loader {
                             let _ = client.send(outcome.clone());
                         }
                     }
-                    Err(RecvTimeoutError::Timeout) => self.look_at_drain(),
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.look_at_drain();
+                        self.take_touched();
+                    }
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
@@ -313,6 +319,31 @@ impl Loader {
     fn pass_due_in(&self) -> Option<Duration> {
         // that replaces the content, and there are never more than two versions
         (self.draining.is_none() && self.lacks_variants).then(|| self.passes.due_in(Instant::now()))
+    }
+
+    /// How long to wait for a wish before anything else is looked at.
+    fn look_due_in(&self) -> Option<Duration> {
+        let reads = |content: &Content| content.publisher.current().read_when_sent().0 > 0;
+        let touched = self.content.as_ref().is_some_and(reads).then_some(TOUCHED_LOOK);
+        self.pass_due_in().into_iter().chain(touched).min()
+    }
+
+    /// Serves files on that were touched while they are read and sent: until then who asks for one is reset.
+    fn take_touched(&mut self) {
+        // there are never more than two versions
+        let Some(content) = self.content.as_ref().filter(|_| self.draining.is_none()) else { return };
+        if !content.touched.take() {
+            return;
+        }
+        // as in a reload
+        let outcome = catch_unwind(AssertUnwindSafe(|| content.take_touched())).unwrap_or_else(|_| {
+            Err(vec!["looking at touched files failed by a bug in simoom: please report it".into()])
+        });
+        match outcome {
+            Ok(Some(loaded)) => self.replace_content(loaded, None),
+            Ok(None) => {}
+            Err(errors) => errors.iter().for_each(|error| tracing::error!("{error}")),
+        }
     }
 
     /// What is served from then on has variants, unless a reload is wanted before they are made.
@@ -542,7 +573,7 @@ impl Loader {
         let drain = Duration::from_secs(content.web.drain_s.into());
         let old = content.publisher.current();
         content.publisher.publish(Arc::new(loaded.site));
-        content.tree = loaded.tree;
+        (content.tree, content.touched) = (loaded.tree, loaded.touched);
         content.memo.on_published();
         old.content().retire();
         self.take_hosts(web);
@@ -627,6 +658,13 @@ impl Content {
 
     /// Makes the variants that the start, or the reload, left out.
     fn compress(&mut self, keep_on: &mut dyn FnMut() -> bool) -> Result<Option<sites::Loaded>, Vec<String>> {
-        sites::with_variants(&self.web, (&self.publisher.current(), &self.tree), &mut self.memo, keep_on)
+        let served = Served { site: &self.publisher.current(), tree: &self.tree, touched: &self.touched };
+        sites::with_variants(&self.web, served, &mut self.memo, keep_on)
+    }
+
+    /// Takes files as they are now of which nothing but the time of change is another.
+    fn take_touched(&self) -> Result<Option<sites::Loaded>, Vec<String>> {
+        let served = Served { site: &self.publisher.current(), tree: &self.tree, touched: &self.touched };
+        sites::with_touched(&self.web, served, &self.memo)
     }
 }

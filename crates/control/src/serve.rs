@@ -216,7 +216,8 @@ fn read_content(web: &Web) -> Result<reload::Content, Vec<String>> {
     }
     tracing::info!("{} in {:.1} s", sites::describe(&loaded.site), begun.elapsed().as_secs_f64());
     let publisher = Arc::new(Publisher::new(Arc::new(loaded.site)));
-    Ok(reload::Content { web: web.clone(), tree: loaded.tree, publisher, memo: sites::Memo::default() })
+    let (tree, touched) = (loaded.tree, loaded.touched);
+    Ok(reload::Content { web: web.clone(), tree, publisher, memo: sites::Memo::default(), touched })
 }
 
 /// The items of the key-value store, none yet.

@@ -17,7 +17,7 @@ mod pass;
 
 pub(crate) use budget::cache_bytes;
 pub(crate) use compress::Memo;
-pub(crate) use pass::with_variants;
+pub(crate) use pass::{Served, with_touched, with_variants};
 
 use crate::config::{HostSpec, Web};
 use crate::error::reason;
@@ -33,6 +33,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Lines of one kind that a load shows at most.
@@ -48,6 +49,23 @@ pub(crate) struct Loaded {
     pub(crate) tree: Tree,
     /// what is not served, and why
     pub(crate) warnings: Vec<String>,
+    pub(crate) touched: Touched,
+}
+
+/// Whether a reading of a file found it with another time of change and else as it was: somebody has changed its permissions or its
+/// names, such as a backup that links to it. It may have been written all the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touched(Arc<AtomicBool>);
+
+impl Touched {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one was found since this was asked last.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Every file and directory of every host, in the order of the walk.
@@ -107,16 +125,17 @@ struct Found {
 struct Root {
     fd: OwnedFd,
     shown: String,
+    touched: Touched,
 }
 
 impl Root {
-    fn open(spec: &HostSpec) -> Result<Root, String> {
+    fn open(spec: &HostSpec, touched: &Touched) -> Result<Root, String> {
         let path = spec.root.display().to_string();
         let shown = if spec.place == path { path } else { format!("{}: {path}", spec.place) };
         // the root itself may be a link: the operator named it
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&spec.root, flags, Mode::empty()) {
-            Ok(fd) => Ok(Root { fd, shown }),
+            Ok(fd) => Ok(Root { fd, shown, touched: touched.clone() }),
             Err(Errno::NOTDIR) => Err(format!("{shown}: it is not a directory; name the one that is to be served")),
             Err(error) => {
                 let why = sandbox::explain(&spec.root, &error.into());
@@ -368,6 +387,8 @@ impl Load<'_> {
 /// What ends one reading.
 enum Wrong {
     Changed,
+    /// in its time of change alone
+    Touched,
     Io(io::Error),
 }
 
@@ -400,7 +421,7 @@ fn read(root: &Root, found: &Found, builder: &mut SiteBuilder) -> Result<Print, 
         };
         match builder.add_with(found.host, &described(found, &before), before.bytes as usize, fill) {
             Ok(Ok(())) => return Ok(before),
-            Ok(Err(Wrong::Changed)) => {}
+            Ok(Err(Wrong::Changed | Wrong::Touched)) => {}
             Ok(Err(Wrong::Io(error))) => return Err(failed(reason(&error))),
             // the walk asked for every path
             Err(error) => return Err(Lack::Failed(error.to_string())),
@@ -453,22 +474,24 @@ fn described<'a>(found: &'a Found, print: &Print) -> File<'a> {
     }
 }
 
-/// All roots, what is below them, and what is not served.
-type Walked = (Vec<Arc<Root>>, Tree, Lines);
-
-/// Walks all roots; gives the tree and what is not served.
-fn walk(web: &Web, builder: &SiteBuilder) -> Result<Walked, Vec<String>> {
+fn open_roots(web: &Web, touched: &Touched) -> Result<Vec<Arc<Root>>, Vec<String>> {
     let mut roots = Vec::new();
     let mut errors = Vec::new();
     for spec in &web.hosts {
-        match Root::open(spec) {
+        match Root::open(spec, touched) {
             Ok(root) => roots.push(Arc::new(root)),
             Err(line) => errors.push(line),
         }
     }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
+    if errors.is_empty() { Ok(roots) } else { Err(errors) }
+}
+
+/// All roots, what is below them, and what is not served.
+type Walked = (Vec<Arc<Root>>, Tree, Lines);
+
+/// Walks all roots; gives the tree and what is not served.
+fn walk(web: &Web, touched: &Touched, builder: &SiteBuilder) -> Result<Walked, Vec<String>> {
+    let roots = open_roots(web, touched)?;
     let (warnings, errors) = (Lines::default(), Lines::default());
     let mut load = Load { roots, builder, tree: Tree::default(), warnings, errors };
     for host in 0..load.roots.len() {
@@ -515,7 +538,8 @@ pub(crate) fn load(
     variants: Variants<'_>,
 ) -> Result<Option<Loaded>, Vec<String>> {
     let mut builder = new_builder(web, before.map(|before| before.site.clone()))?;
-    let (roots, mut tree, warnings) = walk(web, &builder)?;
+    let touched = Touched::default();
+    let (roots, mut tree, warnings) = walk(web, &touched, &builder)?;
     if before.is_some_and(|before| before.rules && before.tree.still(&tree)) {
         return Ok(None);
     }
@@ -533,13 +557,13 @@ pub(crate) fn load(
     let mut shown = Lines::default();
     site.notes().iter().for_each(|note| shown.push(format!("{}: {note}", roots[0].shown)));
     let warnings = warnings.into_iter().chain(shown.finish("notes")).collect();
-    Ok(Some(Loaded { site, tree, warnings }))
+    Ok(Some(Loaded { site, tree, warnings, touched }))
 }
 
 /// What was read for a version and cannot be any more, a line each: at a start it was read with privileges that are gone by now.
 pub(crate) fn denied_by_now(web: &Web, tree: &Tree) -> Vec<String> {
     // a root that is denied itself is said elsewhere
-    let roots: Vec<Option<Root>> = web.hosts.iter().map(|spec| Root::open(spec).ok()).collect();
+    let roots: Vec<Option<Root>> = web.hosts.iter().map(|spec| Root::open(spec, &Touched::default()).ok()).collect();
     let mut lines = Lines::default();
     let mut above: Option<&Found> = None;
     for found in tree.0.iter().filter(|found| !found.left_out) {

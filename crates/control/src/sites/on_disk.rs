@@ -3,7 +3,8 @@
 //! Each reading opens the path anew, below the root, and looks at the file before and after: device, inode, size and both times
 //! have to be those of the load. The time of change (ctime) moves with every write, and nobody can set it back, so the entity tag
 //! that is made of these is a strong one. Two writes can only share a time while the file is young; such a file is waited for at
-//! the load.
+//! the load. Permissions and links move that time as well: what is else as it was is looked at again soon, and served on as a version of its own
+//! ([`super::with_touched`]).
 //!
 //! What only the moment denies, such as a descriptor while there is none, says nothing of the file: it is tried again for a while
 //! before those who wait are turned away.
@@ -45,9 +46,13 @@ impl OnDisk {
     fn attempt(&self, at: u64, into: &mut [u8]) -> Result<(), Wrong> {
         let file = open(&self.root, &self.path).map_err(|error| Wrong::Io(error.into()))?;
         let file = File::from(file);
-        let same = || match Print::of(&file).map_err(Wrong::Io)?.same(&self.print) {
-            true => Ok(()),
-            false => Err(Wrong::Changed),
+        let same = || {
+            let now = Print::of(&file).map_err(Wrong::Io)?;
+            match self.print.is_touched(&now) {
+                true => Err(Wrong::Touched),
+                false if self.print.same(&now) => Ok(()),
+                false => Err(Wrong::Changed),
+            }
         };
         same()?;
         file.read_exact_at(into, at).map_err(|error| match error.kind() {
@@ -74,6 +79,10 @@ impl OnDisk {
                 return Ok(());
             }
             Err(Wrong::Changed) => ("it is not what was loaded any more".to_owned(), reload),
+            Err(Wrong::Touched) => {
+                self.root.touched.set();
+                ("its permissions, links or names have changed".to_owned(), " until it is looked at again")
+            }
             Err(Wrong::Io(error)) => {
                 (format!("it cannot be read: {}", reason(&error)), if may_pass(&error) { "" } else { reload })
             }
@@ -149,6 +158,7 @@ pub(super) fn look(root: &Root, path: &[u8]) -> Result<Print, Lack> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Touched;
     use super::*;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::cell::Cell;
@@ -173,7 +183,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, "what stands in it").unwrap();
-        let root = Arc::new(Root { fd: File::open(folder.path()).unwrap().into(), shown: "root".to_owned() });
+        let root = Arc::new(Root {
+            fd: File::open(folder.path()).unwrap().into(),
+            shown: "root".to_owned(),
+            touched: Touched::default(),
+        });
         let print = Print::of(&File::open(&path).unwrap()).unwrap();
         let file = OnDisk { root, path: b"/file".to_vec(), print, told: AtomicBool::new(false) };
         let rests = Cell::new(0);

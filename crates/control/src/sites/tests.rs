@@ -207,7 +207,7 @@ fn files_that_are_not_held_have_to_be_readable_and_to_hold_still() {
     let place = Place::new();
     let text: String = (0..200_000).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
     place.write("file", &text);
-    let root = Arc::new(Root::open(&place.web("").hosts[0]).unwrap());
+    let root = Arc::new(Root::open(&place.web("").hosts[0], &Touched::default()).unwrap());
     let print = |name: &str| Print::of(&std::fs::File::open(place.root().join(name)).unwrap()).unwrap();
     let source = |path: &str| {
         let found = Found { host: 0, path: path.into(), directory: false, print: print("file"), left_out: false };
@@ -273,7 +273,7 @@ fn a_file_that_changes_while_it_is_read_is_left_out_unless_it_would_be_lost() {
         stop.store(true, Ordering::Relaxed);
         (first, again.unwrap_or_default())
     });
-    let Loaded { site, tree, warnings } = first.expect("a file that does not hold still");
+    let Loaded { site, tree, warnings, .. } = first.expect("a file that does not hold still");
     let line =
         "restless: it changes while it is read, not served until a reload; move it into place when it is complete";
     assert!(warnings.len() == 1 && warnings[0].ends_with(line), "{warnings:?}");
@@ -305,7 +305,7 @@ fn what_an_author_puts_in_the_place_of_what_was_seen_ends_no_load() {
     symlink("/etc/passwd", at("out")).unwrap();
     place.write("above", "no directory any more");
     let mut builder = new_builder(&web, None).unwrap();
-    let root = Arc::new(Root::open(&web.hosts[0]).unwrap());
+    let root = Arc::new(Root::open(&web.hosts[0], &Touched::default()).unwrap());
     for found in tree.0.iter().filter(|found| !found.directory && found.path != b"/kept") {
         // also of what is to be read when it is sent
         let lacks = [read(&root, found, &mut builder).err(), on_disk::look(&root, &found.path).err()];
@@ -340,7 +340,7 @@ fn a_file_is_known_by_what_it_is_where_hosts_have_other_numbers() {
     let (both, first) = (served(&["first", "second"]), served(&["first"]));
     // of the only host by now, which was the second one
     let second = load(&text(&["second"]), None, Variants::Later).unwrap().unwrap().tree;
-    let root = Root::open(&text(&["second"]).hosts[0]).unwrap();
+    let root = Root::open(&text(&["second"]).hosts[0], &Touched::default()).unwrap();
     for (before, is_served) in [(&both, true), (&first, false)] {
         let before = Some(Before { site: &before.0, tree: &before.1, rules: false });
         let mut said = Said { before, warnings: Lines::default(), errors: Lines::default() };
@@ -395,22 +395,58 @@ fn variants_are_made_of_what_is_served_and_nothing_is_read_for_them() {
     std::fs::File::create(place.root().join("large")).unwrap().set_len(1 << 40).unwrap();
     let web = place.web("memory = \"2M\"\ncache = \"1M\"\ncompress = true\n");
     let first = load(&web, None, Variants::Later).unwrap().unwrap();
-    let (site, tree) = (Arc::new(first.site), first.tree);
+    let (site, tree, touched) = (Arc::new(first.site), first.tree, first.touched);
+    let served = |site, tree| Served { site, tree, touched: &touched };
     // being written, which nobody wants to be reloaded yet
     place.write("other.txt", "half of");
     place.write("new.txt", &text);
     std::fs::remove_file(place.root().join("same.txt")).unwrap();
     let mut memo = Memo::default();
-    assert!(with_variants(&web, (&site, &tree), &mut memo, &mut || false).unwrap().is_none());
-    let made = with_variants(&web, (&site, &tree), &mut memo, &mut || true).unwrap().expect("variants");
+    assert!(with_variants(&web, served(&site, &tree), &mut memo, &mut || false).unwrap().is_none());
+    let made = with_variants(&web, served(&site, &tree), &mut memo, &mut || true).unwrap().expect("variants");
     assert_eq!((made.site.pages(), made.site.read_when_sent(), &made.tree), (3, (1, 1 << 40), &tree));
     // six variants, small enough to stand behind their fields, and nothing else
     assert_eq!(made.site.content().objects(), site.content().objects() + 6);
     let made = Arc::new(made.site);
     assert!(
-        with_variants(&web, (&made, &tree), &mut memo, &mut || true).unwrap().is_none(),
+        with_variants(&web, served(&made, &tree), &mut memo, &mut || true).unwrap().is_none(),
         "there is nothing to make"
     );
+}
+
+#[test]
+fn a_file_that_was_touched_is_taken_as_it_is_and_nothing_else_is() {
+    let place = Place::new();
+    for name in ["linked", "written", "set back", "still"] {
+        std::fs::File::create(place.root().join(name)).unwrap().set_len(1 << 30).unwrap();
+    }
+    place.write("held", "held");
+    let web = place.web("memory = \"2M\"\ncache = \"1M\"\n");
+    let first = load(&web, None, Variants::Later).unwrap().unwrap();
+    let (site, tree) = (Arc::new(first.site), first.tree);
+    let take =
+        |site, tree| with_touched(&web, Served { site, tree, touched: &first.touched }, &Memo::default()).unwrap();
+    assert!(take(&site, &tree).is_none(), "nothing was");
+    std::fs::hard_link(place.root().join("linked"), place.folder.path().join("backup")).unwrap();
+    std::fs::write(place.root().join("held"), "new").unwrap();
+    let write = |name: &str| {
+        let file = std::fs::File::options().write(true).open(place.root().join(name)).unwrap();
+        let before = file.metadata().unwrap().modified().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"x", 5).unwrap();
+        (file, before)
+    };
+    write("written");
+    let (file, before) = write("set back");
+    file.set_modified(before).unwrap();
+    let second = take(&site, &tree).expect("two files");
+    // the time of change tells it from what it was, whatever moved it; what was written is for a reload
+    let changed = |a: &Tree, b: &Tree| -> Vec<String> {
+        let pairs = a.0.iter().zip(&b.0).filter(|(a, b)| !a.print.same(&b.print));
+        pairs.map(|(a, _)| String::from_utf8_lossy(&a.path).into_owned()).collect()
+    };
+    assert_eq!(changed(&tree, &second.tree), ["/linked", "/set back"]);
+    assert_eq!(second.site.read_when_sent(), (4, 4 << 30));
+    assert!(take(&Arc::new(second.site), &second.tree).is_none(), "it is as it was taken");
 }
 
 #[test]

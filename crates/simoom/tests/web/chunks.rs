@@ -151,6 +151,28 @@ fn a_file_that_changes_while_it_is_sent_ends_the_connection_and_one_that_is_held
 }
 
 #[test]
+fn a_file_whose_permissions_or_links_change_is_served_on_without_a_reload() {
+    let place = Place::new();
+    let server = chunked(&place, &[]);
+    let path = place.path("site/large-0.bin");
+    let tag = |server: &common::Server| get(&mut connect(server.address), "/large-0.bin").fields["etag"].clone();
+    let before = tag(&server);
+    std::fs::write(place.path("site/small.bin"), "written, and not for anybody before a reload").unwrap();
+    std::fs::hard_link(&path, place.path("backup")).unwrap();
+    // what is under way cannot be told from what may have been written meanwhile
+    let (answer, reset) = rest(begin(server.address, "/large-0.bin"));
+    assert!(reset && body(&answer).len() < LARGE_BYTES);
+    server.wait_for_log(
+        "large-0.bin: its permissions, links or names have changed; connections that are sent it are reset until",
+    );
+    server.wait_for_log("1 file touched (permissions, links, names), served on under another entity tag");
+    until(|| server.stat("web_content_version") == 1, || "not taken".into());
+    assert!(get(&mut connect(server.address), "/large-0.bin").body == numbered(LARGE_BYTES, 0));
+    assert_ne!(tag(&server), before);
+    assert_eq!(get(&mut connect(server.address), "/small.bin").body, numbered(30_000, 9));
+}
+
+#[test]
 fn reloads_leave_downloads_of_files_that_stay_alone() {
     let place = Place::new();
     let server = chunked(&place, &["--drain", "1"]);
