@@ -33,6 +33,8 @@ pub struct Device {
     pub carrier: bool,
     /// it is the loopback interface
     pub loopback: bool,
+    /// other interfaces are parts of it: a bond's, or the VF that hv_netvsc sends by
+    pub has_lower: bool,
     /// the id of the XDP program on it
     pub xdp_program: Option<u32>,
     /// receive queues in use
@@ -65,15 +67,16 @@ impl Device {
     /// # Errors
     /// The kernel's.
     pub fn find(name: &str) -> io::Result<Option<Device>> {
-        let mut found = None;
+        let mut links = Vec::new();
         dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
-            if let RouteNetlinkMessage::NewLink(link) = message
-                && link.attributes.iter().any(|a| matches!(a, LinkAttribute::IfName(n) if n == name))
-            {
-                found = Some(of(name, &link));
+            if let RouteNetlinkMessage::NewLink(link) = message {
+                links.push(link);
             }
         })?;
-        let Some(mut device) = found else { return Ok(None) };
+        let is_named = |a: &LinkAttribute| matches!(a, LinkAttribute::IfName(n) if n == name);
+        let found = links.iter().find(|link| link.attributes.iter().any(is_named));
+        let Some(mut device) = found.map(|link| of(name, link)) else { return Ok(None) };
+        device.has_lower = links.iter().any(|link| is_part_of(link, device.index));
         if let Ok(channels) = ethtool::channels(name) {
             device.combined = channels.combined > 0;
             device.rx_queues = channels.receiving();
@@ -145,6 +148,7 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
+        has_lower: false,
         xdp_program: None,
         rx_queues: 1,
         tx_queues: 1,
@@ -174,6 +178,11 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         }
     }
     device
+}
+
+/// Whether an interface is a part of the one of this index.
+fn is_part_of(link: &LinkMessage, index: u32) -> bool {
+    link.attributes.iter().any(|a| matches!(a, LinkAttribute::Controller(upper) if *upper == index))
 }
 
 /// An address of the namespace.
@@ -536,6 +545,15 @@ mod tests {
                 assert_eq!(asked, DUMPS.min(changes + 1));
             }
         }
+    }
+
+    #[test]
+    fn parts_of_an_interface_are_those_that_name_it_as_theirs() {
+        let mut link = LinkMessage::default();
+        link.header.index = 7;
+        assert!(!is_part_of(&link, 7) && !is_part_of(&link, 3));
+        link.attributes.push(LinkAttribute::Controller(3));
+        assert!(!is_part_of(&link, 7) && is_part_of(&link, 3));
     }
 
     #[test]

@@ -548,3 +548,30 @@ fn without_a_wish_for_large_sends_there_are_none() {
     let mut opened = open(&config(&[])).unwrap();
     assert!(!opened.got.large_sends && opened.ports[0].large().is_none());
 }
+
+/// Where this kernel makes bonds; `attempt` has a test of the choice anywhere.
+#[test]
+fn a_bond_is_served_in_generic_mode() {
+    let lab = Lab::new("bond", 1);
+    let space = &lab.server;
+    let bond = format!("-n {space} link add bond0 numrxqueues 1 numtxqueues 1 type bond mode active-backup miimon 20");
+    if !std::process::Command::new("ip").args(bond.split(' ')).status().unwrap().success() {
+        return eprintln!("this kernel has no bonds");
+    }
+    for line in [
+        "addr flush dev vs",
+        "link set vs down",
+        "link set vs master bond0",
+        "addr add 198.18.0.1/24 dev bond0",
+        "link set bond0 up",
+    ] {
+        ip(&format!("-n {space} {line}"));
+    }
+    let on_bond = |mode| port_xdp::OpenConfig { interface: "bond0".into(), mode, ..config(&[dns()]) };
+    let said = refusal(&on_bond(Mode::Copy));
+    assert!(said.contains("below bond0") && said.contains("--mode generic"), "{said}");
+    let mut opened = open(&on_bond(Mode::Auto)).unwrap();
+    assert_eq!(opened.got.mode, Mode::Generic);
+    assert_eq!(opened.got.not.iter().map(|(mode, _)| *mode).collect::<Vec<_>>(), [Mode::Zerocopy, Mode::Copy]);
+    lab.is_served(&mut opened.ports[0], 20);
+}

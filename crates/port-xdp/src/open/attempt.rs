@@ -57,6 +57,22 @@ pub(super) fn attempts(config: &OpenConfig, device: &Device) -> &'static [Attemp
     }
 }
 
+/// Why the sockets of this interface would get nothing from a program in its driver, if so.
+///
+/// A bond hands its program to the interfaces that are parts of it, and hv_netvsc to its VF. What the program takes there is theirs, and the
+/// kernel gives it to no socket of the interface above: it is dropped (`xsk_rcv_check` in net/xdp/xsk.c). The receive path knows it as the
+/// bond's.
+fn runs_below(device: &Device, wished: Mode) -> Option<String> {
+    let below = match device.driver.as_str() {
+        "bonding" => true,
+        // a VF may come later, and go: whoever names the mode has to know whether there will be one
+        "hv_netvsc" => device.has_lower || wished == Mode::Auto,
+        _ => false,
+    };
+    let (name, driver) = (&device.name, &device.driver);
+    below.then(|| format!("{driver} hands its program to the interfaces below {name}, where it takes nothing for {name}: open one of those, or use --mode generic"))
+}
+
 /// Why a mode was not got.
 pub(super) enum Failed {
     /// the next one may work
@@ -105,6 +121,9 @@ pub(super) struct Made {
 
 pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steering, Made), Failed> {
     let mode = attempt.mode;
+    if let Some(why) = runs_below(device, config.mode).filter(|_| mode != Mode::Generic) {
+        return Err(Failed::Mode(why));
+    }
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
     let answers = answers(config, device, mode)?;
@@ -229,3 +248,6 @@ fn refused(device: &Device, queue: u32, arena: &Arena, refused: Refused) -> Fail
         _ => OpenError::Other { interface, doing: "making the rings", why: refused.why }.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;
