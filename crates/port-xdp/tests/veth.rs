@@ -549,6 +549,40 @@ fn without_a_wish_for_large_sends_there_are_none() {
     assert!(!opened.got.large_sends && opened.ports[0].large().is_none());
 }
 
+#[test]
+fn what_is_to_be_received_leaves_frames_to_send() {
+    const RESERVE: usize = base::BURST_FRAMES;
+    let lab = Lab::new("reserve", 1);
+    let small = port_xdp::OpenConfig { rx_slots: 256, tx_slots: 256, spare_frames: 64, ..config(&[dns()]) };
+    let mut opened = open(&small).unwrap();
+    let port = &mut opened.ports[0];
+    // the fill ring is full whatever stays
+    assert_eq!(port.free_frames() + 512, opened.got.frames as usize);
+    lab.client(|| {
+        let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+        for n in 0..200u32 {
+            socket.send_to(&n.to_be_bytes(), "198.18.0.1:53").unwrap();
+        }
+    })
+    .join()
+    .unwrap();
+    eventually("not all arrived", || port.waiting() == 200);
+    // now it lacks 200, and 100 are free
+    let mut held: Vec<_> = std::iter::from_fn(|| if port.free_frames() > 100 { port.take() } else { None }).collect();
+    for _ in 0..3 {
+        port.flush();
+        assert_eq!(port.free_frames(), RESERVE);
+    }
+    // what comes home goes there as before
+    held.drain(..).for_each(|frame| port.give(frame));
+    assert_eq!(collect(port, |got| got.len() == 200).len(), 200);
+    eventually("the fill ring is not full", || {
+        port.flush();
+        port.free_frames() + 512 < opened.got.frames as usize + 64
+    });
+    lab.is_served(port, 20);
+}
+
 /// Where this kernel makes bonds; `attempt` has a test of the choice anywhere.
 #[test]
 fn a_bond_is_served_in_generic_mode() {

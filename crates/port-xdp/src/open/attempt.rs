@@ -4,6 +4,7 @@ use super::outcome::other;
 use super::{LargeSends, Mode, OpenConfig, OpenError};
 use crate::answering::{Answering, answers};
 use crate::device::Device;
+use crate::nic::Nic;
 use crate::socket::{self, Binding, Memory, NO_ROOM, Refused, Sizes, Socket, Step, TAKEN};
 use base::{Arena, Frame};
 use bpf::capability::{CAP_NET_RAW, missing_of};
@@ -149,7 +150,8 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
         // some drivers restart the link for a program; a link that was down before is waited for once, at the end
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     }
-    let (frames, guest_frames) = (config.frames(device.rx_queues), config.guest_frames());
+    let slots = if mode == Mode::Zerocopy { slots(&device.name) } else { 0 };
+    let (frames, guest_frames) = (config.frames(device.rx_queues, slots), config.guest_frames());
     let all = frames * device.rx_queues + guest_frames * config.guests;
     let (arena, mut all) = Arena::new(all, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
     let mut pieces = attempt.pieces != Pieces::None;
@@ -178,6 +180,11 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
     }
     let guests = (0..config.guests).map(|_| all.split_off(all.len() - guest_frames as usize)).collect();
     Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
+}
+
+/// Slots of the device's own receive ring, which a driver that reads and writes our memory fills with our frames; 0 where it does not tell.
+fn slots(interface: &str) -> u32 {
+    Nic::of(interface).rings().ok().flatten().map_or(0, |rings| rings.rx.now)
 }
 
 /// A socket of a queue. The kernel frees what the socket before had a while after that was closed: its queue, as of a server that has just
