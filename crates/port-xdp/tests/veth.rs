@@ -583,6 +583,19 @@ fn what_is_to_be_received_leaves_frames_to_send() {
     lab.is_served(port, 20);
 }
 
+#[test]
+fn an_interface_without_carrier_is_opened_and_served_when_it_comes() {
+    let lab = Lab::new("early", 1);
+    ip(&format!("-n {} link set vc down", lab.client));
+    let wait = std::time::Duration::from_millis(50);
+    let mut opened = open(&port_xdp::OpenConfig { carrier_wait: wait, ..config(&[dns()]) }).unwrap();
+    assert_eq!(opened.got.mode, Mode::Copy);
+    let warnings = &opened.got.warnings;
+    assert!(warnings.iter().any(|said| said.starts_with("vs has no carrier")), "{warnings:?}");
+    ip(&format!("-n {} link set vc up", lab.client));
+    lab.is_served(&mut opened.ports[0], 20);
+}
+
 /// Where this kernel makes bonds; `attempt` has a test of the choice anywhere.
 #[test]
 fn a_bond_is_served_in_generic_mode() {
