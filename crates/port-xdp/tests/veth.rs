@@ -596,6 +596,37 @@ fn an_interface_without_carrier_is_opened_and_served_when_it_comes() {
     lab.is_served(&mut opened.ports[0], 20);
 }
 
+/// Kilobytes of memory that this process has in use.
+fn resident_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_mode_that_was_tried_in_vain_keeps_no_memory() {
+    const MODE: &str = "TEST_MODE";
+    if is_child() {
+        let mode = if std::env::var(MODE).unwrap() == "auto" { Mode::Auto } else { Mode::Copy };
+        let opened = open(&port_xdp::OpenConfig { mode, ..config(&[dns()]) }).unwrap();
+        assert_eq!((opened.got.mode, opened.got.not.len()), (Mode::Copy, usize::from(mode == Mode::Auto)));
+        println!("CHILD HAS {} {}", resident_kb(), u64::from(opened.got.frames) * 2);
+        return;
+    }
+    let _lab = Lab::new("resident", 1);
+    let [(copy, arena), (auto, _)] = ["copy", "auto"].map(|mode| {
+        let out = again("a_mode_that_was_tried_in_vain_keeps_no_memory", &[]).env(MODE, mode).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        let line = said.lines().find_map(|line| line.split_once("CHILD HAS ").map(|(_, said)| said));
+        let line = line.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
+        let (resident, arena) = line.split_once(' ').unwrap();
+        detached();
+        (resident.parse::<u64>().unwrap(), arena.parse::<u64>().unwrap())
+    });
+    assert!(arena > 16_384 && copy > arena, "{copy} kB with an arena of {arena}");
+    assert!(auto < copy + arena / 2, "{auto} kB, and {copy} without the mode that failed; an arena has {arena}");
+}
+
 /// Where this kernel makes bonds; `attempt` has a test of the choice anywhere.
 #[test]
 fn a_bond_is_served_in_generic_mode() {

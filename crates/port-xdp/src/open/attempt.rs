@@ -6,7 +6,7 @@ use crate::answering::{Answering, answers};
 use crate::device::Device;
 use crate::nic::Nic;
 use crate::socket::{self, Binding, Memory, NO_ROOM, Refused, Sizes, Socket, Step, TAKEN};
-use base::{Arena, Frame};
+use base::{Arena, Frame, Pool};
 use bpf::capability::{CAP_NET_RAW, missing_of};
 use bpf::{Attach, Config, Steering, SteeringError};
 use rustix::process::Resource;
@@ -154,14 +154,37 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
     let (frames, guest_frames) = (config.frames(device.rx_queues, slots), config.guest_frames());
     let all = frames * device.rx_queues + guest_frames * config.guests;
     let (arena, mut all) = Arena::new(all, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
+    let Bound { sockets, pieces } = match bind_all(config, &device, attempt, &arena) {
+        Ok(bound) => bound,
+        Err(failed) => {
+            // the sockets have gone, and the memory with its last frame
+            drop(Pool::new(arena, all));
+            return Err(failed);
+        }
+    };
+    let mut share = |frames: u32| all.split_off(all.len() - frames as usize);
+    let sockets = sockets.into_iter().map(|socket| (socket, share(frames))).collect();
+    let guests = (0..config.guests).map(|_| share(guest_frames)).collect();
+    Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
+}
+
+/// A socket for each queue, and whether they receive packets larger than a frame.
+struct Bound {
+    sockets: Vec<Socket>,
+    pieces: bool,
+}
+
+/// Binds a socket to each queue. What was bound before one is refused is closed.
+fn bind_all(config: &OpenConfig, device: &Device, attempt: Attempt, arena: &Arena) -> Result<Bound, Failed> {
     let mut pieces = attempt.pieces != Pieces::None;
-    let mut sockets: Vec<(Socket, Vec<Frame>)> = Vec::new();
+    let mut sockets: Vec<Socket> = Vec::new();
     for queue in 0..device.rx_queues {
         let memory = match sockets.first() {
-            None => Memory::Register(&arena),
-            Some((first, _)) => Memory::Share(first.fd().as_fd()),
+            None => Memory::Register(arena),
+            Some(first) => Memory::Share(first.fd().as_fd()),
         };
-        let mut binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy, pieces };
+        let zerocopy = attempt.mode == Mode::Zerocopy;
+        let mut binding = Binding { ifindex: device.index, queue, zerocopy, pieces };
         let mut bound = bind(memory, config.sizes(), binding);
         if pieces && bound.as_ref().is_err_and(is_unknown) {
             if attempt.pieces == Pieces::Required {
@@ -170,16 +193,13 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
             (pieces, binding.pieces) = (false, false);
             bound = bind(memory, config.sizes(), binding);
         }
-        let socket = bound.map_err(|e| refused(&device, queue, &arena, e))?;
-        let share = all.split_off(all.len() - frames as usize);
-        sockets.push((socket, share));
+        sockets.push(bound.map_err(|e| refused(device, queue, arena, e))?);
     }
-    if let [(first, _), _, ..] = &mut sockets[..] {
+    if let [first, _, ..] = &mut sockets[..] {
         // the others keep its memory
         first.sender.counts_for = None;
     }
-    let guests = (0..config.guests).map(|_| all.split_off(all.len() - guest_frames as usize)).collect();
-    Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
+    Ok(Bound { sockets, pieces })
 }
 
 /// Slots of the device's own receive ring, which a driver that reads and writes our memory fills with our frames; 0 where it does not tell.
