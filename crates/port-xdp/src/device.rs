@@ -7,7 +7,7 @@ use crate::ethtool::{self, Hears};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use port::Mac;
 use std::collections::BTreeSet;
@@ -33,6 +33,8 @@ pub struct Device {
     pub carrier: bool,
     /// it is the loopback interface
     pub loopback: bool,
+    /// its frames begin with an Ethernet header
+    pub ethernet: bool,
     /// other interfaces are parts of it: a bond's, or the VF that hv_netvsc sends by
     pub has_lower: bool,
     /// the id of the XDP program on it
@@ -148,6 +150,7 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
+        ethernet: matches!(link.header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback),
         has_lower: false,
         xdp_program: None,
         rx_queues: 1,

@@ -53,6 +53,9 @@ fn ready(config: &OpenConfig) -> Result<Device, OpenError> {
         let there = device::names().map_err(other(name, "asking for the interfaces"))?.join(", ");
         return Err(OpenError::NoInterface { name: name.clone(), there });
     };
+    if !device.ethernet {
+        return Err(OpenError::NotEthernet(name.clone()));
+    }
     if !device.up {
         return Err(OpenError::Down(name.clone()));
     }

@@ -221,6 +221,19 @@ fn what_is_wrong_is_said_in_one_line_with_the_mend() {
 }
 
 #[test]
+fn an_interface_without_ethernet_headers_is_refused_in_any_mode() {
+    let lab = Lab::new("tunnel", 1);
+    for line in ["tuntap add dev tun0 mode tun", "addr add 198.18.0.1/32 dev tun0", "link set tun0 up"] {
+        ip(&format!("-n {} {line}", lab.server));
+    }
+    for mode in [Mode::Auto, Mode::Copy, Mode::Generic] {
+        let said = refusal(&port_xdp::OpenConfig { interface: "tun0".into(), mode, ..config(&[dns()]) });
+        assert!(said.starts_with("interface tun0 ") && said.ends_with("use --backend sockets"), "{said}");
+    }
+    assert!(Device::find("vs").unwrap().unwrap().ethernet && Device::find("lo").unwrap().unwrap().ethernet);
+}
+
+#[test]
 fn a_larger_mtu_gets_larger_chunks() {
     let lab = Lab::new("mtu", 1);
     for (space, interface) in [(&lab.server, "vs"), (&lab.client, "vc")] {
