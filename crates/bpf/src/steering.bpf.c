@@ -2,7 +2,7 @@
 //
 // What is ours: an unfragmented IPv4 or IPv6 packet without options or extension headers to a taken (address, protocol,
 // port); an ICMP error that quotes a packet from one; and, for an address that is wholly ours ("own"), everything, with
-// the ARP and NDP messages about it. A frame may carry one VLAN tag. Prefix lists are asked only about what is ours.
+// the ARP and NDP messages about it. A frame may carry one VLAN tag (802.1Q). Prefix lists are asked only about what is ours.
 // The second program in this file also answers questions (answer.bpf.h); the third takes every frame, for who passes them on.
 //
 // It runs on the processor that also serves (veth) or per packet in the driver, so the usual packet costs one comparison
@@ -409,12 +409,11 @@ INLINE int steer_frame(struct xdp_md *ctx, int answers) {
   __be16 protocol = ethernet->h_proto;
   __u32 ip_at = sizeof *ethernet;
   at = ethernet + 1;
-  if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
+  // the stack knows a customer's tag; a provider's (802.1ad) is the kernel's
+  if (protocol == bpf_htons(ETH_P_8021Q)) {
     __be16 *tag = at;
     if ((void *)(tag + 2) > end)
       return pass(PASSED_SHORT);
-    // the stack keeps a customer's tag, and drops a frame with a provider's
-    answers = answers && protocol == bpf_htons(ETH_P_8021Q);
     protocol = tag[1];
     ip_at += 4;
     at = tag + 2;

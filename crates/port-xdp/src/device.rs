@@ -7,7 +7,7 @@ use crate::ethtool::{self, Hears};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use port::Mac;
 use std::collections::BTreeSet;
@@ -33,6 +33,12 @@ pub struct Device {
     pub carrier: bool,
     /// it is the loopback interface
     pub loopback: bool,
+    /// its frames begin with an Ethernet header
+    pub ethernet: bool,
+    /// other interfaces are parts of it: a bond's, or the VF that hv_netvsc sends by
+    pub has_lower: bool,
+    /// VLAN interfaces stand on it
+    pub has_vlans: bool,
     /// the id of the XDP program on it
     pub xdp_program: Option<u32>,
     /// receive queues in use
@@ -65,15 +71,17 @@ impl Device {
     /// # Errors
     /// The kernel's.
     pub fn find(name: &str) -> io::Result<Option<Device>> {
-        let mut found = None;
+        let mut links = Vec::new();
         dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
-            if let RouteNetlinkMessage::NewLink(link) = message
-                && link.attributes.iter().any(|a| matches!(a, LinkAttribute::IfName(n) if n == name))
-            {
-                found = Some(of(name, &link));
+            if let RouteNetlinkMessage::NewLink(link) = message {
+                links.push(link);
             }
         })?;
-        let Some(mut device) = found else { return Ok(None) };
+        let is_named = |a: &LinkAttribute| matches!(a, LinkAttribute::IfName(n) if n == name);
+        let found = links.iter().find(|link| link.attributes.iter().any(is_named));
+        let Some(mut device) = found.map(|link| of(name, link)) else { return Ok(None) };
+        device.has_lower = links.iter().any(|link| is_part_of(link, device.index));
+        device.has_vlans = links.iter().any(|link| is_vlan_on(link, device.index));
         if let Ok(channels) = ethtool::channels(name) {
             device.combined = channels.combined > 0;
             device.rx_queues = channels.receiving();
@@ -145,6 +153,9 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
+        ethernet: matches!(link.header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback),
+        has_lower: false,
+        has_vlans: false,
         xdp_program: None,
         rx_queues: 1,
         tx_queues: 1,
@@ -174,6 +185,26 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         }
     }
     device
+}
+
+/// Whether an interface is a part of the one of this index.
+fn is_part_of(link: &LinkMessage, index: u32) -> bool {
+    link.attributes.iter().any(|a| matches!(a, LinkAttribute::Controller(upper) if *upper == index))
+}
+
+/// Whether an interface is a VLAN's on the one of this index.
+fn is_vlan_on(link: &LinkMessage, index: u32) -> bool {
+    let (mut is_vlan, mut is_on, mut is_elsewhere) = (false, false, false);
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::LinkInfo(of) => is_vlan = of.contains(&LinkInfo::Kind(InfoKind::Vlan)),
+            LinkAttribute::Link(lower) => is_on = *lower == index,
+            // that index is another namespace's
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
+            _ => {}
+        }
+    }
+    is_vlan && is_on && !is_elsewhere
 }
 
 /// An address of the namespace.
@@ -536,6 +567,32 @@ mod tests {
                 assert_eq!(asked, DUMPS.min(changes + 1));
             }
         }
+    }
+
+    #[test]
+    fn parts_of_an_interface_are_those_that_name_it_as_theirs() {
+        let mut link = LinkMessage::default();
+        link.header.index = 7;
+        assert!(!is_part_of(&link, 7) && !is_part_of(&link, 3));
+        link.attributes.push(LinkAttribute::Controller(3));
+        assert!(!is_part_of(&link, 7) && is_part_of(&link, 3));
+    }
+
+    #[test]
+    fn vlans_on_an_interface_are_those_that_name_it_in_its_namespace() {
+        let vlan = LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vlan)]);
+        let macvlan = LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::MacVlan)]);
+        let with = |attributes: &[&LinkAttribute]| {
+            let mut link = LinkMessage::default();
+            link.attributes = attributes.iter().copied().cloned().collect();
+            is_vlan_on(&link, 3)
+        };
+        let on = LinkAttribute::Link(3);
+        assert!(with(&[&vlan, &on]));
+        assert!(
+            !with(&[&vlan]) && !with(&[&on]) && !with(&[&macvlan, &on]) && !with(&[&vlan, &LinkAttribute::Link(4)])
+        );
+        assert!(!with(&[&vlan, &on, &LinkAttribute::LinkNetNsId(1)]));
     }
 
     #[test]

@@ -129,15 +129,15 @@ impl Side {
         got
     }
 
-    /// Tops the fill ring up when it lacks `least` frames.
+    /// Tops the fill ring up when it lacks `least` frames, with `most` at most.
     #[inline]
-    pub(crate) fn refill(&mut self, least: u32, mut supply: impl FnMut() -> Option<Frame>) {
+    pub(crate) fn refill(&mut self, least: u32, most: u32, mut supply: impl FnMut() -> Option<Frame>) {
         let Side { receiver: Some(Receiver { fill, .. }), arena, ledger, .. } = self else { return };
         let room = fill.room(least);
         if room < least {
             return;
         }
-        for _ in 0..room {
+        for _ in 0..room.min(most) {
             let Some(frame) = supply() else { break };
             fill.put(ledger.give_up(arena, frame));
         }
@@ -165,7 +165,7 @@ impl Waiting for Side {
     }
 
     fn refill(&mut self, supply: &mut dyn FnMut() -> Option<Frame>) {
-        self.refill(1, supply);
+        self.refill(1, u32::MAX, supply);
         if self.wake().is_err() {
             self.stats.kick_errors.add(1);
         }

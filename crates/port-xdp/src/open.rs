@@ -53,6 +53,9 @@ fn ready(config: &OpenConfig) -> Result<Device, OpenError> {
         let there = device::names().map_err(other(name, "asking for the interfaces"))?.join(", ");
         return Err(OpenError::NoInterface { name: name.clone(), there });
     };
+    if !device.ethernet {
+        return Err(OpenError::NotEthernet(name.clone()));
+    }
     if !device.up {
         return Err(OpenError::Down(name.clone()));
     }
@@ -146,6 +149,7 @@ fn finish(
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     let mut warnings = made.warnings;
     warnings.extend(of_device(&device, carrier, &busy_polling));
+    warnings.extend(of_veth(config, &device, mode));
     if mode == Mode::Generic && !pieces {
         let name = &device.name;
         warnings.push(format!("{name}: packets that receive offload has merged are dropped, since that needs Linux 6.6: run `ethtool -K {name} gro off`"));
@@ -181,4 +185,55 @@ fn of_device(device: &Device, carrier: bool, busy_polling: &BusyPolling) -> Vec<
         BusyPolling::Off | BusyPolling::On => {}
     }
     warnings
+}
+
+/// What an operator should know of a veth: what the sender's kernel leaves to a device, this one leaves undone.
+fn of_veth(config: &OpenConfig, device: &Device, mode: Mode) -> Vec<String> {
+    let name = &device.name;
+    let mut warnings = Vec::new();
+    if device.driver != "veth" {
+        return warnings;
+    }
+    if device.has_vlans {
+        warnings.push(format!("{name}: queries with a VLAN tag look untagged, and their answers would be lost, unless the other end of this veth puts tags into frames: run `ethtool -K PEER txvlan off` there"));
+    }
+    // a program in the driver has the sender's kernel cut them
+    let datagrams = !config.own.is_empty() || config.listeners.iter().any(|at| at.protocol == bpf::steering::UDP);
+    if mode == Mode::Generic && datagrams {
+        warnings.push(format!("{name}: datagrams that are sent in one call (UDP_SEGMENT) at the other end of this veth come as one, and all but the first are lost: run `ethtool -K PEER tx-udp-segmentation off` there if that is done"));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_veth_is_said_what_its_other_end_leaves_undone() {
+        let lo = Device::find("lo").unwrap().unwrap();
+        let (veth, other) = (Device { driver: "veth".into(), ..lo.clone() }, Device { driver: "ice".into(), ..lo });
+        let with = |listeners: &[u8]| {
+            let mut config = OpenConfig::new("lo");
+            let address = std::net::Ipv4Addr::UNSPECIFIED.into();
+            config.listeners = listeners.iter().map(|&protocol| Listener { address, protocol, port: 53 }).collect();
+            config
+        };
+        let (tcp, both) = (with(&[6]), with(&[6, 17]));
+        let own = OpenConfig { own: vec![std::net::Ipv6Addr::LOCALHOST.into()], ..tcp.clone() };
+        for (config, mode, cut) in [
+            (&tcp, Mode::Generic, false),
+            (&both, Mode::Generic, true),
+            (&own, Mode::Generic, true),
+            (&both, Mode::Copy, false),
+        ] {
+            for has_vlans in [false, true] {
+                let said = of_veth(config, &Device { has_vlans, ..veth.clone() }, mode);
+                let names = |what: &str| said.iter().any(|line| line.contains(what));
+                assert_eq!(names("`ethtool -K PEER txvlan off`"), has_vlans, "{said:?}");
+                assert_eq!(names("`ethtool -K PEER tx-udp-segmentation off`"), cut, "{said:?}");
+                assert_eq!(of_veth(config, &Device { has_vlans, ..other.clone() }, mode), [""; 0]);
+            }
+        }
+    }
 }

@@ -32,6 +32,9 @@ const SHORTEST_BYTES: usize = 14;
 const KICKS: usize = 64;
 /// Frames that the fill ring lacks before it is topped up.
 const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
+/// Frames that the fill ring leaves in the pool. A driver with zero-copy moves what is there into a ring of its own, however long that is: without
+/// them who sends by himself (TCP, ARP) would have none but what has just arrived.
+const RESERVE_FRAMES: usize = BURST_FRAMES;
 /// Flushes without a completion between two looks at the clock.
 const PATIENCE_FLUSHES: u32 = 16;
 /// Sockets opened in advance: each device reset takes one, and none can be opened once privileges are dropped.
@@ -281,7 +284,8 @@ impl XdpPort {
     #[inline]
     fn refill(&mut self, least: u32) {
         let Some(mut side) = self.intake.try_lock() else { return };
-        side.refill(least, || self.pool.take());
+        let most = self.pool.len().saturating_sub(RESERVE_FRAMES) as u32;
+        side.refill(least, most, || self.pool.take());
         if side.wake().is_err() {
             self.stats.kick_errors.add(1);
         }

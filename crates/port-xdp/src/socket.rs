@@ -246,13 +246,12 @@ impl Socket {
         let ready = Unbound::new(fd, sizes).prepare(memory).map_err(|(_, refused)| refused)?;
         ready.bind(memory, to)?;
         let mut socket = ready.bound(to);
-        if to.zerocopy {
-            // some drivers accept the bind and refuse the first call
-            match socket.sender.send() {
-                Ok(()) => {}
-                Err(e) if is_transient(&e) => {}
-                Err(why) => return Err(Refused { step: Step::Bind, why }),
-            }
+        // some drivers accept the bind and refuse the first call
+        if to.zerocopy
+            && let Err(why) = socket.sender.send()
+            && !accepts(&why)
+        {
+            return Err(Refused { step: Step::Bind, why });
         }
         Ok(socket)
     }
@@ -319,6 +318,12 @@ impl Sender {
 /// Errors of a send or bind that pass by themselves.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR))
+}
+
+/// Whether a driver that answers the first call of a socket with this serves it: later, or once it has carrier (ice, ixgbe and others say then that
+/// the network is down).
+fn accepts(error: &io::Error) -> bool {
+    is_transient(error) || is_down(error)
 }
 
 /// The interface was taken down, which no other socket would change.
@@ -421,4 +426,20 @@ pub(crate) struct Statistics {
 /// What the kernel counted at the socket `fd` since it was made.
 pub(crate) fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
     get(fd, libc::SOL_XDP, libc::XDP_STATISTICS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_without_carrier_or_room_has_not_refused_the_socket() {
+        let accepted = [libc::ENETDOWN, libc::EAGAIN, libc::EBUSY, libc::ENOBUFS, libc::EINTR];
+        for (errors, accepted) in [(&accepted[..], true), (&[libc::EINVAL, libc::ENXIO, libc::EOPNOTSUPP], false)] {
+            for error in errors {
+                assert_eq!(accepts(&io::Error::from_raw_os_error(*error)), accepted, "{error}");
+            }
+        }
+        assert!(!accepts(&io::ErrorKind::Other.into()));
+    }
 }

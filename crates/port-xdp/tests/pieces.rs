@@ -49,6 +49,34 @@ fn datagrams_in_one_packet_are_dropped_and_counted() {
     assert!(opened.ports[0].free_frames() + 64 >= free, "the pieces did not go home");
 }
 
+#[test]
+fn small_datagrams_in_one_packet_come_as_one_until_the_sender_cuts_them_as_is_said() {
+    let lab = Lab::new("gso", 1);
+    let mut opened = open(&OpenConfig { mode: Mode::Generic, ..config(&[dns()]) }).unwrap();
+    let names = |said: &String| said.contains("`ethtool -K PEER tx-udp-segmentation off`");
+    assert!(opened.got.warnings.iter().any(names), "{:?}", opened.got.warnings);
+    let ask = || {
+        lab.client(|| {
+            let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+            segment(&socket, 20);
+            socket.send_to(&[b'x'; 80], "198.18.0.1:53").unwrap();
+            segment(&socket, 0);
+            socket.send_to(b"last", "198.18.0.1:53").unwrap();
+        })
+        .join()
+        .unwrap();
+    };
+    let mut payloads = || {
+        let got = collect(&mut opened.ports[0], |got| got.last().is_some_and(|frame| frame.ends_with(b"last")));
+        got.iter().map(|frame| frame.len() - 42).collect::<Vec<_>>()
+    };
+    ask();
+    assert_eq!(payloads(), [80, 4]);
+    sh("ip", &["netns", "exec", &lab.client, "ethtool", "-K", "vc", "tx-udp-segmentation", "off"]);
+    ask();
+    assert_eq!(payloads(), [20, 20, 20, 20, 4]);
+}
+
 /// The stream that the segments are, each of which is sound by itself and follows the one before.
 fn stream_of(segments: &[Vec<u8>]) -> Vec<u8> {
     let mut stream = Vec::new();

@@ -24,6 +24,31 @@ fn one_vlan_tag_is_understood_and_two_are_not() {
     assert_eq!(got, [tagged]);
 }
 
+#[test]
+fn a_frame_with_a_providers_tag_is_the_kernels() {
+    let lab = Lab::new("provider", 1);
+    let mac = mac_of(&lab.server, "vs");
+    let v6: IpAddr = "2001:db8:18::1".parse().unwrap();
+    let mut opened = open(&config(&[dns(), Listener { address: v6, protocol: UDP, port: 53 }])).unwrap();
+    let mut client = lab.raw_client();
+    let count = |opened: &port_xdp::Opened, metric, reason| opened.handle.counts().get(metric, reason).unwrap();
+    let query = udp(4000, 53, b"tagged");
+    for (protocol, packet) in [(0x0800u16, ipv4(17, &[], 0, &query)), (0x86dd, ipv6(v6, 17, &query))] {
+        let passed = count(&opened, "steering_passed_total", "not ip");
+        // IEEE 802.1ad: the type of the tag is 0x88a8
+        let inside = [&[0, 100][..], &protocol.to_be_bytes(), &packet].concat();
+        send(&mut client.ports[0], &ethernet(mac, None, 0x88a8, &inside));
+        let plain = ethernet(mac, None, protocol, &packet);
+        send(&mut client.ports[0], &plain);
+        let is_ours = |frame: &Vec<u8>| frame[6..12] == [2, 0, 0, 0, 0, 9];
+        let got = collect(&mut opened.ports[0], |got| got.contains(&plain));
+        assert_eq!(got.into_iter().filter(is_ours).collect::<Vec<_>>(), [plain]);
+        // the client's kernel may speak too
+        assert!(count(&opened, "steering_passed_total", "not ip") > passed);
+    }
+    assert_eq!(count(&opened, "steering_taken_total", ""), 2);
+}
+
 /// What the server's port gets of `frames`, which end with one that it certainly gets.
 fn taken_of(name: &str, listeners: &[Listener], own: &[IpAddr], frames: impl Fn(port::Mac) -> Vec<(bool, Vec<u8>)>) {
     let lab = Lab::new(name, 1);

@@ -221,6 +221,19 @@ fn what_is_wrong_is_said_in_one_line_with_the_mend() {
 }
 
 #[test]
+fn an_interface_without_ethernet_headers_is_refused_in_any_mode() {
+    let lab = Lab::new("tunnel", 1);
+    for line in ["tuntap add dev tun0 mode tun", "addr add 198.18.0.1/32 dev tun0", "link set tun0 up"] {
+        ip(&format!("-n {} {line}", lab.server));
+    }
+    for mode in [Mode::Auto, Mode::Copy, Mode::Generic] {
+        let said = refusal(&port_xdp::OpenConfig { interface: "tun0".into(), mode, ..config(&[dns()]) });
+        assert!(said.starts_with("interface tun0 ") && said.ends_with("use --backend sockets"), "{said}");
+    }
+    assert!(Device::find("vs").unwrap().unwrap().ethernet && Device::find("lo").unwrap().unwrap().ethernet);
+}
+
+#[test]
 fn a_larger_mtu_gets_larger_chunks() {
     let lab = Lab::new("mtu", 1);
     for (space, interface) in [(&lab.server, "vs"), (&lab.client, "vc")] {
@@ -547,4 +560,109 @@ fn without_a_wish_for_large_sends_there_are_none() {
     let _lab = Lab::new("small", 1);
     let mut opened = open(&config(&[])).unwrap();
     assert!(!opened.got.large_sends && opened.ports[0].large().is_none());
+}
+
+#[test]
+fn what_is_to_be_received_leaves_frames_to_send() {
+    const RESERVE: usize = base::BURST_FRAMES;
+    let lab = Lab::new("reserve", 1);
+    let small = port_xdp::OpenConfig { rx_slots: 256, tx_slots: 256, spare_frames: 64, ..config(&[dns()]) };
+    let mut opened = open(&small).unwrap();
+    let port = &mut opened.ports[0];
+    // the fill ring is full whatever stays
+    assert_eq!(port.free_frames() + 512, opened.got.frames as usize);
+    lab.client(|| {
+        let socket = UdpSocket::bind("198.18.0.2:0").unwrap();
+        for n in 0..200u32 {
+            socket.send_to(&n.to_be_bytes(), "198.18.0.1:53").unwrap();
+        }
+    })
+    .join()
+    .unwrap();
+    eventually("not all arrived", || port.waiting() == 200);
+    // now it lacks 200, and 100 are free
+    let mut held: Vec<_> = std::iter::from_fn(|| if port.free_frames() > 100 { port.take() } else { None }).collect();
+    for _ in 0..3 {
+        port.flush();
+        assert_eq!(port.free_frames(), RESERVE);
+    }
+    // what comes home goes there as before
+    held.drain(..).for_each(|frame| port.give(frame));
+    assert_eq!(collect(port, |got| got.len() == 200).len(), 200);
+    eventually("the fill ring is not full", || {
+        port.flush();
+        port.free_frames() + 512 < opened.got.frames as usize + 64
+    });
+    lab.is_served(port, 20);
+}
+
+#[test]
+fn an_interface_without_carrier_is_opened_and_served_when_it_comes() {
+    let lab = Lab::new("early", 1);
+    ip(&format!("-n {} link set vc down", lab.client));
+    let wait = std::time::Duration::from_millis(50);
+    let mut opened = open(&port_xdp::OpenConfig { carrier_wait: wait, ..config(&[dns()]) }).unwrap();
+    assert_eq!(opened.got.mode, Mode::Copy);
+    let warnings = &opened.got.warnings;
+    assert!(warnings.iter().any(|said| said.starts_with("vs has no carrier")), "{warnings:?}");
+    ip(&format!("-n {} link set vc up", lab.client));
+    lab.is_served(&mut opened.ports[0], 20);
+}
+
+/// Kilobytes of memory that this process has in use.
+fn resident_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_mode_that_was_tried_in_vain_keeps_no_memory() {
+    const MODE: &str = "TEST_MODE";
+    if is_child() {
+        let mode = if std::env::var(MODE).unwrap() == "auto" { Mode::Auto } else { Mode::Copy };
+        let opened = open(&port_xdp::OpenConfig { mode, ..config(&[dns()]) }).unwrap();
+        assert_eq!((opened.got.mode, opened.got.not.len()), (Mode::Copy, usize::from(mode == Mode::Auto)));
+        println!("CHILD HAS {} {}", resident_kb(), u64::from(opened.got.frames) * 2);
+        return;
+    }
+    let _lab = Lab::new("resident", 1);
+    let [(copy, arena), (auto, _)] = ["copy", "auto"].map(|mode| {
+        let out = again("a_mode_that_was_tried_in_vain_keeps_no_memory", &[]).env(MODE, mode).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        let line = said.lines().find_map(|line| line.split_once("CHILD HAS ").map(|(_, said)| said));
+        let line = line.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
+        let (resident, arena) = line.split_once(' ').unwrap();
+        detached();
+        (resident.parse::<u64>().unwrap(), arena.parse::<u64>().unwrap())
+    });
+    assert!(arena > 16_384 && copy > arena, "{copy} kB with an arena of {arena}");
+    assert!(auto < copy + arena / 2, "{auto} kB, and {copy} without the mode that failed; an arena has {arena}");
+}
+
+/// Where this kernel makes bonds; `attempt` has a test of the choice anywhere.
+#[test]
+fn a_bond_is_served_in_generic_mode() {
+    let lab = Lab::new("bond", 1);
+    let space = &lab.server;
+    let bond = format!("-n {space} link add bond0 numrxqueues 1 numtxqueues 1 type bond mode active-backup miimon 20");
+    if !std::process::Command::new("ip").args(bond.split(' ')).status().unwrap().success() {
+        return eprintln!("this kernel has no bonds");
+    }
+    for line in [
+        "addr flush dev vs",
+        "link set vs down",
+        "link set vs master bond0",
+        "addr add 198.18.0.1/24 dev bond0",
+        "link set bond0 up",
+    ] {
+        ip(&format!("-n {space} {line}"));
+    }
+    let on_bond = |mode| port_xdp::OpenConfig { interface: "bond0".into(), mode, ..config(&[dns()]) };
+    let said = refusal(&on_bond(Mode::Copy));
+    assert!(said.contains("below bond0") && said.contains("--mode generic"), "{said}");
+    let mut opened = open(&on_bond(Mode::Auto)).unwrap();
+    assert_eq!(opened.got.mode, Mode::Generic);
+    assert_eq!(opened.got.not.iter().map(|(mode, _)| *mode).collect::<Vec<_>>(), [Mode::Zerocopy, Mode::Copy]);
+    lab.is_served(&mut opened.ports[0], 20);
 }

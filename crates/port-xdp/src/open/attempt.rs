@@ -4,8 +4,9 @@ use super::outcome::other;
 use super::{LargeSends, Mode, OpenConfig, OpenError};
 use crate::answering::{Answering, answers};
 use crate::device::Device;
+use crate::nic::Nic;
 use crate::socket::{self, Binding, Memory, NO_ROOM, Refused, Sizes, Socket, Step, TAKEN};
-use base::{Arena, Frame};
+use base::{Arena, Frame, Pool};
 use bpf::capability::{CAP_NET_RAW, missing_of};
 use bpf::{Attach, Config, Steering, SteeringError};
 use rustix::process::Resource;
@@ -57,6 +58,22 @@ pub(super) fn attempts(config: &OpenConfig, device: &Device) -> &'static [Attemp
     }
 }
 
+/// Why the sockets of this interface would get nothing from a program in its driver, if so.
+///
+/// A bond hands its program to the interfaces that are parts of it, and hv_netvsc to its VF. What the program takes there is theirs, and the
+/// kernel gives it to no socket of the interface above: it is dropped (`xsk_rcv_check` in net/xdp/xsk.c). The receive path knows it as the
+/// bond's.
+fn runs_below(device: &Device, wished: Mode) -> Option<String> {
+    let below = match device.driver.as_str() {
+        "bonding" => true,
+        // a VF may come later, and go: whoever names the mode has to know whether there will be one
+        "hv_netvsc" => device.has_lower || wished == Mode::Auto,
+        _ => false,
+    };
+    let (name, driver) = (&device.name, &device.driver);
+    below.then(|| format!("{driver} hands its program to the interfaces below {name}, where it takes nothing for {name}: open one of those, or use --mode generic"))
+}
+
 /// Why a mode was not got.
 pub(super) enum Failed {
     /// the next one may work
@@ -105,6 +122,9 @@ pub(super) struct Made {
 
 pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Result<(Steering, Made), Failed> {
     let mode = attempt.mode;
+    if let Some(why) = runs_below(device, config.mode).filter(|_| mode != Mode::Generic) {
+        return Err(Failed::Mode(why));
+    }
     let chunk_bytes = chunk_bytes(device, mode)?;
     let attach = if mode == Mode::Generic { Attach::Generic } else { Attach::Native };
     let answers = answers(config, device, mode)?;
@@ -130,17 +150,41 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
         // some drivers restart the link for a program; a link that was down before is waited for once, at the end
         device.wait_for_carrier(config.carrier_wait).map_err(other(&config.interface, "waiting for carrier"))?;
     }
-    let (frames, guest_frames) = (config.frames(device.rx_queues), config.guest_frames());
+    let slots = if mode == Mode::Zerocopy { slots(&device.name) } else { 0 };
+    let (frames, guest_frames) = (config.frames(device.rx_queues, slots), config.guest_frames());
     let all = frames * device.rx_queues + guest_frames * config.guests;
     let (arena, mut all) = Arena::new(all, chunk_bytes).map_err(other(&device.name, "making room for frames"))?;
+    let Bound { sockets, pieces } = match bind_all(config, &device, attempt, &arena) {
+        Ok(bound) => bound,
+        Err(failed) => {
+            // the sockets have gone, and the memory with its last frame
+            drop(Pool::new(arena, all));
+            return Err(failed);
+        }
+    };
+    let mut share = |frames: u32| all.split_off(all.len() - frames as usize);
+    let sockets = sockets.into_iter().map(|socket| (socket, share(frames))).collect();
+    let guests = (0..config.guests).map(|_| share(guest_frames)).collect();
+    Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
+}
+
+/// A socket for each queue, and whether they receive packets larger than a frame.
+struct Bound {
+    sockets: Vec<Socket>,
+    pieces: bool,
+}
+
+/// Binds a socket to each queue. What was bound before one is refused is closed.
+fn bind_all(config: &OpenConfig, device: &Device, attempt: Attempt, arena: &Arena) -> Result<Bound, Failed> {
     let mut pieces = attempt.pieces != Pieces::None;
-    let mut sockets: Vec<(Socket, Vec<Frame>)> = Vec::new();
+    let mut sockets: Vec<Socket> = Vec::new();
     for queue in 0..device.rx_queues {
         let memory = match sockets.first() {
-            None => Memory::Register(&arena),
-            Some((first, _)) => Memory::Share(first.fd().as_fd()),
+            None => Memory::Register(arena),
+            Some(first) => Memory::Share(first.fd().as_fd()),
         };
-        let mut binding = Binding { ifindex: device.index, queue, zerocopy: mode == Mode::Zerocopy, pieces };
+        let zerocopy = attempt.mode == Mode::Zerocopy;
+        let mut binding = Binding { ifindex: device.index, queue, zerocopy, pieces };
         let mut bound = bind(memory, config.sizes(), binding);
         if pieces && bound.as_ref().is_err_and(is_unknown) {
             if attempt.pieces == Pieces::Required {
@@ -149,16 +193,18 @@ pub(super) fn make(config: &OpenConfig, device: &Device, attempt: Attempt) -> Re
             (pieces, binding.pieces) = (false, false);
             bound = bind(memory, config.sizes(), binding);
         }
-        let socket = bound.map_err(|e| refused(&device, queue, &arena, e))?;
-        let share = all.split_off(all.len() - frames as usize);
-        sockets.push((socket, share));
+        sockets.push(bound.map_err(|e| refused(device, queue, arena, e))?);
     }
-    if let [(first, _), _, ..] = &mut sockets[..] {
+    if let [first, _, ..] = &mut sockets[..] {
         // the others keep its memory
         first.sender.counts_for = None;
     }
-    let guests = (0..config.guests).map(|_| all.split_off(all.len() - guest_frames as usize)).collect();
-    Ok((steering, Made { arena, sockets, guests, pieces, warnings }))
+    Ok(Bound { sockets, pieces })
+}
+
+/// Slots of the device's own receive ring, which a driver that reads and writes our memory fills with our frames; 0 where it does not tell.
+fn slots(interface: &str) -> u32 {
+    Nic::of(interface).rings().ok().flatten().map_or(0, |rings| rings.rx.now)
 }
 
 /// A socket of a queue. The kernel frees what the socket before had a while after that was closed: its queue, as of a server that has just
@@ -229,3 +275,6 @@ fn refused(device: &Device, queue: u32, arena: &Arena, refused: Refused) -> Fail
         _ => OpenError::Other { interface, doing: "making the rings", why: refused.why }.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

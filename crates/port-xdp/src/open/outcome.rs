@@ -19,6 +19,11 @@ pub enum OpenError {
         /// those there are
         there: String,
     },
+    /// It carries packets without an Ethernet header.
+    #[error(
+        "interface {0} carries packets without an Ethernet header, as tunnels do, and nothing of them would be taken: use --backend sockets"
+    )]
+    NotEthernet(String),
     /// It is down.
     #[error("interface {0} is down: put it up with `ip link set dev {0} up`")]
     Down(String),

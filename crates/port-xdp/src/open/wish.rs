@@ -100,6 +100,10 @@ pub struct OpenConfig {
 /// Frames of a queue that may be with a guest: on their way to it, in its hands, and on their way back.
 const GUEST_AWAY_FRAMES: u32 = 2048 + 2 * base::BURST_FRAMES as u32 + port::guest::RING_FRAMES as u32;
 
+/// Slots of a device's receive ring that there are frames for at most: more than today's NICs have, and 32 MiB a queue. A port keeps frames
+/// to send whatever the device takes, so a larger one costs it arrivals at worst.
+const MOST_DEVICE_SLOTS: u32 = 16_384;
+
 impl OpenConfig {
     /// The defaults for `interface`: every queue, the best mode, nothing taken.
     pub fn new(interface: &str) -> OpenConfig {
@@ -131,16 +135,37 @@ impl OpenConfig {
         Sizes { rx, tx, fill: 2 * rx, completion: tx }
     }
 
-    /// Frames of a queue: what waits in the fill ring, what has arrived, what is being sent, what the thread holds, and what is with
-    /// those of the guests that send through it.
-    pub(super) fn frames(&self, queues: u32) -> u32 {
+    /// Frames of a queue: what waits in the fill ring, what has arrived, what is being sent, what the thread holds, what is with
+    /// those of the guests that send through it, and what the device has in a receive ring of its own of so many slots, which it
+    /// fills from the fill ring (with zero-copy; else 0).
+    pub(super) fn frames(&self, queues: u32, device_slots: u32) -> u32 {
         let sizes = self.sizes();
         let away = self.guests.div_ceil(queues.max(1)) * GUEST_AWAY_FRAMES;
-        sizes.fill + sizes.rx + sizes.tx + self.spare_frames.max(base::BURST_FRAMES as u32) + away
+        let spare = self.spare_frames.max(base::BURST_FRAMES as u32);
+        sizes.fill + sizes.rx + sizes.tx + spare + away + device_slots.min(MOST_DEVICE_SLOTS)
     }
 
     /// Frames of a guest: what is on its way to its host, what is being sent, and what its thread holds.
     pub(super) fn guest_frames(&self) -> u32 {
         port::guest::RING_FRAMES as u32 + self.sizes().tx + self.spare_frames.max(base::BURST_FRAMES as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_frames_for_all_who_may_hold_some() {
+        let config = OpenConfig::new("if0");
+        let without = 4096 + 2048 + 2048 + 2048;
+        assert_eq!(config.frames(1, 0), without);
+        // a NIC's own ring, and one that cannot be meant
+        assert_eq!(config.frames(1, 8192), without + 8192);
+        assert_eq!(config.frames(1, u32::MAX), without + 16_384);
+        let small = OpenConfig { rx_slots: 64, tx_slots: 64, spare_frames: 0, ..config.clone() };
+        assert_eq!((small.frames(1, 0), small.frames(1, 512)), (320, 832));
+        let guests = OpenConfig { guests: 3, ..config };
+        assert_eq!(guests.frames(2, 512), without + 512 + 2 * GUEST_AWAY_FRAMES);
     }
 }
