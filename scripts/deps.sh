@@ -5,7 +5,7 @@ set -euo pipefail
 
 build="clang gcc libbpf-dev libc6-dev linux-libc-dev llvm make"
 demo="$build bind9-dnsutils curl ethtool iproute2"
-test="$demo apache2-utils bpftool dnsperf iputils-ping knot knot-dnsutils ldnsutils libmemcached-tools memcached nghttp2-client nginx nsd procps python3-pymemcache strace tshark wget wrk"
+test="$demo apache2-utils bpftool dnsperf git iputils-ping knot knot-dnsutils ldnsutils libmemcached-tools memcached nghttp2-client nginx nsd procps python3-pymemcache strace tshark wget wrk"
 browser="$demo chromium"
 kernel="$test busybox-static cpio qemu-system-x86"
 

@@ -35,9 +35,12 @@ mod xdp;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Of the program, with the commit that it was built from.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("SIMOOM_COMMIT"), ")");
+
 /// Load generators, yardsticks and the papers' experiments.
 #[derive(Debug, Parser)]
-#[command(name = "simoom-bench", version, arg_required_else_help = true)]
+#[command(name = "simoom-bench", version = VERSION, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -131,6 +134,21 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_commands_that_results_are_made_by_are_taken() {
+        use clap::Parser as _;
+        let table = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/README.md");
+        let text = std::fs::read_to_string(table).unwrap();
+        let rows = text.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.split(" | ").nth(1));
+        let quoted = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+        let commands: Vec<&str> = quoted.filter(|words| words.starts_with("simoom-bench ")).collect();
+        assert!(commands.len() > 40, "{commands:?}");
+        for command in commands {
+            let read = super::Cli::try_parse_from(command.split(' '));
+            assert!(read.is_ok(), "{command}: {}", read.unwrap_err());
+        }
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory as _;

@@ -8,12 +8,12 @@ use crate::run::{EchoApp, EnterCommand, KvApp};
 use crate::top::Options as TopOptions;
 use crate::tune::{Flow, Service};
 use crate::words::{Cpus, Within, ZoneArg};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// DNS, static web content, a key-value store and echo served from a network stack of its own, over AF_XDP or kernel sockets.
 #[derive(Debug, Parser)]
-#[command(name = "simoom", version, disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(name = "simoom", disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
     /// what to do
     #[command(subcommand)]
@@ -255,13 +255,17 @@ pub enum CtlCommand {
     Stop,
 }
 
-/// Reads the command line. Ok(Err(text)) is help or the version, to be shown as it is.
+/// Reads the command line of a program of this version. Ok(Err(text)) is help or the version, to be shown as it is.
 ///
 /// # Errors
 /// One line: what is wrong and where help is.
-pub fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Result<Cli, String>, Error> {
+pub fn parse(
+    version: &'static str,
+    args: impl IntoIterator<Item = std::ffi::OsString>,
+) -> Result<Result<Cli, String>, Error> {
     use clap::error::ErrorKind;
-    match Cli::try_parse_from(args) {
+    let read = Cli::command().version(version).try_get_matches_from(args);
+    match read.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => Ok(Ok(cli)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Err(error.to_string())),
@@ -287,7 +291,7 @@ mod tests {
     use super::*;
 
     fn refused(args: &str) -> String {
-        match parse(args.split(' ').map(Into::into)) {
+        match parse("1", args.split(' ').map(Into::into)) {
             Err(error) => error.to_string(),
             other => panic!("{args}: {other:?}"),
         }
@@ -295,7 +299,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
@@ -354,8 +357,10 @@ mod tests {
 
     #[test]
     fn options_may_stand_anywhere() {
-        let cli =
-            parse("simoom dns a=b --interface e0 --listen 192.0.2.1:53 --interface e1 c".split(' ').map(Into::into));
+        let cli = parse(
+            "1",
+            "simoom dns a=b --interface e0 --listen 192.0.2.1:53 --interface e1 c".split(' ').map(Into::into),
+        );
         let Ok(Ok(Cli { command: Command::Dns(dns) })) = cli else { panic!("{cli:?}") };
         assert_eq!(dns.zones.len(), 2);
         assert_eq!(dns.dataplane.interface, ["e0", "e1"]);

@@ -48,12 +48,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// The command `simoom`: reads the command line, does what it says, gives the exit status (0 done, 1 the environment does
-/// not let it, 2 the caller's input is wrong).
-pub fn main() -> ExitCode {
+/// not let it, 2 the caller's input is wrong). `version` is what it says that it is.
+pub fn main(version: &'static str) -> ExitCode {
     child::take_name();
     base::heap::keep_little();
     base::Clock::find();
-    let outcome = match cli::parse(std::env::args_os()) {
+    let outcome = match cli::parse(version, std::env::args_os()) {
         Ok(Ok(cli)) => run(cli),
         Ok(Err(help)) => Ok(help),
         Err(error) => Err(error),

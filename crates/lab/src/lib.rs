@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The programs that tests may ask for and the Debian package that holds each.
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 26] = [
     ("ab", "apache2-utils"),
     ("bpftool", "bpftool"),
     ("chromium", "chromium"),
@@ -60,6 +60,7 @@ const PACKAGES: [(&str, &str); 25] = [
     ("nsd", "nsd"),
     ("perf", "linux-perf"),
     ("ping", "iputils-ping"),
+    ("setpriv", "util-linux"),
     ("strace", "strace"),
     ("taskset", "util-linux"),
     ("tshark", "tshark"),

@@ -49,12 +49,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` with standard output and error going to a log of its own and nothing to read.
+    /// Starts `command` with standard output and error going to a log of its own and nothing to read. A program whose main thread starts
+    /// it takes it along even when it is killed.
     pub fn spawn(mut command: Command) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("simoom-lab-").tempdir()?;
         let log = dir.path().join("log");
         let out = File::create(&log)?;
         let name = format!("{command:?}");
+        // the signal comes when the thread that started it ends, not the process: of any other thread's that may be long before
+        if rustix::thread::gettid() == rustix::process::getpid() && crate::missing(&["setpriv"]).is_none() {
+            command = ended_with_us(&command);
+        }
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let group = Pid::from_raw(i32::try_from(child.id())?).context("a child has no process id")?;
@@ -148,6 +153,23 @@ impl Drop for Process {
     }
 }
 
+/// The same command, which has SIGTERM when the thread that starts it ends (PR_SET_PDEATHSIG, prctl(2)): `setpriv` asks for that and
+/// becomes the command.
+fn ended_with_us(command: &Command) -> Command {
+    let mut ended = Command::new("setpriv");
+    ended.args(["--pdeathsig", "TERM", "--"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => ended.env(name, value),
+            None => ended.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        ended.current_dir(folder);
+    }
+    ended
+}
+
 /// A wait with a timeout, taken up again when whoever waits was stopped meanwhile and goes on, which ends it (signal(7)).
 pub fn patiently<T>(mut wait: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -197,6 +219,31 @@ mod tests {
         assert!(test_kill_process_group(group).is_ok());
         drop(process);
         assert!(wait_until(|| test_kill_process_group(group).is_err(), Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn a_command_stays_what_it_is_when_it_ends_with_its_starter() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $0 $PPID $(pwd) $A${HOME-none}", "x y"])
+            .env("A", "1")
+            .env_remove("HOME")
+            .current_dir("/");
+        let mut process = Process::spawn(ended_with_us(&command)).unwrap();
+        assert!(process.wait(Duration::from_secs(5)).unwrap().success(), "{}", process.log());
+        // setpriv has become it: it is our own child
+        assert_eq!(process.log(), format!("x y {} / 1none\n", std::process::id()));
+        // and of a thread that ends, when it is there
+        let start = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo started; exec sleep 1000"]);
+            let mut process = Process::spawn(ended_with_us(&command)).unwrap();
+            process.wait_for("started", Duration::from_secs(5)).unwrap();
+            process
+        };
+        let mut process = std::thread::spawn(start).join().unwrap();
+        let ended = process.wait(Duration::from_secs(5)).unwrap();
+        assert_eq!(ended.signal(), Some(Signal::TERM.as_raw()));
     }
 
     #[test]

@@ -3,5 +3,5 @@
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {
-    control::main()
+    control::main(concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("SIMOOM_COMMIT"), ")"))
 }

@@ -59,7 +59,7 @@ pub(crate) struct Options {
     /// A header field that every request has
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
-    /// An answer, or a connection, that takes longer is an error
+    /// An answer, or a connection, that takes longer is an error; a good answer that comes later than this after its request was due is late
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     timeout: f64,
     /// A connection that was answered waits so long before its next request

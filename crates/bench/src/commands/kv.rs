@@ -20,8 +20,8 @@ The addresses must be ones that the kernel does not have, as with `simoom-bench 
 value distribution, values by a table and a generalized Pareto distribution and 75% GET. A record's lengths and value follow from its number, so every
 value that comes back is compared. With --rate requests are due at the moments of a Poisson process and latency runs from then; without it each
 connection asks again when it was answered. --probes connections ask seldom, one request at a time, and have a latency of their own, which
-is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher. It goes by windows of 100 ms, of which it
-takes the median, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers a window, it is that of the whole span.
+is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher. It goes by windows of 100 ms, of which nine
+in ten must keep to it, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers a window, the whole span must.
 A rate holds when one of a few tries does, some that did not are tried again later, and the highest that held is told: the most that was
 seen, not a mean. Connections that failed are made again before each try, and a rate holds with all of them alone. Wrong answers and lost connections of the warm-up are told with the run behind it.
 Exit status: 0; 1 when an answer was wrong, nothing was answered or the load could not be run; 2 for a wrong command line.
@@ -71,7 +71,7 @@ pub(crate) struct Options {
     /// Requests a second (20000, 20k, 0.1M); without it each connection asks again when it was answered
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// Search for the highest rate whose 99th percentile is at most so many microseconds, from --rate or 50k on
+    /// Search for the highest rate whose 99th percentile is at most so many microseconds in nine windows of ten, from --rate or 50k on
     #[arg(long, value_name = "US", value_parser = rate)]
     p99: Option<f64>,
     /// The share of GETs that may find nothing where a rate holds; default: 0.001 with --store, else any

@@ -41,15 +41,25 @@ impl Tool {
     }
 }
 
-/// A flag that SIGTERM and SIGINT set, so that a tool ends with its figures told.
+/// A flag that SIGTERM, SIGINT and SIGHUP set, so that a tool ends with its figures told, and an experiment in order, also where its terminal
+/// goes. Whoever was started to outlive that (nohup(1)) does.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let status = std::fs::read_to_string("/proc/self/status").context("cannot read which signals are ignored")?;
+    let hangup = (!is_ignored(&status, SIGHUP)).then_some(SIGHUP);
+    for signal in hangup.into_iter().chain([SIGTERM, SIGINT]) {
         // a second signal ends the process at once
         signal_hook::flag::register_conditional_default(signal, stop.clone()).context("cannot catch signals")?;
         signal_hook::flag::register(signal, stop.clone()).context("cannot catch signals")?;
     }
     Ok(stop)
+}
+
+/// Whether a signal is among those that a process with this /proc/PID/status ignores.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 << (signal - 1) != 0)
 }
 
 /// A number of seconds on the command line: above 0, at most a day.
@@ -85,6 +95,13 @@ pub(crate) fn parsed<O: clap::Args>(
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_is_ignored_is_read_from_the_kernels_file() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004000\n";
+        assert_eq!([1, 2, 13, 15].map(|signal| super::is_ignored(status, signal)), [true, false, true, false]);
+        assert!(!super::is_ignored("", 1));
+    }
+
     #[test]
     fn rates_and_seconds_have_bounds() {
         assert_eq!(super::rate("200k"), Ok(200e3));

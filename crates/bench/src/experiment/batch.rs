@@ -142,7 +142,7 @@ fn echo(options: &Options, simoom: &Path, folder: &Path, batch: u16, row: &mut R
     server.arg("--control").arg(folder.join("control"));
     let mut server = Process::spawn(server)?;
     server.wait_for("serving on ", START).context("the server does not come up")?;
-    // attaching a program made the receive threads anew
+    // attaching a program may have made the receive threads anew
     lab.pin();
     let rates = grid::rates(options.from, options.to);
     // where nothing came back, the generator's own receive thread had no processor: that says nothing of the server

@@ -103,7 +103,7 @@ impl Bed {
             process.wait_until(|| lab.client().inside(|| answers(&self.zone.origin)), START)
         };
         ready.with_context(|| format!("{} does not come up", subject.name()))?;
-        // attaching a program made the receive threads anew
+        // attaching a program may have made the receive threads anew
         lab.pin();
         Ok(Served { bed: self, process, lab, reflects, name: subject.name() })
     }

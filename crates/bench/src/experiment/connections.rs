@@ -88,11 +88,13 @@ impl Line {
         Line { name, rows: vec![Row::default(); counts.len()], counts }
     }
 
-    /// Notes what ended the numbers at the place `at`, which leaves out those above.
-    fn end_at(&mut self, at: usize, limit: &str) {
+    /// Notes what ended the numbers at the place `at`, which leaves out those above. What the first round had is no limit: an error.
+    fn end_at(&mut self, at: usize, round: u16, limit: &str) -> Result<()> {
+        ensure!(round == 1, "{}: {} connections, which stood in a round before: {limit}", self.name, self.counts[at]);
         self.rows[at].limit = Some(limit.to_owned());
         self.rows.truncate(at + 1);
         self.counts.truncate(at + 1);
+        Ok(())
     }
 }
 
@@ -144,7 +146,7 @@ fn in_the_laboratory(options: &Options, engine: Engine, round: u16, line: &mut L
             }
             Err(limit) => {
                 eprintln!("{round} {:<16} {count:>7} connections  {limit}", engine.name());
-                line.end_at(at, &limit);
+                line.end_at(at, round, &limit)?;
                 break;
             }
         }
@@ -160,9 +162,9 @@ fn measure(options: &Options, engine: Engine, count: u32) -> Result<Measured> {
     let places = (count + SPARE).to_string();
     let mut served = match messages::serve(Lab::new()?, engine, &["--connections", &places]) {
         Ok(served) => served,
-        Err(error) => return Ok(Err(one_line(&error))),
+        Err(error) => return limit(&error),
     };
-    // attaching a program made the receive threads anew
+    // attaching a program may have made the receive threads anew
     served.lab().pin();
     let before = memory_bytes(served.pid()?)?;
     let (connections, under_way) = (count.to_string(), options.under_way.to_string());
@@ -170,12 +172,18 @@ fn measure(options: &Options, engine: Engine, count: u32) -> Result<Measured> {
     let words = ["--connections", &connections, "--under-way", &under_way, "--seconds", &span, "--bytes", "64"];
     let mut load = served.start_load(&words)?;
     if let Err(error) = load.wait_for("connections stand", START) {
-        return Ok(Err(one_line(&error)));
+        return limit(&error);
     }
     let after = memory_bytes(served.pid()?)?;
     let bytes = (count >= TELLING).then(|| after.saturating_sub(before) as f64 / f64::from(count));
     let run = served.finish(load)?.into_iter().next().context("the load measured nothing")?;
     Ok(Ok((run, bytes)))
+}
+
+/// So many cannot be established, for this reason; unless the wait for them was interrupted, which says nothing of the server.
+fn limit(error: &anyhow::Error) -> Result<Measured> {
+    lab::uninterrupted()?;
+    Ok(Err(one_line(error)))
 }
 
 /// An error's last line: what the program said itself.
@@ -219,6 +227,8 @@ fn on_the_pipe(options: &Options, count: u32, row: &mut Row) -> Result<()> {
 }
 
 fn pipe_tcp(words: &[&str]) -> Result<Vec<Told>> {
+    // it waits for no process of the laboratory, where it would hear of it
+    lab::uninterrupted()?;
     let own = std::env::current_exe().context("where this program lies")?;
     let done = Command::new(own).args(["pipe-tcp", "--json"]).args(words).output().context("cannot run pipe-tcp")?;
     let error = String::from_utf8_lossy(&done.stderr);
@@ -333,7 +343,9 @@ mod tests {
         let mut line = Line::new("epoll", &options.counts);
         assert_eq!(line.counts, [10, 1000, 100_000]);
         line.rows[0].messages_per_s = vec![100.0, 300.0];
-        line.end_at(1, "no more files");
+        line.end_at(1, 1, "no more files").unwrap();
+        let error = line.end_at(0, 2, "no more files").unwrap_err().to_string();
+        assert_eq!(error, "epoll: 10 connections, which stood in a round before: no more files");
         let mut other = Line::new("simoom, AF_XDP", &[10, 20_000]);
         for (row, rates) in other.rows.iter_mut().zip([[400.0, 400.0], [100.0, 300.0]]) {
             row.messages_per_s = rates.to_vec();

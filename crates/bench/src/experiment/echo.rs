@@ -104,7 +104,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for round in 1..=options.rounds {
         for (engine, rows) in ENGINES.iter().zip(&mut rows) {
             let mut served = messages::serve(Lab::new()?, *engine, &[])?;
-            // attaching a program made the receive threads anew
+            // attaching a program may have made the receive threads anew
             served.lab().pin();
             for (point, row) in points.iter().zip(rows) {
                 let ask = || ask(options, &mut served, *point);

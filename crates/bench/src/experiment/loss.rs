@@ -135,7 +135,7 @@ fn wire(lab: &Lab, faults: &[&str]) -> Result<Process> {
     command.args(["wire", "--a", a, "--b", b, "--cpu", "1", "--json"]).args(faults);
     let mut wire = Process::spawn(command)?;
     wire.wait_for("joined", START)?;
-    // attaching a program made the receive threads anew
+    // attaching a program may have made the receive threads anew
     lab.pin();
     Ok(wire)
 }

@@ -158,14 +158,18 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// Where the server lies; its commit is in the report.
     fn simoom(&self) -> Result<PathBuf> {
         let path = match &self.simoom {
             Some(path) => path.clone(),
             None => std::env::current_exe().context("where this program lies")?.with_file_name("simoom"),
         };
         // as it will be seen from another working directory
-        path.canonicalize()
-            .with_context(|| format!("no server at {}; build it, or name it with --simoom", path.display()))
+        let path = path
+            .canonicalize()
+            .with_context(|| format!("no server at {}; build it, or name it with --simoom", path.display()))?;
+        crate::report::note_server(&path);
+        Ok(path)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Manner {
     pub(crate) requests_per_connection: u32,
     /// the content of every so manieth answer is compared; 0: none
     pub(crate) check_every: u64,
-    /// how long an answer, or a connection, may take
+    /// how long an answer, or a connection, may take; and both, from when the request was due, not to count as late
     pub(crate) timeout: Duration,
     /// how long a connection that was answered waits before its next request
     pub(crate) think: Duration,
@@ -382,9 +382,10 @@ impl Client {
         let outcome = &mut self.outcome;
         outcome.answered += 1;
         outcome.body_bytes += answer.body_bytes;
-        let in_span = u64::from(!self.schedule.is_over(now));
-        outcome.answered_in_span += in_span;
-        outcome.record_latency((now - slot.due).as_nanos() as u64);
+        let in_span = !self.schedule.is_over(now);
+        outcome.answered_in_span += u64::from(in_span);
+        let took = now - slot.due;
+        outcome.record_latency(took.as_nanos() as u64);
         let body = &mut self.mix.pages[slot.page as usize].body;
         if !is_success(answer) {
             *outcome.statuses.entry(answer.status).or_default() += 1;
@@ -419,7 +420,8 @@ impl Client {
         }
         match wrong {
             Some(failure) => outcome.fail(failure),
-            None => outcome.good_in_span += in_span,
+            // waits for a connection, and its handshake, are in it, each of which the time-out bounds by itself or not at all
+            None => outcome.count_good(in_span, took <= self.manner.timeout),
         }
     }
 }

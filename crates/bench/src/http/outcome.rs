@@ -115,6 +115,12 @@ pub(crate) struct Outcome {
     pub(crate) answered_in_span: u64,
     /// and of those so many with a status of 2xx and the length and content that were expected, as far as they were compared
     pub(crate) good_in_span: u64,
+    /// of all answers so many were such, and whole no later than the time-out after they were due
+    #[serde(default)]
+    pub(crate) good_in_time: u64,
+    /// and so many were such, and later
+    #[serde(default)]
+    pub(crate) good_late: u64,
     /// connections that stood, those that were there at the start among them
     pub(crate) connections: u64,
     /// bytes received, heads and all
@@ -153,6 +159,8 @@ impl Outcome {
             answered: 0,
             answered_in_span: 0,
             good_in_span: 0,
+            good_in_time: 0,
+            good_late: 0,
             connections: 0,
             bytes: 0,
             bytes_in_span: 0,
@@ -171,6 +179,14 @@ impl Outcome {
     #[inline]
     pub(super) fn record_latency(&mut self, ns: u64) {
         self.histogram.saturating_record(ns.max(100));
+    }
+
+    /// An answer was good, within the span or behind it, and in time or not.
+    #[inline]
+    pub(super) fn count_good(&mut self, in_span: bool, in_time: bool) {
+        self.good_in_span += u64::from(in_span);
+        self.good_in_time += u64::from(in_time);
+        self.good_late += u64::from(!in_time);
     }
 
     #[cold]
@@ -221,11 +237,25 @@ impl Outcome {
         self.missed as f64 / (self.sent + self.missed).max(1) as f64
     }
 
-    /// The share of good answers among all that was asked for, each request counted once: what was not sent is not in it.
+    /// All that was asked for, each request counted once: what was not sent is not in it.
+    fn asked(&self) -> u64 {
+        self.answered + self.failed(|failure| !failure.is_wrong_body()) + self.unfinished
+    }
+
+    /// The share of good answers among all that was asked for, however late they came.
     pub(crate) fn good_share(&self) -> f64 {
-        let asked = self.answered + self.failed(|failure| !failure.is_wrong_body()) + self.unfinished;
         let good = self.answered.saturating_sub(self.refusals() + self.failed(Failure::is_wrong_body));
-        good as f64 / asked.max(1) as f64
+        good as f64 / self.asked().max(1) as f64
+    }
+
+    /// The share of what was asked for that had a good answer no later than the time-out after it was due.
+    pub(crate) fn in_time_share(&self) -> f64 {
+        self.good_in_time as f64 / self.asked().max(1) as f64
+    }
+
+    /// The share of what was asked for that had a good answer, and later than that.
+    pub(crate) fn late_share(&self) -> f64 {
+        self.good_late as f64 / self.asked().max(1) as f64
     }
 }
 
@@ -244,6 +274,9 @@ impl fmt::Display for Outcome {
         writeln!(f, "bytes        {:>10}  {} of bodies", self.bytes, self.body_bytes)?;
         let wrong = self.failed(Failure::is_wrong_body);
         writeln!(f, "checked      {:>10}  by content, all by length; {wrong} wrong", self.checked)?;
+        if self.good_late > 0 {
+            writeln!(f, "late         {:>10}  good, and later than the time-out after they were due", self.good_late)?;
+        }
         for (status, count) in &self.statuses {
             writeln!(f, "status {status}   {count:>10}")?;
         }
@@ -288,6 +321,25 @@ mod tests {
         assert_eq!(outcome.bad(), 30 + 5 + 15 + 10);
         // 65 of 100 that were answered, 15 that failed and 10 that were waited for
         assert_eq!(outcome.good_share(), 65.0 / 125.0);
+    }
+
+    #[test]
+    fn what_is_good_and_late_is_told_apart() {
+        let mut outcome = Outcome::new(None);
+        assert_eq!((outcome.in_time_share(), outcome.late_share()), (0.0, 0.0));
+        // of ten that were asked for one was refused, one failed and one is still waited for
+        outcome.answered = 8;
+        outcome.statuses.insert(503, 1);
+        outcome.fail(Failure::Timeout);
+        outcome.unfinished = 1;
+        for (in_span, in_time) in
+            [(true, true), (true, true), (true, false), (true, false), (false, true), (false, false), (false, false)]
+        {
+            outcome.count_good(in_span, in_time);
+        }
+        assert_eq!((outcome.good_in_span, outcome.good_in_time, outcome.good_late), (4, 3, 4));
+        assert_eq!((outcome.good_share(), outcome.in_time_share(), outcome.late_share()), (0.7, 0.3, 0.4));
+        assert!(outcome.to_string().contains("\nlate                  4  good, and later"), "{outcome}");
     }
 
     #[test]

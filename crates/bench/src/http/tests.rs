@@ -270,6 +270,43 @@ fn silence_is_a_timeout_of_the_connection_or_of_the_answer() {
     assert_eq!(bed.load.connections(), 0);
 }
 
+/// A server that works once in so long.
+fn once_in(span: Duration) -> impl Fn(&mut Server) -> bool {
+    let ticks = std::cell::Cell::new(0);
+    move |_| {
+        ticks.set(ticks.get() + 1);
+        ticks.get() % (span.as_micros() / TICK.as_micros()) == 0
+    }
+}
+
+#[test]
+fn what_waited_for_a_connection_is_in_time_by_when_it_was_due() {
+    let told = || Mix::new(&urls(&["/k"]), vec![page("/k")], &[]).unwrap();
+    let run = |timeout_ms| {
+        let manner = Manner { timeout: Duration::from_millis(timeout_ms), ..manner(1, 0) };
+        bed(manner, told()).run_while(&plan(Some(500.0), 400), once_in(Duration::from_millis(10))).unwrap()
+    };
+    // each answer takes some 10 ms from when it is asked for, and the more from when it was due the more were due before it
+    let outcome = run(150);
+    assert_whole(&outcome);
+    assert!(outcome.latency.greatest_us > 250_000.0 && outcome.latency.p50_us > 150_000.0, "{outcome}");
+    assert_eq!(outcome.good_in_time + outcome.good_late, outcome.answered, "{outcome}");
+    assert!(outcome.good_in_time > 4 && outcome.good_late > outcome.good_in_time, "{outcome}");
+    let outcome = run(2000);
+    assert_eq!((outcome.good_in_time, outcome.good_late), (outcome.answered, 0), "{outcome}");
+    assert_eq!(outcome.answered, run(150).answered);
+}
+
+#[test]
+fn a_handshake_and_an_answer_that_are_late_together_are_late() {
+    let mix = Mix::new(&urls(&["/k"]), vec![page("/k")], &[]).unwrap();
+    let mut bed = bed(Manner { timeout: Duration::from_millis(70), ..manner(1, 1) }, mix);
+    let outcome = bed.run_while(&plan(None, 2000), once_in(Duration::from_millis(50))).unwrap();
+    // neither takes longer than that by itself
+    assert_whole(&outcome);
+    assert!(outcome.good_late > 5 && outcome.good_in_time <= 1, "{outcome}");
+}
+
 #[test]
 fn a_lossy_wire_costs_time_and_nothing_else() {
     let rates = Rates { drop: 0.01, duplicate: 0.01, reorder: 0.02, ..Rates::default() };

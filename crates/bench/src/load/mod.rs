@@ -13,7 +13,7 @@ mod times;
 
 pub(crate) use outcome::{Good, Outcome};
 pub(crate) use packet::{Checksum, Ends, Fault, Template};
-pub(crate) use times::{Latency, Times, histogram};
+pub(crate) use times::{Latency, Times, WINDOW_NS, histogram};
 
 use crate::queries::{Queries, VERSIONS};
 use anyhow::{Result, ensure};

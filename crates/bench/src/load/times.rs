@@ -38,7 +38,7 @@ impl Latency {
 
 /// How long a window of latencies is. A virtual machine's processors are taken away for milliseconds at a time; a window is
 /// short enough that most see none of that.
-const WINDOW_NS: u64 = 100_000_000;
+pub(crate) const WINDOW_NS: u64 = 100_000_000;
 /// A window with fewer answers than this has no 99th percentile worth the name, unless answers come seldom by design.
 const WINDOW_LEAST: u64 = 1_000;
 
@@ -103,6 +103,12 @@ impl Times {
         self.close();
         Some((Summary::of(&self.p50_us)?.median, Summary::of(&self.p99_us)?.median))
     }
+
+    /// The 99th percentile of each window that had answers enough, in microseconds, in their order.
+    pub(crate) fn windows_p99_us(&mut self) -> Vec<f64> {
+        self.close();
+        self.p99_us.clone()
+    }
 }
 
 #[cfg(test)]
@@ -120,10 +126,13 @@ mod tests {
         let (p50_us, p99_us) = times.by_window_us().unwrap();
         assert!((9.9..10.1).contains(&p50_us) && (49.0..51.0).contains(&p99_us), "{p50_us} {p99_us}");
         assert!(times.latency().p99_us > 8_000.0, "{:?}", times.latency());
+        let windows = times.windows_p99_us();
+        let slow: Vec<usize> = (0..windows.len()).filter(|at| windows[*at] > 51.0).collect();
+        assert_eq!((windows.len(), slow), (10, vec![3]), "{windows:?}");
         // too few in each window
         let mut seldom = Times::by_windows_of(101);
         (0..1000).for_each(|ms| seldom.record(ms * 1_000_000, 10_000));
-        assert_eq!(seldom.by_window_us(), None);
+        assert_eq!((seldom.by_window_us(), seldom.windows_p99_us()), (None, Vec::new()));
         assert_eq!(Times::default().by_window_us(), None);
     }
 }

@@ -1,7 +1,9 @@
 //! The machine that a figure was measured on.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Named facts in order.
@@ -46,7 +48,7 @@ impl Machine {
             machine.facts.push((name.into(), value.unwrap_or_else(|| "unknown".into())));
         };
         fact("date", Some(date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))));
-        fact("commit", commit());
+        fact("commit", Some(commits(OWN, SERVER.get().map(String::as_str))));
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         fact("processor", processor(&cpuinfo, &caches()));
         // not what this process may run on: experiments pin it
@@ -133,15 +135,32 @@ fn load_average() -> Option<String> {
     Some(text.split(' ').take(3).collect::<Vec<_>>().join(" "))
 }
 
-/// The commit of the working directory's repository, `+` when files differ from it.
-fn commit() -> Option<String> {
-    let git = |args: &[&str]| {
-        let done = Command::new("git").args(args).stdin(Stdio::null()).output().ok()?;
-        done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
-    Some(if clean { commit } else { commit + "+" })
+/// What this program was built from: its own stack and services are what some experiments measure, and every load is made by them.
+const OWN: &str = env!("SIMOOM_COMMIT");
+
+static SERVER: OnceLock<String> = OnceLock::new();
+
+/// Notes what the server under test was built from, as it says itself before it is measured: the file may be another one afterwards. The
+/// first server counts.
+pub(crate) fn note_server(program: &Path) {
+    SERVER.get_or_init(|| {
+        let done = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let said = done.map_or_else(|_| String::new(), |done| String::from_utf8_lossy(&done.stdout).into_owned());
+        told_commit(&said).unwrap_or("unknown").to_owned()
+    });
+}
+
+/// The commit in what `simoom --version` says.
+fn told_commit(said: &str) -> Option<&str> {
+    said.trim().split_once("(commit ")?.1.strip_suffix(')')
+}
+
+/// One commit, or where they differ the server's and this program's.
+fn commits(own: &str, server: Option<&str>) -> String {
+    match server {
+        Some(server) if server != own => format!("{server}; simoom-bench: {own}"),
+        _ => own.to_owned(),
+    }
 }
 
 /// The first line with a digit of what `command` prints on either stream.
@@ -194,6 +213,16 @@ mod tests {
         assert_eq!(processor("", &caches), None);
         assert_eq!(memory("MemTotal:       2097152 kB\nMemFree: 1 kB\n").unwrap(), "2.0 GiB");
         assert_eq!(memory("MemFree: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn commits_are_those_of_the_programs() {
+        assert_eq!(told_commit("simoom 0.1.0 (commit 0123456789ab+)\n"), Some("0123456789ab+"));
+        assert_eq!((told_commit("simoom 0.1.0\n"), told_commit("")), (None, None));
+        assert_eq!((commits("ab", None), commits("ab", Some("ab"))), ("ab".into(), "ab".into()));
+        assert_eq!(commits("ab", Some("cd+")), "cd+; simoom-bench: ab");
+        let commit = |machine: Machine| machine.facts.into_iter().find(|(name, _)| name == "commit").unwrap().1;
+        assert!(commit(Machine::here(Peers::None)).contains(OWN));
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod machine;
 mod table;
 
 pub(crate) use chart::{Axis, Chart, Series};
-pub(crate) use machine::{Machine, Peers};
+pub(crate) use machine::{Machine, Peers, note_server};
 pub(crate) use table::{Cell, Table};
 
 use anyhow::{Context as _, Result};

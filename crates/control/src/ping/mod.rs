@@ -294,7 +294,7 @@ mod tests {
 
     fn options(args: &str) -> Options {
         let line = format!("simoom ping {args}");
-        match crate::cli::parse(line.split_whitespace().map(Into::into)) {
+        match crate::cli::parse("1", line.split_whitespace().map(Into::into)) {
             Ok(Ok(crate::cli::Cli { command: crate::cli::Command::Ping(options) })) => options,
             other => panic!("{args}: {other:?}"),
         }
@@ -302,7 +302,7 @@ mod tests {
 
     fn refused(args: &str) -> String {
         let line = format!("simoom ping {args}");
-        match crate::cli::parse(line.split_whitespace().map(Into::into)) {
+        match crate::cli::parse("1", line.split_whitespace().map(Into::into)) {
             Err(error) => error.to_string(),
             Ok(_) => how(&options(args)).unwrap_err().to_string(),
         }

@@ -11,6 +11,7 @@ mod bed;
 mod results;
 mod source;
 
+use super::tell_written;
 use crate::commands::{seconds, stop_flag};
 use anyhow::{Result, bail, ensure};
 use std::path::PathBuf;
@@ -26,8 +27,8 @@ One thread's peak is measured first, with one thread on duty and more questions 
 A machine that takes its processors away for milliseconds now and then has a 99th percentile of its own in many a window. Where that is
 so, --rounds does it all again and again: what is told of a window is the median of the same one in every round.
 
-  simoom-bench experiment elastic --rounds 5 --out docs/results
-  simoom-bench experiment elastic --steps 0.3,1.5,0.3 --hold 3")]
+  simoom-bench experiment elastic --rounds 5
+  simoom-bench experiment elastic --steps 0.3,1.5,0.3 --hold 3 --out /tmp      a quick look")]
 pub(crate) struct Options {
     /// The threads' processors; default: all
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -53,8 +54,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=4096))]
     flows: u16,
     /// Write elastic.* and elastic-time.* there
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    out: PathBuf,
 }
 
 /// Runs it.
@@ -76,9 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if report.name == "elastic" {
             println!("{}", report.table.markdown());
         }
-        if let Some(out) = &options.out {
-            report.write(out)?.iter().for_each(|path| eprintln!("wrote {}", path.display()));
-        }
+        tell_written(&report.write(&options.out)?);
     }
     Ok(())
 }

@@ -197,6 +197,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             lines.extend(ways.map(|how| Line { how, readers, batch, filled: Vec::new(), live: Vec::new() }));
         }
     }
+    // from here on an interruption ends what runs in order: readers, namespaces
+    lab::interrupt_by(crate::commands::stop_flag()?);
     let lab = Lab::new()?;
     lab.server().inside(|| measure(options, processors, &mut lines))?;
     let report = report::report(options, &lines);
@@ -208,6 +210,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
 fn measure(options: &Options, processors: usize, lines: &mut [Line]) -> Result<()> {
     for round in 1..=options.rounds {
         for line in &mut *lines {
+            lab::uninterrupted()?;
             let readers = Readers { count: line.readers, batch: line.batch, processors };
             let filled = match line.how {
                 How::Fifo => fifo::drain(options, readers),
@@ -244,6 +247,7 @@ fn drained(begun: Instant, all: u64, received: impl Fn() -> Result<u64>) -> Resu
         if now != last {
             (last, moved) = (now, Instant::now());
         }
+        lab::uninterrupted()?;
         if moved.elapsed() > PATIENCE {
             bail!("{now} of {all} datagrams came out of the queues");
         }

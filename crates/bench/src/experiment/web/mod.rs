@@ -93,6 +93,11 @@ http {
 }
 ";
 
+/// nginx's configuration, with this beside the rest; `{run}` and `{www}` are still to be filled in.
+pub(super) fn nginx_conf(how: &str) -> String {
+    NGINX_CONF.replace("{how}", how)
+}
+
 /// Fails with one line that names the mend unless this process is root and these programs are installed.
 pub(super) fn ensure_can_run(programs: &[&str]) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "this makes network namespaces: run it as root");
@@ -126,7 +131,7 @@ impl Bed {
             std::fs::create_dir(folder.path().join(name)).context("no folder for the servers")?;
         }
         let bed = Bed { folder, simoom };
-        std::fs::write(bed.folder.path().join("run/nginx.conf"), bed.fill(&NGINX_CONF.replace("{how}", nginx)))?;
+        std::fs::write(bed.folder.path().join("run/nginx.conf"), bed.fill(&nginx_conf(nginx)))?;
         Ok(bed)
     }
 
@@ -181,7 +186,7 @@ impl Bed {
             .client()
             .inside(|| self.ensure_right(at, files))
             .with_context(|| format!("what {} serves", server.name))?;
-        // attaching a program made the receive threads anew
+        // attaching a program may have made the receive threads anew
         lab.pin();
         Ok(Up { bed: self, name: server.name.clone(), process, lab, answer_bytes, segments: None })
     }
