@@ -275,7 +275,7 @@ fn once_in(span: Duration) -> impl Fn(&mut Server) -> bool {
     let ticks = std::cell::Cell::new(0);
     move |_| {
         ticks.set(ticks.get() + 1);
-        ticks.get() % (span.as_micros() / TICK.as_micros()) == 0
+        ticks.get().is_multiple_of(span.as_micros() / TICK.as_micros())
     }
 }
 
