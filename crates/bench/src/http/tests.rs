@@ -272,7 +272,7 @@ fn silence_is_a_timeout_of_the_connection_or_of_the_answer() {
 
 /// A server that works once in so long.
 fn once_in(span: Duration) -> impl Fn(&mut Server) -> bool {
-    let ticks = std::cell::Cell::new(0);
+    let ticks = std::cell::Cell::new(0_u128);
     move |_| {
         ticks.set(ticks.get() + 1);
         ticks.get().is_multiple_of(span.as_micros() / TICK.as_micros())
