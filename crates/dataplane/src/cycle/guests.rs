@@ -486,6 +486,52 @@ fn a_host_that_cannot_send_rests_though_its_guests_ask() {
     world.check();
 }
 
+/// The first of four threads, at whose own queue a batch always waits, with as much in the rings from the others; the flows, by their queues.
+fn with_full_rings() -> (World, Vec<u16>) {
+    let mut world = World::new(4, 0);
+    let of = |world: &World, queue: u16| (queue..1000).step_by(4).find(|flow| world.group(*flow) == 0).unwrap();
+    let flows: Vec<u16> = (0..4).map(|queue| of(&world, queue)).collect();
+    // before the frames that come from there
+    world.loops[2].crossing().unwrap().want(4);
+    for (queue, flow) in flows.iter().enumerate().skip(1) {
+        world.fill(*flow, 300);
+        while world.waiting(queue) > 0 {
+            world.cycle(queue);
+        }
+    }
+    (world, flows)
+}
+
+#[test]
+fn no_other_thread_is_kept_from_a_busy_one() {
+    let (mut world, flows) = with_full_rings();
+    for _ in 0..6 {
+        world.fill(flows[0], 64);
+        world.set_room(0, 10_000);
+        world.cycle(0);
+    }
+    let taken = [1, 2, 3].map(|other| world.answered.get(&flows[other]).copied().unwrap_or(0));
+    assert_eq!(taken, [64; 3]);
+    // what it says besides is heard
+    assert_eq!(world.owners.owner(4), 2);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn nor_where_there_is_room_for_one_frame_at_a_time() {
+    let (mut world, flows) = with_full_rings();
+    for _ in 0..60 {
+        world.fill(flows[0], 64);
+        world.set_room(0, 1);
+        world.cycle(0);
+    }
+    let taken = [1, 2, 3].map(|other| world.answered.get(&flows[other]).copied().unwrap_or(0));
+    assert_eq!(taken, [20; 3]);
+    world.settle();
+    world.check();
+}
+
 /// The first of so many threads, which has the queues of the others; a flow for each queue.
 fn with_queues_of_others(others: usize) -> (World, Vec<u16>) {
     let mut world = World::with_open_queues(others);
