@@ -538,7 +538,8 @@ impl Running {
     pub(crate) fn stop(mut self) {
         self.dataplane.command(|_, _, stack| stack.abort_all());
         let begun = Instant::now();
-        while self.connections().iter().any(|&open| open > 0) && begun.elapsed() < RESETS_TAKE {
+        let is_left = || self.connections().iter().any(|&open| open > 0) || self.dataplane.groups_under_way() > 0;
+        while is_left() && begun.elapsed() < RESETS_TAKE {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.followers.clear();
