@@ -11,7 +11,7 @@ use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
 use crate::words::{Balance, Idle, Mode, Prefix, Threads, Transmit, WebTransmit};
 use bpf::steering::{Answers, Hold};
-use dataplane::{Dataplane, Sharing};
+use dataplane::{Dataplane, Owners, Sharing};
 use port::guest::{Housed, house};
 use port_xdp::device::{Device, Link};
 use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
@@ -428,6 +428,22 @@ impl Followed {
         }
     }
 }
+/// The threads by which groups can go from thread `from` to thread `to`, the first `on_duty` of which serve, or why they cannot.
+fn sharing_of(all: &[Sharing], from: usize, to: usize, on_duty: impl Fn(&Owners) -> usize) -> Result<&Sharing, String> {
+    let among =
+        |sharing: &Sharing, thread: usize| (sharing.first..sharing.first + sharing.owners.threads()).contains(&thread);
+    let Some(sharing) = all.iter().find(|sharing| among(sharing, from)) else {
+        return Err(format!("thread {from} shares no flow groups: see --balance and --rss-key"));
+    };
+    if !among(sharing, to) || to == from {
+        return Err(format!("thread {to} is no other one of the same interface as thread {from}"));
+    }
+    if to - sharing.first >= on_duty(&sharing.owners) {
+        return Err(format!("thread {to} does not serve now: see `simoom ctl threads`"));
+    }
+    Ok(sharing)
+}
+
 
 impl Drop for Follower {
     fn drop(&mut self) {
@@ -468,15 +484,7 @@ impl Running {
 
     /// Has thread `to` take at most `count` flow groups over from thread `from`.
     pub(crate) fn move_groups(&self, from: usize, to: usize, count: usize) -> Result<usize, String> {
-        let among = |sharing: &&Sharing, thread: usize| {
-            (sharing.first..sharing.first + sharing.owners.threads()).contains(&thread)
-        };
-        let Some(sharing) = self.sharing.iter().find(|sharing| among(sharing, from)) else {
-            return Err(format!("thread {from} shares no flow groups: see --balance and --rss-key"));
-        };
-        if !among(&sharing, to) || to == from {
-            return Err(format!("thread {to} is no other one of the same interface as thread {from}"));
-        }
+        let sharing = sharing_of(&self.sharing, from, to, Owners::on_duty)?;
         let groups = 0..sharing.owners.groups().count();
         let groups = groups.map(|group| group as u16);
         let theirs = groups.filter(|group| usize::from(sharing.owners.owner(*group)) == from - sharing.first);
@@ -534,6 +542,33 @@ impl Running {
         take.recv_timeout(ANSWER_TAKES).ok()
     }
 
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::flow::Groups;
+
+    #[test]
+    fn groups_go_to_no_thread_that_does_not_serve() {
+        let owners = |threads| Arc::new(Owners::new(Groups::keyed(16, [1, 2]), threads, |_| 0));
+        let of = |first, threads| Sharing { first, owners: owners(threads), balance: None, steering: None };
+        let all = [of(0, 2), of(2, 4)];
+        let said = |from, to| sharing_of(&all, from, to, Owners::on_duty).map(|sharing| sharing.first);
+        assert_eq!((said(0, 1), said(5, 2), said(2, 5)), (Ok(0), Ok(2), Ok(2)));
+        let with_three = |from, to| sharing_of(&all, from, to, |_| 3).map(|sharing| sharing.first);
+        assert_eq!(with_three(2, 4), Ok(2));
+        assert_eq!(with_three(2, 5).unwrap_err(), "thread 5 does not serve now: see `simoom ctl threads`");
+        // what it has it may give away
+        assert_eq!(with_three(5, 4), Ok(2));
+        for to in [1, 2, 6] {
+            assert_eq!(
+                said(2, to).unwrap_err(),
+                format!("thread {to} is no other one of the same interface as thread 2")
+            );
+        }
+        assert!(said(6, 2).unwrap_err().starts_with("thread 6 shares no flow groups"));
+    }
+}
     /// Resets what connections are left, gives the traffic back to the kernel, answers what had come, and ends.
     pub(crate) fn stop(mut self) {
         self.dataplane.command(|_, _, stack| stack.abort_all());
