@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// At the end connections are reset for so long at most.
 const RESETS_TAKE: Duration = Duration::from_millis(500);
@@ -232,9 +232,6 @@ impl Opened {
         };
         let queue = |port: &XdpPort| Queue::new(port.slot().clone(), port.stats().clone());
         let queues = self.ports.iter().map(|port| port.queue().map(queue)).collect();
-        // within microseconds of the dataplane's own zero
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
         let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |thread| services.make(thread))?;
         let dataplane = Arc::new(dataplane);
         for counters in dataplane.counters() {
@@ -258,16 +255,7 @@ impl Opened {
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running {
-            watchdog,
-            followers,
-            dataplane,
-            writers,
-            sharing: shared,
-            tcp,
-            described: self.described,
-            origin_unix_ns,
-        })
+        Ok(Running { watchdog, followers, dataplane, writers, sharing: shared, tcp, described: self.described })
     }
 }
 
@@ -428,6 +416,18 @@ impl Followed {
         }
     }
 }
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // an eventfd refuses only when its count is full
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(join) = self.join.take() {
+            // a panic there was shown by the panic hook
+            let _ = join.join();
+        }
+    }
+}
+
 /// The threads by which groups can go from thread `from` to thread `to`, the first `on_duty` of which serve, or why they cannot.
 fn sharing_of(all: &[Sharing], from: usize, to: usize, on_duty: impl Fn(&Owners) -> usize) -> Result<&Sharing, String> {
     let among =
@@ -442,18 +442,6 @@ fn sharing_of(all: &[Sharing], from: usize, to: usize, on_duty: impl Fn(&Owners)
         return Err(format!("thread {to} does not serve now: see `simoom ctl threads`"));
     }
     Ok(sharing)
-}
-
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // an eventfd refuses only when its count is full
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(join) = self.join.take() {
-            // a panic there was shown by the panic hook
-            let _ = join.join();
-        }
-    }
 }
 
 /// The dataplane at work.
@@ -471,8 +459,6 @@ pub(crate) struct Running {
     /// the counters of each thread's TCP, if there is TCP
     tcp: Arc<Mutex<Vec<Arc<stack::tcp::Counters>>>>,
     pub(crate) described: Vec<String>,
-    /// when the dataplane's clock began
-    pub(crate) origin_unix_ns: u64,
 }
 
 impl Running {
@@ -528,8 +514,7 @@ impl Running {
 
     /// A piece of one thread's connections and where the next begins; None when the thread does not answer.
     fn piece(&self, thread: usize, from: u32) -> Option<(Vec<View>, Option<u32>)> {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-        let now = base::Instant::from_nanos(since_1970.saturating_sub(self.origin_unix_ns));
+        let now = self.dataplane.clock().now();
         let (give, take) = channel();
         self.dataplane.command(move |n, _, stack| {
             if n == thread {
@@ -542,6 +527,21 @@ impl Running {
         take.recv_timeout(ANSWER_TAKES).ok()
     }
 
+    /// Resets what connections are left, gives the traffic back to the kernel, answers what had come, and ends.
+    pub(crate) fn stop(mut self) {
+        self.dataplane.command(|_, _, stack| stack.abort_all());
+        let begun = Instant::now();
+        let is_left = || self.connections().iter().any(|&open| open > 0) || self.dataplane.groups_under_way() > 0;
+        while is_left() && begun.elapsed() < RESETS_TAKE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.followers.clear();
+        // the followers had the others, and have ended
+        drop(self.watchdog);
+        drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
+        self.writers.clear();
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -567,20 +567,5 @@ mod tests {
             );
         }
         assert!(said(6, 2).unwrap_err().starts_with("thread 6 shares no flow groups"));
-    }
-}
-    /// Resets what connections are left, gives the traffic back to the kernel, answers what had come, and ends.
-    pub(crate) fn stop(mut self) {
-        self.dataplane.command(|_, _, stack| stack.abort_all());
-        let begun = Instant::now();
-        let is_left = || self.connections().iter().any(|&open| open > 0) || self.dataplane.groups_under_way() > 0;
-        while is_left() && begun.elapsed() < RESETS_TAKE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.followers.clear();
-        // the followers had the others, and have ended
-        drop(self.watchdog);
-        drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
-        self.writers.clear();
     }
 }
