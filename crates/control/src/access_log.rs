@@ -1,7 +1,7 @@
 //! The access log: a thread that takes records from the serving threads' rings and writes them as lines.
 //!
 //! Serving threads never wait for it: a full ring costs records, which they count. What cannot be written (a full disk) is
-//! counted here, and said once until it works again. The thread wakes at intervals, short ones while records come, so serving
+//! counted here, and said once until it works again; of a line that was written in part the rest is kept until then. The thread wakes at intervals, short ones while records come, so serving
 //! threads have nobody to wake.
 
 mod open;
@@ -153,7 +153,8 @@ impl Opened {
     /// The kernel's, when the thread cannot be started.
     pub(crate) fn start(self) -> io::Result<Writing> {
         let Opened { log, file } = self;
-        let mut writer = Writer { log: log.clone(), file, lines: Vec::with_capacity(2 * WRITE_BYTES), failing: false };
+        let lines = Vec::with_capacity(2 * WRITE_BYTES);
+        let mut writer = Writer { log: log.clone(), file, lines, torn: None, failing: false };
         let join = std::thread::Builder::new().name("access-log".into()).spawn(move || writer.run())?;
         Ok(Writing { log, join: Some(join) })
     }
@@ -235,6 +236,8 @@ struct Writer {
     /// None is stderr
     file: Option<File>,
     lines: Vec<u8>,
+    /// how long the file was when it had taken a part of the line that `lines` begin with the rest of
+    torn: Option<u64>,
     failing: bool,
 }
 
@@ -247,6 +250,7 @@ impl Writer {
             drop(take_next(&self.log, &mut self.file));
             let found = self.drain();
             if last {
+                self.log.counters.failed.add(self.torn.is_some().into());
                 return;
             }
             pause = if found { BUSY } else { (pause * 2).min(IDLE) };
@@ -261,7 +265,7 @@ impl Writer {
         // a ring, and a reload names hosts
         let mut rings = std::mem::take(&mut *log.rings.lock().unwrap_or_else(PoisonError::into_inner));
         let hosts = log.hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (mut found, mut records) = (false, 0);
+        let mut found = false;
         for ring in rings.iter_mut() {
             // no more than was there to begin with: a busy thread must not keep the others waiting
             for _ in 0..ring.waiting(RECORDS) {
@@ -272,45 +276,88 @@ impl Writer {
                         record.write_json(hosts.of(record.host, record.unix_ns), &mut self.lines);
                     }
                 }
-                (found, records) = (true, records + 1);
+                found = true;
                 if self.lines.len() >= WRITE_BYTES {
-                    self.flush(std::mem::take(&mut records));
+                    self.flush();
                 }
             }
         }
         // those of services that ended in a panic, whose successors have rings of their own
         rings.retain_mut(|ring| !ring.is_finished());
         log.rings.lock().unwrap_or_else(PoisonError::into_inner).append(&mut rings);
-        if records > 0 {
-            self.flush(records);
+        if !self.lines.is_empty() {
+            self.flush();
         }
         found
     }
 
-    fn flush(&mut self, records: u64) {
+    fn flush(&mut self) {
         // held meanwhile: who opens the file anew waits for what is being written to the old one
         let next = take_next(&self.log, &mut self.file);
-        let outcome = match &mut self.file {
-            Some(file) => file.write_all(&self.lines),
-            None => io::stderr().lock().write_all(&self.lines),
+        if self.torn.is_some_and(|at| !goes_on(self.file.as_ref(), at)) {
+            self.torn = None;
+            self.lines.drain(..first_line(&self.lines));
+            self.log.counters.failed.add(1);
+        }
+        let (bytes, outcome) = match &mut self.file {
+            Some(file) => write(file, &self.lines),
+            None => write(&mut io::stderr().lock(), &self.lines),
         };
         drop(next);
-        self.lines.clear();
+        self.forget(bytes);
         match outcome {
             Ok(()) => {
-                self.log.counters.lines.add(records);
                 if std::mem::take(&mut self.failing) {
                     tracing::info!("access log: writing works again");
                 }
             }
             Err(error) => {
-                self.log.counters.failed.add(records);
                 if !std::mem::replace(&mut self.failing, true) {
                     tracing::error!("access log: cannot be written: {}; lines are lost and counted", reason(&error));
                 }
             }
         }
     }
+
+    /// Counts the lines, of which so many bytes were written, and keeps the rest of one that was written in part.
+    fn forget(&mut self, written: usize) {
+        let (taken, left) = self.lines.split_at(written);
+        let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let is_torn = taken.last().map_or(self.torn.is_some(), |last| *last != b'\n');
+        let counters = &self.log.counters;
+        counters.lines.add(count(taken));
+        counters.failed.add(count(left) - u64::from(is_torn));
+        let kept = if is_torn { first_line(left) } else { 0 };
+        self.lines.truncate(written + kept);
+        self.lines.drain(..written);
+        self.torn = is_torn.then(|| self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |is| is.len()));
+    }
+}
+
+/// Bytes of the first line, with its end.
+fn first_line(lines: &[u8]) -> usize {
+    lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1)
+}
+
+/// Writes all of it, or as much as can be; how many bytes.
+fn write(to: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match to.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(more) => written += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Whether what is written next stands behind the part of a line with which the file, if it is one, was so long: it may be another by now, or
+/// have been emptied to make room. On stderr something else has been said since.
+fn goes_on(file: Option<&File>, bytes: u64) -> bool {
+    let is = file.and_then(|file| file.metadata().ok());
+    is.is_some_and(|is| !is.is_file() || is.len() == bytes)
 }
 
 /// Goes on with the file that was opened anew, if there is one; no other is while what this gives is held.
@@ -349,7 +396,7 @@ mod tests {
         let opened = open(&settings, &[], None).unwrap();
         let log = opened.log();
         let (gone, stays) = (log.records(), log.records());
-        let mut writer = Writer { log: log.clone(), file: None, lines: Vec::new(), failing: false };
+        let mut writer = Writer { log: log.clone(), file: None, lines: Vec::new(), torn: None, failing: false };
         drop(gone);
         assert!(!writer.drain());
         assert_eq!(log.rings.lock().unwrap().len(), 1);
@@ -381,9 +428,10 @@ mod tests {
         // instead of the old file what takes no more than a part
         let (mut reader, old) = io::pipe().unwrap();
         let file = Some(File::from(std::os::fd::OwnedFd::from(old)));
-        let lines = vec![b'x'; 1 << 20];
-        let mut writer = Writer { log: log.clone(), file, lines, failing: false };
-        let writing = std::thread::spawn(move || writer.flush(1));
+        let mut lines = vec![b'x'; 1 << 20];
+        lines[(1 << 20) - 1] = b'\n';
+        let mut writer = Writer { log: log.clone(), file, lines, torn: None, failing: false };
+        let writing = std::thread::spawn(move || writer.flush());
         let mut read = vec![0];
         reader.read_exact(&mut read).unwrap();
         assert!(log.next.try_lock().is_err(), "the file can be opened anew while the old one is written to");
@@ -391,6 +439,81 @@ mod tests {
         writing.join().unwrap();
         assert_eq!((read.len(), log.counters.lines.get()), (1 << 20, 1));
         log.reopen().unwrap();
+    }
+
+    #[test]
+    fn a_line_that_was_written_in_part_is_written_to_its_end() {
+        let settings = config::AccessLog { path: None, format: LogFormat::Combined };
+        let log = open(&settings, &[], None).unwrap().log();
+        let (mut reader, pipe) = io::pipe().unwrap();
+        // what is full takes no more, as a disk
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        rustix::io::ioctl_fionbio(&pipe, true).unwrap();
+        let file = Some(File::from(std::os::fd::OwnedFd::from(pipe)));
+        let mut writer = Writer { log: log.clone(), file, lines: Vec::new(), torn: None, failing: false };
+        let (mut read, mut made) = (Vec::new(), 0u64);
+        for round in 0..20 {
+            // lines of all lengths, more than there is room for
+            for _ in 0..3000 {
+                let padding = "x".repeat(made as usize % 97);
+                writeln!(writer.lines, "{made} {padding} {made}").unwrap();
+                made += 1;
+            }
+            writer.flush();
+            assert!(writer.failing);
+            // now room for some lines, now for all, and the rest of a line may be all there is
+            let mut some = vec![0; if round % 3 == 0 { 4096 } else { 1 << 20 }];
+            let n = reader.read(&mut some).unwrap();
+            read.extend(&some[..n]);
+            if round % 2 == 0 && !writer.lines.is_empty() {
+                writer.flush();
+                assert!(!writer.failing);
+            }
+        }
+        if !writer.lines.is_empty() {
+            writer.flush();
+        }
+        drop(writer);
+        reader.read_to_end(&mut read).unwrap();
+        let text = String::from_utf8(read).unwrap();
+        let mut after = 0;
+        for line in text.lines() {
+            let parts: Vec<&str> = line.split(' ').collect();
+            let [number, padding, again] = parts[..] else { panic!("{line}") };
+            let number: u64 = number.parse().unwrap();
+            assert_eq!((number >= after, padding.len() as u64, again), (true, number % 97, parts[0]), "{line}");
+            after = number + 1;
+        }
+        let (lines, failed) = (log.counters.lines.get(), log.counters.failed.get());
+        assert_eq!((text.lines().count() as u64, lines + failed), (lines, made));
+        assert!(failed > 0 && text.ends_with('\n'));
+    }
+
+    #[test]
+    fn the_rest_of_a_line_goes_to_no_file_without_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let settings = config::AccessLog { path: Some(path.clone()), format: LogFormat::Combined };
+        let write_rest = |meanwhile: &dyn Fn(&AccessLog)| {
+            std::fs::write(&path, "whole\nin pa").unwrap();
+            let Opened { log, file } = open(&settings, &[], None).unwrap();
+            let (lines, torn) = (b"rt\nnext\n".to_vec(), Some(11));
+            let mut writer = Writer { log: log.clone(), file, lines, torn, failing: true };
+            meanwhile(&log);
+            writer.flush();
+            assert!(writer.lines.is_empty() && writer.torn.is_none() && !writer.failing);
+            let (lines, failed) = (log.counters.lines.get(), log.counters.failed.get());
+            (std::fs::read_to_string(&path).unwrap(), lines, failed)
+        };
+        assert_eq!(write_rest(&|_| {}), ("whole\nin part\nnext\n".to_owned(), 2, 0));
+        // emptied to make room, or moved away
+        let emptied = write_rest(&|_| std::fs::write(&path, "").unwrap());
+        assert_eq!(emptied, ("next\n".to_owned(), 1, 1));
+        let anew = write_rest(&|log| {
+            std::fs::rename(&path, path.with_extension("1")).unwrap();
+            log.reopen().unwrap();
+        });
+        assert_eq!(anew, ("next\n".to_owned(), 1, 1));
     }
 
     #[test]

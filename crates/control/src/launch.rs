@@ -20,6 +20,7 @@ use crate::config::Settings;
 use crate::error::{Error, reason};
 use crate::metrics::Registry;
 use crate::service::{Division, Plan};
+use crate::wall;
 use crate::words::{Backend, Threads, Tier, Transmit, WebTransmit};
 pub(crate) use check::{check, stores_have_room};
 
@@ -288,6 +289,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// One whose engines have ended.
+    #[cfg(test)]
+    pub(crate) fn ended() -> Running {
+        let (listen, backend) = (Vec::new(), String::new());
+        Running { engines: Mutex::default(), threads: 0, listen, backend, fell_back: false }
+    }
+
     fn engines(&self) -> MutexGuard<'_, Engines> {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -376,9 +384,9 @@ impl Running {
         }
     }
 
-    /// Nanoseconds since 1970 at the zero of the copies' times; None without AF_XDP.
+    /// Nanoseconds since 1970 at the zero of the copies' times, by the machine's clock as it is set now; None without AF_XDP.
     pub(crate) fn tap_clock(&self) -> Option<u64> {
-        self.engines().xdp.as_ref().map(|xdp| xdp.origin_unix_ns)
+        self.clock().map(|clock| wall::unix_at_zero(&clock).as_nanos() as u64)
     }
 
     /// Frames that passed while the taps' readers had no room.

@@ -217,15 +217,21 @@ pub(crate) fn users(settings: &Settings, division: Division) -> Result<Vec<Ident
     users.filter_map(Result::transpose).collect()
 }
 
-/// How much nicer than the server each application is, so that those with a processor in common divide it by their shares: the scheduler
-/// gives a process 1.25 times the time of one that is nicer by 1. The largest share is as nice as the server, since to be less takes
-/// a privilege.
-fn nices(all: &[Wanted]) -> Vec<i32> {
-    let largest = |place: Placement| all.iter().filter(|it| it.place == place).map(|it| it.share).max().unwrap_or(1);
+/// The nicest that a process can be (setpriority(2)).
+const NICEST: i32 = 19;
+
+/// How much nicer than the server, which is so nice itself, each application is, so that those with a processor in common divide it by their
+/// shares: the scheduler gives a process 1.25 times the time of one that is nicer by 1. The largest share is as nice as the server, since
+/// to be less takes a privilege. Where the smallest would be nicer than can be, all on its processor are as much nearer to each other.
+fn nices(all: &[Wanted], server: i32) -> Vec<i32> {
     let nice = |wanted: &Wanted| match wanted.place {
         Placement::Cpu(_) => {
-            let times = f64::from(largest(wanted.place)) / f64::from(wanted.share);
-            (times.ln() / 1.25f64.ln()).round() as i32
+            let shares = all.iter().filter(|it| it.place == wanted.place).map(|it| it.share);
+            let (least, most) = (shares.clone().min().unwrap_or(1), shares.max().unwrap_or(1));
+            let steps = |share: u32| (f64::from(most) / f64::from(share)).ln() / 1.25f64.ln();
+            let (has, needs) = (f64::from(NICEST - server), steps(least).round());
+            let part = if needs > has { has / needs } else { 1.0 };
+            (steps(wanted.share) * part).round() as i32
         }
         _ => 0,
     };
@@ -257,7 +263,13 @@ impl Apps {
                 "--threads elastic: with an application no connection changes its thread, so one that is not needed serves those that it has until they end"
             );
         }
-        let nices = nices(&all);
+        let server = rustix::process::getpriority_process(None).unwrap_or(0);
+        let nices = nices(&all, server);
+        if nices != self::nices(&all, 0) {
+            tracing::warn!(
+                "the server itself is nice by {server}, and nobody by more than {NICEST}: what applications have of a processor differs less than their shares; start it with Nice=0"
+            );
+        }
         for (wanted, nice) in all.into_iter().zip(nices) {
             let failed =
                 |error: std::io::Error| Error::environment(format!("application {}: {}", wanted.name, reason(&error)));
@@ -492,6 +504,13 @@ mod tests {
         let settings = crate::config::from_text("s.toml", &text.concat()).unwrap();
         let division = Division { web_from: 0, kv_from: 0, echo_from: 0, app_from: 0 };
         // 1.25^6 is 3.8, 1.25^19 is 69
-        assert_eq!(nices(&wanted(&settings, division)), [0, 6, 19, 0, 0, 0]);
+        let all = wanted(&settings, division);
+        for server in [-20, 0] {
+            assert_eq!(nices(&all, server), [0, 6, 19, 0, 0, 0]);
+        }
+        // a server that is nice itself leaves fewer steps, of which each has its part; elsewhere there are enough
+        assert_eq!(nices(&all, 10), [0, 3, 9, 0, 0, 0]);
+        assert_eq!(nices(&all, 17), [0, 1, 2, 0, 0, 0]);
+        assert_eq!(nices(&all, 19), [0; 6]);
     }
 }

@@ -14,6 +14,12 @@ pub(crate) const WALL_EVERY: Duration = Duration::from_secs(10);
 const SECONDS_OFF: Duration = Duration::from_secs(2);
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// The time since 1970 at a clock's zero, by the machine's clock as it is set now.
+pub(crate) fn unix_at_zero(clock: &Clock) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(clock.now() - base::Instant::ZERO)
+}
+
 /// The wall clocks of the serving threads, whose own clock counts from its start.
 pub(crate) struct Wall {
     zero: Clock,
@@ -54,9 +60,7 @@ impl Wall {
     /// By the machine's clock, which may have been set; true when cookies tell another time from now on, so that who makes them in
     /// front of the serving threads is to do so, too.
     pub(crate) fn set(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let since = self.zero.now() - base::Instant::ZERO;
-        self.set_to(now.saturating_sub(since))
+        self.set_to(unix_at_zero(&self.zero))
     }
 
     fn set_to(&self, unix_at_zero: Duration) -> bool {
@@ -98,6 +102,18 @@ mod tests {
         }
         assert!(wall.set(), "the machine's");
         assert!(SystemTime::now() > UNIX_EPOCH + Duration::from_secs(wall.cookies.at_zero_s()));
+    }
+
+    #[test]
+    fn a_clocks_zero_is_told_by_the_machines_clock_whenever_that_was_set() {
+        let started = Clock::start();
+        // as though the machine's clock had been set meanwhile by as much as lies between the two zeros
+        for clock in [started, Clock::at(started.zero_ns() / 2)] {
+            let told = UNIX_EPOCH + unix_at_zero(&clock) + (clock.now() - Instant::ZERO);
+            let now = SystemTime::now();
+            let off = now.duration_since(told).unwrap_or_else(|ahead| ahead.duration());
+            assert!(off < Duration::from_secs(1), "{off:?}");
+        }
     }
 
     #[test]

@@ -147,6 +147,14 @@ impl Crossings {
     }
 }
 
+/// Flow groups that have left one of these threads and are not taken in by another yet; may be more by those that leave meanwhile.
+pub(crate) fn groups_under_way(all: &[Arc<Crossings>]) -> u64 {
+    // first those that have arrived: one that leaves and arrives in between is still on its way then, and none seems to have come from nowhere
+    let arrived: u64 = all.iter().map(|crossings| crossings.groups_in.get()).sum();
+    let left: u64 = all.iter().map(|crossings| crossings.groups_out.get()).sum();
+    left.saturating_sub(arrived)
+}
+
 impl Report for Crossings {
     fn report(&self, show: &mut dyn FnMut(Figure<'_>)) {
         let thread = ("thread", self.thread.as_str());
@@ -184,6 +192,21 @@ impl Report for Crossings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_under_way_until_they_are_taken_in() {
+        let owners = Arc::new(Owners::new(wire::flow::Groups::keyed(16, [1, 2]), 3, |_| 0));
+        let all: Vec<_> = (0..3).map(|me| Arc::new(Crossings::new(owners.clone(), me, me.into()))).collect();
+        let under_way = || groups_under_way(&all);
+        assert_eq!(under_way(), 0);
+        all[0].groups_out.add(5);
+        all[2].groups_out.add(1);
+        assert_eq!(under_way(), 6);
+        all[1].groups_in.add(4);
+        assert_eq!(under_way(), 2);
+        all[0].groups_in.add(2);
+        assert_eq!(under_way(), 0);
+    }
 
     #[test]
     fn every_burst_size_has_its_class() {

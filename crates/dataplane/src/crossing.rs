@@ -423,10 +423,9 @@ impl Crossing {
         }
         let limit = limit.min(rx.capacity());
         let mut seen = self.replay(rx, limit);
-        let threads = self.into.len();
-        self.next = (self.next + 1) % threads;
-        for n in 0..threads {
-            let from = (self.next + n) % threads;
+        let (threads, first) = (self.into.len(), self.next);
+        for from in (0..threads).map(|n| (first + n) % threads) {
+            let before = seen;
             // nothing overtakes what is replayed
             while rx.len() < limit && !lost.is_full() && self.replayed.is_empty() {
                 let Some(item) = self.into[from].as_mut().and_then(Consumer::pop) else { break };
@@ -444,6 +443,10 @@ impl Crossing {
                         seen += self.replay(rx, limit);
                     }
                 }
+            }
+            if seen > before {
+                // however often there is room for none, the one behind the last that something was taken of is the next
+                self.next = (from + 1) % threads;
             }
         }
         if self.duty.is_asked() {

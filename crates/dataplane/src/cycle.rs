@@ -1,5 +1,7 @@
 //! One cycle: what was kept is sent, a burst is received, answered and sent.
 
+mod standing;
+
 use crate::Counters;
 use crate::crossing::Crossing;
 use crate::tap::{Direction, Tap};
@@ -206,6 +208,8 @@ struct Joint {
     inlet: Option<Arc<dyn Inlet>>,
     /// since when groups wait to be given away because frames of ours have not left
     held_since: Option<Instant>,
+    /// which of several queues is looked at first
+    turn: usize,
 }
 
 /// So long groups wait for that at most: a host that does not run must not keep them.
@@ -260,7 +264,7 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
             self.stack.set_ours(crossing.ours());
         }
         self.joint = crossing.map(|crossing| {
-            Box::new(Joint { inlet: crossing.inlet(), crossing, received: Burst::new(), held_since: None })
+            Box::new(Joint { inlet: crossing.inlet(), crossing, received: Burst::new(), held_since: None, turn: 0 })
         });
         self
     }
@@ -384,15 +388,12 @@ impl<P: Port, S: Service, N: Floor> Loop<P, S, N> {
         let arrivals = joint.crossing.room_for_arrivals(*now, limit - rx.len());
         if !joint.crossing.is_replaying() {
             // asked again: to give the queue away was among what it has just done, or to have it back
-            if joint.crossing.has_queue() {
-                seen += joint.receive(port, rx, arrivals, free);
-                home(free, port);
-            }
             if joint.crossing.stands_in() {
-                let Joint { crossing, received, .. } = joint;
-                let limit = limit.min(rx.len() + arrivals);
-                seen += crossing.stand_in(rx, received, limit, port);
+                seen += joint.receive_by_parts(port, rx, arrivals, free);
+            } else if joint.crossing.has_queue() {
+                seen += joint.receive(port, rx, arrivals, free);
             }
+            home(free, port);
             seen += joint.crossing.receive(rx, limit, free);
             home(free, port);
         }

@@ -5,7 +5,7 @@
 //! a cycle took and for which part of the time there was nothing to do, and of these exponentially weighted averages. A thread tells at the
 //! end of a cycle; of one that is in the midst of a long one nothing is concluded until then.
 //!
-//! One thread is added when at one of those on duty more frames wait than the upper mark. One is removed when fewer wait than the lower mark at each, and what
+//! One thread is added when at one of those on duty more frames wait than the upper mark, or at another that has flow groups which cannot leave it. One is removed when fewer wait than the lower mark at each, and what
 //! is left to do would leave the others some time, for a while. Between changes there is a pause, the longer one before a removal.
 //! What is in between changes nothing, so a steady load does not either.
 //!
@@ -80,11 +80,18 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// How many of `most` threads are to be on duty, by the loads of those that are.
-    pub(crate) fn look(&mut self, policy: &Policy, now: Instant, on_duty: &[Load], most: usize) -> usize {
+    /// How many of `most` threads are to be on duty, by the loads of those that are and of those that serve all the same.
+    pub(crate) fn look(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        on_duty: &[Load],
+        besides: &[Load],
+        most: usize,
+    ) -> usize {
         let count = on_duty.len();
         let since = self.changed.map(|at| now - at);
-        if on_duty.iter().any(|load| load.queued > f64::from(policy.add_above)) {
+        if on_duty.iter().chain(besides).any(|load| load.queued > f64::from(policy.add_above)) {
             self.calm_since = None;
             if count < most && since.is_none_or(|since| since >= policy.settle) {
                 self.changed = Some(now);
@@ -248,6 +255,12 @@ impl Crew {
         self.owners.on_duty()
     }
 
+    /// Of the loads of all, those of threads that are off duty and have flow groups, which cannot leave them.
+    fn serving_besides(&self, loads: &[Load]) -> Vec<Load> {
+        let off_duty = loads.iter().enumerate().skip(self.on_duty());
+        off_duty.filter(|(thread, _)| self.owners.count(*thread as u16) > 0).map(|(_, load)| *load).collect()
+    }
+
     /// Has so many be on duty, from the first on, and wakes all; the others give everything away. While one hangs all are.
     pub(crate) fn set(&self, threads: usize) {
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -332,9 +345,10 @@ impl Overseer {
                 let Some(policy) = &policy else { continue };
                 for ((first, crew), decision) in crews.iter().zip(&mut decisions) {
                     crew.review(|on_duty| {
-                        let on_duty = watched[*first..].iter().take(on_duty);
-                        let loads: Vec<Load> = on_duty.map(|(thread, _)| thread.load).collect();
-                        decision.look(policy, now, &loads, crew.threads())
+                        let all = watched[*first..].iter().take(crew.threads());
+                        let all: Vec<Load> = all.map(|(thread, _)| thread.load).collect();
+                        let (loads, besides) = (&all[..on_duty], crew.serving_besides(&all));
+                        decision.look(policy, now, loads, &besides, crew.threads())
                     });
                 }
             }
@@ -377,7 +391,7 @@ mod tests {
         let mut all = Vec::new();
         for at in (from..from + ms).step_by(10) {
             let loads = vec![of(count); count];
-            let next = decision.look(&Policy::default(), Instant::from_nanos(at * 1_000_000), &loads, 4);
+            let next = decision.look(&Policy::default(), Instant::from_nanos(at * 1_000_000), &loads, &[], 4);
             if next != count {
                 all.push((at, next));
                 count = next;
@@ -405,6 +419,30 @@ mod tests {
         assert_eq!(changes(&mut decision, 490, 10, 2, |_| load(9.0, 0.9)), []);
         assert_eq!(changes(&mut decision, 500, 490, 2, quarter), []);
         assert_eq!(changes(&mut decision, 990, 100, 2, quarter), [(1000, 1)]);
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_rid_of_its_groups_is_heard_too() {
+        let owners = Arc::new(Owners::new(wire::flow::Groups::keyed(16, [1, 2]), 4, |group| 2 * (group % 2)));
+        let bells = (0..4).map(|_| Arc::new(Bell::new().unwrap())).collect();
+        let crew = Crew::new(0, owners.clone(), bells);
+        crew.set(1);
+        // what one without a group has to do soon ends
+        let all = [load(0.0, 1.0), load(900.0, 0.0), load(500.0, 0.0), load(900.0, 0.0)];
+        assert_eq!(crew.serving_besides(&all), [all[2]]);
+        let (policy, mut decision) = (Policy::default(), Decision::default());
+        let mut look = |ms: u64, on_duty: &[Load], besides: &[Load]| {
+            decision.look(&policy, Instant::from_nanos(ms * 1_000_000), on_duty, besides, 4)
+        };
+        assert_eq!(look(0, &all[..1], &all[2..3]), 2);
+        // not faster than by the others
+        assert_eq!([look(90, &all[..1], &all[2..3]), look(100, &all[..1], &all[2..3])], [1, 2]);
+        // nor for a thread that serves little
+        assert_eq!(look(1000, &all[..1], &[load(32.0, 0.5)]), 1);
+        // and while it is so none is removed
+        assert!((1100..5000).step_by(10).all(|ms| look(ms, &[load(0.0, 1.0); 4], &all[2..3]) == 4));
+        crew.set(3);
+        assert_eq!(crew.serving_besides(&all), []);
     }
 
     #[test]

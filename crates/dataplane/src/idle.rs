@@ -50,6 +50,8 @@ pub const YIELD_EVERY: Duration = Duration::from_micros(100);
 const YIELD_LONG: Duration = Duration::from_micros(500);
 /// After such a one the next comes that many times later than it took.
 const YIELD_REST: u32 = 64;
+/// But no later than this: who was stopped meanwhile, or frozen, or moved to another machine, has not lost that time to others.
+const YIELD_MOST: Duration = Duration::from_secs(1);
 
 /// What to do after a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +107,8 @@ impl Governor {
     /// Others could run; it is `now`.
     pub fn yielded(&mut self, now: Instant) {
         let took = self.let_run.replace(now).map_or(Duration::ZERO, |began| now - began);
-        self.yield_every = if took > YIELD_LONG { took * YIELD_REST } else { YIELD_EVERY };
+        self.yield_every =
+            if took > YIELD_LONG { took.saturating_mul(YIELD_REST).min(YIELD_MOST) } else { YIELD_EVERY };
     }
 
     fn judge(&mut self, now: Instant, busy: bool) -> Next {
@@ -235,6 +238,20 @@ mod tests {
         let mut after = Governor { yield_every: Duration::from_millis(1), let_run: None, ..governor };
         let (times, _) = yields(&mut after, 100_000, 20_000);
         assert!(times > 950, "{times}");
+    }
+
+    #[test]
+    fn who_was_stopped_for_long_soon_lets_others_run_again() {
+        let mut governor = Governor::new(Idle::default());
+        assert_eq!(governor.after_cycle(at(0), true), Next::Cycle);
+        assert_eq!(governor.after_cycle(at(100_000), true), Next::Yield);
+        let back = 600 * 1_000_000_000;
+        governor.yielded(at(back));
+        let next = (1..=2000).find(|ms| governor.after_cycle(at(back + ms * 1_000_000), true) == Next::Yield);
+        assert_eq!(next, Some(1000));
+        // and as often as ever when that takes no time
+        governor.yielded(at(back + 1_000_020_000));
+        assert_eq!(governor.after_cycle(at(back + 1_000_120_000), true), Next::Yield);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The threads: pinned, asleep when idle, woken by an eventfd, restarted after a panic.
 
 use crate::bell::Bell;
-use crate::counters::Crossings;
+use crate::counters::{Crossings, groups_under_way};
 use crate::crossing::{Crossing, Helpers, crossings};
 use crate::elastic::{Averages, Crew, Overseer, Policy as Elastic};
 use crate::idle::{Governor, Idle, Next};
@@ -257,6 +257,11 @@ where
     /// What each thread counts of its dealings with the others; nothing where each serves what its port receives.
     pub fn crossings(&self) -> impl Iterator<Item = &Arc<Crossings>> {
         self.threads.iter().filter_map(|thread| thread.crossings.as_ref())
+    }
+
+    /// Flow groups that have left a thread and are not taken in by another yet.
+    pub fn groups_under_way(&self) -> u64 {
+        groups_under_way(&self.crossings().cloned().collect::<Vec<_>>())
     }
 
     /// How long the service of each thread keeps it.

@@ -147,6 +147,26 @@ struct Lodger {
     /// frames that were taken from the ring, modulo 2^32
     taken: u32,
     left: Arc<AtomicU32>,
+    /// frames that waited when the room was last divided, and wait still
+    asks: usize,
+}
+
+impl Lodger {
+    /// Puts so many of the frames that it asks for into the port's ring, which has room for them.
+    fn hand_on<P: Port>(&mut self, frames: usize, port: &mut P) {
+        let (mut burst, mut left) = (Burst::new(), frames);
+        while left > 0 {
+            let some = left.min(burst.remaining_capacity());
+            burst.extend(std::iter::from_fn(|| self.out.pop()).take(some));
+            port.transmit(&mut burst);
+            debug_assert!(burst.is_empty(), "the port has taken less than it had room for");
+            // there is no way back into the ring
+            burst.drain(..).for_each(|frame| port.give(frame));
+            left -= some;
+        }
+        self.taken = self.taken.wrapping_add(frames as u32);
+        self.asks -= frames;
+    }
 }
 
 /// A port that sends for guests, too.
@@ -175,25 +195,24 @@ impl<P: Port> Host<P> {
         }
     }
 
-    /// Puts up to `room` of the guests' frames into the port's ring, in turn; how many.
+    /// Puts up to `room` of the guests' frames into the port's ring; how many. Each has an equal part, and what one does not need the others
+    /// have; who is first when that does not come out even is behind the last that was given something.
     fn hand_on(&mut self, room: usize) -> usize {
         let Host { port, lodgers, next, .. } = self;
         let (count, mut left) = (lodgers.len(), room);
-        let mut burst = Burst::new();
-        *next = (*next + 1) % count.max(1);
-        for n in 0..count {
-            let lodger = &mut lodgers[(*next + n) % count];
-            // no more than waits now: a guest that goes on sending must not keep the thread here
-            let mut waiting = lodger.out.waiting(usize::MAX).min(left);
-            while waiting > 0 {
-                let some = waiting.min(burst.remaining_capacity());
-                burst.extend(std::iter::from_fn(|| lodger.out.pop()).take(some));
-                port.transmit(&mut burst);
-                debug_assert!(burst.is_empty(), "the port has taken less than it had room for");
-                // there is no way back into the ring
-                burst.drain(..).for_each(|frame| port.give(frame));
-                lodger.taken = lodger.taken.wrapping_add(some as u32);
-                (waiting, left) = (waiting - some, left - some);
+        // no more than waits now: a guest that goes on sending must not keep the thread here
+        lodgers.iter_mut().for_each(|lodger| lodger.asks = lodger.out.waiting(usize::MAX));
+        while left > 0 {
+            let asking = lodgers.iter().filter(|lodger| lodger.asks > 0).count();
+            let Some(part) = left.checked_div(asking) else { break };
+            let first = *next;
+            for at in (0..count).map(|n| (first + n) % count) {
+                let some = lodgers[at].asks.min(part.max(1)).min(left);
+                if some > 0 {
+                    lodgers[at].hand_on(some, port);
+                    left -= some;
+                    *next = (at + 1) % count;
+                }
             }
         }
         room - left
@@ -314,7 +333,7 @@ pub fn house<P: Port>(ports: Vec<P>, pools: Vec<Pool>, first: usize) -> Vec<Hous
         let host = n.checked_rem(queues).expect("a queue for the guests");
         let (out, into) = ring(RING_FRAMES);
         let left = Arc::new(AtomicU32::new(0));
-        hosts[host].lodgers.push(Lodger { out: into, taken: 0, left: left.clone() });
+        hosts[host].lodgers.push(Lodger { out: into, taken: 0, left: left.clone(), asks: 0 });
         let facts = hosts[host].port.facts().clone();
         let stats = Arc::new(Stats { thread, sent: Counter::default(), full: Counter::default() });
         guests.push(Guest { facts, pool, host, out, pushed: 0, left, stats });

@@ -222,7 +222,8 @@ impl Stack {
         }
     }
 
-    /// Resets every connection, at the end; the resets go out in the polls that follow.
+    /// Resets every connection, at the end, and every one that another thread gives us from then on; the resets go out in the polls that
+    /// follow.
     pub fn abort_all(&mut self) {
         self.due_at = Instant::ZERO;
         if let Some(tcp) = &mut self.tcp {

@@ -442,6 +442,34 @@ fn ten_thousand_connections_of_one_group_move_and_nobody_else_does() {
     assert_eq!(hand.stack.tcp_usage(), Usage::default());
 }
 
+#[test]
+fn who_is_on_the_way_when_all_are_reset_is_reset_where_it_arrives() {
+    for begun in [false, true] {
+        let mut hand = Hand::split(waiting(), 4, |_| {});
+        hand.open(true);
+        if begun {
+            hand.send(hand.head(Flags::ACK), &bytes(0, 10));
+            hand.seq += 10;
+        }
+        let on_the_way: Vec<_> =
+            (0..hand.groups).map(|group| hand.stack.depart(hand.now, group, &mut hand.peer)).collect();
+        let (stack, peer) = hand.twin.as_mut().unwrap();
+        [&mut *stack, &mut hand.stack].into_iter().for_each(|stack| stack.abort_all());
+        std::mem::swap(stack, &mut hand.stack);
+        std::mem::swap(peer, &mut hand.peer);
+        for departure in on_the_way {
+            hand.stack.arrive(hand.now, departure, &mut hand.peer);
+        }
+        let resets = hand.turn();
+        assert_eq!(resets.iter().map(|out| out.flags.contains(Flags::RST)).collect::<Vec<_>>(), [true], "{resets:?}");
+        assert_eq!(resets[0].seq, hand.ack);
+        assert_eq!(hand.end().dead, Some(DeadReason::Aborted));
+        for stack in [&hand.stack, &hand.twin.as_ref().unwrap().0] {
+            assert_eq!((stack.tcp_usage(), stack.tcp_counters().unwrap().connections.get()), (Usage::default(), 0));
+        }
+    }
+}
+
 /// A hand whose other stack is short of something, with a connection that has data in flight, queued and out of order.
 fn cramped(owned: bool, change: impl Fn(&mut TcpConfig)) -> Hand {
     let script = Script { send: 30_000, piece: 1000, owned, ..Script::default() };

@@ -11,7 +11,7 @@ use crate::nic_table::Keeper;
 use crate::service::{Composed, Maker};
 use crate::words::{Balance, Idle, Mode, Prefix, Threads, Transmit, WebTransmit};
 use bpf::steering::{Answers, Hold};
-use dataplane::{Dataplane, Sharing};
+use dataplane::{Dataplane, Owners, Sharing};
 use port::guest::{Housed, house};
 use port_xdp::device::{Device, Link};
 use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// At the end connections are reset for so long at most.
 const RESETS_TAKE: Duration = Duration::from_millis(500);
@@ -232,9 +232,6 @@ impl Opened {
         };
         let queue = |port: &XdpPort| Queue::new(port.slot().clone(), port.stats().clone());
         let queues = self.ports.iter().map(|port| port.queue().map(queue)).collect();
-        // within microseconds of the dataplane's own zero
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let origin_unix_ns = now.map_or(0, |now| now.as_nanos() as u64);
         let dataplane = Dataplane::start(self.ports, &configured, make_stack, move |thread| services.make(thread))?;
         let dataplane = Arc::new(dataplane);
         for counters in dataplane.counters() {
@@ -258,16 +255,7 @@ impl Opened {
             follow(Followed { name, handle, claims, threads, dataplane, link })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
-        Ok(Running {
-            watchdog,
-            followers,
-            dataplane,
-            writers,
-            sharing: shared,
-            tcp,
-            described: self.described,
-            origin_unix_ns,
-        })
+        Ok(Running { watchdog, followers, dataplane, writers, sharing: shared, tcp, described: self.described })
     }
 }
 
@@ -440,6 +428,22 @@ impl Drop for Follower {
     }
 }
 
+/// The threads by which groups can go from thread `from` to thread `to`, the first `on_duty` of which serve, or why they cannot.
+fn sharing_of(all: &[Sharing], from: usize, to: usize, on_duty: impl Fn(&Owners) -> usize) -> Result<&Sharing, String> {
+    let among =
+        |sharing: &Sharing, thread: usize| (sharing.first..sharing.first + sharing.owners.threads()).contains(&thread);
+    let Some(sharing) = all.iter().find(|sharing| among(sharing, from)) else {
+        return Err(format!("thread {from} shares no flow groups: see --balance and --rss-key"));
+    };
+    if !among(sharing, to) || to == from {
+        return Err(format!("thread {to} is no other one of the same interface as thread {from}"));
+    }
+    if to - sharing.first >= on_duty(&sharing.owners) {
+        return Err(format!("thread {to} does not serve now: see `simoom ctl threads`"));
+    }
+    Ok(sharing)
+}
+
 /// The dataplane at work.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -455,8 +459,6 @@ pub(crate) struct Running {
     /// the counters of each thread's TCP, if there is TCP
     tcp: Arc<Mutex<Vec<Arc<stack::tcp::Counters>>>>,
     pub(crate) described: Vec<String>,
-    /// when the dataplane's clock began
-    pub(crate) origin_unix_ns: u64,
 }
 
 impl Running {
@@ -468,15 +470,7 @@ impl Running {
 
     /// Has thread `to` take at most `count` flow groups over from thread `from`.
     pub(crate) fn move_groups(&self, from: usize, to: usize, count: usize) -> Result<usize, String> {
-        let among = |sharing: &&Sharing, thread: usize| {
-            (sharing.first..sharing.first + sharing.owners.threads()).contains(&thread)
-        };
-        let Some(sharing) = self.sharing.iter().find(|sharing| among(sharing, from)) else {
-            return Err(format!("thread {from} shares no flow groups: see --balance and --rss-key"));
-        };
-        if !among(&sharing, to) || to == from {
-            return Err(format!("thread {to} is no other one of the same interface as thread {from}"));
-        }
+        let sharing = sharing_of(&self.sharing, from, to, Owners::on_duty)?;
         let groups = 0..sharing.owners.groups().count();
         let groups = groups.map(|group| group as u16);
         let theirs = groups.filter(|group| usize::from(sharing.owners.owner(*group)) == from - sharing.first);
@@ -520,8 +514,7 @@ impl Running {
 
     /// A piece of one thread's connections and where the next begins; None when the thread does not answer.
     fn piece(&self, thread: usize, from: u32) -> Option<(Vec<View>, Option<u32>)> {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-        let now = base::Instant::from_nanos(since_1970.saturating_sub(self.origin_unix_ns));
+        let now = self.dataplane.clock().now();
         let (give, take) = channel();
         self.dataplane.command(move |n, _, stack| {
             if n == thread {
@@ -538,7 +531,8 @@ impl Running {
     pub(crate) fn stop(mut self) {
         self.dataplane.command(|_, _, stack| stack.abort_all());
         let begun = Instant::now();
-        while self.connections().iter().any(|&open| open > 0) && begun.elapsed() < RESETS_TAKE {
+        let is_left = || self.connections().iter().any(|&open| open > 0) || self.dataplane.groups_under_way() > 0;
+        while is_left() && begun.elapsed() < RESETS_TAKE {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.followers.clear();
@@ -546,5 +540,32 @@ impl Running {
         drop(self.watchdog);
         drop(Arc::into_inner(self.dataplane).map(Dataplane::stop));
         self.writers.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::flow::Groups;
+
+    #[test]
+    fn groups_go_to_no_thread_that_does_not_serve() {
+        let owners = |threads| Arc::new(Owners::new(Groups::keyed(16, [1, 2]), threads, |_| 0));
+        let of = |first, threads| Sharing { first, owners: owners(threads), balance: None, steering: None };
+        let all = [of(0, 2), of(2, 4)];
+        let said = |from, to| sharing_of(&all, from, to, Owners::on_duty).map(|sharing| sharing.first);
+        assert_eq!((said(0, 1), said(5, 2), said(2, 5)), (Ok(0), Ok(2), Ok(2)));
+        let with_three = |from, to| sharing_of(&all, from, to, |_| 3).map(|sharing| sharing.first);
+        assert_eq!(with_three(2, 4), Ok(2));
+        assert_eq!(with_three(2, 5).unwrap_err(), "thread 5 does not serve now: see `simoom ctl threads`");
+        // what it has it may give away
+        assert_eq!(with_three(5, 4), Ok(2));
+        for to in [1, 2, 6] {
+            assert_eq!(
+                said(2, to).unwrap_err(),
+                format!("thread {to} is no other one of the same interface as thread 2")
+            );
+        }
+        assert!(said(6, 2).unwrap_err().starts_with("thread 6 shares no flow groups"));
     }
 }

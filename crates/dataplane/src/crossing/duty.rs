@@ -58,6 +58,8 @@ struct Standing {
     queue: u16,
     /// frames taken since its thread was woken
     taken: usize,
+    /// frames that waited there after the last look
+    left: usize,
 }
 
 /// A queue on its way to another thread.
@@ -102,8 +104,6 @@ pub(super) struct Duty {
     offered: Vec<Offered>,
     /// who wants a share
     asked: Vec<u16>,
-    /// frames that waited at queues of others at the last look
-    waits_elsewhere: usize,
     /// something has happened since the last look, so that there may be a next step
     again: bool,
     /// when there will be
@@ -171,7 +171,7 @@ impl Crossing {
     }
 
     /// Queues of others that this thread serves.
-    pub(super) fn standing(&self) -> arrayvec::ArrayVec<u16, { crate::MOST_THREADS }> {
+    pub(crate) fn standing(&self) -> arrayvec::ArrayVec<u16, { crate::MOST_THREADS }> {
         self.duty.standing.iter().map(|standing| standing.queue).collect()
     }
 
@@ -180,13 +180,10 @@ impl Crossing {
         !self.duty.standing.is_empty()
     }
 
+    /// Frames that waited at queues of others at the last look.
     #[inline]
     pub(super) fn waits_elsewhere(&self) -> usize {
-        self.duty.waits_elsewhere
-    }
-
-    pub(super) fn set_waits_elsewhere(&mut self, frames: usize) {
-        self.duty.waits_elsewhere = frames;
+        self.duty.standing.iter().map(|standing| standing.left).sum()
     }
 
     /// Looks whether the thread is needed, with so many frames that wait at its port.
@@ -449,7 +446,7 @@ impl Crossing {
             self.duty.queue = Queue::Kept;
             self.duty.again = true;
         } else {
-            self.duty.standing.push(Standing { queue, taken: 0 });
+            self.duty.standing.push(Standing { queue, taken: 0, left: 0 });
             self.watch(queue, true);
         }
     }
@@ -460,7 +457,6 @@ impl Crossing {
             self.duty.offered.swap_remove(at);
         } else if let Some(at) = self.duty.standing.iter().position(|standing| standing.queue == queue) {
             self.duty.standing.swap_remove(at);
-            self.duty.waits_elsewhere = 0;
             self.watch(queue, false);
         } else {
             return;
@@ -469,9 +465,17 @@ impl Crossing {
         self.duty.again = true;
     }
 
-    /// Sorts what has arrived at the queue of a thread that is off duty, as that one would.
-    pub(super) fn sort_for_absent(&mut self, queue: u16, received: &mut Burst, rx: &mut Burst, lost: &mut Burst) {
+    /// Sorts what has arrived at the queue of a thread that is off duty, as that one would; `left` wait there still.
+    pub(super) fn sort_for_absent(
+        &mut self,
+        queue: u16,
+        received: &mut Burst,
+        left: usize,
+        rx: &mut Burst,
+        lost: &mut Burst,
+    ) {
         if let Some(standing) = self.duty.standing.iter_mut().find(|standing| standing.queue == queue) {
+            standing.left = left;
             standing.taken += received.len();
             if standing.taken >= FILL_EVERY {
                 standing.taken = 0;

@@ -188,32 +188,29 @@ impl Crossing {
         self.helping.all.0[usize::from(self.me)].inlet.is_some()
     }
 
-    /// Takes what has arrived at the queues of threads that are off duty, until `rx` has `limit`. How many frames were seen.
+    /// Takes up to `limit` frames that have arrived at the queue of a thread that is off duty, and appends this thread's own to `rx`; what
+    /// finds no way to its owner is appended to `lost`. How many were taken.
     pub(crate) fn stand_in<P: Port>(
         &mut self,
+        queue: u16,
         rx: &mut Burst,
         received: &mut Burst,
         limit: usize,
+        lost: &mut Burst,
         port: &mut P,
     ) -> usize {
-        let (mut seen, mut behind) = (0, 0);
-        let mut lost = Burst::new();
-        for queue in self.standing() {
-            let all = self.helping.all.clone();
-            let Some(inlet) = &all.0[usize::from(queue)].inlet else { continue };
-            let room = limit.saturating_sub(rx.len());
-            let work = &mut |waiting: &mut dyn Waiting| {
-                if all.helper(queue) != STOOD_FOR {
-                    return; // its thread has it back
-                }
-                seen += waiting.receive(received, room, &mut |frame| port.give(frame));
-                behind += waiting.waiting();
-            };
-            self.helping.blocked |= !inlet.lease(work) || room == 0;
-            self.sort_for_absent(queue, received, rx, &mut lost);
-            lost.drain(..).for_each(|frame| port.give(frame));
-        }
-        self.set_waits_elsewhere(behind);
+        let all = self.helping.all.clone();
+        let Some(inlet) = &all.0[usize::from(queue)].inlet else { return 0 };
+        let (mut seen, mut left) = (0, 0);
+        let work = &mut |waiting: &mut dyn Waiting| {
+            if all.helper(queue) != STOOD_FOR {
+                return; // its thread has it back
+            }
+            seen = waiting.receive(received, limit, &mut |frame| port.give(frame));
+            left = waiting.waiting();
+        };
+        self.helping.blocked |= !inlet.lease(work) || limit == 0;
+        self.sort_for_absent(queue, received, left, rx, lost);
         seen
     }
 

@@ -251,8 +251,9 @@ impl World {
                 let absent = &mut self.threads[usize::from(queue)];
                 let n = absent.queue.len().min(limit - rx.len());
                 received.extend(absent.queue.drain(..n));
+                let left = absent.queue.len();
                 let thread = &mut self.threads[at];
-                thread.crossing.sort_for_absent(queue, &mut received, &mut rx, &mut lost);
+                thread.crossing.sort_for_absent(queue, &mut received, left, &mut rx, &mut lost);
                 self.lost += lost.len() as u32;
                 lost.drain(..).for_each(|frame| self.pool.give(frame));
             }

@@ -4,11 +4,13 @@ use super::*;
 use crate::bell::Bell;
 use crate::crossing::{Helpers, crossings};
 use crate::{MOST_THREADS, Owners};
-use port::Facts;
 use port::guest::{Housed, house};
 use port::pipe::{self, Pipe};
+use port::{Facts, Waiting};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
 use wire::ethernet::{EtherType, Link};
 use wire::flow::Flow;
 use wire::{Protocol, Sum, ipv4, udp};
@@ -76,6 +78,39 @@ impl Port for Narrow {
     }
 }
 
+/// A queue that any thread may take from, which has received what the test puts in.
+#[derive(Debug, Default)]
+struct Open(Mutex<VecDeque<Frame>>);
+
+impl Open {
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+impl Inlet for Open {
+    fn lease(&self, work: &mut dyn FnMut(&mut dyn Waiting)) -> bool {
+        work(&mut &*self);
+        true
+    }
+    fn watch(&self, _: BorrowedFd<'_>, _: bool) -> bool {
+        true
+    }
+}
+
+impl Waiting for &Open {
+    fn receive(&mut self, into: &mut Burst, limit: usize, _: &mut dyn FnMut(Frame)) -> usize {
+        let mut arrived = self.0.lock().unwrap();
+        let n = limit.min(arrived.len());
+        into.extend(arrived.drain(..n));
+        n
+    }
+    fn waiting(&mut self) -> usize {
+        self.len()
+    }
+    fn refill(&mut self, _: &mut dyn FnMut() -> Option<Frame>) {}
+}
+
 struct Nothing;
 impl Service for Nothing {
     fn datagrams(&mut self, _: Instant, _: app::Listener, _: &mut [app::Datagram<'_>]) {}
@@ -136,6 +171,8 @@ struct World {
     owners: Arc<Owners>,
     bells: Vec<Arc<Bell>>,
     clients: Vec<Pipe>,
+    /// what arrives at queues that others may take from
+    inlets: Vec<Option<Arc<Open>>>,
     frames: u32,
     sent: BTreeMap<u16, u32>,
     answered: BTreeMap<u16, u32>,
@@ -143,11 +180,16 @@ struct World {
 
 impl World {
     fn new(queues: usize, guests: usize) -> World {
-        World::with_rings(queues, guests, 2048)
+        World::with(queues, guests, 2048, |_| None)
     }
 
-    /// Receive queues of so many frames.
-    fn with_rings(queues: usize, guests: usize, ring_frames: usize) -> World {
+    /// The first thread and so many others, from whose queues it may take.
+    fn with_open_queues(others: usize) -> World {
+        World::with(1 + others, 0, 2048, |thread| (thread > 0).then(Arc::default))
+    }
+
+    /// Receive queues of so many frames, or those that others may take from.
+    fn with(queues: usize, guests: usize, ring_frames: usize, open: impl Fn(usize) -> Option<Arc<Open>>) -> World {
         let threads = queues + guests;
         assert!(threads <= MOST_THREADS);
         // fewer than a ring between two threads holds, so that none can be lost there
@@ -157,7 +199,9 @@ impl World {
         let servers = servers.into_iter().map(|pipe| Narrow { pipe, room: 100, outgoing: Outgoing::Nothing }).collect();
         let owners = Arc::new(Owners::new(Groups::keyed(GROUPS, [7, 9]), threads, |group| group % threads as u16));
         let bells: Vec<_> = (0..threads).map(|_| Arc::new(Bell::new().unwrap())).collect();
-        let helpers = Helpers::new(GROUPS, (0..threads).map(|_| None));
+        let inlets: Vec<_> = (0..threads).map(open).collect();
+        let shared = inlets.iter().cloned().map(|inlet| inlet.map(|inlet| inlet as Arc<dyn Inlet>));
+        let helpers = Helpers::new(GROUPS, shared);
         let crossings = crossings(&owners, None, None, 0, &bells, &helpers);
         let floor = |me: usize| {
             let ours = (0..GROUPS as u16).filter(|group| usize::from(owners.owner(*group)) == me);
@@ -169,7 +213,7 @@ impl World {
             ports.map(|((me, port), crossing)| Loop::new(port, floor(me), Nothing, 64).with_crossing(Some(crossing)));
         let loops = loops.collect();
         let (sent, answered) = Default::default();
-        World { now: Instant::ZERO, loops, owners, bells, clients, frames, sent, answered }
+        World { now: Instant::ZERO, loops, owners, bells, clients, inlets, frames, sent, answered }
     }
 
     /// A flow's frames always come to one queue, which need not be its owner's.
@@ -180,9 +224,33 @@ impl World {
         let number = self.sent.entry(flow).or_default();
         write(&mut frame, flow, *number);
         *number += 1;
+        if let Some(inlet) = &self.inlets[queue] {
+            return inlet.0.lock().unwrap().push_back(frame);
+        }
         let mut burst = Burst::new();
         burst.push(frame);
         client.transmit(&mut burst);
+    }
+
+    /// Frames that wait at a queue.
+    fn waiting(&mut self, queue: usize) -> usize {
+        match &self.inlets[queue] {
+            Some(inlet) => inlet.len(),
+            None => self.loops[queue].port().waiting(),
+        }
+    }
+
+    /// Sends of a flow until so many frames wait at its queue.
+    fn fill(&mut self, flow: u16, frames: usize) {
+        while self.waiting(usize::from(flow) % self.clients.len()) < frames {
+            self.send(flow);
+        }
+    }
+
+    /// The flow group of a flow.
+    fn group(&self, flow: u16) -> u16 {
+        let (src, dst) = (([203, 0, 113, 9], flow).into(), ([192, 0, 2, 1], 53).into());
+        self.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap())
     }
 
     fn cycle(&mut self, at: usize) -> Activity {
@@ -234,7 +302,7 @@ impl World {
 
 #[test]
 fn a_queue_that_was_about_full_is_told_to_its_threads_stack_alone() {
-    let mut world = World::with_rings(1, 1, 1024);
+    let mut world = World::with(1, 1, 1024, |_| None);
     let mut cycle_after = |frames: u16| {
         (0..frames).for_each(|n| world.send(n % 12));
         [0, 1].map(|thread| {
@@ -271,15 +339,17 @@ fn a_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Threads with queues and without run in any order, groups move, threads go and come back, devices take now much and now nothing:
-    /// every question is answered, and in each flow questions and answers keep their order.
+    /// Threads with queues and without run in any order, groups move, threads go and come back, with their queues or without, devices take now
+    /// much and now nothing: every question is answered, and in each flow questions and answers keep their order.
     #[test]
     fn nothing_is_lost_and_nothing_overtakes(
         queues in 1usize..4,
         guests in 0usize..4,
+        open: bool,
         steps in prop::collection::vec(a_step(), 1..400),
     ) {
-        let mut world = World::new(queues, guests);
+        let is_open = |thread: usize| open && (1..queues).contains(&thread);
+        let mut world = World::with(queues, guests, 2048, |thread| is_open(thread).then(Arc::default));
         for step in steps {
             match step {
                 Step::Send(flow, times) => (0..times).for_each(|_| world.send(flow)),
@@ -326,13 +396,8 @@ fn a_thread_that_is_not_needed_sleeps_beside_a_group_that_cannot_leave() {
 /// A world of one queue and one guest, whose group is wanted by the other while an answer of it waits to leave; the group.
 fn on_its_way_out() -> (World, u16) {
     let mut world = World::new(1, 1);
-    let flow = (1..100).find(|flow| {
-        let (src, dst) = (([203, 0, 113, 9], *flow).into(), ([192, 0, 2, 1], 53).into());
-        world.owners.owner(world.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap())) == 1
-    });
-    let flow = flow.unwrap();
-    let (src, dst) = (([203, 0, 113, 9], flow).into(), ([192, 0, 2, 1], 53).into());
-    let group = world.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap());
+    let flow = (1..100).find(|flow| world.owners.owner(world.group(*flow)) == 1).unwrap();
+    let group = world.group(flow);
     world.loops[0].crossing().unwrap().want(group);
     world.send(flow);
     world.cycle(0);
@@ -361,12 +426,9 @@ fn a_group_waits_for_what_was_sent_for_it() {
 #[test]
 fn who_gets_groups_is_woken_before_the_service_keeps_who_gave_them() {
     let mut world = World::new(2, 0);
-    let of = |world: &World, flow: u16| {
-        let (src, dst) = (([203, 0, 113, 9], flow).into(), ([192, 0, 2, 1], 53).into());
-        world.owners.groups().of(&Flow::new(Protocol::UDP, src, dst).unwrap())
-    };
-    let flow = (0..100).step_by(2).find(|flow| world.owners.owner(of(&world, *flow)) == 0).unwrap();
-    let other = (0..GROUPS as u16).find(|group| world.owners.owner(*group) == 0 && *group != of(&world, flow)).unwrap();
+    let flow = (0..100).step_by(2).find(|flow| world.owners.owner(world.group(*flow)) == 0).unwrap();
+    let other =
+        (0..GROUPS as u16).find(|group| world.owners.owner(*group) == 0 && *group != world.group(flow)).unwrap();
     world.loops[1].crossing().unwrap().want(other);
     world.cycle(1);
     world.cycle(0);
@@ -420,6 +482,101 @@ fn a_host_that_cannot_send_rests_though_its_guests_ask() {
     world.set_room(0, 10);
     assert!(!world.loops[1].may_rest(world.now), "a group is to leave");
     world.cycle(0);
+    world.settle();
+    world.check();
+}
+
+/// The first of four threads, at whose own queue a batch always waits, with as much in the rings from the others; the flows, by their queues.
+fn with_full_rings() -> (World, Vec<u16>) {
+    let mut world = World::new(4, 0);
+    let of = |world: &World, queue: u16| (queue..1000).step_by(4).find(|flow| world.group(*flow) == 0).unwrap();
+    let flows: Vec<u16> = (0..4).map(|queue| of(&world, queue)).collect();
+    // before the frames that come from there
+    world.loops[2].crossing().unwrap().want(4);
+    for (queue, flow) in flows.iter().enumerate().skip(1) {
+        world.fill(*flow, 300);
+        while world.waiting(queue) > 0 {
+            world.cycle(queue);
+        }
+    }
+    (world, flows)
+}
+
+#[test]
+fn no_other_thread_is_kept_from_a_busy_one() {
+    let (mut world, flows) = with_full_rings();
+    for _ in 0..6 {
+        world.fill(flows[0], 64);
+        world.set_room(0, 10_000);
+        world.cycle(0);
+    }
+    let taken = [1, 2, 3].map(|other| world.answered.get(&flows[other]).copied().unwrap_or(0));
+    assert_eq!(taken, [64; 3]);
+    // what it says besides is heard
+    assert_eq!(world.owners.owner(4), 2);
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn nor_where_there_is_room_for_one_frame_at_a_time() {
+    let (mut world, flows) = with_full_rings();
+    for _ in 0..60 {
+        world.fill(flows[0], 64);
+        world.set_room(0, 1);
+        world.cycle(0);
+    }
+    let taken = [1, 2, 3].map(|other| world.answered.get(&flows[other]).copied().unwrap_or(0));
+    assert_eq!(taken, [20; 3]);
+    world.settle();
+    world.check();
+}
+
+/// The first of so many threads, which has the queues of the others; a flow for each queue.
+fn with_queues_of_others(others: usize) -> (World, Vec<u16>) {
+    let mut world = World::with_open_queues(others);
+    world.owners.set_on_duty(1);
+    world.settle();
+    assert_eq!(world.loops[0].crossing().unwrap().standing().len(), others);
+    (world, (0..=others as u16).collect())
+}
+
+#[test]
+fn a_busy_queue_keeps_none_of_those_that_a_thread_stands_in_for_from_being_emptied() {
+    for others in [1, 2, 3] {
+        for room in [1, 2, 5, 63, 10_000] {
+            let (mut world, flows) = with_queues_of_others(others);
+            for _ in 0..30 {
+                flows.iter().for_each(|flow| world.fill(*flow, 64));
+                world.set_room(0, room);
+                world.cycle(0);
+            }
+            let taken: Vec<u32> = flows.iter().map(|flow| world.answered.get(flow).copied().unwrap_or(0)).collect();
+            let (least, most) = (taken.iter().min().unwrap(), taken.iter().max().unwrap());
+            assert_eq!(taken.iter().sum::<u32>() as usize, 30 * room.min(64), "{others}, room for {room}: {taken:?}");
+            assert!(most - least <= 2, "{others}, room for {room}: {taken:?}");
+            world.settle();
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn what_one_of_several_queues_does_not_need_the_others_have() {
+    let (mut world, flows) = with_queues_of_others(3);
+    for busy in [&flows[..1], &flows[1..2], &flows[3..], &flows[1..3], &flows[..2]] {
+        busy.iter().for_each(|flow| world.fill(*flow, 64));
+        world.set_room(0, 10_000);
+        assert_eq!(world.cycle(0).received, 64);
+        world.settle();
+    }
+    // and how much waits behind a burst counts, wherever
+    let queued = |world: &World| world.loops[0].counters().queued.get();
+    flows.iter().for_each(|flow| world.fill(*flow, 64));
+    let before = queued(&world);
+    world.cycle(0);
+    world.cycle(0);
+    assert_eq!(queued(&world) - before, 128);
     world.settle();
     world.check();
 }

@@ -118,6 +118,52 @@ fn a_host_that_does_not_come_pushes_back_and_nothing_is_lost() {
     assert_eq!(ports[1].guest().unwrap().free_frames(), 4096);
 }
 
+/// What guests with full rings get of a device that has `room` for each of some steps, in which the host's own thread has frames for all
+/// of it: of all frames that left, how many each guest's were.
+fn parts_of(guests: usize, room: usize, steps: usize) -> Vec<usize> {
+    let (mut ports, mut peer) = world(guests, 4096);
+    let mut parts = vec![0; guests + 1];
+    for _ in 0..steps {
+        (1..=guests).for_each(|guest| while send(&mut ports[guest], guest as u8) {});
+        set_room(&mut ports, room);
+        while send(&mut ports[0], 0) {}
+        assert_eq!(ports[0].transmit_room(), 0);
+        ports[0].carry();
+        for port in &mut ports {
+            port.flush();
+        }
+        arrived(&mut peer).into_iter().for_each(|octet| parts[usize::from(octet)] += 1);
+        peer.flush();
+    }
+    parts.split_off(1)
+}
+
+#[test]
+fn guests_of_a_busy_host_have_equal_parts_of_their_half() {
+    for (guests, room) in [(2, 8), (2, 1), (2, 64), (3, 8), (4, 2), (4, 64), (5, 3)] {
+        let parts = parts_of(guests, room, 60);
+        let (least, most) = (parts.iter().min().unwrap(), parts.iter().max().unwrap());
+        assert!(*least > 0 && most - least <= 1, "{guests} guests, room for {room}: {parts:?}");
+    }
+}
+
+#[test]
+fn what_one_guest_does_not_need_the_others_have() {
+    let (mut ports, mut peer) = world(3, 4096);
+    for guest in [1, 3] {
+        while send(&mut ports[guest], guest as u8) {}
+    }
+    assert!(send(&mut ports[2], 2) && send(&mut ports[2], 2));
+    for _ in 0..3 {
+        set_room(&mut ports, 101);
+        assert_eq!(ports[0].carry(), 101);
+    }
+    let left = arrived(&mut peer);
+    let of = |guest: u8| left.iter().filter(|octet| **octet == guest).count();
+    assert_eq!(of(2), 2);
+    assert!(of(1) + of(3) == 301 && of(1).abs_diff(of(3)) == 1, "{} and {}", of(1), of(3));
+}
+
 #[test]
 fn what_waits_when_all_end_goes_home() {
     let (mut ports, peer) = world(2, 64);

@@ -127,6 +127,8 @@ pub(crate) struct Engine {
     pub(super) overrun_until: Instant,
     /// no new connections, and those that are idle are closed
     pub(super) draining: bool,
+    /// every connection was reset, and what comes from another thread still is, too
+    pub(super) aborting: bool,
     /// polls so far, modulo 2^32
     pub(super) polls: u32,
     /// who is in which flow group, where there are several threads
@@ -181,6 +183,7 @@ impl Engine {
             next_port: 0,
             overrun_until: Instant::ZERO,
             draining: false,
+            aborting: false,
             polls: 0,
             members: None,
             farewells: Vec::new(),

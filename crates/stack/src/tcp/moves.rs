@@ -322,6 +322,9 @@ impl Engine {
             self.wake(index);
         }
         self.arm(now, index);
+        if self.aborting {
+            self.abort(index, DeadReason::Aborted);
+        }
         true
     }
 

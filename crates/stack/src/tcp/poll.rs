@@ -117,8 +117,9 @@ impl Engine {
         }
     }
 
-    /// Resets every connection.
+    /// Resets every connection, and those that are on their way here when they come.
     pub(crate) fn abort_all(&mut self) {
+        self.aborting = true;
         for index in 0..self.connections.len() as u32 {
             self.abort(index, DeadReason::Aborted);
         }

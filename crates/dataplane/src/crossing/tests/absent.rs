@@ -113,8 +113,9 @@ fn who_stood_in_takes_nothing_any_more_once_the_queue_was_taken_back() {
         let mut frame = world.pool.take().unwrap();
         write(&mut frame, 1, 0);
         world.inlets[1].arrived.lock().unwrap().push(frame);
-        let (mut rx, mut received) = (Burst::new(), Burst::new());
-        let seen = world.threads[0].crossing.stand_in(&mut rx, &mut received, 64, &mut port[0]);
+        let (mut rx, mut received, mut lost) = (Burst::new(), Burst::new(), Burst::new());
+        let crossing = &mut world.threads[0].crossing;
+        let seen = crossing.stand_in(1, &mut rx, &mut received, 64, &mut lost, &mut port[0]);
         rx.drain(..).for_each(|frame| world.pool.give(frame));
         seen
     };
