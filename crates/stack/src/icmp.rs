@@ -61,6 +61,7 @@ impl Stack {
                 });
                 self.count_error(ours, Handled::IcmpError4)
             }
+            _ if local.is_none() => self.drop_frame(DropReason::NotOurs),
             _ => self.drop_frame(DropReason::IcmpKind),
         }
     }
@@ -101,9 +102,10 @@ impl Stack {
             _ if dst.is_multicast() => self.drop_frame(DropReason::Multicast),
             kind => {
                 let (quoted, fault) = (icmp.quoted(), Fault::of(icmp.mtu(), icmp.is_final()));
-                match self.locals.find(Key::v6(dst)) {
+                let local = self.locals.find(Key::v6(dst));
+                match local {
                     Some(Local::Own(_)) if kind == icmpv6::Kind::EchoRequest => self.answer_echo6(now, frame, place),
-                    Some(Local::Own(_) | Local::Shared) if kind == icmpv6::Kind::Error => {
+                    _ if kind == icmpv6::Kind::Error && self.locals.may_send_from(local) => {
                         let ours = self.quotes_our_flow(now, quoted, fault);
                         self.count_error(ours, Handled::IcmpError6)
                     }

@@ -332,13 +332,13 @@ impl Stack {
             protocol => {
                 let local = self.locals.find(Key::v4(dst));
                 match local {
-                    None | Some(Local::Broadcast) => Err(not_ours(local)),
-                    Some(Local::NotReady(_)) => Err(DropReason::NotReady),
-                    Some(Local::Own(_) | Local::Shared) if protocol == Protocol::ICMP => {
+                    _ if protocol == Protocol::ICMP && self.locals.may_send_from(local) => {
                         let bytes = ip.payload().len();
                         let place = Place { ip_at, at, bytes };
                         Ok(Found::Icmp4(place, local))
                     }
+                    None | Some(Local::Broadcast) => Err(not_ours(local)),
+                    Some(Local::NotReady(_)) => Err(DropReason::NotReady),
                     Some(Local::Own(_)) if protocol != Protocol::TCP => {
                         Ok(Found::Refuse(DropReason::Protocol, icmpv4::PROTOCOL_UNREACHABLE, 0))
                     }

@@ -5,7 +5,7 @@ mod common;
 use base::counter::Report;
 use common::*;
 use stack::{Agreement, Claim, ClaimMode, Config, DropReason, Handled, Readiness};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::arp::{self, Arp, Operation};
@@ -233,6 +233,22 @@ fn an_echo_is_answered_with_its_bytes_options_left_out() {
     assert_eq!(host.counts(), (vec![], vec![(Handled::Echo4, 2), (Handled::Echo6, 1)]));
 }
 
+/// A port unreachable, or the like, about a datagram from `local` to `peer`.
+fn error_about(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
+    let sent = ip(local.ip(), peer.ip(), Protocol::UDP, &[], &datagram(local, peer, b"answer"));
+    match (local.ip(), peer.ip()) {
+        (IpAddr::V6(local), IpAddr::V6(peer)) => {
+            let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &sent[..48]].concat();
+            icmp6_frame(THEIRS, peer, local, 64, &message)
+        }
+        _ => {
+            let mut message = [&[0; 8][..], &sent[..28]].concat();
+            icmpv4::write_error(&mut message, icmpv4::PORT_UNREACHABLE);
+            frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &message))
+        }
+    }
+}
+
 #[test]
 fn an_icmp_error_about_what_we_sent_is_recognised() {
     let mut host = Host::new(config());
@@ -242,26 +258,41 @@ fn an_icmp_error_about_what_we_sent_is_recognised() {
         ("[2001:db8::1]:7", "[2001:db8::2]:9", Some(Handled::IcmpError6)),
         ("[2001:db8::1]:8", "[2001:db8::2]:9", None),
     ] {
-        let (local, peer): (std::net::SocketAddr, std::net::SocketAddr) =
-            (local.parse().unwrap(), peer.parse().unwrap());
-        let sent = ip(local.ip(), peer.ip(), Protocol::UDP, &[], &datagram(local, peer, b"answer"));
-        let frame = match (local.ip(), peer.ip()) {
-            (IpAddr::V6(local), IpAddr::V6(peer)) => {
-                let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &sent[..48]].concat();
-                icmp6_frame(THEIRS, peer, local, 64, &message)
-            }
-            _ => {
-                let mut message = [&[0; 8][..], &sent[..28]].concat();
-                icmpv4::write_error(&mut message, icmpv4::PORT_UNREACHABLE);
-                frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &message))
-            }
-        };
+        let frame = error_about(local.parse().unwrap(), peer.parse().unwrap());
         let before = host.counters.dropped(DropReason::IcmpForeign);
         assert_eq!(host.exchange_one(&frame), None);
         match expect {
             Some(kind) => assert_eq!(host.counters.handled(kind), 1),
             None => assert_eq!(host.counters.dropped(DropReason::IcmpForeign), before + 1),
         }
+    }
+}
+
+/// The kernel has the addresses, and a listener is at all of them: the steering program passes what quotes its port.
+#[test]
+fn an_icmp_error_to_an_address_that_no_listener_names_is_heard() {
+    let ends = [
+        ("198.51.100.1:7", "192.0.2.2:9", Handled::IcmpError4),
+        ("[2001:db8:9::1]:7", "[2001:db8::2]:9", Handled::IcmpError6),
+    ];
+    for (local, peer, kind) in ends {
+        let (local, peer): (SocketAddr, SocketAddr) = (local.parse().unwrap(), peer.parse().unwrap());
+        let mut host = Host::new(Config { own: Vec::new(), steered: true, ..config() });
+        assert_eq!(host.exchange_one(&error_about(local, peer)), None);
+        let port = SocketAddr::new(local.ip(), 8);
+        assert_eq!(host.exchange_one(&error_about(port, peer)), None);
+        assert_eq!(host.counts(), (vec![(DropReason::IcmpForeign, 1)], vec![(kind, 1)]));
+        // only errors: who pings such an address asks the kernel
+        let ping = match (local.ip(), peer.ip()) {
+            (IpAddr::V6(local), IpAddr::V6(peer)) => icmp6_frame(THEIRS, peer, local, 64, &[128, 0, 0, 0, 0, 0, 0, 0]),
+            _ => frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &[8, 0, 0xf7, 0xff, 0, 0, 0, 0])),
+        };
+        assert_eq!(host.exchange_one(&ping), None);
+        assert_eq!(host.counters.dropped(DropReason::NotOurs), 1);
+        // nor where it is not said that the port passes only what is for local addresses
+        let mut host = Host::new(Config { own: Vec::new(), ..config() });
+        assert_eq!(host.exchange_one(&error_about(local, peer)), None);
+        assert_eq!(host.counts(), (vec![(DropReason::NotOurs, 1)], vec![]));
     }
 }
 
