@@ -413,12 +413,114 @@ fn an_address_that_is_not_in_use_yet_is_none_to_leave_from() {
 /// The payload of a datagram, and where it goes and comes from.
 fn sent_datagram(frame: &[u8]) -> (Mac, Option<u16>, SocketAddr, SocketAddr, Vec<u8>) {
     let head = Link::parse(frame).unwrap();
-    let ip = Ipv4::parse(&frame[head.bytes()..]).unwrap();
-    let datagram = udp::Udp::parse(ip.payload()).unwrap();
-    let pseudo = wire::Sum::pseudo_v4(ip.src(), ip.dst(), Protocol::UDP, datagram.bytes() as u16);
-    assert_eq!(datagram.verdict(pseudo), udp::Verdict::Good);
-    let (from, to) = ((ip.src(), datagram.src_port()).into(), (ip.dst(), datagram.dst_port()).into());
+    let packet = &frame[head.bytes()..];
+    let (src, dst, transport): (IpAddr, IpAddr, _) = if head.ether_type == EtherType::IPV4 {
+        let ip = Ipv4::parse(packet).unwrap();
+        (ip.src().into(), ip.dst().into(), ip.payload())
+    } else {
+        let ip = Ipv6::parse(packet).unwrap();
+        (ip.src().into(), ip.dst().into(), ip.payload())
+    };
+    let datagram = udp::Udp::parse(transport).unwrap();
+    assert_eq!(datagram.verdict(pseudo(src, dst, Protocol::UDP, datagram.bytes())), udp::Verdict::Good);
+    let (from, to) = (SocketAddr::new(src, datagram.src_port()), SocketAddr::new(dst, datagram.dst_port()));
     (head.dst, head.tag, from, to, datagram.payload().to_vec())
+}
+
+/// A datagram of `peer` for ours, which is not answered, as a station brings it.
+fn told(station: Mac, tag: Option<u16>, peer: SocketAddr, ours: SocketAddr) -> Vec<u8> {
+    let of = if peer.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    link(OURS, station, tag, of, &ip(peer.ip(), ours.ip(), Protocol::UDP, &[], &datagram(peer, ours, b"told")))
+}
+
+/// The stations that datagrams in these frames went to.
+fn stations(frames: &[Vec<u8>]) -> Vec<(Mac, Option<u16>)> {
+    let is_datagram = |frame: &&Vec<u8>| {
+        let head = Link::parse(frame).unwrap();
+        let packet = &frame[head.bytes()..];
+        match head.ether_type {
+            EtherType::IPV4 => packet[9] == Protocol::UDP.0,
+            EtherType::IPV6 => packet[6] == Protocol::UDP.0,
+            _ => false,
+        }
+    };
+    frames.iter().filter(is_datagram).map(|frame| sent_datagram(frame)).map(|(mac, tag, ..)| (mac, tag)).collect()
+}
+
+const ROUTER4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
+const ROUTER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xfe);
+
+/// Of each family: our end, a peer beyond the router, and what that one answers to who asks for it.
+fn beyond() -> [(&'static str, &'static str, fn(Mac) -> Vec<u8>); 2] {
+    [
+        ("192.0.2.1:7", "198.51.100.7:9", |mac| arp_answer(ROUTER4, mac)),
+        ("[2001:db8::1]:7", "[2001:db8:9::7]:9", |mac| nd_answer(ROUTER6, mac)),
+    ]
+}
+
+fn with_routers() -> Bench {
+    Bench::new(Config { gateways: vec![ROUTER4.into(), ROUTER6.into()], ..config() })
+}
+
+/// The datagrams' twin of what holds for connections: answers that come keep nobody with a router that is gone.
+#[test]
+fn datagrams_go_to_the_station_that_the_gateway_is_by_now() {
+    const OTHER: Mac = [2, 0, 0, 0, 0, 0xfd];
+    for (ours, peer, answer) in beyond() {
+        let mut bench = with_routers();
+        let (from_peer, to_us) = (peer.parse().unwrap(), ours.parse().unwrap());
+        assert_eq!(stations(&bench.send(ours, peer, b"one").1), []);
+        assert_eq!(stations(&bench.cycle(Some(&answer(GATEWAY)))), [(GATEWAY, None)]);
+        bench.cycle(Some(&told(GATEWAY, None, from_peer, to_us)));
+        bench.pass(31_000);
+        bench.cycle(Some(&told(GATEWAY, None, from_peer, to_us)));
+        let (said, sent) = bench.send(ours, peer, b"two");
+        assert_eq!((said, stations(&sent), sent.len()), (Ok(()), vec![(GATEWAY, None)], 2), "and it is asked again");
+        bench.cycle(Some(&answer(OTHER)));
+        assert_eq!(stations(&bench.send(ours, peer, b"three").1), [(OTHER, None)], "{peer}");
+    }
+}
+
+#[test]
+fn a_datagram_does_not_say_which_station_a_neighbour_is() {
+    const FOREIGN: Mac = [2, 0, 0, 0, 0, 0x66];
+    for (ours, peer, answer) in beyond() {
+        for tag in [None, Some(7)] {
+            let mut bench = with_routers();
+            let (from_peer, to_us) = (peer.parse().unwrap(), ours.parse().unwrap());
+            bench.send(ours, peer, b"one");
+            bench.cycle(Some(&answer(GATEWAY)));
+            bench.cycle(Some(&told(FOREIGN, tag, from_peer, to_us)));
+            assert_eq!(stations(&bench.send(ours, peer, b"two").1), [(GATEWAY, None)], "{peer} {tag:?}");
+        }
+    }
+}
+
+/// At an own address who has not been asked for yet is taken for where his last datagram came from, for as long as an answer to ARP would
+/// be believed; at an address of the kernel's nobody can be asked.
+#[test]
+fn a_late_answer_finds_the_station_of_a_question_that_is_not_too_old() {
+    for (ours, peer, neighbour) in [
+        ("192.0.2.1:7", "192.0.2.2:9", arp_answer(B4, THEIRS)),
+        ("[2001:db8::1]:7", "[2001:db8::2]:9", nd_answer(B6, THEIRS)),
+    ] {
+        for tag in [None, Some(7)] {
+            let mut bench = Bench::new(config());
+            let question = told(GATEWAY, tag, peer.parse().unwrap(), ours.parse().unwrap());
+            bench.cycle(Some(&question));
+            bench.pass(29_000);
+            assert_eq!(stations(&bench.send(ours, peer, b"late").1), [(GATEWAY, tag)]);
+            bench.pass(1_000);
+            let (said, sent) = bench.send(ours, peer, b"too late");
+            assert_eq!((said, stations(&sent), sent.len()), (Ok(()), vec![], 1), "asked");
+            assert_eq!(stations(&bench.cycle(Some(&neighbour))), [(THEIRS, None)], "{peer} {tag:?}");
+        }
+    }
+    let (ours, peer) = ("198.51.100.1:7", "203.0.113.5:4000");
+    let mut bench = Bench::new(Config { own: Vec::new(), steered: true, ..config() });
+    bench.cycle(Some(&told(GATEWAY, Some(7), peer.parse().unwrap(), ours.parse().unwrap())));
+    bench.pass(3_600_000);
+    assert_eq!(stations(&bench.send(ours, peer, b"much later").1), [(GATEWAY, Some(7))]);
 }
 
 #[test]

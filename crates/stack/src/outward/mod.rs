@@ -1,8 +1,9 @@
 //! What leaves without having been asked for: from where, over whom, and datagrams on their way out.
 //!
 //! The local end is an own address in use, or, for datagrams, the address that a listener has. The way to a peer is a neighbour on the
-//! link of an own address, else the gateway, found by ARP or neighbour solicitation; or, for datagrams, the station that a question of
-//! the peer came from ([`paths`]). At addresses that the kernel has too only the latter is known, since ARP is the kernel's there.
+//! link of an own address, else the gateway, found by ARP or neighbour solicitation; or, for datagrams while that one is not known, the
+//! station that a question of the peer came from ([`paths`]). At addresses that the kernel has too only the latter is known, since ARP is
+//! the kernel's there.
 //!
 //! The stack has one of these whether it has TCP or not. Datagrams are copied when they are given, since their events have no frame,
 //! and framed in the poll that follows. What they have room for is divided between listeners, and so between applications ([`waiting`]),
@@ -146,6 +147,17 @@ impl Outward {
         }
     }
 
+    /// The way of a datagram of `by` from an own address: over a neighbour that is known; else to the station that the peer's last one came
+    /// from, a moment ago; else the neighbour is asked for. What anybody on the link can claim in a datagram never goes before what the
+    /// neighbour has told (RFC 1122 section 3.3.1.4, RFC 4861 section 7.3).
+    fn way_of_datagram(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Listener) -> Result<Way, CallError> {
+        let is_known = self.via(peer).is_some_and(|via| matches!(self.neighbours.look(via), Look::Known(_)));
+        match self.paths.find_recent(now, peer) {
+            Some(hop) if !is_known => Ok(Way::Known(hop)),
+            _ => self.way(now, from, peer, Some(by)).ok_or(CallError::Unreachable),
+        }
+    }
+
     /// The way of a connection from an own address to a peer that does not answer, as the neighbour has told it lately. One that has not
     /// is asked, and until it answers there is none.
     pub(crate) fn way_now(&mut self, now: Instant, from: IpAddr, peer: IpAddr) -> Option<Hop> {
@@ -187,8 +199,8 @@ impl Outward {
 
     /// Notes where a datagram came from that was not answered.
     #[inline]
-    pub(crate) fn note_path(&mut self, peer: IpAddr, hop: Hop) {
-        self.paths.note(peer, hop);
+    pub(crate) fn note_path(&mut self, now: Instant, peer: IpAddr, hop: Hop) {
+        self.paths.note(now, peer, hop);
     }
 
     /// Takes a datagram to be sent.
@@ -211,15 +223,13 @@ impl Outward {
         if bytes.len() > self.mtu - headers {
             return Err(CallError::TooLong);
         }
-        let (local, way) = match self.paths.find(peer) {
-            // any address of a listener that the kernel has too; an own one only while it is ours to use
-            Some(hop) if !wanted.is_unspecified() && !self.has(wanted) => (wanted, Way::Known(hop)),
-            Some(hop) => (self.source(Some(wanted), peer)?, Way::Known(hop)),
-            None if !wanted.is_unspecified() && !self.has(wanted) => return Err(CallError::Unreachable),
-            None => {
-                let local = self.source(Some(wanted), peer)?;
-                (local, self.way(now, local, peer, Some(listener)).ok_or(CallError::Unreachable)?)
-            }
+        let (local, way) = if wanted.is_unspecified() || self.has(wanted) {
+            // an own address only while it is ours to use
+            let local = self.source(Some(wanted), peer)?;
+            (local, self.way_of_datagram(now, local, peer, listener)?)
+        } else {
+            // any address of a listener that the kernel has too
+            (wanted, Way::Known(self.paths.find(peer).ok_or(CallError::Unreachable)?))
         };
         let ends = Addresses { local: SocketAddr::new(local, ends.local.port()), peer: ends.peer };
         let lost = match way {

@@ -22,7 +22,7 @@ const ASKED: usize = 256;
 const TRIES: u8 = 3;
 const RETRANSMIT: Duration = Duration::from_secs(1);
 /// So long an answer is believed without asking again (RFC 4861 REACHABLE_TIME).
-const FRESH: Duration = Duration::from_secs(30);
+pub(super) const FRESH: Duration = Duration::from_secs(30);
 
 /// Where a neighbour's hardware address comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
