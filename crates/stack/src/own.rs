@@ -7,7 +7,7 @@
 //! Where another stack claims the addresses, this one follows it (see `agreement`).
 //! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
 
-use crate::agreement::Shared;
+use crate::agreement::{Heard, Shared};
 use crate::counters::Readiness;
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
 use crate::locals::{Key, Local};
@@ -424,7 +424,7 @@ impl Stack {
 
     /// A neighbour has told its hardware address; whether that was asked for.
     fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        let heard = self.outward().is_some_and(|outward| outward.hear(now, addr, mac));
+        let heard = self.outward().is_some_and(|outward| outward.hear(addr, Heard { mac, at: now }));
         if heard {
             self.due_at = self.due_at.min(now);
         }

@@ -625,6 +625,63 @@ fn a_silent_neighbour_keeps_nobody_waiting_but_who_sends_to_it() {
     assert_eq!(sent.iter().map(|frame| sent_datagram(frame).4).collect::<Vec<_>>(), [b"unasked"]);
 }
 
+/// RFC 1122 section 2.3.2.1: one question a second for each address, and whoever asks for many takes nothing from who asks for one.
+#[test]
+fn who_sends_to_many_that_are_silent_keeps_nobody_from_his_neighbour() {
+    let live = Ipv4Addr::new(192, 0, 2, 3);
+    let silent = || (20..220).map(|n| SocketAddr::from((Ipv4Addr::new(192, 0, 2, n), 9)));
+    let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7));
+    for connects in [false, true] {
+        let mut bench = Bench::new(Config { gateways: vec![ROUTER4.into()], ..with_tcp() });
+        // the router has answered a while ago, and is asked again in the midst of it
+        bench.send("192.0.2.1:7", "198.51.100.7:9", b"early");
+        bench.cycle(Some(&arp_answer(ROUTER4, GATEWAY)));
+        bench.pass(31_000);
+        let mut questions: Vec<(Ipv4Addr, Instant)> = Vec::new();
+        // when each of the two that are there answers
+        let mut answers = Vec::new();
+        let mut delivered = Vec::new();
+        for n in 0..400 {
+            bench.now += Duration::from_millis(10);
+            bench.notes.asks.extend(silent().map(|peer| match connects {
+                true => Ask::Connect(peer, None),
+                false => Ask::Send(Listener(1), Addresses { local, peer }, b"anybody?".to_vec()),
+            }));
+            if n == 100 {
+                let to = |peer: &str| Addresses { local: (A4, 53).into(), peer: peer.parse().unwrap() };
+                bench.notes.asks.push(Ask::Send(Listener(0), to("192.0.2.3:9"), b"near".to_vec()));
+                bench.notes.asks.push(Ask::Send(Listener(0), to("198.51.100.7:9"), b"far".to_vec()));
+            }
+            let answer = answers.pop_if(|(at, _)| *at <= n).map(|(_, frame)| frame);
+            for frame in bench.cycle(answer.as_deref()) {
+                if !stations(std::slice::from_ref(&frame)).is_empty() {
+                    delivered.push(sent_datagram(&frame).4);
+                } else if segment(&frame).is_none() {
+                    let target = asked4(&frame);
+                    questions.push((target, bench.now));
+                    for (who, mac, late) in [(live, THEIRS, 6), (ROUTER4, GATEWAY, 3)] {
+                        if target == who {
+                            answers.insert(0, (n + late, arp_answer(who, mac)));
+                        }
+                    }
+                }
+            }
+        }
+        delivered.sort();
+        assert_eq!(delivered, [b"far".to_vec(), b"near".to_vec()], "connections: {connects}");
+        let counters = bench.stack.counters();
+        assert_eq!(counters.handled(Handled::ArpHeard), 3, "connections: {connects}");
+        questions.sort();
+        let of_one = |pair: &&[(Ipv4Addr, Instant)]| pair[0].0 == pair[1].0;
+        let soon = questions.windows(2).filter(of_one).filter(|pair| pair[1].1 - pair[0].1 < Duration::from_secs(1));
+        if connects {
+            assert!(soon.count() < 2000 && questions.len() < 4000, "{} questions in four seconds", questions.len());
+        } else {
+            assert_eq!(soon.count(), 0);
+        }
+    }
+}
+
 /// No frame is to be had, and a listener has given all that it may, also to neighbours that answer meanwhile; the frames, and how many
 /// datagrams wait.
 fn without_frames(bench: &mut Bench) -> (Vec<Frame>, usize) {

@@ -13,7 +13,7 @@ mod neighbours;
 mod paths;
 mod waiting;
 
-use crate::agreement::{Agreement, Shared};
+use crate::agreement::{Agreement, Heard, Shared};
 use crate::counters::{Counters, Readiness};
 use crate::own::Outlet;
 use crate::tcp::Hop;
@@ -27,7 +27,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use waiting::{Fate, Waiting};
-use wire::ethernet::{EtherType, Link, Mac};
+use wire::ethernet::{EtherType, Link};
 use wire::{Protocol, Sum, ipv4, ipv6, udp};
 
 /// Alarms told in one poll at most.
@@ -136,14 +136,20 @@ impl Outward {
         found.map(|end| end.shared.addr).ok_or(CallError::NoSuchAddress)
     }
 
-    /// The way from an own address to a peer; None when there is none. Asks for the neighbour if that is called for, on behalf of `by`:
+    /// The way from an own address to a peer; an error when there is none, or nobody more can be asked for. Asks for the neighbour if that is called for, on behalf of `by`:
     /// a listener's datagrams, or connections.
-    pub(crate) fn way(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Option<Listener>) -> Option<Way> {
-        let via = self.via(peer)?;
+    pub(crate) fn way(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        peer: IpAddr,
+        by: Option<Listener>,
+    ) -> Result<Way, CallError> {
+        let via = self.via(peer).ok_or(CallError::Unreachable)?;
         match self.neighbours.want(now, via, from, by) {
-            Look::Known(mac) => Some(Way::Known(Hop::new(mac, None))),
-            Look::Asked => Some(Way::Asked(via)),
-            Look::Unknown => None,
+            Look::Known(mac) => Ok(Way::Known(Hop::new(mac, None))),
+            Look::Asked => Ok(Way::Asked(via)),
+            Look::Unknown => Err(CallError::NoResources),
         }
     }
 
@@ -151,11 +157,17 @@ impl Outward {
     /// from, a moment ago; else the neighbour is asked for. What anybody on the link can claim in a datagram never goes before what the
     /// neighbour has told (RFC 1122 section 3.3.1.4, RFC 4861 section 7.3).
     fn way_of_datagram(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Listener) -> Result<Way, CallError> {
-        let is_known = self.via(peer).is_some_and(|via| matches!(self.neighbours.look(via), Look::Known(_)));
-        match self.paths.find_recent(now, peer) {
-            Some(hop) if !is_known => Ok(Way::Known(hop)),
-            _ => self.way(now, from, peer, Some(by)).ok_or(CallError::Unreachable),
+        let via = self.via(peer);
+        if !via.is_some_and(|via| matches!(self.neighbours.look(via), Look::Known(_))) {
+            if let Some(hop) = self.paths.find_recent(now, peer) {
+                return Ok(Way::Known(hop));
+            }
+            // nobody is asked for what would find no place to wait in
+            if via.is_some_and(|via| !self.waiting.can_wait(by, via)) {
+                return Err(CallError::NoResources);
+            }
         }
+        self.way(now, from, peer, Some(by))
     }
 
     /// The way of a connection from an own address to a peer that does not answer, as the neighbour has told it lately. One that has not
@@ -185,15 +197,15 @@ impl Outward {
     }
 
     /// A neighbour has told its hardware address; whether one of the stacks wanted to know.
-    pub(crate) fn hear(&self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        self.agreement.hear(now, addr, mac)
+    pub(crate) fn hear(&self, addr: IpAddr, heard: Heard) -> bool {
+        self.agreement.hear(addr, heard)
     }
 
     /// Takes in what neighbours have told, whichever stack heard it.
     pub(crate) fn listen(&mut self, now: Instant) {
         if self.neighbours.asks() {
             let neighbours = &mut self.neighbours;
-            self.agreement.show_heard(now, &mut |addr, mac| neighbours.hear(now, addr, mac));
+            self.agreement.show_heard(now, |heard| neighbours.listen(heard));
         }
     }
 

@@ -68,13 +68,13 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let (local, peer, handle) = (c.tuple.local().ip(), c.tuple.remote().ip(), c.handle(index));
         match self.outward.way(now, local, peer, None) {
-            Some(Way::Known(hop)) => self.set_out(now, index, hop),
-            Some(Way::Asked(via)) => {
+            Ok(Way::Known(hop)) => self.set_out(now, index, hop),
+            Ok(Way::Asked(via)) => {
                 c.flags.clear(Flags::SYN_NOW);
                 c.rtx_at = Tick::NONE;
                 self.held.push(Held { handle, via });
             }
-            None => self.kill(index, DeadReason::Unreachable),
+            Err(_) => self.kill(index, DeadReason::Unreachable),
         }
     }
 
