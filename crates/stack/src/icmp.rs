@@ -128,8 +128,10 @@ impl Stack {
     }
 
     fn quotes_our_flow(&mut self, now: Instant, quoted: &[u8], fault: Fault) -> bool {
-        // what we send has no extension headers
+        // what we send over IPv6 has no mapped addresses, which would be taken for those of a flow over IPv4, and no extension headers
+        let is_mapped = |ip: &Ipv6<'_>| [ip.src(), ip.dst()].iter().any(|addr| addr.to_ipv4_mapped().is_some());
         Ipv6::parse_quoted(quoted).is_ok_and(|ip| match ip.next_header() {
+            _ if is_mapped(&ip) => false,
             Protocol::UDP => self.is_our_flow(Key::v6(ip.src()), true, ip.payload()),
             Protocol::TCP => self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), fault),
             _ => false,

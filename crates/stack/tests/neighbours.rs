@@ -151,6 +151,54 @@ fn an_address_that_another_has_is_never_used_and_that_is_reported() {
     }
 }
 
+/// The IPv6 form of an IPv4 address is nobody's on a link: neighbour discovery says nothing about the IPv4 one.
+#[test]
+fn neighbour_discovery_says_nothing_of_an_ipv4_address() {
+    let mapped = A4.to_ipv6_mapped();
+    let frames = [
+        neighbour_frame(136, OTHER, B6, ALL_NODES, mapped, &[&[2, 1][..], &OTHER].concat()),
+        neighbour_frame(135, OTHER, Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(mapped), mapped, &[]),
+    ];
+    for frame in frames {
+        let mut host = Host::new(claiming());
+        host.pass(Duration::from_millis(1500));
+        assert_eq!(host.exchange_one(&frame), None);
+        assert_eq!(host.counts().0, [(DropReason::Neighbour, 1)]);
+        host.pass(Duration::from_secs(60));
+        // nor is it answered for, or defended, once it is in use
+        assert_eq!(host.exchange_one(&frame), None);
+        let four = host.counters.own()[0];
+        assert_eq!((four.readiness, four.conflicts), (Readiness::Ready, 0));
+    }
+}
+
+/// Nor does an ICMPv6 error speak of what was sent over IPv4.
+#[test]
+fn an_icmpv6_error_about_mapped_addresses_is_foreign() {
+    let (local, peer) = (SocketAddr::from((A4, 7)), SocketAddr::from((B4, 9)));
+    let sent = [&[0; 40][..], &datagram(local, peer, b"answer")].concat();
+    for (src, dst, foreign) in [
+        (A4.to_ipv6_mapped(), B4.to_ipv6_mapped(), true),
+        (A4.to_ipv6_mapped(), B6, true),
+        (A6, B4.to_ipv6_mapped(), true),
+        (A6, B6, false),
+    ] {
+        let mut quoted = sent.clone();
+        let payload_bytes = sent.len() - 40;
+        let header = ipv6::Header { src, dst, next_header: Protocol::UDP, hop_limit: 64, payload_bytes };
+        header.write(quoted.first_chunk_mut().unwrap());
+        let mut host = Host::new(config());
+        let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+        assert_eq!(host.exchange_one(&icmp6_frame(THEIRS, B6, A6, 64, &message)), None);
+        let expect = if foreign {
+            (vec![(DropReason::IcmpForeign, 1)], vec![])
+        } else {
+            (vec![], vec![(Handled::IcmpError6, 1)])
+        };
+        assert_eq!(host.counts(), expect, "{src} {dst}");
+    }
+}
+
 #[test]
 fn a_used_address_is_defended_once_an_interval() {
     let mut host = Host::new(claiming());
