@@ -59,6 +59,8 @@ pub(crate) struct Heard {
     pub(crate) mac: wire::Mac,
     /// when it was heard
     pub(crate) at: Instant,
+    /// it goes before another that was told earlier (RFC 4861 section 7.2.5); what ARP tells does
+    pub(crate) overrides: bool,
 }
 
 impl Questions {
@@ -145,7 +147,14 @@ impl Agreement {
         if one.is_over(heard.at) {
             return false;
         }
-        one.heard = Some(heard);
+        let before = one.heard.filter(|before| heard.at - before.at <= ANSWERED_WITHIN);
+        match before {
+            Some(before) if before.mac == heard.mac => {
+                one.heard = Some(Heard { overrides: before.overrides || heard.overrides, ..heard });
+            }
+            Some(_) if !heard.overrides => {}
+            _ => one.heard = Some(heard),
+        }
         true
     }
 
@@ -251,7 +260,7 @@ mod tests {
     }
 
     fn heard(ms: u64, n: u8) -> Heard {
-        Heard { mac: [2, 0, 0, 0, 0, n], at: at(ms) }
+        Heard { mac: [2, 0, 0, 0, 0, n], at: at(ms), overrides: true }
     }
 
     fn shown(agreement: &Agreement, ms: u64, addr: IpAddr) -> Option<Heard> {
@@ -284,5 +293,28 @@ mod tests {
         assert_eq!(shown(&agreement, 4002, other), None, "too old to begin with");
         assert_eq!(agreement.asking.load(Ordering::Relaxed), 0);
         assert!(!agreement.hear(other, heard(4003, 9)));
+    }
+
+    /// Whichever stack looks, and when: what one hears first is not lost to the others.
+    #[test]
+    fn an_answer_that_overrides_none_changes_none() {
+        let agreement = Agreement::new([]);
+        let one = IpAddr::from([192, 0, 2, 1]);
+        let gently = |ms, n| Heard { overrides: false, ..heard(ms, n) };
+        agreement.ask(at(0), one);
+        for (told, stands) in [
+            (gently(1, 7), gently(1, 7)),
+            (gently(2, 8), gently(1, 7)),
+            (heard(3, 9), heard(3, 9)),
+            (gently(4, 8), heard(3, 9)),
+            (gently(5, 9), heard(5, 9)),
+        ] {
+            assert!(agreement.hear(one, told));
+            assert_eq!(shown(&agreement, 6, one), Some(stands));
+        }
+        // what was told long ago counts no more
+        agreement.ask(at(1500), one);
+        agreement.hear(one, gently(2006, 7));
+        assert_eq!(shown(&agreement, 2006, one), Some(gently(2006, 7)));
     }
 }

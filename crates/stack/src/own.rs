@@ -403,7 +403,8 @@ impl Stack {
         }
         let to_us = self.locals.find(Key::v4(arp.target));
         // RFC 826: whoever asks tells, too
-        let heard = matches!(to_us, Some(Local::Own(_))) && self.hear(now, arp.sender.into(), arp.sender_mac);
+        let told = Heard { mac: arp.sender_mac, at: now, overrides: true };
+        let heard = matches!(to_us, Some(Local::Own(_))) && self.hear(arp.sender.into(), told);
         match to_us {
             Some(Local::Own(_)) if arp.operation == Operation::Request => {
                 self.counters.add_handled(Handled::ArpRequest, 1);
@@ -422,11 +423,12 @@ impl Stack {
         }
     }
 
-    /// A neighbour has told its hardware address; whether that was asked for.
-    fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        let heard = self.outward().is_some_and(|outward| outward.hear(addr, Heard { mac, at: now }));
+    /// A neighbour has told its hardware address; whether that was asked for, and the address may be another station's.
+    fn hear(&mut self, addr: IpAddr, told: Heard) -> bool {
+        let may_be = !ethernet::is_group(told.mac) && told.mac != [0; 6] && told.mac != self.facts.mac;
+        let heard = may_be && self.outward().is_some_and(|outward| outward.hear(addr, told));
         if heard {
-            self.due_at = self.due_at.min(now);
+            self.due_at = self.due_at.min(told.at);
         }
         heard
     }
@@ -480,16 +482,16 @@ impl Stack {
             return self.drop_frame(DropReason::Neighbour); // RFC 4861 section 7.1.2
         }
         let [_, src_mac] = macs(frame);
+        let mac = neighbour.target_mac.unwrap_or(src_mac);
         match self.locals.find(Key::v6(neighbour.target)) {
             Some(Local::Own(index) | Local::NotReady(index)) => {
                 self.counters.add_handled(Handled::NeighbourConflict, 1);
-                let rival = neighbour.target_mac.unwrap_or(src_mac);
-                self.on_conflict(now, index, rival) && {
+                self.on_conflict(now, index, mac) && {
                     self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
                 }
             }
             // RFC 4861 section 7.2.5
-            None if self.hear(now, neighbour.target.into(), neighbour.target_mac.unwrap_or(src_mac)) => {
+            None if self.hear(neighbour.target.into(), Heard { mac, at: now, overrides: neighbour.overrides }) => {
                 self.counters.add_handled(Handled::NeighbourHeard, 1);
                 false
             }

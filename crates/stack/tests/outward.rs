@@ -161,6 +161,25 @@ fn nd_answer(target: Ipv6Addr, mac: Mac) -> Vec<u8> {
     link(OURS, mac, None, EtherType::IPV6, &packet)
 }
 
+/// An answer to ARP or neighbour discovery that a station brings, and which tells this hardware address.
+fn answer_with(neighbour: IpAddr, mac: Mac, overrides: bool) -> Vec<u8> {
+    let mut frame = match neighbour {
+        IpAddr::V4(neighbour) => arp_answer(neighbour, mac),
+        IpAddr::V6(neighbour) => {
+            let mut frame = nd_answer(neighbour, mac);
+            let message = &mut frame[54..];
+            message[4] = if overrides { 0x60 } else { 0x40 };
+            message[2..4].fill(0);
+            let sum = pseudo(neighbour.into(), A6.into(), Protocol::ICMPV6, message.len()).bytes(message);
+            let checksum = sum.checksum();
+            message[2..4].copy_from_slice(&checksum);
+            frame
+        }
+    };
+    frame[6..12].copy_from_slice(&THEIRS);
+    frame
+}
+
 /// A segment of ours, and where it goes.
 struct Sent {
     mac: Mac,
@@ -623,6 +642,44 @@ fn a_silent_neighbour_keeps_nobody_waiting_but_who_sends_to_it() {
     assert_eq!((said, sent.iter().map(|frame| asked4(frame)).next_back()), (Ok(()), Some(Ipv4Addr::new(192, 0, 2, 3))));
     let sent = bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 3), THEIRS)));
     assert_eq!(sent.iter().map(|frame| sent_datagram(frame).4).collect::<Vec<_>>(), [b"unasked"]);
+}
+
+#[test]
+fn a_hardware_address_that_no_other_station_has_is_not_taken() {
+    for (ours, neighbour) in [("192.0.2.1:7", IpAddr::from(B4)), ("[2001:db8::1]:7", B6.into())] {
+        let peer = SocketAddr::new(neighbour, 9).to_string();
+        let mut bench = Bench::new(config());
+        bench.send(ours, &peer, b"one");
+        for mac in [[0; 6], OURS, BROADCAST, [0x33, 0x33, 0, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1]] {
+            let sent = bench.cycle(Some(&answer_with(neighbour, mac, true)));
+            assert!(stations(&sent).is_empty(), "{peer} {mac:x?}");
+        }
+        let counters = bench.stack.counters();
+        assert_eq!((counters.handled(Handled::ArpHeard), counters.handled(Handled::NeighbourHeard)), (0, 0));
+        assert_eq!(stations(&bench.cycle(Some(&answer_with(neighbour, THEIRS, true)))), [(THEIRS, None)]);
+    }
+}
+
+/// RFC 4861 section 7.2.5: who answers in another's place, as a proxy does, does not take the place of who has answered himself.
+#[test]
+fn an_advertisement_without_the_override_flag_changes_no_neighbour_that_is_known() {
+    const PROXY: Mac = [2, 0, 0, 0, 0, 0x99];
+    let (ours, peer) = ("[2001:db8::1]:7", "[2001:db8::2]:9");
+    let mut bench = Bench::new(config());
+    bench.send(ours, peer, b"one");
+    // who is known by nothing else is known by this
+    assert_eq!(stations(&bench.cycle(Some(&answer_with(B6.into(), PROXY, false)))), [(PROXY, None)]);
+    bench.pass(31_000);
+    bench.send(ours, peer, b"two");
+    bench.cycle(Some(&answer_with(B6.into(), THEIRS, false)));
+    assert_eq!(stations(&bench.send(ours, peer, b"three").1), [(PROXY, None)]);
+    bench.cycle(Some(&answer_with(B6.into(), THEIRS, true)));
+    assert_eq!(stations(&bench.send(ours, peer, b"four").1), [(THEIRS, None)]);
+    // and so it is with the next question
+    bench.pass(31_000);
+    bench.send(ours, peer, b"five");
+    bench.cycle(Some(&answer_with(B6.into(), PROXY, false)));
+    assert_eq!(stations(&bench.send(ours, peer, b"six").1), [(THEIRS, None)]);
 }
 
 /// RFC 1122 section 2.3.2.1: one question a second for each address, and whoever asks for many takes nothing from who asks for one.

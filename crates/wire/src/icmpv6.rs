@@ -102,6 +102,7 @@ impl<'a> Icmp<'a> {
         let mut neighbour = Neighbour {
             target: Ipv6Addr::from(array(fixed, 8)),
             solicited: fixed[4] & 0x40 != 0,
+            overrides: fixed[4] & 0x20 != 0,
             source_mac: None,
             target_mac: None,
         };
@@ -151,6 +152,8 @@ pub struct Neighbour {
     pub target: Ipv6Addr,
     /// of an advertisement: it answers a solicitation
     pub solicited: bool,
+    /// of an advertisement: it goes before what was told earlier (RFC 4861 section 4.4)
+    pub overrides: bool,
     /// the sender's hardware address, if told
     pub source_mac: Option<Mac>,
     /// the target's hardware address, if told
@@ -287,6 +290,11 @@ mod tests {
         let icmp = Icmp::parse(&out, A, B).unwrap();
         let neighbour = icmp.neighbour().unwrap();
         assert_eq!((icmp.kind(), neighbour.target, neighbour.solicited), (Kind::Advertisement, A, true));
+        assert!(neighbour.overrides);
+        out[4] = 0x40;
+        finish(&mut out, A, B);
+        let without = Icmp::parse(&out, A, B).unwrap().neighbour().unwrap();
+        assert_eq!(without, Neighbour { overrides: false, ..neighbour });
         assert_eq!(neighbour.target_mac, Some([2, 0, 0, 0, 0, 9]));
         let mut out = [0; PROBE_BYTES];
         write_probe(&mut out, B, A);

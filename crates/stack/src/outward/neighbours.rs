@@ -146,14 +146,17 @@ impl Neighbours {
     fn hear(&mut self, addr: IpAddr, heard: Heard) {
         let Ok(mut at) = self.find(addr) else { return };
         let entry = &self.entries[at];
-        if entry.question.is_none() || entry.mac.is_some() && heard.at <= entry.heard_at {
+        let is_known = entry.mac.is_some();
+        // RFC 4861 section 7.2.5: another one than is known changes nothing unless it is to
+        let is_another = is_known && entry.mac != Some(heard.mac);
+        if entry.question.is_none() || is_known && heard.at <= entry.heard_at || is_another && !heard.overrides {
             return;
         }
-        let is_known = |entry: &Neighbour| entry.mac.is_some();
+        let has_told = |entry: &Neighbour| entry.mac.is_some();
         // who was used the longest ago makes room for a new one
-        if !is_known(&self.entries[at])
-            && self.count(is_known) == KNOWN
-            && let Some(oldest) = self.first(is_known, |entry| entry.used_at)
+        if !is_known
+            && self.count(has_told) == KNOWN
+            && let Some(oldest) = self.first(has_told, |entry| entry.used_at)
         {
             self.entries.remove(oldest);
             at -= usize::from(oldest < at);
@@ -213,7 +216,7 @@ mod tests {
     const LISTENER: Option<Listener> = Some(Listener(3));
 
     fn heard(ms: u64, mac: Mac) -> Heard {
-        Heard { mac, at: at(ms) }
+        Heard { mac, at: at(ms), overrides: true }
     }
 
     /// Who is asked for.
@@ -247,6 +250,20 @@ mod tests {
         assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), true));
         table.hear(addr(7), heard(31_002, [8; 6]));
         assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known([8; 6]), false));
+    }
+
+    #[test]
+    fn an_answer_that_does_not_override_changes_nothing_that_is_known() {
+        let gently = |ms, mac| Heard { overrides: false, ..heard(ms, mac) };
+        let mut table = Neighbours::new();
+        table.want(at(0), addr(7), addr(1), None);
+        table.hear(addr(7), gently(1, MAC));
+        assert_eq!(table.look(addr(7)), Look::Known(MAC), "nothing was known");
+        table.want(at(31_000), addr(7), addr(1), None);
+        table.hear(addr(7), gently(31_001, [8; 6]));
+        assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), true));
+        table.hear(addr(7), gently(31_002, MAC));
+        assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), false));
     }
 
     #[test]
