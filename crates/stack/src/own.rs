@@ -3,7 +3,8 @@
 //!
 //! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
 //! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
-//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
+//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag, and so are of one link;
+//! what comes by another is answered there, and is no claim to an address here, nor an answer to what was asked here.
 //! Where another stack claims the addresses, this one follows it (see `agreement`).
 //! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
 
@@ -393,6 +394,9 @@ impl Stack {
             _ => None,
         };
         if let Some((index, addr)) = claimed.filter(|_| arp.sender_mac != mac) {
+            if is_of_vlan(frame) {
+                return self.drop_frame(DropReason::ArpNotOurs);
+            }
             self.counters.add_handled(Handled::ArpConflict, 1);
             if !self.on_conflict(now, index, arp.sender_mac) {
                 return false;
@@ -404,7 +408,7 @@ impl Stack {
         let to_us = self.locals.find(Key::v4(arp.target));
         // RFC 826: whoever asks tells, too
         let told = Heard { mac: arp.sender_mac, at: now, overrides: true };
-        let heard = matches!(to_us, Some(Local::Own(_))) && self.hear(arp.sender.into(), told);
+        let heard = matches!(to_us, Some(Local::Own(_))) && !is_of_vlan(frame) && self.hear(arp.sender.into(), told);
         match to_us {
             Some(Local::Own(_)) if arp.operation == Operation::Request => {
                 self.counters.add_handled(Handled::ArpRequest, 1);
@@ -459,7 +463,7 @@ impl Stack {
                 };
                 self.send_advertisement(frame, ip_at, to, neighbour.target, asker)
             }
-            Some(Local::NotReady(index)) if probe => {
+            Some(Local::NotReady(index)) if probe && !is_of_vlan(frame) => {
                 self.counters.add_handled(Handled::NeighbourConflict, 1);
                 // both look at once: neither may use it (RFC 4862 section 5.4.3)
                 self.on_conflict(Instant::ZERO, index, asker_mac)
@@ -480,6 +484,9 @@ impl Stack {
         let (_, dst) = pair6(frame.bytes(), ip_at);
         if dst.is_multicast() && neighbour.solicited {
             return self.drop_frame(DropReason::Neighbour); // RFC 4861 section 7.1.2
+        }
+        if is_of_vlan(frame) {
+            return self.drop_frame(DropReason::NeighbourNotOurs);
         }
         let [_, src_mac] = macs(frame);
         let mac = neighbour.target_mac.unwrap_or(src_mac);
@@ -544,6 +551,13 @@ fn macs(frame: &Frame) -> [Mac; 2] {
     let head = frame.bytes().first_chunk::<12>().expect("a link header was parsed");
     let (dst, src) = head.split_at(6);
     [dst, src].map(|mac| *mac.first_chunk().expect("half of 12 bytes"))
+}
+
+/// Whether the frame is of a VLAN, and so of another link than what has no tag. VLAN 0 is none: such a tag has a priority alone (IEEE 802.1Q
+/// section 9.6).
+fn is_of_vlan(frame: &Frame) -> bool {
+    const VLAN: u16 = 0xfff;
+    Link::parse(frame.bytes()).and_then(|link| link.tag).is_some_and(|tag| tag & VLAN != 0)
 }
 
 /// Readdresses the frame, whose link header was parsed before; a tag stays.

@@ -151,6 +151,55 @@ fn an_address_that_another_has_is_never_used_and_that_is_reported() {
     }
 }
 
+/// Frames by which a rival claims or probes an own address, and that address's place.
+fn rivals() -> [(Vec<u8>, usize); 5] {
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    [
+        (arp_frame(Operation::Reply, OTHER, A4, B4, None), 0),
+        (arp_frame(Operation::Request, OTHER, A4, A4, None), 0),
+        (arp_frame(Operation::Request, OTHER, Ipv4Addr::UNSPECIFIED, A4, None), 0),
+        (neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat()), 1),
+        (neighbour_frame(135, OTHER, nobody, ipv6::solicited_node(A6), A6, &[]), 1),
+    ]
+}
+
+/// A station in another VLAN may have the same address: that is another link. A tag with VLAN 0 has a priority alone.
+#[test]
+fn what_is_claimed_in_a_vlan_is_not_claimed_here() {
+    for (frame, at) in rivals() {
+        for (tag, conflicts) in [(7, 0), (0xe007, 0), (0x0fff, 0), (0, 1), (0xe000, 1)] {
+            let mut host = Host::new(claiming());
+            host.pass(Duration::from_millis(1100));
+            assert_eq!(host.exchange_one(&tagged(&frame, tag)), None);
+            host.pass(Duration::from_secs(60));
+            let own = host.counters.own()[at];
+            let expect = if conflicts == 0 { Readiness::Ready } else { Readiness::Conflict };
+            assert_eq!((own.readiness, own.conflicts), (expect, conflicts), "{frame:x?} {tag:x}");
+        }
+    }
+    // nor is an address that is in use defended there
+    for (frame, at) in rivals() {
+        let mut host = Host::new(config());
+        let probes = matches!(&read_probe(&frame), Some(target) if *target == host.counters.own()[at].addr);
+        let answer = host.exchange_one(&tagged(&frame, 7));
+        assert_eq!((answer.is_some(), host.counters.own()[at].conflicts), (probes, 0), "{frame:x?}");
+    }
+}
+
+/// Whom a probe is about, which is a question, too, and answered as one.
+fn read_probe(frame: &[u8]) -> Option<IpAddr> {
+    match Link::parse(frame)?.ether_type {
+        EtherType::ARP => {
+            Some(read_arp(frame).1).filter(|arp| arp.sender.is_unspecified()).map(|arp| arp.target.into())
+        }
+        _ => {
+            let (_, src, _, _, message) = read_icmp6(frame);
+            let target: [u8; 16] = message[8..24].try_into().unwrap();
+            src.is_unspecified().then(|| Ipv6Addr::from(target).into())
+        }
+    }
+}
+
 /// The IPv6 form of an IPv4 address is nobody's on a link: neighbour discovery says nothing about the IPv4 one.
 #[test]
 fn neighbour_discovery_says_nothing_of_an_ipv4_address() {

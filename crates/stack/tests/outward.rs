@@ -4,7 +4,7 @@ mod common;
 
 use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
 use base::{Burst, Frame, Instant, Seq};
-use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own, pseudo};
+use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own, pseudo, tagged};
 use port::pipe::{self, Pipe};
 use port::{Mac, Port};
 use stack::{Agreement, Claim, ClaimMode, Config, Handled, Stack, TcpConfig, UdpListener};
@@ -657,6 +657,29 @@ fn a_hardware_address_that_no_other_station_has_is_not_taken() {
         let counters = bench.stack.counters();
         assert_eq!((counters.handled(Handled::ArpHeard), counters.handled(Handled::NeighbourHeard)), (0, 0));
         assert_eq!(stations(&bench.cycle(Some(&answer_with(neighbour, THEIRS, true)))), [(THEIRS, None)]);
+    }
+}
+
+#[test]
+fn an_answer_in_a_vlan_is_none_to_what_was_asked_without_a_tag() {
+    for (ours, neighbour) in [("192.0.2.1:7", IpAddr::from(B4)), ("[2001:db8::1]:7", B6.into())] {
+        let peer = SocketAddr::new(neighbour, 9).to_string();
+        for (tag, taken) in [(7, false), (0x0fff, false), (0xe007, false), (0, true), (0xe000, true)] {
+            let mut bench = Bench::new(config());
+            bench.send(ours, &peer, b"one");
+            let sent = bench.cycle(Some(&tagged(&answer_with(neighbour, THEIRS, true), tag)));
+            assert_eq!(stations(&sent), vec![(THEIRS, None); usize::from(taken)], "{peer} {tag:x}");
+        }
+    }
+    // who asks tells, but not in a VLAN
+    for (tag, taken) in [(7, false), (0, true)] {
+        let mut bench = Bench::new(config());
+        bench.send("192.0.2.1:7", "192.0.2.2:9", b"one");
+        let mut packet = [0; 28];
+        let arp = Arp { operation: Operation::Request, sender_mac: THEIRS, sender: B4, target_mac: [0; 6], target: A4 };
+        arp.write(&mut packet);
+        let sent = bench.cycle(Some(&link(BROADCAST, THEIRS, Some(tag), EtherType::ARP, &packet)));
+        assert_eq!(sent.len(), 1 + usize::from(taken), "the request is answered");
     }
 }
 
