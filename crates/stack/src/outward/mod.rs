@@ -170,11 +170,11 @@ impl Outward {
         self.way(now, from, peer, Some(by))
     }
 
-    /// The way of a connection from an own address to a peer that does not answer, as the neighbour has told it lately. One that has not
-    /// is asked, and until it answers there is none.
-    pub(crate) fn way_now(&mut self, now: Instant, from: IpAddr, peer: IpAddr) -> Option<Hop> {
+    /// The way of a connection from an own address to a peer that was last heard at `heard_at` and does not answer, as the neighbour has told
+    /// it since. One that has not is asked, and until it answers there is none.
+    pub(crate) fn way_now(&mut self, now: Instant, from: IpAddr, peer: IpAddr, heard_at: Instant) -> Option<Hop> {
         let via = self.via(peer)?;
-        match self.neighbours.want(now, via, from, None) {
+        match self.neighbours.doubt(now, via, from, heard_at) {
             Look::Known(mac) if !self.neighbours.asks_for(via) => Some(Hop::new(mac, None)),
             _ => None,
         }

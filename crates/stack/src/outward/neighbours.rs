@@ -119,6 +119,19 @@ impl Neighbours {
         Look::Asked
     }
 
+    /// The same for a connection whose peer is silent since `heard_at`: what the neighbour told before is asked for again whatever its age,
+    /// since it may have gone just then; but once a second at most, however many connections there are.
+    pub(crate) fn doubt(&mut self, now: Instant, addr: IpAddr, from: IpAddr, heard_at: Instant) -> Look {
+        let look = self.want(now, addr, from, None);
+        if let Ok(at) = self.find(addr) {
+            let entry = &mut self.entries[at];
+            if entry.question.is_none() && entry.heard_at <= heard_at && now - entry.heard_at >= RETRANSMIT {
+                entry.question = Some(Question { from, tries: 0, next_at: now });
+            }
+        }
+        look
+    }
+
     fn count(&self, is: impl Fn(&Neighbour) -> bool) -> usize {
         self.entries.iter().filter(|entry| is(entry)).count()
     }
@@ -250,6 +263,26 @@ mod tests {
         assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), true));
         table.hear(addr(7), heard(31_002, [8; 6]));
         assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known([8; 6]), false));
+    }
+
+    #[test]
+    fn a_neighbour_in_doubt_is_asked_unless_it_was_heard_since_or_a_moment_ago() {
+        let mut table = Neighbours::new();
+        let known = Look::Known(MAC);
+        assert_eq!(table.doubt(at(0), addr(7), addr(1), at(0)), Look::Asked);
+        assert_eq!(asked(&mut table, at(0)).0, [addr(7)]);
+        table.hear(addr(7), heard(1, MAC));
+        for (now, silent_since, asks) in [(900, 800, false), (2000, 0, false), (2000, 1, true), (2000, 1500, true)] {
+            assert_eq!(table.doubt(at(now), addr(7), addr(1), at(silent_since)), known);
+            assert_eq!(table.asks_for(addr(7)), asks, "{now} {silent_since}");
+            if asks {
+                assert_eq!(asked(&mut table, at(now)).0, [addr(7)]);
+                table.hear(addr(7), heard(now + 1, MAC));
+                assert_eq!(table.doubt(at(now + 999), addr(7), addr(1), at(now + 500)), known);
+                assert!(!table.asks_for(addr(7)), "one question a second");
+                table.entries[0].heard_at = at(1);
+            }
+        }
     }
 
     #[test]
