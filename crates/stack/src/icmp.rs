@@ -86,7 +86,7 @@ impl Stack {
                 let solicits = icmp.kind() == icmpv6::Kind::Solicitation;
                 // RFC 4861 section 7.1: hop limit 255 says that no router forwarded it
                 match icmp.neighbour().filter(|_| hop_limit == 255) {
-                    Some(neighbour) if solicits => self.handle_solicitation(frame, place.ip_at, neighbour),
+                    Some(neighbour) if solicits => self.handle_solicitation(now, frame, place.ip_at, neighbour),
                     Some(neighbour) => self.handle_advertisement(now, frame, place.ip_at, neighbour),
                     None => self.drop_frame(DropReason::Neighbour),
                 }

@@ -445,7 +445,13 @@ impl Stack {
     }
 
     /// A neighbour solicitation; whether the frame is to be sent.
-    pub(crate) fn handle_solicitation(&mut self, frame: &mut Frame, ip_at: usize, neighbour: Neighbour) -> bool {
+    pub(crate) fn handle_solicitation(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame,
+        ip_at: usize,
+        neighbour: Neighbour,
+    ) -> bool {
         let (src, dst) = pair6(frame.bytes(), ip_at);
         let probe = src.is_unspecified();
         // RFC 4861 section 7.1.1
@@ -465,8 +471,10 @@ impl Stack {
             }
             Some(Local::NotReady(index)) if probe && !is_of_vlan(frame) => {
                 self.counters.add_handled(Handled::NeighbourConflict, 1);
-                // both look at once: neither may use it (RFC 4862 section 5.4.3)
-                self.on_conflict(Instant::ZERO, index, asker_mac)
+                // both look at once: neither may use it (RFC 4862 section 5.4.3); or it came to be used just now, and is defended
+                self.on_conflict(now, index, asker_mac) && {
+                    self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
+                }
             }
             Some(Local::NotReady(_)) => self.drop_frame(DropReason::NotReady),
             _ => self.drop_frame(DropReason::NeighbourNotOurs),
@@ -566,3 +574,6 @@ fn address(frame: &mut Frame, dst: Mac, src: Mac) {
     head[..6].copy_from_slice(&dst);
     head[6..12].copy_from_slice(&src);
 }
+
+#[cfg(test)]
+mod tests;
