@@ -14,7 +14,7 @@ use crate::counters::{OwnStatus, Readiness};
 use base::Instant;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What the stacks of one interface tell each other of its own addresses; give it to all of them ([`crate::Config`]).
@@ -24,22 +24,49 @@ pub struct Agreement {
     changes: AtomicU64,
     addresses: Vec<Arc<Shared>>,
     /// neighbours that stacks ask for
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Questions>,
     /// how many those are, for who only looks
     asking: AtomicUsize,
 }
 
-/// Neighbours that are asked for at one time; beyond them the oldest are asked for again.
-const ASKED: usize = 64;
+/// Places for questions at first.
+const QUESTIONS: usize = 256;
 /// So long after a question an answer is one to it.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The questions of all stacks. None gives way to another, or who asks for many would have others' answers not believed: how many there are
+/// is bounded by what each stack may ask for, and by the time.
+#[derive(Debug)]
+struct Questions {
+    /// sorted by address
+    asked: Vec<Asked>,
+    /// when those that were over went
+    swept_at: Instant,
+}
 
 /// A neighbour that stacks ask for: each of them takes what was heard, and leaves it for the others.
 #[derive(Debug)]
 struct Asked {
     addr: IpAddr,
     at: Instant,
-    heard: Option<(wire::Mac, Instant)>,
+    heard: Option<Heard>,
+}
+
+/// What a neighbour has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// its hardware address
+    pub(crate) mac: wire::Mac,
+    /// when it was heard
+    pub(crate) at: Instant,
+    /// it goes before another that was told earlier (RFC 4861 section 7.2.5); what ARP tells does
+    pub(crate) overrides: bool,
+}
+
+impl Questions {
+    fn find(&self, addr: IpAddr) -> Result<usize, usize> {
+        self.asked.binary_search_by_key(&addr, |one| one.addr)
+    }
 }
 
 impl Asked {
@@ -78,7 +105,7 @@ impl Agreement {
         Agreement {
             changes: AtomicU64::new(0),
             addresses: addresses.into_iter().map(shared).collect(),
-            asked: Mutex::default(),
+            asked: Mutex::new(Questions { asked: Vec::with_capacity(QUESTIONS), swept_at: Instant::ZERO }),
             asking: AtomicUsize::new(0),
         }
     }
@@ -87,46 +114,60 @@ impl Agreement {
         self.addresses.iter().find(|shared| shared.addr == addr)
     }
 
+    /// The questions, without those that are long over.
+    fn questions(&self, now: Instant) -> MutexGuard<'_, Questions> {
+        let mut questions = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if now - questions.swept_at > ANSWERED_WITHIN {
+            questions.asked.retain(|one| !one.is_over(now));
+            questions.swept_at = now;
+            self.asking.store(questions.asked.len(), Ordering::Release);
+        }
+        questions
+    }
+
     /// A stack asks for a neighbour.
     pub(crate) fn ask(&self, now: Instant, neighbour: IpAddr) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.retain(|one| !one.is_over(now));
-        match asked.iter_mut().find(|one| one.addr == neighbour) {
+        let mut questions = self.questions(now);
+        match questions.find(neighbour) {
             // another's threads have read the clock a little later
-            Some(one) => one.at = one.at.max(now),
-            None => {
-                if asked.len() == ASKED {
-                    asked.remove(0);
-                }
-                asked.push(Asked { addr: neighbour, at: now, heard: None });
-            }
+            Ok(at) => questions.asked[at].at = questions.asked[at].at.max(now),
+            Err(at) => questions.asked.insert(at, Asked { addr: neighbour, at: now, heard: None }),
         }
-        self.asking.store(asked.len(), Ordering::Release);
+        self.asking.store(questions.asked.len(), Ordering::Release);
     }
 
     /// A neighbour was heard; whether a stack has asked for it.
-    pub(crate) fn hear(&self, now: Instant, neighbour: IpAddr, mac: wire::Mac) -> bool {
+    pub(crate) fn hear(&self, neighbour: IpAddr, heard: Heard) -> bool {
         if self.asking.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let its = asked.iter_mut().find(|one| one.addr == neighbour && !one.is_over(now));
-        let Some(one) = its else { return false };
-        one.heard = Some((mac, now));
+        let mut questions = self.questions(heard.at);
+        let Ok(at) = questions.find(neighbour) else { return false };
+        let one = &mut questions.asked[at];
+        if one.is_over(heard.at) {
+            return false;
+        }
+        let before = one.heard.filter(|before| heard.at - before.at <= ANSWERED_WITHIN);
+        match before {
+            Some(before) if before.mac == heard.mac => {
+                one.heard = Some(Heard { overrides: before.overrides || heard.overrides, ..heard });
+            }
+            Some(_) if !heard.overrides => {}
+            _ => one.heard = Some(heard),
+        }
         true
     }
 
-    /// Shows what was heard not long ago, whoever had asked. What is there for nobody any more goes.
-    pub(crate) fn show_heard(&self, now: Instant, show: &mut dyn FnMut(IpAddr, wire::Mac)) {
+    /// Has `take` look up, by address, what was heard not long ago, whoever had asked.
+    pub(crate) fn show_heard(&self, now: Instant, take: impl FnOnce(&dyn Fn(IpAddr) -> Option<Heard>)) {
         if self.asking.load(Ordering::Acquire) == 0 {
             return;
         }
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.retain(|one| !one.is_over(now));
-        self.asking.store(asked.len(), Ordering::Release);
-        let heard = asked.iter().filter_map(|one| Some((one.addr, one.heard?)));
-        let fresh = heard.filter(|(_, (_, at))| now.saturating_since(*at) <= ANSWERED_WITHIN);
-        fresh.for_each(|(addr, (mac, _))| show(addr, mac));
+        let questions = self.questions(now);
+        take(&|addr| {
+            let heard = questions.asked[questions.find(addr).ok()?].heard?;
+            (now - heard.at <= ANSWERED_WITHIN).then_some(heard)
+        });
     }
 
     #[inline]
@@ -207,5 +248,73 @@ impl Shared {
             here.store(there.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.readiness.store(before.readiness() as u8, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn heard(ms: u64, n: u8) -> Heard {
+        Heard { mac: [2, 0, 0, 0, 0, n], at: at(ms), overrides: true }
+    }
+
+    fn shown(agreement: &Agreement, ms: u64, addr: IpAddr) -> Option<Heard> {
+        let mut shown = None;
+        agreement.show_heard(at(ms), |look| shown = look(addr));
+        shown
+    }
+
+    #[test]
+    fn whoever_is_asked_for_is_heard_however_many_there_are() {
+        let agreement = Agreement::new([]);
+        let neighbour = |n: u16| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
+        (0..2000).rev().for_each(|n| agreement.ask(at(5), neighbour(n)));
+        for n in 0..2000 {
+            assert!(agreement.hear(neighbour(n), heard(6, n as u8)), "{n}");
+            assert_eq!(shown(&agreement, 7, neighbour(n)), Some(heard(6, n as u8)));
+        }
+        assert!(!agreement.hear(neighbour(2000), heard(6, 1)));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_none_and_what_is_over_goes() {
+        let agreement = Agreement::new([]);
+        let [one, other] = [1, 2].map(|n| IpAddr::from([192, 0, 2, n]));
+        agreement.ask(at(0), one);
+        agreement.ask(at(1500), other);
+        assert!(!agreement.hear(one, heard(2001, 7)));
+        assert!(agreement.hear(other, heard(2001, 8)));
+        assert_eq!((shown(&agreement, 2001, one), shown(&agreement, 2001, other)), (None, Some(heard(2001, 8))));
+        assert_eq!(shown(&agreement, 4002, other), None, "too old to begin with");
+        assert_eq!(agreement.asking.load(Ordering::Relaxed), 0);
+        assert!(!agreement.hear(other, heard(4003, 9)));
+    }
+
+    /// Whichever stack looks, and when: what one hears first is not lost to the others.
+    #[test]
+    fn an_answer_that_overrides_none_changes_none() {
+        let agreement = Agreement::new([]);
+        let one = IpAddr::from([192, 0, 2, 1]);
+        let gently = |ms, n| Heard { overrides: false, ..heard(ms, n) };
+        agreement.ask(at(0), one);
+        for (told, stands) in [
+            (gently(1, 7), gently(1, 7)),
+            (gently(2, 8), gently(1, 7)),
+            (heard(3, 9), heard(3, 9)),
+            (gently(4, 8), heard(3, 9)),
+            (gently(5, 9), heard(5, 9)),
+        ] {
+            assert!(agreement.hear(one, told));
+            assert_eq!(shown(&agreement, 6, one), Some(stands));
+        }
+        // what was told long ago counts no more
+        agreement.ask(at(1500), one);
+        agreement.hear(one, gently(2006, 7));
+        assert_eq!(shown(&agreement, 2006, one), Some(gently(2006, 7)));
     }
 }

@@ -61,6 +61,7 @@ impl Stack {
                 });
                 self.count_error(ours, Handled::IcmpError4)
             }
+            _ if local.is_none() => self.drop_frame(DropReason::NotOurs),
             _ => self.drop_frame(DropReason::IcmpKind),
         }
     }
@@ -85,7 +86,7 @@ impl Stack {
                 let solicits = icmp.kind() == icmpv6::Kind::Solicitation;
                 // RFC 4861 section 7.1: hop limit 255 says that no router forwarded it
                 match icmp.neighbour().filter(|_| hop_limit == 255) {
-                    Some(neighbour) if solicits => self.handle_solicitation(frame, place.ip_at, neighbour),
+                    Some(neighbour) if solicits => self.handle_solicitation(now, frame, place.ip_at, neighbour),
                     Some(neighbour) => self.handle_advertisement(now, frame, place.ip_at, neighbour),
                     None => self.drop_frame(DropReason::Neighbour),
                 }
@@ -101,9 +102,10 @@ impl Stack {
             _ if dst.is_multicast() => self.drop_frame(DropReason::Multicast),
             kind => {
                 let (quoted, fault) = (icmp.quoted(), Fault::of(icmp.mtu(), icmp.is_final()));
-                match self.locals.find(Key::v6(dst)) {
+                let local = self.locals.find(Key::v6(dst));
+                match local {
                     Some(Local::Own(_)) if kind == icmpv6::Kind::EchoRequest => self.answer_echo6(now, frame, place),
-                    Some(Local::Own(_) | Local::Shared) if kind == icmpv6::Kind::Error => {
+                    _ if kind == icmpv6::Kind::Error && self.locals.may_send_from(local) => {
                         let ours = self.quotes_our_flow(now, quoted, fault);
                         self.count_error(ours, Handled::IcmpError6)
                     }
@@ -126,8 +128,10 @@ impl Stack {
     }
 
     fn quotes_our_flow(&mut self, now: Instant, quoted: &[u8], fault: Fault) -> bool {
-        // what we send has no extension headers
+        // what we send over IPv6 has no mapped addresses, which would be taken for those of a flow over IPv4, and no extension headers
+        let is_mapped = |ip: &Ipv6<'_>| [ip.src(), ip.dst()].iter().any(|addr| addr.to_ipv4_mapped().is_some());
         Ipv6::parse_quoted(quoted).is_ok_and(|ip| match ip.next_header() {
+            _ if is_mapped(&ip) => false,
             Protocol::UDP => self.is_our_flow(Key::v6(ip.src()), true, ip.payload()),
             Protocol::TCP => self.handle_quoted(now, (ip.src().into(), ip.dst().into()), ip.payload(), fault),
             _ => false,

@@ -162,7 +162,7 @@ impl Stack {
         }
         if !order.is_empty() {
             self.serve(now, rx, &mut notes, &order, service);
-            self.answer(rx, &mut notes);
+            self.answer(now, rx, &mut notes);
         }
         if segments {
             self.take_segments(now, rx, &mut notes, service);
@@ -332,13 +332,13 @@ impl Stack {
             protocol => {
                 let local = self.locals.find(Key::v4(dst));
                 match local {
-                    None | Some(Local::Broadcast) => Err(not_ours(local)),
-                    Some(Local::NotReady(_)) => Err(DropReason::NotReady),
-                    Some(Local::Own(_) | Local::Shared) if protocol == Protocol::ICMP => {
+                    _ if protocol == Protocol::ICMP && self.locals.may_send_from(local) => {
                         let bytes = ip.payload().len();
                         let place = Place { ip_at, at, bytes };
                         Ok(Found::Icmp4(place, local))
                     }
+                    None | Some(Local::Broadcast) => Err(not_ours(local)),
+                    Some(Local::NotReady(_)) => Err(DropReason::NotReady),
                     Some(Local::Own(_)) if protocol != Protocol::TCP => {
                         Ok(Found::Refuse(DropReason::Protocol, icmpv4::PROTOCOL_UNREACHABLE, 0))
                     }
@@ -522,7 +522,7 @@ impl Stack {
     }
 
     /// Turns round what the service answered.
-    fn answer(&mut self, frames: &mut Burst, notes: &mut [Note]) {
+    fn answer(&mut self, now: Instant, frames: &mut Burst, notes: &mut [Note]) {
         let mut counts = [0u64; 4];
         for (frame, note) in frames.iter_mut().zip(notes) {
             let v6 = match note.fate {
@@ -533,7 +533,7 @@ impl Stack {
             counts[usize::from(v6) * 2 + usize::from(note.reply_bytes.is_none())] += 1;
             note.fate = sent(note.reply_bytes.is_some());
             if note.reply_bytes.is_none() {
-                self.note_path(frame, note, v6);
+                self.note_path(now, frame, note, v6);
             }
             if let Some(bytes) = note.reply_bytes {
                 if v6 { answer6(frame, note, usize::from(bytes)) } else { answer4(frame, note, usize::from(bytes)) }
@@ -546,12 +546,12 @@ impl Stack {
     }
 
     /// Where a later answer to this datagram would go.
-    fn note_path(&mut self, frame: &Frame, note: &Note, v6: bool) {
+    fn note_path(&mut self, now: Instant, frame: &Frame, note: &Note, v6: bool) {
         let (bytes, ip_at) = (frame.bytes(), usize::from(note.ip_at));
         let Some(link) = Link::parse(bytes) else { return };
         let peer = if v6 { pair6(bytes, ip_at).0.into() } else { pair4(bytes, ip_at).0.into() };
         if let Some(outward) = self.outward() {
-            outward.note_path(peer, tcp::Hop::new(link.src, link.tag));
+            outward.note_path(now, peer, tcp::Hop::new(link.src, link.tag));
         }
     }
 

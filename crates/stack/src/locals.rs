@@ -163,6 +163,14 @@ impl Locals {
         Some(self.addresses[at].1)
     }
 
+    /// Whether something of ours may have left from an address of which this is known, so that an ICMP error to it may be about that. Where
+    /// the port passes only what is for local addresses, that goes for those that nobody told us of: a listener at any address answers from
+    /// each of them.
+    #[inline]
+    pub(crate) fn may_send_from(&self, local: Option<Local>) -> bool {
+        matches!(local, Some(Local::Own(_) | Local::Shared)) || local.is_none() && self.steered
+    }
+
     /// Changes what is known of an own address.
     pub(crate) fn set(&mut self, key: Key, local: Local) {
         if let Ok(at) = self.addresses.binary_search_by_key(&key, |(key, _)| *key) {

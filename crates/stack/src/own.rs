@@ -3,11 +3,12 @@
 //!
 //! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
 //! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
-//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
+//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag, and so are of one link;
+//! what comes by another is answered there, and is no claim to an address here, nor an answer to what was asked here.
 //! Where another stack claims the addresses, this one follows it (see `agreement`).
 //! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
 
-use crate::agreement::Shared;
+use crate::agreement::{Heard, Shared};
 use crate::counters::Readiness;
 use crate::icmp::{ALL_NODES, REPORT_ROUTERS};
 use crate::locals::{Key, Local};
@@ -393,6 +394,9 @@ impl Stack {
             _ => None,
         };
         if let Some((index, addr)) = claimed.filter(|_| arp.sender_mac != mac) {
+            if is_of_vlan(frame) {
+                return self.drop_frame(DropReason::ArpNotOurs);
+            }
             self.counters.add_handled(Handled::ArpConflict, 1);
             if !self.on_conflict(now, index, arp.sender_mac) {
                 return false;
@@ -403,7 +407,8 @@ impl Stack {
         }
         let to_us = self.locals.find(Key::v4(arp.target));
         // RFC 826: whoever asks tells, too
-        let heard = matches!(to_us, Some(Local::Own(_))) && self.hear(now, arp.sender.into(), arp.sender_mac);
+        let told = Heard { mac: arp.sender_mac, at: now, overrides: true };
+        let heard = matches!(to_us, Some(Local::Own(_))) && !is_of_vlan(frame) && self.hear(arp.sender.into(), told);
         match to_us {
             Some(Local::Own(_)) if arp.operation == Operation::Request => {
                 self.counters.add_handled(Handled::ArpRequest, 1);
@@ -422,11 +427,12 @@ impl Stack {
         }
     }
 
-    /// A neighbour has told its hardware address; whether that was asked for.
-    fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        let heard = self.outward().is_some_and(|outward| outward.hear(now, addr, mac));
+    /// A neighbour has told its hardware address; whether that was asked for, and the address may be another station's.
+    fn hear(&mut self, addr: IpAddr, told: Heard) -> bool {
+        let may_be = !ethernet::is_group(told.mac) && told.mac != [0; 6] && told.mac != self.facts.mac;
+        let heard = may_be && self.outward().is_some_and(|outward| outward.hear(addr, told));
         if heard {
-            self.due_at = self.due_at.min(now);
+            self.due_at = self.due_at.min(told.at);
         }
         heard
     }
@@ -439,7 +445,13 @@ impl Stack {
     }
 
     /// A neighbour solicitation; whether the frame is to be sent.
-    pub(crate) fn handle_solicitation(&mut self, frame: &mut Frame, ip_at: usize, neighbour: Neighbour) -> bool {
+    pub(crate) fn handle_solicitation(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame,
+        ip_at: usize,
+        neighbour: Neighbour,
+    ) -> bool {
         let (src, dst) = pair6(frame.bytes(), ip_at);
         let probe = src.is_unspecified();
         // RFC 4861 section 7.1.1
@@ -457,10 +469,12 @@ impl Stack {
                 };
                 self.send_advertisement(frame, ip_at, to, neighbour.target, asker)
             }
-            Some(Local::NotReady(index)) if probe => {
+            Some(Local::NotReady(index)) if probe && !is_of_vlan(frame) => {
                 self.counters.add_handled(Handled::NeighbourConflict, 1);
-                // both look at once: neither may use it (RFC 4862 section 5.4.3)
-                self.on_conflict(Instant::ZERO, index, asker_mac)
+                // both look at once: neither may use it (RFC 4862 section 5.4.3); or it came to be used just now, and is defended
+                self.on_conflict(now, index, asker_mac) && {
+                    self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
+                }
             }
             Some(Local::NotReady(_)) => self.drop_frame(DropReason::NotReady),
             _ => self.drop_frame(DropReason::NeighbourNotOurs),
@@ -479,17 +493,20 @@ impl Stack {
         if dst.is_multicast() && neighbour.solicited {
             return self.drop_frame(DropReason::Neighbour); // RFC 4861 section 7.1.2
         }
+        if is_of_vlan(frame) {
+            return self.drop_frame(DropReason::NeighbourNotOurs);
+        }
         let [_, src_mac] = macs(frame);
+        let mac = neighbour.target_mac.unwrap_or(src_mac);
         match self.locals.find(Key::v6(neighbour.target)) {
             Some(Local::Own(index) | Local::NotReady(index)) => {
                 self.counters.add_handled(Handled::NeighbourConflict, 1);
-                let rival = neighbour.target_mac.unwrap_or(src_mac);
-                self.on_conflict(now, index, rival) && {
+                self.on_conflict(now, index, mac) && {
                     self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
                 }
             }
             // RFC 4861 section 7.2.5
-            None if self.hear(now, neighbour.target.into(), neighbour.target_mac.unwrap_or(src_mac)) => {
+            None if self.hear(neighbour.target.into(), Heard { mac, at: now, overrides: neighbour.overrides }) => {
                 self.counters.add_handled(Handled::NeighbourHeard, 1);
                 false
             }
@@ -544,9 +561,19 @@ fn macs(frame: &Frame) -> [Mac; 2] {
     [dst, src].map(|mac| *mac.first_chunk().expect("half of 12 bytes"))
 }
 
+/// Whether the frame is of a VLAN, and so of another link than what has no tag. VLAN 0 is none: such a tag has a priority alone (IEEE 802.1Q
+/// section 9.6).
+fn is_of_vlan(frame: &Frame) -> bool {
+    const VLAN: u16 = 0xfff;
+    Link::parse(frame.bytes()).and_then(|link| link.tag).is_some_and(|tag| tag & VLAN != 0)
+}
+
 /// Readdresses the frame, whose link header was parsed before; a tag stays.
 fn address(frame: &mut Frame, dst: Mac, src: Mac) {
     let head = frame.bytes_mut();
     head[..6].copy_from_slice(&dst);
     head[6..12].copy_from_slice(&src);
 }
+
+#[cfg(test)]
+mod tests;

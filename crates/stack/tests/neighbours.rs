@@ -5,7 +5,7 @@ mod common;
 use base::counter::Report;
 use common::*;
 use stack::{Agreement, Claim, ClaimMode, Config, DropReason, Handled, Readiness};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::arp::{self, Arp, Operation};
@@ -151,6 +151,103 @@ fn an_address_that_another_has_is_never_used_and_that_is_reported() {
     }
 }
 
+/// Frames by which a rival claims or probes an own address, and that address's place.
+fn rivals() -> [(Vec<u8>, usize); 5] {
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    [
+        (arp_frame(Operation::Reply, OTHER, A4, B4, None), 0),
+        (arp_frame(Operation::Request, OTHER, A4, A4, None), 0),
+        (arp_frame(Operation::Request, OTHER, Ipv4Addr::UNSPECIFIED, A4, None), 0),
+        (neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat()), 1),
+        (neighbour_frame(135, OTHER, nobody, ipv6::solicited_node(A6), A6, &[]), 1),
+    ]
+}
+
+/// A station in another VLAN may have the same address: that is another link. A tag with VLAN 0 has a priority alone.
+#[test]
+fn what_is_claimed_in_a_vlan_is_not_claimed_here() {
+    for (frame, at) in rivals() {
+        for (tag, conflicts) in [(7, 0), (0xe007, 0), (0x0fff, 0), (0, 1), (0xe000, 1)] {
+            let mut host = Host::new(claiming());
+            host.pass(Duration::from_millis(1100));
+            assert_eq!(host.exchange_one(&tagged(&frame, tag)), None);
+            host.pass(Duration::from_secs(60));
+            let own = host.counters.own()[at];
+            let expect = if conflicts == 0 { Readiness::Ready } else { Readiness::Conflict };
+            assert_eq!((own.readiness, own.conflicts), (expect, conflicts), "{frame:x?} {tag:x}");
+        }
+    }
+    // nor is an address that is in use defended there
+    for (frame, at) in rivals() {
+        let mut host = Host::new(config());
+        let probes = matches!(&read_probe(&frame), Some(target) if *target == host.counters.own()[at].addr);
+        let answer = host.exchange_one(&tagged(&frame, 7));
+        assert_eq!((answer.is_some(), host.counters.own()[at].conflicts), (probes, 0), "{frame:x?}");
+    }
+}
+
+/// Whom a probe is about, which is a question, too, and answered as one.
+fn read_probe(frame: &[u8]) -> Option<IpAddr> {
+    match Link::parse(frame)?.ether_type {
+        EtherType::ARP => {
+            Some(read_arp(frame).1).filter(|arp| arp.sender.is_unspecified()).map(|arp| arp.target.into())
+        }
+        _ => {
+            let (_, src, _, _, message) = read_icmp6(frame);
+            let target: [u8; 16] = message[8..24].try_into().unwrap();
+            src.is_unspecified().then(|| Ipv6Addr::from(target).into())
+        }
+    }
+}
+
+/// The IPv6 form of an IPv4 address is nobody's on a link: neighbour discovery says nothing about the IPv4 one.
+#[test]
+fn neighbour_discovery_says_nothing_of_an_ipv4_address() {
+    let mapped = A4.to_ipv6_mapped();
+    let frames = [
+        neighbour_frame(136, OTHER, B6, ALL_NODES, mapped, &[&[2, 1][..], &OTHER].concat()),
+        neighbour_frame(135, OTHER, Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(mapped), mapped, &[]),
+    ];
+    for frame in frames {
+        let mut host = Host::new(claiming());
+        host.pass(Duration::from_millis(1500));
+        assert_eq!(host.exchange_one(&frame), None);
+        assert_eq!(host.counts().0, [(DropReason::Neighbour, 1)]);
+        host.pass(Duration::from_secs(60));
+        // nor is it answered for, or defended, once it is in use
+        assert_eq!(host.exchange_one(&frame), None);
+        let four = host.counters.own()[0];
+        assert_eq!((four.readiness, four.conflicts), (Readiness::Ready, 0));
+    }
+}
+
+/// Nor does an ICMPv6 error speak of what was sent over IPv4.
+#[test]
+fn an_icmpv6_error_about_mapped_addresses_is_foreign() {
+    let (local, peer) = (SocketAddr::from((A4, 7)), SocketAddr::from((B4, 9)));
+    let sent = [&[0; 40][..], &datagram(local, peer, b"answer")].concat();
+    for (src, dst, foreign) in [
+        (A4.to_ipv6_mapped(), B4.to_ipv6_mapped(), true),
+        (A4.to_ipv6_mapped(), B6, true),
+        (A6, B4.to_ipv6_mapped(), true),
+        (A6, B6, false),
+    ] {
+        let mut quoted = sent.clone();
+        let payload_bytes = sent.len() - 40;
+        let header = ipv6::Header { src, dst, next_header: Protocol::UDP, hop_limit: 64, payload_bytes };
+        header.write(quoted.first_chunk_mut().unwrap());
+        let mut host = Host::new(config());
+        let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+        assert_eq!(host.exchange_one(&icmp6_frame(THEIRS, B6, A6, 64, &message)), None);
+        let expect = if foreign {
+            (vec![(DropReason::IcmpForeign, 1)], vec![])
+        } else {
+            (vec![], vec![(Handled::IcmpError6, 1)])
+        };
+        assert_eq!(host.counts(), expect, "{src} {dst}");
+    }
+}
+
 #[test]
 fn a_used_address_is_defended_once_an_interval() {
     let mut host = Host::new(claiming());
@@ -233,6 +330,22 @@ fn an_echo_is_answered_with_its_bytes_options_left_out() {
     assert_eq!(host.counts(), (vec![], vec![(Handled::Echo4, 2), (Handled::Echo6, 1)]));
 }
 
+/// A port unreachable, or the like, about a datagram from `local` to `peer`.
+fn error_about(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
+    let sent = ip(local.ip(), peer.ip(), Protocol::UDP, &[], &datagram(local, peer, b"answer"));
+    match (local.ip(), peer.ip()) {
+        (IpAddr::V6(local), IpAddr::V6(peer)) => {
+            let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &sent[..48]].concat();
+            icmp6_frame(THEIRS, peer, local, 64, &message)
+        }
+        _ => {
+            let mut message = [&[0; 8][..], &sent[..28]].concat();
+            icmpv4::write_error(&mut message, icmpv4::PORT_UNREACHABLE);
+            frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &message))
+        }
+    }
+}
+
 #[test]
 fn an_icmp_error_about_what_we_sent_is_recognised() {
     let mut host = Host::new(config());
@@ -242,26 +355,41 @@ fn an_icmp_error_about_what_we_sent_is_recognised() {
         ("[2001:db8::1]:7", "[2001:db8::2]:9", Some(Handled::IcmpError6)),
         ("[2001:db8::1]:8", "[2001:db8::2]:9", None),
     ] {
-        let (local, peer): (std::net::SocketAddr, std::net::SocketAddr) =
-            (local.parse().unwrap(), peer.parse().unwrap());
-        let sent = ip(local.ip(), peer.ip(), Protocol::UDP, &[], &datagram(local, peer, b"answer"));
-        let frame = match (local.ip(), peer.ip()) {
-            (IpAddr::V6(local), IpAddr::V6(peer)) => {
-                let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &sent[..48]].concat();
-                icmp6_frame(THEIRS, peer, local, 64, &message)
-            }
-            _ => {
-                let mut message = [&[0; 8][..], &sent[..28]].concat();
-                icmpv4::write_error(&mut message, icmpv4::PORT_UNREACHABLE);
-                frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &message))
-            }
-        };
+        let frame = error_about(local.parse().unwrap(), peer.parse().unwrap());
         let before = host.counters.dropped(DropReason::IcmpForeign);
         assert_eq!(host.exchange_one(&frame), None);
         match expect {
             Some(kind) => assert_eq!(host.counters.handled(kind), 1),
             None => assert_eq!(host.counters.dropped(DropReason::IcmpForeign), before + 1),
         }
+    }
+}
+
+/// The kernel has the addresses, and a listener is at all of them: the steering program passes what quotes its port.
+#[test]
+fn an_icmp_error_to_an_address_that_no_listener_names_is_heard() {
+    let ends = [
+        ("198.51.100.1:7", "192.0.2.2:9", Handled::IcmpError4),
+        ("[2001:db8:9::1]:7", "[2001:db8::2]:9", Handled::IcmpError6),
+    ];
+    for (local, peer, kind) in ends {
+        let (local, peer): (SocketAddr, SocketAddr) = (local.parse().unwrap(), peer.parse().unwrap());
+        let mut host = Host::new(Config { own: Vec::new(), steered: true, ..config() });
+        assert_eq!(host.exchange_one(&error_about(local, peer)), None);
+        let port = SocketAddr::new(local.ip(), 8);
+        assert_eq!(host.exchange_one(&error_about(port, peer)), None);
+        assert_eq!(host.counts(), (vec![(DropReason::IcmpForeign, 1)], vec![(kind, 1)]));
+        // only errors: who pings such an address asks the kernel
+        let ping = match (local.ip(), peer.ip()) {
+            (IpAddr::V6(local), IpAddr::V6(peer)) => icmp6_frame(THEIRS, peer, local, 64, &[128, 0, 0, 0, 0, 0, 0, 0]),
+            _ => frame_to(OURS, &ip(peer.ip(), local.ip(), Protocol::ICMP, &[], &[8, 0, 0xf7, 0xff, 0, 0, 0, 0])),
+        };
+        assert_eq!(host.exchange_one(&ping), None);
+        assert_eq!(host.counters.dropped(DropReason::NotOurs), 1);
+        // nor where it is not said that the port passes only what is for local addresses
+        let mut host = Host::new(Config { own: Vec::new(), ..config() });
+        assert_eq!(host.exchange_one(&error_about(local, peer)), None);
+        assert_eq!(host.counts(), (vec![(DropReason::NotOurs, 1)], vec![]));
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use app::{Addresses, CallError, Connection, Datagram, DeadReason, Listener, Luggage, Service, Streams};
 use base::{Burst, Frame, Instant, Seq};
-use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own, pseudo};
+use common::{A4, A6, B4, B6, OURS, THEIRS, config, datagram, ip, link, own, pseudo, tagged};
 use port::pipe::{self, Pipe};
 use port::{Mac, Port};
 use stack::{Agreement, Claim, ClaimMode, Config, Handled, Stack, TcpConfig, UdpListener};
@@ -159,6 +159,25 @@ fn nd_answer(target: Ipv6Addr, mac: Mac) -> Vec<u8> {
     let mut packet = ip(target.into(), A6.into(), Protocol::ICMPV6, &[], &message);
     packet[7] = 255;
     link(OURS, mac, None, EtherType::IPV6, &packet)
+}
+
+/// An answer to ARP or neighbour discovery that a station brings, and which tells this hardware address.
+fn answer_with(neighbour: IpAddr, mac: Mac, overrides: bool) -> Vec<u8> {
+    let mut frame = match neighbour {
+        IpAddr::V4(neighbour) => arp_answer(neighbour, mac),
+        IpAddr::V6(neighbour) => {
+            let mut frame = nd_answer(neighbour, mac);
+            let message = &mut frame[54..];
+            message[4] = if overrides { 0x60 } else { 0x40 };
+            message[2..4].fill(0);
+            let sum = pseudo(neighbour.into(), A6.into(), Protocol::ICMPV6, message.len()).bytes(message);
+            let checksum = sum.checksum();
+            message[2..4].copy_from_slice(&checksum);
+            frame
+        }
+    };
+    frame[6..12].copy_from_slice(&THEIRS);
+    frame
 }
 
 /// A segment of ours, and where it goes.
@@ -327,14 +346,17 @@ fn a_peer_that_names_no_mss_is_sent_what_its_family_takes() {
     }
 }
 
-/// Another router has taken the gateway's address, with a hardware address of its own (RFC 1122 section 3.3.1.4).
+/// Another router has taken the gateway's address, with a hardware address of its own (RFC 1122 section 3.3.1.4), long after the first was
+/// heard or soon.
 #[test]
 fn who_gets_no_answer_asks_which_station_the_gateway_is_by_now() {
     const OTHER: Mac = [2, 0, 0, 0, 0, 0xfd];
     let (router, peer) = (Ipv4Addr::new(192, 0, 2, 254), Ipv4Addr::new(198, 51, 100, 7));
-    for what in ["handshake", "data", "keepalive", "tagged"] {
+    let cases = ["handshake", "data", "keepalive", "tagged"].into_iter().flat_map(|what| [(what, 5), (what, 31)]);
+    for (what, age_s) in cases {
         let mut tcp = TcpConfig::default();
-        (tcp.times.keepalive, tcp.times.keepalive_interval) = (Some(Duration::from_secs(35)), Duration::from_secs(5));
+        let keepalive = Some(Duration::from_secs(age_s + 4));
+        (tcp.times.keepalive, tcp.times.keepalive_interval) = (keepalive, Duration::from_secs(5));
         let mut bench = Bench::new(Config { gateways: vec![router.into()], tcp: Some(tcp), ..config() });
         assert_eq!(bench.connect("198.51.100.7:80").0, Ok(()));
         let sent = bench.cycle(Some(&arp_answer(router, GATEWAY)));
@@ -347,8 +369,7 @@ fn who_gets_no_answer_asks_which_station_the_gateway_is_by_now() {
         let tag = (what == "tagged").then_some(7);
         let header = Header { seq: seq + 1, flags: Flags::ACK, ..header };
         bench.cycle(Some(&brought(GATEWAY, tag, peer, header)));
-        // what was learned then is old by now
-        assert!(bench.pass(31_000).is_empty());
+        assert!(bench.pass(1000 * age_s).is_empty());
         let mut port = 80;
         match what {
             "handshake" => {
@@ -376,10 +397,12 @@ fn who_gets_no_answer_asks_which_station_the_gateway_is_by_now() {
         let asked = bench.stack.counters().neighbours_asked.get();
         if tag.is_some() {
             // what has a tag goes over a link where we ask nobody
-            assert_eq!((stations, asked), (vec![(GATEWAY, tag)], 1), "{what}");
+            assert_eq!((stations, asked), (vec![(GATEWAY, tag)], 1), "{what} {age_s}");
         } else {
-            assert_eq!((stations, asked), (vec![(GATEWAY, None), (OTHER, None)], 2), "{what}");
-            assert!(first <= 5, "{what}: {first} before the gateway was asked for");
+            // a connection that is asked for asks for what is old, too, before it has a doubt
+            let questions = if (what, age_s) == ("handshake", 31) { 3 } else { 2 };
+            assert_eq!((stations, asked), (vec![(GATEWAY, None), (OTHER, None)], questions), "{what} {age_s}");
+            assert!(first <= 5, "{what} {age_s}: {first} before the gateway was asked for");
         }
     }
 }
@@ -413,12 +436,117 @@ fn an_address_that_is_not_in_use_yet_is_none_to_leave_from() {
 /// The payload of a datagram, and where it goes and comes from.
 fn sent_datagram(frame: &[u8]) -> (Mac, Option<u16>, SocketAddr, SocketAddr, Vec<u8>) {
     let head = Link::parse(frame).unwrap();
-    let ip = Ipv4::parse(&frame[head.bytes()..]).unwrap();
-    let datagram = udp::Udp::parse(ip.payload()).unwrap();
-    let pseudo = wire::Sum::pseudo_v4(ip.src(), ip.dst(), Protocol::UDP, datagram.bytes() as u16);
-    assert_eq!(datagram.verdict(pseudo), udp::Verdict::Good);
-    let (from, to) = ((ip.src(), datagram.src_port()).into(), (ip.dst(), datagram.dst_port()).into());
+    let packet = &frame[head.bytes()..];
+    let (src, dst, transport): (IpAddr, IpAddr, _) = if head.ether_type == EtherType::IPV4 {
+        let ip = Ipv4::parse(packet).unwrap();
+        (ip.src().into(), ip.dst().into(), ip.payload())
+    } else {
+        let ip = Ipv6::parse(packet).unwrap();
+        (ip.src().into(), ip.dst().into(), ip.payload())
+    };
+    let datagram = udp::Udp::parse(transport).unwrap();
+    assert_eq!(datagram.verdict(pseudo(src, dst, Protocol::UDP, datagram.bytes())), udp::Verdict::Good);
+    let (from, to) = (SocketAddr::new(src, datagram.src_port()), SocketAddr::new(dst, datagram.dst_port()));
     (head.dst, head.tag, from, to, datagram.payload().to_vec())
+}
+
+/// A datagram of `peer` for ours, which is not answered, as a station brings it.
+fn told(station: Mac, tag: Option<u16>, peer: SocketAddr, ours: SocketAddr) -> Vec<u8> {
+    let of = if peer.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    link(OURS, station, tag, of, &ip(peer.ip(), ours.ip(), Protocol::UDP, &[], &datagram(peer, ours, b"told")))
+}
+
+/// The stations that datagrams in these frames went to.
+fn stations(frames: &[Vec<u8>]) -> Vec<(Mac, Option<u16>)> {
+    let is_datagram = |frame: &&Vec<u8>| {
+        let head = Link::parse(frame).unwrap();
+        let packet = &frame[head.bytes()..];
+        match head.ether_type {
+            EtherType::IPV4 => packet[9] == Protocol::UDP.0,
+            EtherType::IPV6 => packet[6] == Protocol::UDP.0,
+            _ => false,
+        }
+    };
+    frames.iter().filter(is_datagram).map(|frame| sent_datagram(frame)).map(|(mac, tag, ..)| (mac, tag)).collect()
+}
+
+const ROUTER4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
+const ROUTER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xfe);
+
+/// Our end, a peer beyond the router, and what that one answers from a hardware address to who asks for it.
+type Beyond = (&'static str, &'static str, fn(Mac) -> Vec<u8>);
+
+/// One of each family.
+fn beyond() -> [Beyond; 2] {
+    [
+        ("192.0.2.1:7", "198.51.100.7:9", |mac| arp_answer(ROUTER4, mac)),
+        ("[2001:db8::1]:7", "[2001:db8:9::7]:9", |mac| nd_answer(ROUTER6, mac)),
+    ]
+}
+
+fn with_routers() -> Bench {
+    Bench::new(Config { gateways: vec![ROUTER4.into(), ROUTER6.into()], ..config() })
+}
+
+/// The datagrams' twin of what holds for connections: answers that come keep nobody with a router that is gone.
+#[test]
+fn datagrams_go_to_the_station_that_the_gateway_is_by_now() {
+    const OTHER: Mac = [2, 0, 0, 0, 0, 0xfd];
+    for (ours, peer, answer) in beyond() {
+        let mut bench = with_routers();
+        let (from_peer, to_us) = (peer.parse().unwrap(), ours.parse().unwrap());
+        assert_eq!(stations(&bench.send(ours, peer, b"one").1), []);
+        assert_eq!(stations(&bench.cycle(Some(&answer(GATEWAY)))), [(GATEWAY, None)]);
+        bench.cycle(Some(&told(GATEWAY, None, from_peer, to_us)));
+        bench.pass(31_000);
+        bench.cycle(Some(&told(GATEWAY, None, from_peer, to_us)));
+        let (said, sent) = bench.send(ours, peer, b"two");
+        assert_eq!((said, stations(&sent), sent.len()), (Ok(()), vec![(GATEWAY, None)], 2), "and it is asked again");
+        bench.cycle(Some(&answer(OTHER)));
+        assert_eq!(stations(&bench.send(ours, peer, b"three").1), [(OTHER, None)], "{peer}");
+    }
+}
+
+#[test]
+fn a_datagram_does_not_say_which_station_a_neighbour_is() {
+    const FOREIGN: Mac = [2, 0, 0, 0, 0, 0x66];
+    for (ours, peer, answer) in beyond() {
+        for tag in [None, Some(7)] {
+            let mut bench = with_routers();
+            let (from_peer, to_us) = (peer.parse().unwrap(), ours.parse().unwrap());
+            assert_eq!(bench.send(ours, peer, b"one").0, Ok(()));
+            bench.cycle(Some(&answer(GATEWAY)));
+            bench.cycle(Some(&told(FOREIGN, tag, from_peer, to_us)));
+            assert_eq!(stations(&bench.send(ours, peer, b"two").1), [(GATEWAY, None)], "{peer} {tag:?}");
+        }
+    }
+}
+
+/// At an own address who has not been asked for yet is taken for where his last datagram came from, for as long as an answer to ARP would
+/// be believed; at an address of the kernel's nobody can be asked.
+#[test]
+fn a_late_answer_finds_the_station_of_a_question_that_is_not_too_old() {
+    for (ours, peer, neighbour) in [
+        ("192.0.2.1:7", "192.0.2.2:9", arp_answer(B4, THEIRS)),
+        ("[2001:db8::1]:7", "[2001:db8::2]:9", nd_answer(B6, THEIRS)),
+    ] {
+        for tag in [None, Some(7)] {
+            let mut bench = Bench::new(config());
+            let question = told(GATEWAY, tag, peer.parse().unwrap(), ours.parse().unwrap());
+            bench.cycle(Some(&question));
+            bench.pass(29_000);
+            assert_eq!(stations(&bench.send(ours, peer, b"late").1), [(GATEWAY, tag)]);
+            bench.pass(1_000);
+            let (said, sent) = bench.send(ours, peer, b"too late");
+            assert_eq!((said, stations(&sent), sent.len()), (Ok(()), vec![], 1), "asked");
+            assert_eq!(stations(&bench.cycle(Some(&neighbour))), [(THEIRS, None)], "{peer} {tag:?}");
+        }
+    }
+    let (ours, peer) = ("198.51.100.1:7", "203.0.113.5:4000");
+    let mut bench = Bench::new(Config { own: Vec::new(), steered: true, ..config() });
+    bench.cycle(Some(&told(GATEWAY, Some(7), peer.parse().unwrap(), ours.parse().unwrap())));
+    bench.pass(3_600_000);
+    assert_eq!(stations(&bench.send(ours, peer, b"much later").1), [(GATEWAY, Some(7))]);
 }
 
 #[test]
@@ -521,6 +649,124 @@ fn a_silent_neighbour_keeps_nobody_waiting_but_who_sends_to_it() {
     assert_eq!((said, sent.iter().map(|frame| asked4(frame)).next_back()), (Ok(()), Some(Ipv4Addr::new(192, 0, 2, 3))));
     let sent = bench.cycle(Some(&arp_answer(Ipv4Addr::new(192, 0, 2, 3), THEIRS)));
     assert_eq!(sent.iter().map(|frame| sent_datagram(frame).4).collect::<Vec<_>>(), [b"unasked"]);
+}
+
+#[test]
+fn a_hardware_address_that_no_other_station_has_is_not_taken() {
+    for (ours, neighbour) in [("192.0.2.1:7", IpAddr::from(B4)), ("[2001:db8::1]:7", B6.into())] {
+        let peer = SocketAddr::new(neighbour, 9).to_string();
+        let mut bench = Bench::new(config());
+        assert_eq!(bench.send(ours, &peer, b"one").0, Ok(()));
+        for mac in [[0; 6], OURS, BROADCAST, [0x33, 0x33, 0, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1]] {
+            let sent = bench.cycle(Some(&answer_with(neighbour, mac, true)));
+            assert!(stations(&sent).is_empty(), "{peer} {mac:x?}");
+        }
+        let counters = bench.stack.counters();
+        assert_eq!((counters.handled(Handled::ArpHeard), counters.handled(Handled::NeighbourHeard)), (0, 0));
+        assert_eq!(stations(&bench.cycle(Some(&answer_with(neighbour, THEIRS, true)))), [(THEIRS, None)]);
+    }
+}
+
+#[test]
+fn an_answer_in_a_vlan_is_none_to_what_was_asked_without_a_tag() {
+    for (ours, neighbour) in [("192.0.2.1:7", IpAddr::from(B4)), ("[2001:db8::1]:7", B6.into())] {
+        let peer = SocketAddr::new(neighbour, 9).to_string();
+        for (tag, taken) in [(7, false), (0x0fff, false), (0xe007, false), (0, true), (0xe000, true)] {
+            let mut bench = Bench::new(config());
+            assert_eq!(bench.send(ours, &peer, b"one").0, Ok(()));
+            let sent = bench.cycle(Some(&tagged(&answer_with(neighbour, THEIRS, true), tag)));
+            assert_eq!(stations(&sent), vec![(THEIRS, None); usize::from(taken)], "{peer} {tag:x}");
+        }
+    }
+    // who asks tells, but not in a VLAN
+    for (tag, taken) in [(7, false), (0, true)] {
+        let mut bench = Bench::new(config());
+        assert_eq!(bench.send("192.0.2.1:7", "192.0.2.2:9", b"one").0, Ok(()));
+        let mut packet = [0; 28];
+        let arp = Arp { operation: Operation::Request, sender_mac: THEIRS, sender: B4, target_mac: [0; 6], target: A4 };
+        arp.write(&mut packet);
+        let sent = bench.cycle(Some(&link(BROADCAST, THEIRS, Some(tag), EtherType::ARP, &packet)));
+        assert_eq!(sent.len(), 1 + usize::from(taken), "the request is answered");
+    }
+}
+
+/// RFC 4861 section 7.2.5: who answers in another's place, as a proxy does, does not take the place of who has answered himself.
+#[test]
+fn an_advertisement_without_the_override_flag_changes_no_neighbour_that_is_known() {
+    const PROXY: Mac = [2, 0, 0, 0, 0, 0x99];
+    let (ours, peer) = ("[2001:db8::1]:7", "[2001:db8::2]:9");
+    let mut bench = Bench::new(config());
+    assert_eq!(bench.send(ours, peer, b"one").0, Ok(()));
+    // who is known by nothing else is known by this
+    assert_eq!(stations(&bench.cycle(Some(&answer_with(B6.into(), PROXY, false)))), [(PROXY, None)]);
+    bench.pass(31_000);
+    assert_eq!(bench.send(ours, peer, b"two").0, Ok(()));
+    bench.cycle(Some(&answer_with(B6.into(), THEIRS, false)));
+    assert_eq!(stations(&bench.send(ours, peer, b"three").1), [(PROXY, None)]);
+    bench.cycle(Some(&answer_with(B6.into(), THEIRS, true)));
+    assert_eq!(stations(&bench.send(ours, peer, b"four").1), [(THEIRS, None)]);
+    // and so it is with the next question
+    bench.pass(31_000);
+    assert_eq!(bench.send(ours, peer, b"five").0, Ok(()));
+    bench.cycle(Some(&answer_with(B6.into(), PROXY, false)));
+    assert_eq!(stations(&bench.send(ours, peer, b"six").1), [(THEIRS, None)]);
+}
+
+/// RFC 1122 section 2.3.2.1: one question a second for each address, and whoever asks for many takes nothing from who asks for one.
+#[test]
+fn who_sends_to_many_that_are_silent_keeps_nobody_from_his_neighbour() {
+    let live = Ipv4Addr::new(192, 0, 2, 3);
+    let silent = || (20..220).map(|n| SocketAddr::from((Ipv4Addr::new(192, 0, 2, n), 9)));
+    let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7));
+    for connects in [false, true] {
+        let mut bench = Bench::new(Config { gateways: vec![ROUTER4.into()], ..with_tcp() });
+        // the router has answered a while ago, and is asked again in the midst of it
+        assert_eq!(bench.send("192.0.2.1:7", "198.51.100.7:9", b"early").0, Ok(()));
+        bench.cycle(Some(&arp_answer(ROUTER4, GATEWAY)));
+        bench.pass(31_000);
+        let mut questions: Vec<(Ipv4Addr, Instant)> = Vec::new();
+        // when each of the two that are there answers
+        let mut answers = Vec::new();
+        let mut delivered = Vec::new();
+        for n in 0..400 {
+            bench.now += Duration::from_millis(10);
+            bench.notes.asks.extend(silent().map(|peer| match connects {
+                true => Ask::Connect(peer, None),
+                false => Ask::Send(Listener(1), Addresses { local, peer }, b"anybody?".to_vec()),
+            }));
+            if n == 100 {
+                let to = |peer: &str| Addresses { local: (A4, 53).into(), peer: peer.parse().unwrap() };
+                bench.notes.asks.push(Ask::Send(Listener(0), to("192.0.2.3:9"), b"near".to_vec()));
+                bench.notes.asks.push(Ask::Send(Listener(0), to("198.51.100.7:9"), b"far".to_vec()));
+            }
+            let answer = answers.pop_if(|(at, _)| *at <= n).map(|(_, frame)| frame);
+            for frame in bench.cycle(answer.as_deref()) {
+                if !stations(std::slice::from_ref(&frame)).is_empty() {
+                    delivered.push(sent_datagram(&frame).4);
+                } else if segment(&frame).is_none() {
+                    let target = asked4(&frame);
+                    questions.push((target, bench.now));
+                    for (who, mac, late) in [(live, THEIRS, 6), (ROUTER4, GATEWAY, 3)] {
+                        if target == who {
+                            answers.insert(0, (n + late, arp_answer(who, mac)));
+                        }
+                    }
+                }
+            }
+        }
+        delivered.sort();
+        assert_eq!(delivered, [b"far".to_vec(), b"near".to_vec()], "connections: {connects}");
+        let counters = bench.stack.counters();
+        assert_eq!(counters.handled(Handled::ArpHeard), 3, "connections: {connects}");
+        questions.sort();
+        let of_one = |pair: &&[(Ipv4Addr, Instant)]| pair[0].0 == pair[1].0;
+        let soon = questions.windows(2).filter(of_one).filter(|pair| pair[1].1 - pair[0].1 < Duration::from_secs(1));
+        if connects {
+            assert!(soon.count() < 2000 && questions.len() < 4000, "{} questions in four seconds", questions.len());
+        } else {
+            assert_eq!(soon.count(), 0);
+        }
+    }
 }
 
 /// No frame is to be had, and a listener has given all that it may, also to neighbours that answer meanwhile; the frames, and how many

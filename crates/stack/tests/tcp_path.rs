@@ -235,6 +235,13 @@ fn a_timeout_behind_a_closed_window_is_repaired_at_once() {
 /// A server that sends for as long as it is let, through a path of 20 KB/s of which the peer's window is all that it holds: nothing is lost but
 /// what is too large.
 fn narrow(tells: bool) -> World<Peer> {
+    let mut world = narrow_link(tells);
+    world.connect(false, 1, 40_000);
+    world
+}
+
+/// The same before anybody has connected.
+fn narrow_link(tells: bool) -> World<Peer> {
     let server = Script { send: 1 << 30, piece: 60_000, ..Script::default() };
     let tcp = || tcp(256 << 10);
     let mut world =
@@ -243,7 +250,6 @@ fn narrow(tells: bool) -> World<Peer> {
         (host.out.delay, host.out.byte_ns, host.out.queue) = (Duration::from_millis(5), 50_000, 1000);
     }
     (world.hosts[0].out.mtu, world.hosts[0].out.tells) = (1300, tells);
-    world.connect(false, 1, 40_000);
     world
 }
 
@@ -331,4 +337,24 @@ fn what_a_router_says_of_a_wider_segment_is_tried_at_once() {
     run_for(&mut world, Duration::from_secs(620));
     assert_eq!((events(&world, &[PathMtuTried, PathMtuRaised]), segment_bytes(&world)), (vec![3, 2], 1448));
     assert_eq!(events(&world, &[RetransmissionTimeout]), [0]);
+}
+
+/// The server's address is the kernel's, and its listener names none, as by default: what a router says to that address is heard.
+#[test]
+fn a_listener_at_any_address_hears_what_a_router_says() {
+    for v6 in [false, true] {
+        let mut world = narrow_link(true);
+        let config = stack::Config { own: Vec::new(), steered: true, ..config(0, tcp(256 << 10)) };
+        world.hosts[0].stack.reconfigure(config);
+        world.connect(v6, 1, 40_000);
+        run_for(&mut world, Duration::from_secs(30));
+        let least = if v6 { 1300 - 40 - 32 } else { 1300 - 20 - 32 };
+        assert_eq!(
+            (events(&world, &[Event::PathMtu, Event::RetransmissionTimeout]), segment_bytes(&world)),
+            (vec![1, 0], least)
+        );
+        let counters = world.hosts[0].stack.counters();
+        let heard = [stack::Handled::IcmpError4, stack::Handled::IcmpError6].map(|kind| counters.handled(kind) > 0);
+        assert_eq!(heard, [!v6, v6]);
+    }
 }

@@ -94,17 +94,21 @@ impl<'a> Icmp<'a> {
     }
 
     /// The message as a neighbour solicitation or advertisement, its options checked (RFC 4861 sections 7.1.1, 7.1.2: every
-    /// option has a length above zero and ends inside the message; the target is no group).
+    /// option has a length above zero and ends inside the message; the target is no group). Nor has a neighbour an address that no packet on a
+    /// link may have: the unspecified one, loopback (RFC 4291 sections 2.5.2, 2.5.3), or a mapped IPv4 one, which is ARP's.
     pub fn neighbour(&self) -> Option<Neighbour> {
         let bytes = self.0.bytes;
         let fixed = bytes.first_chunk::<NEIGHBOUR_BYTES>()?;
         let mut neighbour = Neighbour {
             target: Ipv6Addr::from(array(fixed, 8)),
             solicited: fixed[4] & 0x40 != 0,
+            overrides: fixed[4] & 0x20 != 0,
             source_mac: None,
             target_mac: None,
         };
-        if neighbour.target.is_multicast() {
+        let target = neighbour.target;
+        if target.is_multicast() || target.is_unspecified() || target.is_loopback() || target.to_ipv4_mapped().is_some()
+        {
             return None;
         }
         let mut rest = &bytes[NEIGHBOUR_BYTES..];
@@ -148,6 +152,8 @@ pub struct Neighbour {
     pub target: Ipv6Addr,
     /// of an advertisement: it answers a solicitation
     pub solicited: bool,
+    /// of an advertisement: it goes before what was told earlier (RFC 4861 section 4.4)
+    pub overrides: bool,
     /// the sender's hardware address, if told
     pub source_mac: Option<Mac>,
     /// the target's hardware address, if told
@@ -284,6 +290,11 @@ mod tests {
         let icmp = Icmp::parse(&out, A, B).unwrap();
         let neighbour = icmp.neighbour().unwrap();
         assert_eq!((icmp.kind(), neighbour.target, neighbour.solicited), (Kind::Advertisement, A, true));
+        assert!(neighbour.overrides);
+        out[4] = 0x40;
+        finish(&mut out, A, B);
+        let without = Icmp::parse(&out, A, B).unwrap().neighbour().unwrap();
+        assert_eq!(without, Neighbour { overrides: false, ..neighbour });
         assert_eq!(neighbour.target_mac, Some([2, 0, 0, 0, 0, 9]));
         let mut out = [0; PROBE_BYTES];
         write_probe(&mut out, B, A);
@@ -293,10 +304,22 @@ mod tests {
     }
 
     #[test]
-    fn options_of_length_zero_or_beyond_the_message_and_group_targets_are_refused() {
+    fn targets_that_no_neighbour_has_are_refused() {
+        for target in ["ff02::1", "::", "::1", "::ffff:192.0.2.1"] {
+            let mut out = [0; ADVERTISEMENT_BYTES];
+            write_advertisement(&mut out, (A, B), (target.parse().unwrap(), [2; 6]), true);
+            assert_eq!(Icmp::parse(&out, A, B).unwrap().neighbour(), None, "{target}");
+            let mut out = [0; SOLICITATION_BYTES];
+            write_solicitation(&mut out, (A, B), target.parse().unwrap(), [2; 6]);
+            assert_eq!(Icmp::parse(&out, A, B).unwrap().neighbour(), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn options_of_length_zero_or_beyond_the_message_are_refused() {
         let mut good = [0; ADVERTISEMENT_BYTES];
         write_advertisement(&mut good, (A, B), (A, [2; 6]), true);
-        for (at, value) in [(25, 0), (25, 2), (8, 0xff)] {
+        for (at, value) in [(25, 0), (25, 2)] {
             let mut bad = good;
             bad[at] = value;
             finish(&mut bad, A, B);

@@ -29,6 +29,7 @@ mod missing;
 mod nic_sockets;
 mod nic_table;
 mod own;
+mod paths;
 mod peers;
 #[path = "../common/queries.rs"]
 mod queries;

@@ -1,8 +1,9 @@
 //! What leaves without having been asked for: from where, over whom, and datagrams on their way out.
 //!
 //! The local end is an own address in use, or, for datagrams, the address that a listener has. The way to a peer is a neighbour on the
-//! link of an own address, else the gateway, found by ARP or neighbour solicitation; or, for datagrams, the station that a question of
-//! the peer came from ([`paths`]). At addresses that the kernel has too only the latter is known, since ARP is the kernel's there.
+//! link of an own address, else the gateway, found by ARP or neighbour solicitation; or, for datagrams while that one is not known, the
+//! station that a question of the peer came from ([`paths`]). At addresses that the kernel has too only the latter is known, since ARP is
+//! the kernel's there.
 //!
 //! The stack has one of these whether it has TCP or not. Datagrams are copied when they are given, since their events have no frame,
 //! and framed in the poll that follows. What they have room for is divided between listeners, and so between applications ([`waiting`]),
@@ -12,7 +13,7 @@ mod neighbours;
 mod paths;
 mod waiting;
 
-use crate::agreement::{Agreement, Shared};
+use crate::agreement::{Agreement, Heard, Shared};
 use crate::counters::{Counters, Readiness};
 use crate::own::Outlet;
 use crate::tcp::Hop;
@@ -26,7 +27,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use waiting::{Fate, Waiting};
-use wire::ethernet::{EtherType, Link, Mac};
+use wire::ethernet::{EtherType, Link};
 use wire::{Protocol, Sum, ipv4, ipv6, udp};
 
 /// Alarms told in one poll at most.
@@ -135,22 +136,45 @@ impl Outward {
         found.map(|end| end.shared.addr).ok_or(CallError::NoSuchAddress)
     }
 
-    /// The way from an own address to a peer; None when there is none. Asks for the neighbour if that is called for, on behalf of `by`:
+    /// The way from an own address to a peer; an error when there is none, or nobody more can be asked for. Asks for the neighbour if that is called for, on behalf of `by`:
     /// a listener's datagrams, or connections.
-    pub(crate) fn way(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Option<Listener>) -> Option<Way> {
-        let via = self.via(peer)?;
+    pub(crate) fn way(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        peer: IpAddr,
+        by: Option<Listener>,
+    ) -> Result<Way, CallError> {
+        let via = self.via(peer).ok_or(CallError::Unreachable)?;
         match self.neighbours.want(now, via, from, by) {
-            Look::Known(mac) => Some(Way::Known(Hop::new(mac, None))),
-            Look::Asked => Some(Way::Asked(via)),
-            Look::Unknown => None,
+            Look::Known(mac) => Ok(Way::Known(Hop::new(mac, None))),
+            Look::Asked => Ok(Way::Asked(via)),
+            Look::Unknown => Err(CallError::NoResources),
         }
     }
 
-    /// The way of a connection from an own address to a peer that does not answer, as the neighbour has told it lately. One that has not
-    /// is asked, and until it answers there is none.
-    pub(crate) fn way_now(&mut self, now: Instant, from: IpAddr, peer: IpAddr) -> Option<Hop> {
+    /// The way of a datagram of `by` from an own address: over a neighbour that is known; else to the station that the peer's last one came
+    /// from, a moment ago; else the neighbour is asked for. What anybody on the link can claim in a datagram never goes before what the
+    /// neighbour has told (RFC 1122 section 3.3.1.4, RFC 4861 section 7.3).
+    fn way_of_datagram(&mut self, now: Instant, from: IpAddr, peer: IpAddr, by: Listener) -> Result<Way, CallError> {
+        let via = self.via(peer);
+        if !via.is_some_and(|via| matches!(self.neighbours.look(via), Look::Known(_))) {
+            if let Some(hop) = self.paths.find_recent(now, peer) {
+                return Ok(Way::Known(hop));
+            }
+            // nobody is asked for what would find no place to wait in
+            if via.is_some_and(|via| !self.waiting.can_wait(by, via)) {
+                return Err(CallError::NoResources);
+            }
+        }
+        self.way(now, from, peer, Some(by))
+    }
+
+    /// The way of a connection from an own address to a peer that was last heard at `heard_at` and does not answer, as the neighbour has told
+    /// it since. One that has not is asked, and until it answers there is none.
+    pub(crate) fn way_now(&mut self, now: Instant, from: IpAddr, peer: IpAddr, heard_at: Instant) -> Option<Hop> {
         let via = self.via(peer)?;
-        match self.neighbours.want(now, via, from, None) {
+        match self.neighbours.doubt(now, via, from, heard_at) {
             Look::Known(mac) if !self.neighbours.asks_for(via) => Some(Hop::new(mac, None)),
             _ => None,
         }
@@ -173,22 +197,22 @@ impl Outward {
     }
 
     /// A neighbour has told its hardware address; whether one of the stacks wanted to know.
-    pub(crate) fn hear(&self, now: Instant, addr: IpAddr, mac: Mac) -> bool {
-        self.agreement.hear(now, addr, mac)
+    pub(crate) fn hear(&self, addr: IpAddr, heard: Heard) -> bool {
+        self.agreement.hear(addr, heard)
     }
 
     /// Takes in what neighbours have told, whichever stack heard it.
     pub(crate) fn listen(&mut self, now: Instant) {
         if self.neighbours.asks() {
             let neighbours = &mut self.neighbours;
-            self.agreement.show_heard(now, &mut |addr, mac| neighbours.hear(now, addr, mac));
+            self.agreement.show_heard(now, |heard| neighbours.listen(heard));
         }
     }
 
     /// Notes where a datagram came from that was not answered.
     #[inline]
-    pub(crate) fn note_path(&mut self, peer: IpAddr, hop: Hop) {
-        self.paths.note(peer, hop);
+    pub(crate) fn note_path(&mut self, now: Instant, peer: IpAddr, hop: Hop) {
+        self.paths.note(now, peer, hop);
     }
 
     /// Takes a datagram to be sent.
@@ -211,15 +235,13 @@ impl Outward {
         if bytes.len() > self.mtu - headers {
             return Err(CallError::TooLong);
         }
-        let (local, way) = match self.paths.find(peer) {
-            // any address of a listener that the kernel has too; an own one only while it is ours to use
-            Some(hop) if !wanted.is_unspecified() && !self.has(wanted) => (wanted, Way::Known(hop)),
-            Some(hop) => (self.source(Some(wanted), peer)?, Way::Known(hop)),
-            None if !wanted.is_unspecified() && !self.has(wanted) => return Err(CallError::Unreachable),
-            None => {
-                let local = self.source(Some(wanted), peer)?;
-                (local, self.way(now, local, peer, Some(listener)).ok_or(CallError::Unreachable)?)
-            }
+        let (local, way) = if wanted.is_unspecified() || self.has(wanted) {
+            // an own address only while it is ours to use
+            let local = self.source(Some(wanted), peer)?;
+            (local, self.way_of_datagram(now, local, peer, listener)?)
+        } else {
+            // any address of a listener that the kernel has too
+            (wanted, Way::Known(self.paths.find(peer).ok_or(CallError::Unreachable)?))
         };
         let ends = Addresses { local: SocketAddr::new(local, ends.local.port()), peer: ends.peer };
         let lost = match way {

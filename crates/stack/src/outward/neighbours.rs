@@ -6,8 +6,12 @@
 //!
 //! Those that are known have places of their own, so none is forgotten for one that may not even be there. Of the places of those that are
 //! asked for nobody, neither a listener's datagrams nor connections, has more than are free: beyond that the first one that he
-//! asked for is given up for the last.
+//! asked for is given up for the last, when it would be asked for again. So nobody is asked for more than once a second, however many there
+//! are (RFC 1122 section 2.3.2.1), and a place asks no more often either. Connections are of many applications: of theirs some are given up
+//! at once, [`HURRIED`] a second, so that who has asked for many in vain keeps no other from asking.
 
+use crate::agreement::Heard;
+use crate::bucket::Bucket;
 use app::Listener;
 use base::Instant;
 use std::net::IpAddr;
@@ -21,8 +25,11 @@ const ASKED: usize = 256;
 /// Questions before a neighbour is given up (RFC 4861 MAX_MULTICAST_SOLICIT), and the time between them (RETRANS_TIMER).
 const TRIES: u8 = 3;
 const RETRANSMIT: Duration = Duration::from_secs(1);
+/// Of the neighbours that connections ask for so many a second are given up before their time, and so many at once.
+const HURRIED: u32 = 256;
+const HURRIED_BURST: u32 = 128;
 /// So long an answer is believed without asking again (RFC 4861 REACHABLE_TIME).
-const FRESH: Duration = Duration::from_secs(30);
+pub(super) const FRESH: Duration = Duration::from_secs(30);
 
 /// Where a neighbour's hardware address comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +66,12 @@ struct Neighbour {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     entries: Vec<Neighbour>,
+    hurried: Bucket,
 }
 
 impl Neighbours {
     pub(crate) fn new() -> Neighbours {
-        Neighbours { entries: Vec::with_capacity(KNOWN + ASKED) }
+        Neighbours { entries: Vec::with_capacity(KNOWN + ASKED), hurried: Bucket::new(HURRIED, HURRIED_BURST) }
     }
 
     fn find(&self, addr: IpAddr) -> Result<usize, usize> {
@@ -98,12 +106,30 @@ impl Neighbours {
         let at = if self.count(is_his) < ASKED - self.count(is_asked) {
             at
         } else {
-            let Some(first) = self.first(is_his, |entry| entry.heard_at) else { return Look::Unknown };
+            let is_due = |entry: &Neighbour| entry.question.is_some_and(|question| question.next_at <= now);
+            let mut first = self.first(|entry| is_his(entry) && is_due(entry), |entry| entry.heard_at);
+            if first.is_none() && by.is_none() && self.hurried.allow(now) {
+                first = self.first(is_his, |entry| entry.heard_at);
+            }
+            let Some(first) = first else { return Look::Unknown };
             self.entries.remove(first);
             at - usize::from(first < at)
         };
         self.entries.insert(at, Neighbour { addr, mac: None, heard_at: now, used_at: now, question, by });
         Look::Asked
+    }
+
+    /// The same for a connection whose peer is silent since `heard_at`: what the neighbour told before is asked for again whatever its age,
+    /// since it may have gone just then; but once a second at most, however many connections there are.
+    pub(crate) fn doubt(&mut self, now: Instant, addr: IpAddr, from: IpAddr, heard_at: Instant) -> Look {
+        let look = self.want(now, addr, from, None);
+        if let Ok(at) = self.find(addr) {
+            let entry = &mut self.entries[at];
+            if entry.question.is_none() && entry.heard_at <= heard_at && now - entry.heard_at >= RETRANSMIT {
+                entry.question = Some(Question { from, tries: 0, next_at: now });
+            }
+        }
+        look
     }
 
     fn count(&self, is: impl Fn(&Neighbour) -> bool) -> usize {
@@ -116,20 +142,40 @@ impl Neighbours {
         found.min_by_key(|(_, entry)| at(entry)).map(|(place, _)| place)
     }
 
-    /// A neighbour has said which hardware address it has, which is of use where it is being asked for.
-    pub(crate) fn hear(&mut self, now: Instant, addr: IpAddr, mac: Mac) {
-        let Some(mut at) = self.find(addr).ok().filter(|at| self.entries[*at].question.is_some()) else { return };
-        let is_known = |entry: &Neighbour| entry.mac.is_some();
+    /// Takes in what those have told who are being asked for; `heard` looks it up.
+    pub(crate) fn listen(&mut self, heard: &dyn Fn(IpAddr) -> Option<Heard>) {
+        let mut at = 0;
+        while let Some(entry) = self.entries.get(at) {
+            let addr = entry.addr;
+            if let Some(heard) = entry.question.and_then(|_| heard(addr)) {
+                self.hear(addr, heard);
+            }
+            // another may have made room for it
+            at = self.find(addr).map_or_else(|at| at, |at| at + 1);
+        }
+    }
+
+    /// A neighbour has said which hardware address it has, which is of use where it is being asked for, and nothing newer is known.
+    fn hear(&mut self, addr: IpAddr, heard: Heard) {
+        let Ok(mut at) = self.find(addr) else { return };
+        let entry = &self.entries[at];
+        let is_known = entry.mac.is_some();
+        // RFC 4861 section 7.2.5: another one than is known changes nothing unless it is to
+        let is_another = is_known && entry.mac != Some(heard.mac);
+        if entry.question.is_none() || is_known && heard.at <= entry.heard_at || is_another && !heard.overrides {
+            return;
+        }
+        let has_told = |entry: &Neighbour| entry.mac.is_some();
         // who was used the longest ago makes room for a new one
-        if !is_known(&self.entries[at])
-            && self.count(is_known) == KNOWN
-            && let Some(oldest) = self.first(is_known, |entry| entry.used_at)
+        if !is_known
+            && self.count(has_told) == KNOWN
+            && let Some(oldest) = self.first(has_told, |entry| entry.used_at)
         {
             self.entries.remove(oldest);
             at -= usize::from(oldest < at);
         }
         let entry = &mut self.entries[at];
-        (entry.mac, entry.heard_at, entry.question) = (Some(mac), now, None);
+        (entry.mac, entry.heard_at, entry.question) = (Some(heard.mac), heard.at, None);
     }
 
     /// Whether this one is being asked for, be it again.
@@ -182,6 +228,10 @@ mod tests {
     const MAC: Mac = [2, 0, 0, 0, 0, 9];
     const LISTENER: Option<Listener> = Some(Listener(3));
 
+    fn heard(ms: u64, mac: Mac) -> Heard {
+        Heard { mac, at: at(ms), overrides: true }
+    }
+
     /// Who is asked for.
     fn asked(neighbours: &mut Neighbours, now: Instant) -> (Vec<IpAddr>, bool) {
         let mut asked = Vec::new();
@@ -200,14 +250,53 @@ mod tests {
         assert_eq!(asked(&mut table, at(0)), (vec![addr(7)], false));
         assert_eq!(asked(&mut table, at(999)), (vec![], false));
         assert_eq!(asked(&mut table, at(1000)), (vec![addr(7)], false));
-        table.hear(at(1001), addr(8), MAC);
+        table.hear(addr(8), heard(1001, MAC));
         assert_eq!(table.look(addr(8)), Look::Unknown, "nobody wanted to know");
-        table.hear(at(1001), addr(7), MAC);
-        table.hear(at(1002), addr(7), [9; 6]);
+        table.hear(addr(7), heard(1001, MAC));
+        table.hear(addr(7), heard(1002, [9; 6]));
         assert_eq!((table.want(at(2000), addr(7), addr(1), None), table.due_at()), (Look::Known(MAC), None));
         let again = table.want(at(31_001), addr(7), addr(1), LISTENER);
         assert_eq!(again, Look::Known(MAC), "used while it is asked for again");
         assert_eq!(asked(&mut table, at(31_001)).0, [addr(7)]);
+        // what is told meanwhile of the last time is no answer to that
+        table.hear(addr(7), heard(1001, [8; 6]));
+        assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), true));
+        table.hear(addr(7), heard(31_002, [8; 6]));
+        assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known([8; 6]), false));
+    }
+
+    #[test]
+    fn a_neighbour_in_doubt_is_asked_unless_it_was_heard_since_or_a_moment_ago() {
+        let mut table = Neighbours::new();
+        let known = Look::Known(MAC);
+        assert_eq!(table.doubt(at(0), addr(7), addr(1), at(0)), Look::Asked);
+        assert_eq!(asked(&mut table, at(0)).0, [addr(7)]);
+        table.hear(addr(7), heard(1, MAC));
+        for (now, silent_since, asks) in [(900, 800, false), (2000, 0, false), (2000, 1, true), (2000, 1500, true)] {
+            assert_eq!(table.doubt(at(now), addr(7), addr(1), at(silent_since)), known);
+            assert_eq!(table.asks_for(addr(7)), asks, "{now} {silent_since}");
+            if asks {
+                assert_eq!(asked(&mut table, at(now)).0, [addr(7)]);
+                table.hear(addr(7), heard(now + 1, MAC));
+                assert_eq!(table.doubt(at(now + 999), addr(7), addr(1), at(now + 500)), known);
+                assert!(!table.asks_for(addr(7)), "one question a second");
+                table.entries[0].heard_at = at(1);
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_override_changes_nothing_that_is_known() {
+        let gently = |ms, mac| Heard { overrides: false, ..heard(ms, mac) };
+        let mut table = Neighbours::new();
+        table.want(at(0), addr(7), addr(1), None);
+        table.hear(addr(7), gently(1, MAC));
+        assert_eq!(table.look(addr(7)), Look::Known(MAC), "nothing was known");
+        table.want(at(31_000), addr(7), addr(1), None);
+        table.hear(addr(7), gently(31_001, [8; 6]));
+        assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), true));
+        table.hear(addr(7), gently(31_002, MAC));
+        assert_eq!((table.look(addr(7)), table.asks_for(addr(7))), (Look::Known(MAC), false));
     }
 
     #[test]
@@ -232,7 +321,7 @@ mod tests {
         for n in 0..neighbours {
             assert_eq!(table.want(at(n as u64), many(n), addr(1), by), Look::Asked);
             if answer {
-                table.hear(at(n as u64), many(n), MAC);
+                table.hear(many(n), heard(n as u64, MAC));
             }
         }
         table
@@ -243,7 +332,7 @@ mod tests {
         let mut table = table_of(KNOWN, None, true);
         table.want(at(1000), many(0), addr(1), None);
         assert_eq!(table.want(at(1001), addr(7), addr(1), None), Look::Asked);
-        table.hear(at(1002), addr(7), MAC);
+        table.hear(addr(7), heard(1002, MAC));
         let found = [many(0), many(1), many(2), addr(7)].map(|addr| table.look(addr));
         assert_eq!(found, [Look::Known(MAC), Look::Unknown, Look::Known(MAC), Look::Known(MAC)]);
         assert_eq!(table.entries.len(), KNOWN);
@@ -273,5 +362,51 @@ mod tests {
         assert_eq!((1000..1000 + ASKED).filter(|n| is_asked(&table, *n)).count(), ASKED / 4);
         assert!(is_asked(&table, 1000 + ASKED - 1));
         assert!(table.entries.is_sorted_by_key(|entry| entry.addr));
+    }
+
+    #[test]
+    fn nobody_is_asked_for_more_than_once_a_second_however_many_there_are() {
+        let mut table = Neighbours::new();
+        let mut last: std::collections::BTreeMap<IpAddr, u64> = std::collections::BTreeMap::new();
+        let mut refused = 0;
+        for ms in (0..5000).step_by(10) {
+            for n in 0..2 * ASKED {
+                refused += usize::from(table.want(at(ms), many(n), addr(1), LISTENER) == Look::Unknown);
+            }
+            for addr in asked(&mut table, at(ms)).0 {
+                let before = last.insert(addr, ms);
+                assert!(before.is_none_or(|before| ms - before >= 1000), "{addr} at {before:?} and {ms}");
+            }
+        }
+        assert!(refused > 0 && last.len() >= ASKED / 2, "{refused} refused, {} asked for", last.len());
+    }
+
+    #[test]
+    fn connections_give_way_to_connections_before_their_time_but_not_without_end() {
+        let mut table = table_of(ASKED / 2, None, false);
+        asked(&mut table, at(1000));
+        assert_eq!(table.want(at(1001), addr(7), addr(1), None), Look::Asked, "at once");
+        let mut new = std::collections::BTreeSet::new();
+        for ms in 1002..3002 {
+            for n in 0..10 {
+                table.want(at(ms), many(ms as usize * 10 + n), addr(1), None);
+            }
+            new.extend(asked(&mut table, at(ms)).0);
+        }
+        // in two seconds; besides, each place was given away in its time, twice at most
+        let most = (2 * HURRIED + HURRIED_BURST) as usize + ASKED;
+        assert!((HURRIED as usize..=most).contains(&new.len()), "{} of {most}", new.len());
+    }
+
+    #[test]
+    fn all_that_were_heard_are_taken_in_also_where_others_make_room() {
+        let mut table = table_of(KNOWN, None, true);
+        let new = |n: usize| IpAddr::from([10, 9, 0, n as u8]);
+        for n in 0..ASKED / 2 {
+            assert_eq!(table.want(at(1000), new(n), addr(1), None), Look::Asked);
+        }
+        table.listen(&|addr| (addr >= new(0)).then_some(heard(1001, MAC)));
+        assert!((0..ASKED / 2).all(|n| table.look(new(n)) == Look::Known(MAC)));
+        assert_eq!((table.entries.len(), table.asks()), (KNOWN, false));
     }
 }

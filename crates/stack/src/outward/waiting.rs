@@ -114,6 +114,17 @@ impl Waiting {
         Ok(())
     }
 
+    /// Where those stand in line that a listener has waiting for the neighbour `via`.
+    fn alike(&self, listener: Listener, via: IpAddr) -> impl Iterator<Item = usize> {
+        let is_alike = move |datagram: &Datagram<IpAddr>| datagram.listener == listener && datagram.way == via;
+        self.asked.datagrams.iter().enumerate().filter(move |(_, one)| is_alike(one)).map(|(n, _)| n)
+    }
+
+    /// Whether one more of a listener can wait for the neighbour `via`.
+    pub(super) fn can_wait(&self, listener: Listener, via: IpAddr) -> bool {
+        self.asked.has_room_for(listener) || self.alike(listener, via).count() >= FOR_A_NEIGHBOUR
+    }
+
     /// One that waits for the neighbour `via`; how many others are lost by that.
     pub(super) fn push_asked(
         &mut self,
@@ -122,8 +133,7 @@ impl Waiting {
         via: IpAddr,
         bytes: &[u8],
     ) -> Result<u64, Full> {
-        let is_alike = |datagram: &Datagram<IpAddr>| datagram.listener == listener && datagram.way == via;
-        let mut alike = self.asked.datagrams.iter().enumerate().filter(|(_, one)| is_alike(one)).map(|(n, _)| n);
+        let mut alike = self.alike(listener, via);
         let first = alike.next();
         let lost = first.filter(|_| alike.count() + 1 >= FOR_A_NEIGHBOUR);
         if let Some(one) = lost.and_then(|n| self.asked.datagrams.remove(n)) {

@@ -68,13 +68,13 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let (local, peer, handle) = (c.tuple.local().ip(), c.tuple.remote().ip(), c.handle(index));
         match self.outward.way(now, local, peer, None) {
-            Some(Way::Known(hop)) => self.set_out(now, index, hop),
-            Some(Way::Asked(via)) => {
+            Ok(Way::Known(hop)) => self.set_out(now, index, hop),
+            Ok(Way::Asked(via)) => {
                 c.flags.clear(Flags::SYN_NOW);
                 c.rtx_at = Tick::NONE;
                 self.held.push(Held { handle, via });
             }
-            None => self.kill(index, DeadReason::Unreachable),
+            Err(_) => self.kill(index, DeadReason::Unreachable),
         }
     }
 
@@ -85,9 +85,10 @@ impl Engine {
         let c = &mut self.connections[index as usize];
         let (local, peer) = (c.tuple.local().ip(), c.tuple.remote().ip());
         let is_ours = c.hop.tag().is_none() && self.outward.source(Some(local), peer).is_ok();
+        let heard_at = c.heard_at.near(now).unwrap_or(now);
         if unanswered >= DOUBTED
             && is_ours
-            && let Some(hop) = self.outward.way_now(now, local, peer)
+            && let Some(hop) = self.outward.way_now(now, local, peer, heard_at)
         {
             c.hop = hop;
         }

@@ -171,6 +171,12 @@ pub fn link(dst: Mac, src: Mac, tag: Option<u16>, ether_type: EtherType, packet:
     frame
 }
 
+/// The same frame with a tag.
+pub fn tagged(frame: &[u8], tag: u16) -> Vec<u8> {
+    let link = Link::parse(frame).unwrap();
+    self::link(link.dst, link.src, Some(tag), link.ether_type, &frame[link.bytes()..])
+}
+
 /// A whole IP packet; protocol and addresses as given, options or extension headers in `between`.
 pub fn ip(src: IpAddr, dst: IpAddr, protocol: Protocol, between: &[u8], transport: &[u8]) -> Vec<u8> {
     let payload = [between, transport].concat();
