@@ -5,7 +5,9 @@
 //! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
 //! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
 //! Where another stack claims the addresses, this one follows it (see `agreement`).
-//! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
+//! The groups of IPv6 addresses are reported when they are claimed; where the port's kernel listens to them as well, it answers
+//! the queries, which do not come here then. Those that come are answered by whichever stack gets them, of version 1 by reports of
+//! version 2, which every router of today reads.
 
 use crate::agreement::Shared;
 use crate::counters::Readiness;
@@ -319,17 +321,16 @@ impl Stack {
                 (State::Announcing(0), Duration::ZERO)
             }
             (State::Announcing(n), addr) => {
+                // told twice, since one may be lost (RFC 3810 section 6.1); who looked for another holder has told once
+                let reports = addr.is_ipv6() && (n == 0 || claim.mode != ClaimMode::Detect);
                 let sent = match addr {
                     IpAddr::V4(addr) => outlet.arp(addr, addr),
-                    IpAddr::V6(addr) => {
-                        (claim.mode == ClaimMode::Detect || n > 0 || outlet.report(addr, true, true))
-                            && outlet.announce6(addr)
-                    }
+                    IpAddr::V6(addr) => (!reports || outlet.report(addr, true, true)) && outlet.announce6(addr),
                 };
                 if !sent {
                     return false;
                 }
-                self.counters.claims_sent.add(1);
+                self.counters.claims_sent.add(1 + u64::from(reports));
                 let state = if n + 1 == ANNOUNCEMENTS { State::Settled } else { State::Announcing(n + 1) };
                 (state, claim.announce_interval)
             }
@@ -518,12 +519,9 @@ impl Stack {
     /// A router asks who listens to what: the answers are sent by `poll`, after a random part of the time it allows.
     pub(crate) fn handle_query(&mut self, now: Instant, query: Query) -> bool {
         self.counters.add_handled(Handled::ListenerQuery, 1);
-        if self.claim.mode == ClaimMode::Silent {
-            return false;
-        }
         for index in 0..self.own.len() {
             let IpAddr::V6(addr) = self.own[index].addr else { continue };
-            if self.own[index].state == State::Conflict {
+            if self.own[index].readiness() == Readiness::Conflict {
                 continue;
             }
             if query.group.is_unspecified() || query.group == ipv6::solicited_node(addr) {

@@ -398,13 +398,13 @@ impl Followed {
     fn take(&mut self, now: Link) {
         let name = &self.name;
         let before = std::mem::replace(&mut self.link, now);
-        let Link::There { up, carrier, mac } = now else {
+        let Link::There { up, carrier, mac, .. } = now else {
             tracing::error!("{name}: the interface is gone, and nothing is served there; start again when it is back");
             return;
         };
         let (was_serving, old) = match before {
             Link::Gone => (false, mac),
-            Link::There { up, carrier, mac } => (up && carrier, mac),
+            Link::There { up, carrier, mac, .. } => (up && carrier, mac),
         };
         match (was_serving, up && carrier) {
             (true, false) if up => tracing::warn!("{name}: no carrier, and nothing is served there until it is back"),
