@@ -1,9 +1,10 @@
 //! Own addresses: claimed by ARP probes and announcements (RFC 5227) or duplicate address detection (RFC 4862 section 5.4),
 //! answered for, and defended.
 //!
-//! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
-//! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
-//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag.
+//! An address is used once nobody else was heard to have it. If somebody is heard before, it is not used, that is reported,
+//! and after a minute it is tried again, for anybody can say so once. If somebody is heard later, it is kept and defended with at
+//! most one packet an interval: a server's address is the one by which it is known, which is case (c) of RFC 5227 section 2.4.
+//! Packets sent unasked carry no VLAN tag.
 //! Where another stack claims the addresses, this one follows it (see `agreement`).
 //! The groups of IPv6 addresses are reported when they are claimed; where the port's kernel listens to them as well, it answers
 //! the queries, which do not come here then. Those that come are answered by whichever stack gets them, of version 1 by reports of
@@ -48,6 +49,8 @@ enum State {
     Settled,
     /// another station has it
     Conflict,
+    /// the same; it is looked for again later
+    Resting,
     /// another stack claims it
     Followed,
 }
@@ -93,7 +96,7 @@ impl Own {
         match self.state {
             State::New | State::Probing(_) => Readiness::Probing,
             State::Announcing(_) | State::Settled => Readiness::Ready,
-            State::Conflict => Readiness::Conflict,
+            State::Conflict | State::Resting => Readiness::Conflict,
             State::Followed => self.shown.readiness(),
         }
     }
@@ -111,7 +114,7 @@ impl Own {
 
     fn due_at(&self) -> Instant {
         let next_at = match self.state {
-            State::Settled | State::Conflict | State::Followed => Instant::MAX,
+            State::Settled | State::Followed => Instant::MAX,
             _ => self.next_at,
         };
         next_at.min(self.report_at.unwrap_or(Instant::MAX))
@@ -334,7 +337,12 @@ impl Stack {
                 let state = if n + 1 == ANNOUNCEMENTS { State::Settled } else { State::Announcing(n + 1) };
                 (state, claim.announce_interval)
             }
-            (State::Settled | State::Conflict | State::Followed, _) => return true,
+            (State::Conflict, _) => (State::Resting, claim.retry_interval),
+            (State::Resting, _) => {
+                own.shown.forget_word();
+                (State::New, Duration::ZERO)
+            }
+            (State::Settled | State::Followed, _) => return true,
         };
         self.own[index].state = state;
         self.own[index].next_at = now + wait;
@@ -346,10 +354,11 @@ impl Stack {
         Duration::from_nanos(if bound == 0 { 0 } else { self.rng.below(bound) })
     }
 
-    /// Another station has the address: it is not used.
+    /// Another station has the address: it is not used, and shown as its until another attempt has succeeded.
     fn give_up(&mut self, index: usize) {
         let own = &mut self.own[index];
-        own.state = State::Conflict;
+        (own.state, own.next_at) = (State::Conflict, Instant::ZERO);
+        self.due_at = Instant::ZERO;
         self.agreement.show(&own.shown, Readiness::Conflict);
         self.locals.set(Key::of(own.addr), Local::NotReady(index as u16));
     }
@@ -364,7 +373,7 @@ impl Stack {
                 self.give_up(usize::from(index));
                 false
             }
-            State::Conflict => false,
+            State::Conflict | State::Resting => false,
             State::Followed if !own.in_use() && own.shown.leave_word() => false,
             // others may claim and defend it, but nobody told this stack who
             State::Settled if self.claim.mode == ClaimMode::Silent => false,

@@ -118,7 +118,7 @@ fn an_ipv6_address_is_reported_twice_probed_and_advertised() {
 }
 
 #[test]
-fn an_address_that_another_has_is_never_used_and_that_is_reported() {
+fn an_address_that_another_has_is_not_used_and_that_is_reported() {
     type Claim4 = (Operation, Ipv4Addr, Ipv4Addr);
     let cases: [Claim4; 3] = [
         (Operation::Reply, A4, B4),
@@ -340,14 +340,14 @@ fn a_successor_keeps_addresses_as_far_as_they_have_come() {
     let replace = |host: &mut Host| host.stack = host.stack.successor();
     replace(&mut host);
     assert_eq!(host.exchange_one(&question), None);
-    host.pass(Duration::from_secs(60));
+    host.pass(Duration::from_secs(20));
     let readiness: Vec<_> = host.counters.own().iter().map(|own| own.readiness).collect();
     assert_eq!(readiness, [Readiness::Ready, Readiness::Conflict]);
     let claims = host.counters.claims_sent.get();
     replace(&mut host);
     assert!(host.exchange_one(&question).is_some(), "in use without a pause");
     assert_eq!(host.exchange_one(&query("[2001:db8::2]:4000", "[2001:db8::1]:7", b"x")), None);
-    assert_eq!(host.pass(Duration::from_secs(60)), [], "nothing is claimed anew");
+    assert_eq!(host.pass(Duration::from_secs(30)), [], "nothing is claimed anew");
     assert_eq!(host.counters.claims_sent.get(), claims);
     // it defends as before
     host.exchange_one(&arp_frame(Operation::Reply, OTHER, A4, B4, None)).expect("a defence");
@@ -404,6 +404,40 @@ fn a_rival_heard_on_another_queue_ends_the_claim() {
         for host in [&mut claims, &mut follows] {
             let answered = questions.each_ref().map(|question| host.exchange_one(question).is_some());
             assert_eq!((answered[lost], answered[kept]), (false, true));
+        }
+    }
+}
+
+#[test]
+fn an_address_that_another_had_is_looked_for_again_each_minute() {
+    let four = arp_frame(Operation::Reply, OTHER, A4, B4, None);
+    let six = neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat());
+    let questions = [("192.0.2.2:4000", "192.0.2.1:7"), ("[2001:db8::2]:4000", "[2001:db8::1]:7")];
+    for (rival, lost) in [(four, 0), (six, 1)] {
+        // heard by the stack that claims, and by one that follows
+        for by in [0, 1] {
+            let (claims, follows) = two_queues();
+            let mut hosts = [claims, follows];
+            let readiness = |hosts: &[Host]| hosts[0].counters.own()[lost].readiness;
+            hosts[0].pass(Duration::from_millis(900));
+            for attempt in 1..=2 {
+                let heard_at = hosts[0].now;
+                hosts[by].now = heard_at;
+                assert_eq!(hosts[by].exchange_one(&rival), None);
+                let sent = hosts[0].pass(Duration::from_secs(59));
+                assert_eq!(readiness(&hosts), Readiness::Conflict, "attempt {attempt}");
+                let settled_at = heard_at + Duration::from_secs(15);
+                assert!(sent.iter().all(|(at, _)| *at < settled_at), "nothing is sent meanwhile");
+                // what is heard between attempts is of neither
+                assert_eq!(hosts[1].exchange_one(&rival), None);
+                let begun = (0..50).any(|_| !hosts[0].pass(Duration::from_millis(100)).is_empty());
+                assert!(begun && readiness(&hosts) == Readiness::Conflict, "until nobody was heard");
+            }
+            hosts[0].pass(Duration::from_secs(60));
+            assert_eq!(readiness(&hosts), Readiness::Ready);
+            for host in &mut hosts {
+                assert!(host.exchange_one(&query(questions[lost].0, questions[lost].1, b"x")).is_some());
+            }
         }
     }
 }

@@ -301,7 +301,7 @@ impl Claims {
                     Readiness::Probing => {}
                     Readiness::Ready => tracing::info!("own address {at}: nobody else has it, it is in use"),
                     Readiness::Conflict => tracing::error!(
-                        "own address {at}: another station ({rival}) has it, so it is not used; take it from that station or give another to --own"
+                        "own address {at}: another station ({rival}) has it, so it is not used, and looked for again each minute; take it from that station or give another to --own"
                     ),
                 }
             } else if own.readiness == Readiness::Ready {
