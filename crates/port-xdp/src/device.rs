@@ -240,6 +240,8 @@ pub enum Link {
         carrier: bool,
         /// its hardware address; zeros when it has none
         mac: Mac,
+        /// bytes of the largest packet above the link layer
+        mtu: usize,
         /// the kernel has IPv6 there
         ipv6: bool,
     },
@@ -265,8 +267,8 @@ impl Link {
 
 impl From<&Device> for Link {
     fn from(device: &Device) -> Link {
-        let Device { up, carrier, mac, ipv6, .. } = *device;
-        Link::There { up, carrier, mac, ipv6 }
+        let Device { up, carrier, mac, mtu, ipv6, .. } = *device;
+        Link::There { up, carrier, mac, mtu, ipv6 }
     }
 }
 

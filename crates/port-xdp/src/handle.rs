@@ -2,7 +2,7 @@
 //!
 //! Control's thread owns it; the ports never wait for it.
 
-use crate::answering::Peer;
+use crate::answering::{Peer, packet_bytes};
 use crate::device::{self, Address, Change, Device, Joined, Link, Membership, Monitor};
 use crate::open::{Listener, OpenConfig, OpenError, other};
 use crate::stats::Stats;
@@ -18,6 +18,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Handle {
     interface: u32,
+    /// its MTU when it was opened: frames have no room for more
+    most_mtu: usize,
     /// as it was when it was looked at last
     link: Link,
     /// of its queues, which show whether it has carrier
@@ -41,8 +43,8 @@ pub struct Handle {
 pub struct Followed {
     /// what is taken changed with the machine's addresses
     pub addresses: bool,
-    /// the interface as it is now, when that is new. The program knows of a new hardware address; who answers for addresses
-    /// is to be told.
+    /// the interface as it is now, when that is new. The program knows of a new hardware address and MTU; the stacks are to be
+    /// told.
     pub link: Option<Link>,
     /// whether the peer takes what the program answers, when that is new; otherwise our own stack answers
     pub answered: Option<bool>,
@@ -65,6 +67,7 @@ impl Handle {
         looked.map_err(other(name, "asking whether its peer takes answers"))?;
         let mut handle = Handle {
             interface: device.index,
+            most_mtu: device.mtu,
             link,
             stats,
             look: true,
@@ -207,8 +210,11 @@ impl Handle {
     /// Looks whether anything about the interface is new.
     fn look(&mut self) -> io::Result<()> {
         let now = Link::of(self.interface)?;
-        if let Link::There { mac, .. } = now {
-            self.steering.set_mac(mac).map_err(|e| io::Error::other(e.to_string()))?;
+        let failed = |e: SteeringError| io::Error::other(e.to_string());
+        if let Link::There { mac, mtu, .. } = now {
+            self.steering.set_mac(mac).map_err(failed)?;
+            let told = self.answers().map(|answers| answers.set_mtu(packet_bytes(mtu.min(self.most_mtu))));
+            told.transpose().map_err(failed)?;
         }
         let carrier = matches!(now, Link::There { up: true, carrier: true, .. });
         self.stats.iter().for_each(|stats| stats.carrier.set(carrier.into()));

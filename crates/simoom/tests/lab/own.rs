@@ -122,6 +122,21 @@ fn a_switch_that_asks_who_listens_does_not_forget_an_own_address() {
 }
 
 #[test]
+fn a_narrower_link_is_followed() {
+    let lab = Lab::new().unwrap();
+    let mut server = Server::start(lab.server(), &OWN);
+    for at in ["198.18.0.53", "2001:db8:18::53"] {
+        dig_until(&lab, &format!("@{at} www.example.com A"), "198.18.0.80");
+    }
+    ip(lab.server(), "link set vs mtu 1300");
+    server.wait_for("vs: its MTU is 1300 now");
+    for at in ["198.18.0.53", "2001:db8:18::53"] {
+        let big = client(&lab, &format!("kdig +retry=0 +time=30 @{at} +tcp +short big.example.com TXT"));
+        assert_eq!(big.lines().filter(|line| line.starts_with("\"answer-")).count(), 99, "{big}");
+    }
+}
+
+#[test]
 fn a_new_hardware_address_is_followed() {
     const NEW: &str = "02:00:00:00:0a:0b";
     let lab = Lab::new().unwrap();
