@@ -36,7 +36,7 @@ enum {
   SECOND_NS = 1000000000,
 };
 
-// User space changes `generation`, `sampled` and `cookies` alone while the program runs.
+// User space changes `generation`, `most_v4`, `most_v6`, `sampled` and `cookies` alone while the program runs.
 struct answering {
   __u64 seed;
   __u64 secret; // derived from it, a factor of the hash of names

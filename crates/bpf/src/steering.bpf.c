@@ -2,7 +2,8 @@
 //
 // What is ours: an unfragmented IPv4 or IPv6 packet without options or extension headers to a taken (address, protocol,
 // port); an ICMP error that quotes a packet from one; and, for an address that is wholly ours ("own"), everything, with
-// the ARP and NDP messages about it. A frame may carry one VLAN tag (802.1Q). Prefix lists are asked only about what is ours.
+// the ARP and NDP messages about it, and listener queries where user space says so. A frame may carry one VLAN tag (802.1Q).
+// Prefix lists are asked only about what is ours.
 // The second program in this file also answers questions (answer.bpf.h); the third takes every frame, for who passes them on.
 //
 // It runs on the processor that also serves (veth) or per packet in the driver, so the usual packet costs one comparison
@@ -69,6 +70,7 @@ struct settings {
   __u32 mac; // the interface's hardware address, first four bytes; all zero: not looked at
   __u16 mac_rest;
   __u16 service; // the sole key's
+  __u32 queries; // listener queries are ours, since the kernel does not report own addresses' groups
 };
 
 volatile struct settings settings SEC(".data") = {};
@@ -347,6 +349,18 @@ INLINE int ndp_is_ours(void *at, void *end) {
   return is_own(&target);
 }
 
+// A listener query, which always has a router alert in front (RFC 3810 5).
+INLINE int is_listener_query(const struct ipv6hdr *ip, void *end) {
+  enum { LISTENER_QUERY = 130 };
+  struct {
+    __u8 next, more; // the header's 8 octets, more of them
+    __u8 options[6];
+    __u8 type;
+  } *hop_by_hop = (void *)(ip + 1);
+  return ip->nexthdr == IPPROTO_HOPOPTS && *(const __u8 *)&ip->daddr == 0xff && (void *)(hop_by_hop + 1) <= end &&
+         hop_by_hop->next == IPPROTO_ICMPV6 && !hop_by_hop->more && hop_by_hop->type == LISTENER_QUERY;
+}
+
 INLINE int ipv6(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answers) {
   struct ipv6hdr *ip = at;
   __be16 *ports = (void *)(ip + 1);
@@ -362,6 +376,8 @@ INLINE int ipv6(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answer
         return take(ctx);
     } else if (is_own(&key.to)) {
       return take_listed(ctx, 6, &ip->saddr, 1);
+    } else if (settings.queries && is_listener_query(ip, end)) {
+      return take(ctx);
     }
   }
   switch (key.protocol) {

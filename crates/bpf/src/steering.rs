@@ -29,8 +29,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
 
-/// Bytes of `struct settings`: the sole key (20), three counts, the hardware address and whose the sole key is (2).
-const SETTINGS_BYTES: usize = 40;
+/// Bytes of `struct settings`: the sole key (20), three counts, the hardware address, whose the sole key is (2), and whose listener
+/// queries are (4).
+const SETTINGS_BYTES: usize = 44;
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
 const ANY_SERVICE: u8 = 1;
@@ -254,6 +255,8 @@ pub struct Steering {
     taken: BTreeSet<Taken>,
     own: BTreeSet<IpAddr>,
     prefixes: BTreeMap<Prefix, Rule>,
+    /// listener queries are taken
+    queries: bool,
 }
 
 impl Steering {
@@ -313,6 +316,7 @@ impl Steering {
             taken: BTreeSet::new(),
             own: BTreeSet::new(),
             prefixes: BTreeMap::new(),
+            queries: false,
         })
     }
 
@@ -329,6 +333,7 @@ impl Steering {
         self.own.iter().try_for_each(|address| fresh.add_own(*address))?;
         self.prefixes.iter().try_for_each(|(prefix, rule)| fresh.add_prefix(*prefix, *rule))?;
         self.taken.iter().try_for_each(|taken| fresh.take(*taken))?;
+        fresh.take_queries(self.queries)?;
         let Some(link) = self.link.take() else {
             return Err(SteeringError::Other { doing: "replacing", why: "no program is attached".into() });
         };
@@ -422,6 +427,23 @@ impl Steering {
         Ok(())
     }
 
+    /// Addresses that are wholly ours.
+    pub fn own(&self) -> impl Iterator<Item = &IpAddr> {
+        self.own.iter()
+    }
+
+    /// Takes listener queries (RFC 3810 section 5.1) while there are own addresses, or leaves them to the kernel.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn take_queries(&mut self, take: bool) -> Result<(), SteeringError> {
+        if self.queries == take {
+            return Ok(());
+        }
+        self.queries = take;
+        self.settle()
+    }
+
     /// Adds a rule about senders.
     ///
     /// # Errors
@@ -465,7 +487,8 @@ impl Steering {
         settings[32..38].copy_from_slice(&self.config.mac);
         let sole = self.taken.first().copied().filter(|_| self.taken.len() == 1);
         let service = sole.map_or(0, |sole| self.config.service(&sole));
-        settings[38..].copy_from_slice(&u16::from(service).to_ne_bytes());
+        settings[38..40].copy_from_slice(&u16::from(service).to_ne_bytes());
+        settings[40..].copy_from_slice(&u32::from(self.queries).to_ne_bytes());
         self.write(settings)?;
         if let Some(sole) = sole {
             let key = sole.bytes();

@@ -40,6 +40,7 @@ pub(crate) struct Running {
 trait Erased: Send + Sync + std::fmt::Debug {
     fn wake(&self);
     fn set_mac(&self, mac: wire::Mac);
+    fn set_mtu(&self, mtu: usize);
     fn abort_all(&self);
     fn report(&self, show: &mut dyn FnMut(Figure<'_>));
     fn stop(self: Box<Self>);
@@ -61,6 +62,11 @@ impl<S: Service + 'static> Erased for Threads<S> {
 
     fn set_mac(&self, mac: wire::Mac) {
         self.0.command(move |_, _, stack| stack.set_mac(mac));
+    }
+
+    fn set_mtu(&self, mtu: usize) {
+        let clock = self.0.clock();
+        self.0.command(move |_, _, stack| stack.set_mtu(clock.now(), mtu));
     }
 
     fn abort_all(&self) {
@@ -243,10 +249,13 @@ impl Follower {
                         failed = false;
                         let before = link;
                         link = found.link.unwrap_or(link);
-                        if let Link::There { mac, .. } = link
-                            && !matches!(before, Link::There { mac: old, .. } if old == mac)
-                        {
-                            threads.set_mac(mac);
+                        if let Link::There { mac, mtu, .. } = link {
+                            if !matches!(before, Link::There { mac: old, .. } if old == mac) {
+                                threads.set_mac(mac);
+                            }
+                            if !matches!(before, Link::There { mtu: old, .. } if old == mtu) {
+                                threads.set_mtu(mtu);
+                            }
                         }
                     }
                     Err(_) => {

@@ -34,11 +34,16 @@ pub(crate) fn answers(config: &OpenConfig, device: &Device, mode: Mode) -> Resul
         }
     }
     Ok(Some(AnswersConfig {
-        mtu: device.mtu.min(usize::from(u16::MAX)) as u16,
+        mtu: packet_bytes(device.mtu),
         partial_checksums: device.is_virtual_link() && native,
         redirect_to: (veth && native).then_some(device.index),
         ..answers.clone()
     }))
+}
+
+/// An interface's MTU as the program is told it.
+pub(crate) fn packet_bytes(mtu: usize) -> u16 {
+    mtu.min(usize::from(u16::MAX)) as u16
 }
 
 /// The other end of a veth pair, as far as it takes answers.

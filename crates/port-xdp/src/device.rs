@@ -1,19 +1,23 @@
 //! What the kernel knows of an interface: by rtnetlink and by the ethtool ioctls, both of which see the network
 //! namespace of the calling thread (sysfs would show that of whoever mounted it).
 //!
-//! Nothing here changes an interface. A multicast membership ([`Membership`]) lasts as long as its socket.
+//! Nothing here changes an interface. A multicast membership ([`Membership`], [`Joined`]) lasts as long as its socket.
 
 use crate::ethtool::{self, Hears};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use port::Mac;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// An interface, as it was when asked.
@@ -39,6 +43,8 @@ pub struct Device {
     pub has_lower: bool,
     /// VLAN interfaces stand on it
     pub has_vlans: bool,
+    /// the kernel has IPv6 there
+    pub ipv6: bool,
     /// the id of the XDP program on it
     pub xdp_program: Option<u32>,
     /// receive queues in use
@@ -156,6 +162,7 @@ fn of(name: &str, link: &LinkMessage) -> Device {
         ethernet: matches!(link.header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback),
         has_lower: false,
         has_vlans: false,
+        ipv6: false,
         xdp_program: None,
         rx_queues: 1,
         tx_queues: 1,
@@ -172,6 +179,7 @@ fn of(name: &str, link: &LinkMessage) -> Device {
             LinkAttribute::GsoMaxSize(bytes) => device.gso_max_bytes = Some(*bytes),
             LinkAttribute::NumRxQueues(n) => device.rx_queues = *n,
             LinkAttribute::NumTxQueues(n) => device.tx_queues = *n,
+            LinkAttribute::AfSpecUnspec(families) => device.ipv6 = has_ipv6(families),
             LinkAttribute::Xdp(xdp) => {
                 let ids = xdp.iter().filter_map(|part| match part {
                     LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) | LinkXdp::HwProgId(id) => {
@@ -205,6 +213,12 @@ fn is_vlan_on(link: &LinkMessage, index: u32) -> bool {
         }
     }
     is_vlan && is_on && !is_elsewhere
+}
+
+/// Whether the kernel has IPv6 on an interface: there is none below an MTU of 1280, and it may be turned off (disable_ipv6).
+fn has_ipv6(families: &[AfSpecUnspec]) -> bool {
+    let of_v6 = families.iter().filter_map(|family| if let AfSpecUnspec::Inet6(of) = family { Some(of) } else { None });
+    of_v6.flatten().any(|part| matches!(part, AfSpecInet6::DevConf(conf) if conf.disable_ipv6 == 0))
 }
 
 /// An address of the namespace.
@@ -259,6 +273,10 @@ pub enum Link {
         carrier: bool,
         /// its hardware address; zeros when it has none
         mac: Mac,
+        /// bytes of the largest packet above the link layer
+        mtu: usize,
+        /// the kernel has IPv6 there
+        ipv6: bool,
     },
 }
 
@@ -282,7 +300,8 @@ impl Link {
 
 impl From<&Device> for Link {
     fn from(device: &Device) -> Link {
-        Link::There { up: device.up, carrier: device.carrier, mac: device.mac }
+        let Device { up, carrier, mac, mtu, ipv6, .. } = *device;
+        Link::There { up, carrier, mac, mtu, ipv6 }
     }
 }
 
@@ -454,7 +473,7 @@ fn each(buffer: &[u8], mut on: impl FnMut(NetlinkMessage<RouteNetlinkMessage>) -
 #[derive(Debug)]
 pub struct Membership {
     /// an AF_PACKET socket of protocol 0: it receives nothing, it only holds the memberships
-    socket: std::os::fd::OwnedFd,
+    socket: OwnedFd,
     interface: u32,
 }
 
@@ -467,20 +486,19 @@ impl Membership {
         Ok(Membership { socket: ethtool::packet_socket()?, interface })
     }
 
-    /// Hears the solicited-node group of `address` (RFC 4291 2.7.1), so that neighbours' questions for it arrive. IPv4 needs
-    /// no group: ARP is broadcast.
+    /// Hears the solicited-node group of `address` (RFC 4291 2.7.1), so that neighbours' questions for it arrive, and that of all
+    /// nodes, in which rivals and routers speak: the kernel is in neither where it has no IPv6. IPv4 needs no group: ARP is
+    /// broadcast.
     ///
     /// # Errors
     /// The kernel's.
     pub fn join_for(&self, address: IpAddr) -> io::Result<()> {
-        match address {
-            IpAddr::V4(_) => Ok(()),
-            IpAddr::V6(address) => {
-                let o = address.octets();
-                let group = Hears::Group([0x33, 0x33, 0xff, o[13], o[14], o[15]]);
-                ethtool::hear(self.socket.as_raw_fd(), self.interface, group)
-            }
+        let IpAddr::V6(address) = address else { return Ok(()) };
+        for group in [ALL_NODES, solicited_node(address)] {
+            let [.., a, b, c, d] = group.octets();
+            ethtool::hear(self.socket.as_raw_fd(), self.interface, Hears::Group([0x33, 0x33, a, b, c, d]))?;
         }
+        Ok(())
     }
 
     /// Hears every frame, whoever it is for.
@@ -490,6 +508,47 @@ impl Membership {
     pub fn hear_everything(&self) -> io::Result<()> {
         ethtool::hear(self.socket.as_raw_fd(), self.interface, Hears::Everything)
     }
+}
+
+/// Groups that are the kernel's, too, where it has IPv6, as long as this lives: it reports them when they are joined and when the
+/// link comes back, and answers the queries about them (RFC 3810), without which switches forget who listens.
+#[derive(Debug)]
+pub struct Joined {
+    /// bound to nothing: it receives nothing, it only holds the memberships
+    socket: OwnedFd,
+    interface: u32,
+}
+
+impl Joined {
+    /// A holder of memberships on interface index `interface`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(interface: u32) -> io::Result<Joined> {
+        let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Joined { socket, interface })
+    }
+
+    /// Joins the solicited-node group of `address`, unless that has been done.
+    ///
+    /// # Errors
+    /// The kernel's; ENOBUFS when all groups together take more than net.core.optmem_max.
+    pub fn join_for(&self, address: Ipv6Addr) -> io::Result<()> {
+        match sockopt::set_ipv6_add_membership(&self.socket, &solicited_node(address), self.interface) {
+            // another address may have the same group
+            Ok(()) | Err(Errno::ADDRINUSE) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The group that every IPv6 node is in.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The group in which neighbours ask for `address` (RFC 4291 2.7.1).
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
 #[cfg(test)]

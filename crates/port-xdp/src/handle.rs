@@ -2,15 +2,15 @@
 //!
 //! Control's thread owns it; the ports never wait for it.
 
-use crate::answering::Peer;
-use crate::device::{self, Address, Change, Device, Link, Membership, Monitor};
+use crate::answering::{Peer, packet_bytes};
+use crate::device::{self, Address, Change, Device, Joined, Link, Membership, Monitor};
 use crate::open::{Listener, OpenConfig, OpenError, other};
 use crate::stats::Stats;
 use bpf::steering::{Answers, Counts, Rule};
 use bpf::{Steering, SteeringError, Taken};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Handle {
     interface: u32,
+    /// its MTU when it was opened: frames have no room for more
+    most_mtu: usize,
     /// as it was when it was looked at last
     link: Link,
     /// of its queues, which show whether it has carrier
@@ -26,6 +28,8 @@ pub struct Handle {
     look: bool,
     steering: Steering,
     membership: Option<Membership>,
+    /// own addresses' groups, where the kernel reports them
+    joined: Option<Joined>,
     monitor: Monitor,
     /// where what the program answers depends on who takes it
     peer: Option<Peer>,
@@ -39,8 +43,8 @@ pub struct Handle {
 pub struct Followed {
     /// what is taken changed with the machine's addresses
     pub addresses: bool,
-    /// the interface as it is now, when that is new. The program knows of a new hardware address; who answers for addresses
-    /// is to be told.
+    /// the interface as it is now, when that is new. The program knows of a new hardware address and MTU; the stacks are to be
+    /// told.
     pub link: Option<Link>,
     /// whether the peer takes what the program answers, when that is new; otherwise our own stack answers
     pub answered: Option<bool>,
@@ -61,9 +65,20 @@ impl Handle {
         let mut peer = Peer::watch(device.index, steering.answers()).map_err(other(name, "listening for its peer"))?;
         let looked = peer.as_mut().map_or(Ok(None), Peer::look);
         looked.map_err(other(name, "asking whether its peer takes answers"))?;
-        let (interface, membership, untold) = (device.index, None, (None, None));
-        let mut handle =
-            Handle { interface, link, stats, look: true, steering, membership, monitor, peer, listeners, untold };
+        let mut handle = Handle {
+            interface: device.index,
+            most_mtu: device.mtu,
+            link,
+            stats,
+            look: true,
+            steering,
+            membership: None,
+            joined: None,
+            monitor,
+            peer,
+            listeners,
+            untold: (None, None),
+        };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
                 handle.steering.add_prefix(*prefix, rule).map_err(OpenError::Entry)?;
@@ -75,8 +90,9 @@ impl Handle {
             handle.membership = Some(membership);
         }
         for address in &config.own {
-            handle.add_own(*address).map_err(|why| other(name, "adding an own address")(why))?;
+            handle.take_own(*address).map_err(other(name, "adding an own address"))?;
         }
+        handle.report_groups().map_err(other(name, "joining the groups of own addresses"))?;
         handle.follow().map_err(other(name, "taking the listeners' addresses"))?;
         Ok(handle)
     }
@@ -106,6 +122,11 @@ impl Handle {
     /// # Errors
     /// The kernel's.
     pub fn add_own(&mut self, address: IpAddr) -> io::Result<()> {
+        self.take_own(address)?;
+        self.report_groups()
+    }
+
+    fn take_own(&mut self, address: IpAddr) -> io::Result<()> {
         if address.is_ipv6() {
             let membership = match self.membership.take() {
                 Some(membership) => membership,
@@ -116,6 +137,23 @@ impl Handle {
             joined?;
         }
         self.steering.add_own(address).map_err(|e| io::Error::other(e.to_string()))
+    }
+
+    /// Has the kernel report the groups of own addresses, among its own. Where it has no IPv6 it reports none, and the queries
+    /// are our stack's; it tells of its groups itself when it claims them.
+    fn report_groups(&mut self) -> io::Result<()> {
+        let of_v6 = |own: &IpAddr| if let IpAddr::V6(address) = own { Some(*address) } else { None };
+        let own: Vec<Ipv6Addr> = self.steering.own().filter_map(of_v6).collect();
+        let kernel = matches!(self.link, Link::There { ipv6: true, .. });
+        if kernel && !own.is_empty() {
+            let joined = self.joined.take().map_or_else(|| Joined::open(self.interface), Ok)?;
+            let joined = self.joined.insert(joined);
+            own.iter().try_for_each(|address| joined.join_for(*address))?;
+        } else {
+            // of what it had without IPv6 the kernel would join nothing when it has that anew
+            self.joined = None;
+        }
+        self.steering.take_queries(!kernel && !own.is_empty()).map_err(|e| io::Error::other(e.to_string()))
     }
 
     /// Listens on one more destination.
@@ -155,29 +193,37 @@ impl Handle {
     fn catch_up(&mut self) -> io::Result<bool> {
         let changes = self.monitor.changes()?;
         // of what was heard nothing is believed but that something is new
-        let about_us = |change: &Change| matches!(change, Change::Link(index) if *index == self.interface);
-        if changes.iter().any(|change| about_us(change) || *change == Change::Missed) {
-            self.look = true;
-        }
+        self.look |= changes.iter().any(|change| match change {
+            Change::Link(index) => *index == self.interface,
+            // it loses all of IPv6 when that is turned off, of which the kernel says nothing else
+            Change::Added(address) | Change::Removed(address) => address.interface == self.interface,
+            Change::Missed => true,
+        });
         if self.look {
-            let link = self.look()?;
-            self.untold.0 = link.or(self.untold.0);
+            self.look()?;
         }
         let answered = self.peer.as_mut().map_or(Ok(None), Peer::look)?;
         self.untold.1 = answered.or(self.untold.1);
         self.follow_addresses()
     }
 
-    /// The interface, if anything about it is new.
-    fn look(&mut self) -> io::Result<Option<Link>> {
+    /// Looks whether anything about the interface is new.
+    fn look(&mut self) -> io::Result<()> {
         let now = Link::of(self.interface)?;
-        if let Link::There { mac, .. } = now {
-            self.steering.set_mac(mac).map_err(|e| io::Error::other(e.to_string()))?;
+        let failed = |e: SteeringError| io::Error::other(e.to_string());
+        if let Link::There { mac, mtu, .. } = now {
+            self.steering.set_mac(mac).map_err(failed)?;
+            let told = self.answers().map(|answers| answers.set_mtu(packet_bytes(mtu.min(self.most_mtu))));
+            told.transpose().map_err(failed)?;
         }
         let carrier = matches!(now, Link::There { up: true, carrier: true, .. });
         self.stats.iter().for_each(|stats| stats.carrier.set(carrier.into()));
+        if std::mem::replace(&mut self.link, now) != now {
+            self.untold.0 = Some(now);
+        }
+        self.report_groups()?;
         self.look = false;
-        Ok((std::mem::replace(&mut self.link, now) != now).then_some(now))
+        Ok(())
     }
 
     fn follow_addresses(&mut self) -> io::Result<bool> {

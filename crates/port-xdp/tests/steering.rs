@@ -247,6 +247,71 @@ fn own_addresses_are_wholly_ours_and_the_kernels_stay_its_own() {
     });
 }
 
+/// An answer of the kernel's or of ours is what keeps a switch from forgetting who listens to a group.
+#[test]
+fn own_addresses_groups_are_reported_by_the_kernel_and_where_it_has_no_ipv6_the_queries_are_ours() {
+    let lab = Lab::new("groups", 1);
+    // two of one group
+    let own: [IpAddr; 3] = ["198.18.0.77", "2001:db8:18::77", "2001:db8:18:1::77"].map(|own| own.parse().unwrap());
+    let mut opened = open(&port_xdp::OpenConfig { own: own.to_vec(), ..config(&[dns()]) }).unwrap();
+    let mut client = lab.raw_client();
+    let mac = mac_of(&lab.server, "vs");
+    // one that is certainly taken, behind
+    let last = |mark: u8| {
+        let mut packet = ipv4(17, &[], 0, &udp(4000, 9, &[mark]));
+        packet[19] = 77;
+        ethernet(mac, None, 0x0800, &packet)
+    };
+    let is_ours = |frame: &Vec<u8>| frame[6..12] == [2, 0, 0, 0, 0, 9];
+    for (step, kernel) in [true, false, true].into_iter().enumerate() {
+        let turn = format!("echo {} > /proc/sys/net/ipv6/conf/vs/disable_ipv6", u8::from(!kernel));
+        sh("sh", &["-c", &turn]);
+        let mut follows = || {
+            opened.handle.follow().unwrap();
+            groups("vs").contains("ff02::1:ff00:77") == kernel
+        };
+        // the kernel tells of IPv6 by addresses, the first of which it looks for another holder of
+        eventually("it is not noticed", &mut follows);
+        let mark = step as u8;
+        let (asked, another, last) = (listener_message(130, mark), listener_message(132, mark), last(mark));
+        for frame in [&another, &asked, &last] {
+            send(&mut client.ports[0], frame);
+        }
+        let got = collect(&mut opened.ports[0], |got| got.contains(&last));
+        let got: Vec<_> = got.into_iter().filter(is_ours).collect();
+        assert_eq!(got, if kernel { vec![last] } else { vec![asked, last] }, "step {step}");
+    }
+    drop(opened);
+    eventually("they are left", || !groups("vs").contains("ff02::1:ff00:77"));
+}
+
+/// The groups of IPv6 that this thread's kernel is in.
+fn groups(interface: &str) -> String {
+    let shown = std::process::Command::new("ip").args(["-6", "maddr", "show", "dev", interface]).output().unwrap();
+    String::from_utf8(shown.stdout).unwrap()
+}
+
+#[test]
+fn without_own_addresses_of_ipv6_queries_stay_the_kernels() {
+    let lab = Lab::new("queries", 1);
+    sh("sh", &["-c", "echo 1 > /proc/sys/net/ipv6/conf/vs/disable_ipv6"]);
+    let own = vec!["198.18.0.77".parse().unwrap()];
+    let mut opened = open(&port_xdp::OpenConfig { own, ..config(&[dns()]) }).unwrap();
+    let mut client = lab.raw_client();
+    let ours = ethernet(mac_of(&lab.server, "vs"), None, 0x0800, &ipv4(17, &[], 0, &udp(4000, 53, b"ours")));
+    for frame in [&listener_message(130, 0), &ours] {
+        send(&mut client.ports[0], frame);
+    }
+    let got = collect(&mut opened.ports[0], |got| got.contains(&ours));
+    assert!(got.iter().all(|frame| frame[..6] != [0x33, 0x33, 0, 0, 0, 1]), "{got:x?}");
+}
+
+/// Of multicast listener discovery, to all nodes: a query is of type 130.
+fn listener_message(kind: u8, mark: u8) -> Vec<u8> {
+    let message = [&[58, 0, 5, 2, 0, 0, 1, 0, kind, 0, 0, 0, 0, mark][..], &[0; 22]].concat();
+    ethernet([0x33, 0x33, 0, 0, 0, 1], None, 0x86dd, &ipv6("ff02::1".parse().unwrap(), 0, &message))
+}
+
 #[test]
 fn the_longest_prefix_decides_and_only_about_what_is_ours() {
     let lab = Lab::new("lists", 1);

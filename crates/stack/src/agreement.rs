@@ -229,6 +229,11 @@ impl Shared {
         self.heard.load(Ordering::SeqCst)
     }
 
+    /// For the stack that claims: what was heard before another attempt does not count.
+    pub(crate) fn forget_word(&self) {
+        self.heard.store(false, Ordering::SeqCst);
+    }
+
     /// Whether a defence may be sent now; then no other is for the time of `interval`.
     pub(crate) fn defend(&self, now: Instant, interval: Duration) -> bool {
         let last = self.defended_at.load(Ordering::Relaxed);

@@ -71,6 +71,8 @@ pub struct Claim {
     pub announce_interval: Duration,
     /// between two defences of an address at least (RFC 5227 DEFEND_INTERVAL)
     pub defend_interval: Duration,
+    /// from a conflict that kept an address from being used to another attempt (RFC 5227 RATE_LIMIT_INTERVAL)
+    pub retry_interval: Duration,
 }
 
 impl Default for Claim {
@@ -81,6 +83,7 @@ impl Default for Claim {
             probe_interval: Duration::from_secs(1),
             announce_interval: Duration::from_secs(2),
             defend_interval: Duration::from_secs(10),
+            retry_interval: Duration::from_secs(60),
         }
     }
 }

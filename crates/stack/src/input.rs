@@ -272,7 +272,7 @@ impl Stack {
     /// Bytes of the largest packet above a link header of `link_bytes`.
     #[inline]
     pub(crate) fn mtu(&self, link_bytes: usize) -> usize {
-        self.facts.mtu.min(self.facts.frame_bytes - link_bytes)
+        self.mtu.min(self.facts.frame_bytes - link_bytes)
     }
 
     /// Judges a source address: not a group, not loopback, not unspecified, not us.

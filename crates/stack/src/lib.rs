@@ -55,6 +55,8 @@ type AllCounters = (Arc<Counters>, Option<Arc<tcp::Counters>>);
 pub struct Stack {
     locals: Locals,
     facts: port::Facts,
+    /// of the link now, at most as in the facts
+    mtu: usize,
     counters: Arc<Counters>,
     errors: Bucket,
     echoes: Bucket,
@@ -91,6 +93,7 @@ impl Stack {
         let mut stack = Stack {
             locals: Locals::new(std::iter::empty(), &[], &[], false),
             facts: facts.clone(),
+            mtu: facts.mtu,
             counters,
             errors: Bucket::new(0, 0),
             echoes: Bucket::new(0, 0),
@@ -117,6 +120,9 @@ impl Stack {
     pub fn successor(&self) -> Stack {
         let counters = (self.counters.clone(), self.tcp_counters());
         let mut stack = Stack::with(self.config.clone(), &self.facts, counters, self.own.clone());
+        if self.mtu != self.facts.mtu {
+            stack.set_mtu(Instant::ZERO, self.mtu);
+        }
         if let Some(groups) = self.tcp.as_ref().and_then(|tcp| tcp.groups()) {
             stack.set_groups(groups.clone());
         }
@@ -205,6 +211,21 @@ impl Stack {
             self.own.iter_mut().filter(|_| claims).for_each(Own::announce_again);
             self.due_at = Instant::ZERO;
         }
+    }
+
+    /// Goes on with another MTU, after the interface got one: nothing larger is sent any more, and connections carry what fits. The MTU of
+    /// the port's facts stays a bound, since frames have no room for more.
+    pub fn set_mtu(&mut self, now: Instant, mtu: usize) {
+        // RFC 791: no link carries less
+        self.mtu = mtu.max(68).min(self.facts.mtu);
+        let mtu = self.mtu(wire::ethernet::TAGGED_HEADER_BYTES);
+        if let Some(outward) = self.outward() {
+            outward.set_mtu(mtu);
+        }
+        if let Some(tcp) = &mut self.tcp {
+            tcp.set_mtu(now, mtu);
+        }
+        self.due_at = Instant::ZERO;
     }
 
     /// What a service may do with connections, for the stack's owner between events; None without TCP.

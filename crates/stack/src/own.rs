@@ -1,12 +1,15 @@
 //! Own addresses: claimed by ARP probes and announcements (RFC 5227) or duplicate address detection (RFC 4862 section 5.4),
 //! answered for, and defended.
 //!
-//! An address is used once nobody else was heard to have it. If somebody is heard before, it is never used, and that is
-//! reported; if somebody is heard later, it is kept and defended with at most one packet an interval: a server's address is
-//! the one by which it is known, which is case (c) of RFC 5227 section 2.4. Packets sent unasked carry no VLAN tag, and so are of one link;
-//! what comes by another is answered there, and is no claim to an address here, nor an answer to what was asked here.
+//! An address is used once nobody else was heard to have it. If somebody is heard before, it is not used, that is reported,
+//! and after a minute it is tried again, for anybody can say so once. If somebody is heard later, it is kept and defended with at
+//! most one packet an interval: a server's address is the one by which it is known, which is case (c) of RFC 5227 section 2.4.
+//! Packets sent unasked carry no VLAN tag, and so are of one link; what comes by another is answered there, and is no claim to an
+//! address here, nor an answer to what was asked here.
 //! Where another stack claims the addresses, this one follows it (see `agreement`).
-//! Listener queries of version 1 are answered by reports of version 2, which every router of today reads.
+//! The groups of IPv6 addresses are reported when they are claimed; where the port's kernel listens to them as well, it answers
+//! the queries, which do not come here then. Those that come are answered by whichever stack gets them, of version 1 by reports of
+//! version 2, which every router of today reads.
 
 use crate::agreement::{Heard, Shared};
 use crate::counters::Readiness;
@@ -47,6 +50,8 @@ enum State {
     Settled,
     /// another station has it
     Conflict,
+    /// the same; it is looked for again later
+    Resting,
     /// another stack claims it
     Followed,
 }
@@ -92,7 +97,7 @@ impl Own {
         match self.state {
             State::New | State::Probing(_) => Readiness::Probing,
             State::Announcing(_) | State::Settled => Readiness::Ready,
-            State::Conflict => Readiness::Conflict,
+            State::Conflict | State::Resting => Readiness::Conflict,
             State::Followed => self.shown.readiness(),
         }
     }
@@ -110,7 +115,7 @@ impl Own {
 
     fn due_at(&self) -> Instant {
         let next_at = match self.state {
-            State::Settled | State::Conflict | State::Followed => Instant::MAX,
+            State::Settled | State::Followed => Instant::MAX,
             _ => self.next_at,
         };
         next_at.min(self.report_at.unwrap_or(Instant::MAX))
@@ -320,21 +325,25 @@ impl Stack {
                 (State::Announcing(0), Duration::ZERO)
             }
             (State::Announcing(n), addr) => {
+                // told twice, since one may be lost (RFC 3810 section 6.1); who looked for another holder has told once
+                let reports = addr.is_ipv6() && (n == 0 || claim.mode != ClaimMode::Detect);
                 let sent = match addr {
                     IpAddr::V4(addr) => outlet.arp(addr, addr),
-                    IpAddr::V6(addr) => {
-                        (claim.mode == ClaimMode::Detect || n > 0 || outlet.report(addr, true, true))
-                            && outlet.announce6(addr)
-                    }
+                    IpAddr::V6(addr) => (!reports || outlet.report(addr, true, true)) && outlet.announce6(addr),
                 };
                 if !sent {
                     return false;
                 }
-                self.counters.claims_sent.add(1);
+                self.counters.claims_sent.add(1 + u64::from(reports));
                 let state = if n + 1 == ANNOUNCEMENTS { State::Settled } else { State::Announcing(n + 1) };
                 (state, claim.announce_interval)
             }
-            (State::Settled | State::Conflict | State::Followed, _) => return true,
+            (State::Conflict, _) => (State::Resting, claim.retry_interval),
+            (State::Resting, _) => {
+                own.shown.forget_word();
+                (State::New, Duration::ZERO)
+            }
+            (State::Settled | State::Followed, _) => return true,
         };
         self.own[index].state = state;
         self.own[index].next_at = now + wait;
@@ -346,10 +355,11 @@ impl Stack {
         Duration::from_nanos(if bound == 0 { 0 } else { self.rng.below(bound) })
     }
 
-    /// Another station has the address: it is not used.
+    /// Another station has the address: it is not used, and shown as its until another attempt has succeeded.
     fn give_up(&mut self, index: usize) {
         let own = &mut self.own[index];
-        own.state = State::Conflict;
+        (own.state, own.next_at) = (State::Conflict, Instant::ZERO);
+        self.due_at = Instant::ZERO;
         self.agreement.show(&own.shown, Readiness::Conflict);
         self.locals.set(Key::of(own.addr), Local::NotReady(index as u16));
     }
@@ -364,7 +374,7 @@ impl Stack {
                 self.give_up(usize::from(index));
                 false
             }
-            State::Conflict => false,
+            State::Conflict | State::Resting => false,
             State::Followed if !own.in_use() && own.shown.leave_word() => false,
             // others may claim and defend it, but nobody told this stack who
             State::Settled if self.claim.mode == ClaimMode::Silent => false,
@@ -535,12 +545,9 @@ impl Stack {
     /// A router asks who listens to what: the answers are sent by `poll`, after a random part of the time it allows.
     pub(crate) fn handle_query(&mut self, now: Instant, query: Query) -> bool {
         self.counters.add_handled(Handled::ListenerQuery, 1);
-        if self.claim.mode == ClaimMode::Silent {
-            return false;
-        }
         for index in 0..self.own.len() {
             let IpAddr::V6(addr) = self.own[index].addr else { continue };
-            if self.own[index].state == State::Conflict {
+            if self.own[index].readiness() == Readiness::Conflict {
                 continue;
             }
             if query.group.is_unspecified() || query.group == ipv6::solicited_node(addr) {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use base::Instant;
 use base::counter::Report;
 use common::*;
 use stack::{Agreement, Claim, ClaimMode, Config, DropReason, Handled, Readiness};
@@ -93,28 +94,31 @@ fn an_ipv4_address_is_probed_three_times_then_announced_twice() {
 }
 
 #[test]
-fn an_ipv6_address_is_reported_probed_and_advertised() {
+fn an_ipv6_address_is_reported_twice_probed_and_advertised() {
     let mut host = Host::new(Config { own: vec![own(A6.into(), 64)], ..claiming() });
     let sent: Vec<Vec<u8>> = host.pass(Duration::from_secs(60)).into_iter().map(|(_, frame)| frame).collect();
-    assert_eq!(sent.len(), 4);
-    let (link, src, dst, hops, report) = read_icmp6(&sent[0]);
-    assert_eq!((link.dst, src, hops, report[0]), ([0x33, 0x33, 0, 0, 0, 0x16], Ipv6Addr::UNSPECIFIED, 1, 143));
-    assert_eq!((dst, report[8]), ("ff02::16".parse().unwrap(), 4));
-    assert_eq!(report[12..28], ipv6::solicited_node(A6).octets());
-    assert_eq!(sent[0][14 + 40..14 + 48], [58, 0, 5, 2, 0, 0, 1, 0], "router alert");
+    assert_eq!(sent.len(), 5);
+    for sent in [&sent[0], &sent[2]] {
+        let (link, src, dst, hops, report) = read_icmp6(sent);
+        assert_eq!((link.dst, src, hops, report[0]), ([0x33, 0x33, 0, 0, 0, 0x16], Ipv6Addr::UNSPECIFIED, 1, 143));
+        assert_eq!((dst, report[8]), ("ff02::16".parse().unwrap(), 4));
+        assert_eq!(report[12..28], ipv6::solicited_node(A6).octets());
+        assert_eq!(sent[14 + 40..14 + 48], [58, 0, 5, 2, 0, 0, 1, 0], "router alert");
+    }
     let (link, src, dst, hops, probe) = read_icmp6(&sent[1]);
     assert_eq!((link.dst, src, hops), ([0x33, 0x33, 0xff, 0, 0, 1], Ipv6Addr::UNSPECIFIED, 255));
     assert_eq!((dst, probe[0], &probe[8..24]), (ipv6::solicited_node(A6), 135, &A6.octets()[..]));
-    for advertisement in &sent[2..] {
+    for advertisement in &sent[3..] {
         let (link, src, dst, hops, message) = read_icmp6(advertisement);
         assert_eq!((link.dst, src, dst, hops), ([0x33, 0x33, 0, 0, 0, 1], A6, ALL_NODES, 255));
         assert_eq!((message[0], message[4], &message[8..24]), (136, 0x20, &A6.octets()[..]));
         assert_eq!((&message[24..26], &message[26..]), (&[2, 1][..], &OURS[..]));
     }
+    assert_eq!(host.counters.claims_sent.get(), 5);
 }
 
 #[test]
-fn an_address_that_another_has_is_never_used_and_that_is_reported() {
+fn an_address_that_another_has_is_not_used_and_that_is_reported() {
     type Claim4 = (Operation, Ipv4Addr, Ipv4Addr);
     let cases: [Claim4; 3] = [
         (Operation::Reply, A4, B4),
@@ -286,26 +290,41 @@ fn a_solicitation_is_answered_to_its_sender_or_to_all() {
 }
 
 #[test]
-fn a_listener_query_is_answered_in_the_time_it_allows() {
-    let mut host = Host::new(claiming());
-    host.pass(Duration::from_secs(60));
+fn a_listener_query_is_answered_in_the_time_it_allows_by_the_stack_that_got_it() {
+    let (mut claims, follows) = two_queues();
+    claims.pass(Duration::from_secs(60));
     let asker: Ipv6Addr = "fe80::9".parse().unwrap();
-    let mut query = [0; 28];
-    query[0] = 130;
-    query[4..6].copy_from_slice(&2000u16.to_be_bytes());
-    let ask = |query: &[u8]| icmp6_frame(THEIRS, asker, ALL_NODES, 1, query);
-    assert_eq!(host.exchange_one(&ask(&query)), None);
-    let asked_at = host.now;
-    let sent = host.pass(Duration::from_secs(10));
-    assert_eq!(sent.len(), 1);
-    assert!(sent[0].0 - asked_at <= Duration::from_secs(2));
-    let (_, _, _, _, report) = read_icmp6(&sent[0].1);
-    assert_eq!((report[0], report[8]), (143, 2));
-    // about a group that is not ours
-    query[8..24].copy_from_slice(&"ff02::1:ff00:9".parse::<Ipv6Addr>().unwrap().octets());
-    host.exchange_one(&ask(&query));
-    assert!(host.pass(Duration::from_secs(10)).is_empty());
-    assert_eq!(host.counters.handled(Handled::ListenerQuery), 2);
+    let ask = |group: Ipv6Addr| {
+        let mut query = [0; 28];
+        query[0] = 130;
+        query[4..6].copy_from_slice(&2000u16.to_be_bytes());
+        query[8..24].copy_from_slice(&group.octets());
+        let frame = icmp6_frame(THEIRS, asker, ALL_NODES, 1, &query);
+        // a router alert, as real ones have (RFC 3810 section 5)
+        let mut alerted = [&frame[..14 + 40], &[58, 0, 5, 2, 0, 0, 1, 0], &query].concat();
+        let bytes = alerted.len();
+        alerted[bytes - 28..].copy_from_slice(&frame[14 + 40..]);
+        (alerted[14 + 5], alerted[14 + 6]) = (36, 0);
+        alerted
+    };
+    let to_groups: Ipv6Addr = "ff02::16".parse().unwrap();
+    for mut host in [claims, follows] {
+        host.now = Instant::ZERO + Duration::from_secs(60);
+        assert_eq!(host.exchange_one(&ask(Ipv6Addr::UNSPECIFIED)), None);
+        let asked_at = host.now;
+        let sent = host.pass(Duration::from_secs(10));
+        assert_eq!(sent.len(), 1);
+        assert!(sent[0].0 - asked_at <= Duration::from_secs(2));
+        let (_, _, dst, _, report) = read_icmp6(&sent[0].1);
+        assert_eq!((dst, report[0], report[8]), (to_groups, 143, 2));
+        assert_eq!(report[12..28], ipv6::solicited_node(A6).octets());
+        // about our group alone, and about one that is not ours
+        assert_eq!(host.exchange_one(&ask(ipv6::solicited_node(A6))), None);
+        assert_eq!(host.pass(Duration::from_secs(10)).len(), 1);
+        host.exchange_one(&ask("ff02::1:ff00:9".parse().unwrap()));
+        assert!(host.pass(Duration::from_secs(10)).is_empty());
+        assert_eq!(host.counters.handled(Handled::ListenerQuery), 3);
+    }
 }
 
 #[test]
@@ -432,8 +451,8 @@ fn without_frames_a_claim_waits_and_loses_nothing() {
     let mut tx = base::Burst::new();
     let next = host.stack.poll(host.now, &mut Dry, &mut tx, &mut host.echo).unwrap();
     assert!(tx.is_empty() && next > host.now);
-    // two ARP announcements, one report, two advertisements
-    assert_eq!(host.pass(Duration::from_secs(60)).len(), 5);
+    // two ARP announcements, two reports, two advertisements
+    assert_eq!(host.pass(Duration::from_secs(60)).len(), 6);
     let mut silent = Host::new(config());
     assert!(silent.pass(Duration::from_secs(60)).is_empty());
 }
@@ -449,14 +468,14 @@ fn a_successor_keeps_addresses_as_far_as_they_have_come() {
     let replace = |host: &mut Host| host.stack = host.stack.successor();
     replace(&mut host);
     assert_eq!(host.exchange_one(&question), None);
-    host.pass(Duration::from_secs(60));
+    host.pass(Duration::from_secs(20));
     let readiness: Vec<_> = host.counters.own().iter().map(|own| own.readiness).collect();
     assert_eq!(readiness, [Readiness::Ready, Readiness::Conflict]);
     let claims = host.counters.claims_sent.get();
     replace(&mut host);
     assert!(host.exchange_one(&question).is_some(), "in use without a pause");
     assert_eq!(host.exchange_one(&query("[2001:db8::2]:4000", "[2001:db8::1]:7", b"x")), None);
-    assert_eq!(host.pass(Duration::from_secs(60)), [], "nothing is claimed anew");
+    assert_eq!(host.pass(Duration::from_secs(30)), [], "nothing is claimed anew");
     assert_eq!(host.counters.claims_sent.get(), claims);
     // it defends as before
     host.exchange_one(&arp_frame(Operation::Reply, OTHER, A4, B4, None)).expect("a defence");
@@ -513,6 +532,40 @@ fn a_rival_heard_on_another_queue_ends_the_claim() {
         for host in [&mut claims, &mut follows] {
             let answered = questions.each_ref().map(|question| host.exchange_one(question).is_some());
             assert_eq!((answered[lost], answered[kept]), (false, true));
+        }
+    }
+}
+
+#[test]
+fn an_address_that_another_had_is_looked_for_again_each_minute() {
+    let four = arp_frame(Operation::Reply, OTHER, A4, B4, None);
+    let six = neighbour_frame(136, OTHER, A6, ALL_NODES, A6, &[&[2, 1][..], &OTHER].concat());
+    let questions = [("192.0.2.2:4000", "192.0.2.1:7"), ("[2001:db8::2]:4000", "[2001:db8::1]:7")];
+    for (rival, lost) in [(four, 0), (six, 1)] {
+        // heard by the stack that claims, and by one that follows
+        for by in [0, 1] {
+            let (claims, follows) = two_queues();
+            let mut hosts = [claims, follows];
+            let readiness = |hosts: &[Host]| hosts[0].counters.own()[lost].readiness;
+            hosts[0].pass(Duration::from_millis(900));
+            for attempt in 1..=2 {
+                let heard_at = hosts[0].now;
+                hosts[by].now = heard_at;
+                assert_eq!(hosts[by].exchange_one(&rival), None);
+                let sent = hosts[0].pass(Duration::from_secs(59));
+                assert_eq!(readiness(&hosts), Readiness::Conflict, "attempt {attempt}");
+                let settled_at = heard_at + Duration::from_secs(15);
+                assert!(sent.iter().all(|(at, _)| *at < settled_at), "nothing is sent meanwhile");
+                // what is heard between attempts is of neither
+                assert_eq!(hosts[1].exchange_one(&rival), None);
+                let begun = (0..50).any(|_| !hosts[0].pass(Duration::from_millis(100)).is_empty());
+                assert!(begun && readiness(&hosts) == Readiness::Conflict, "until nobody was heard");
+            }
+            hosts[0].pass(Duration::from_secs(60));
+            assert_eq!(readiness(&hosts), Readiness::Ready);
+            for host in &mut hosts {
+                assert!(host.exchange_one(&query(questions[lost].0, questions[lost].1, b"x")).is_some());
+            }
         }
     }
 }

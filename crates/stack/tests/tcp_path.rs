@@ -358,3 +358,37 @@ fn a_listener_at_any_address_hears_what_a_router_says() {
         assert_eq!(heard, [!v6, v6]);
     }
 }
+
+#[test]
+fn a_link_that_becomes_narrower_is_followed_by_connections_old_and_new() {
+    use Event::{PathMtu, PathMtuTried, RetransmissionTimeout, Retransmitted};
+    let mut world = narrow(false);
+    world.hosts[0].out.mtu = usize::MAX;
+    run_for(&mut world, Duration::from_secs(5));
+    assert_eq!(segment_bytes(&world), 1448);
+    let now = world.now;
+    world.hosts[0].stack.set_mtu(now, 1300);
+    // what is under way is carried
+    run_for(&mut world, Duration::from_millis(1));
+    world.hosts[0].out.mtu = 1300;
+    let before = events(&world, &[Retransmitted, RetransmissionTimeout]);
+    run_for(&mut world, Duration::from_secs(30));
+    assert_eq!((events(&world, &[PathMtu]), segment_bytes(&world)), (vec![1], 1248));
+    let after = events(&world, &[Retransmitted, RetransmissionTimeout]);
+    assert_eq!((world.hosts[0].out.oversized, after[1]), (0, before[1]));
+    // nothing wider is tried, ten minutes later either
+    run_for(&mut world, Duration::from_secs(700));
+    assert_eq!((events(&world, &[PathMtuTried]), world.hosts[0].out.oversized), (vec![0], 0));
+    world.hosts[1].service.ends.insert(2, Script::default());
+    world.connect(false, 2, 40_001);
+    run_for(&mut world, Duration::from_secs(10));
+    let mut all = Vec::new();
+    world.hosts[0].stack.tcp_view(world.now, 0, u32::MAX, &mut |view| all.push(view.segment_bytes));
+    assert_eq!((all, world.hosts[0].out.oversized), (vec![1248; 2], 0));
+    // wider again, as far as the port goes
+    world.hosts[0].out.mtu = 1500;
+    let now = world.now;
+    world.hosts[0].stack.set_mtu(now, 9000);
+    run_for(&mut world, Duration::from_secs(700));
+    assert_eq!((segment_bytes(&world), world.hosts[0].out.oversized), (1448, 0));
+}

@@ -114,6 +114,26 @@ fn a_datagram_that_fills_the_mtu_fits_and_its_answer_is_bounded() {
 }
 
 #[test]
+fn after_the_link_has_become_narrower_no_answer_is_larger_and_after_it_has_widened_none_is_larger_than_the_ports() {
+    let mut host = Host::new(config());
+    for (told, mtu) in [(1280, 1280), (9000, 1500), (576, 576)] {
+        host.stack.set_mtu(host.now, told);
+        // a successor does not go back to the facts of the start
+        for stack in [host.stack.successor(), host.stack.successor()] {
+            host.stack = stack;
+            for (src, dst, headers) in
+                [("192.0.2.2:4000", "192.0.2.1:7", 28), ("[2001:db8::2]:4000", "[2001:db8::1]:7", 48)]
+            {
+                let most = mtu - headers;
+                let answer = host.exchange_one(&query(src, dst, &vec![7; most - 1])).unwrap();
+                assert_eq!(check(&answer, None, dst, src).len(), most);
+                assert_eq!(host.exchange_one(&query(src, dst, &vec![7; most])), None, "no room for one byte more");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_partial_checksum_is_taken_on_a_virtual_link_only() {
     let (src, dst) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.1:53".parse().unwrap());
     let mut udp = datagram(src, dst, b"from a kernel");

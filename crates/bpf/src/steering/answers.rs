@@ -48,7 +48,7 @@ pub const ANSWERS_A_SAMPLE: u32 = 16;
 
 type Key = [u8; 16];
 
-/// How the program answers; fixed while it is loaded.
+/// How the program answers; all but the MTU is fixed while it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswersConfig {
     /// most names of one generation
@@ -428,6 +428,19 @@ impl Answers {
         let mut maps = self.lock();
         let before = std::mem::replace(&mut maps.held[why as usize], held);
         maps.tell().inspect_err(|_| maps.held[why as usize] = before)
+    }
+
+    /// Tells the program that the interface carries packets of so many octets at most.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), SteeringError> {
+        let mut maps = self.lock();
+        let before = std::mem::replace(&mut maps.config.mtu, mtu);
+        if before == mtu {
+            return Ok(());
+        }
+        maps.tell().inspect_err(|_| maps.config.mtu = before)
     }
 
     /// Whether it answers at all: there is a generation in force, and nothing holds it.

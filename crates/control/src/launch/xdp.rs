@@ -289,7 +289,7 @@ impl Claims {
                     Readiness::Probing => {}
                     Readiness::Ready => tracing::info!("own address {at}: nobody else has it, it is in use"),
                     Readiness::Conflict => tracing::error!(
-                        "own address {at}: another station ({rival}) has it, so it is not used; take it from that station or give another to --own"
+                        "own address {at}: another station ({rival}) has it, so it is not used, and looked for again each minute; take it from that station or give another to --own"
                     ),
                 }
             } else if own.readiness == Readiness::Ready {
@@ -382,17 +382,17 @@ fn say_who_answers(interface: &str, driver: bool) {
 }
 
 impl Followed {
-    /// Says what is new about the interface, and has the stacks go on with its hardware address.
+    /// Says what is new about the interface, and has the stacks go on with its hardware address and MTU.
     fn take(&mut self, now: Link) {
         let name = &self.name;
         let before = std::mem::replace(&mut self.link, now);
-        let Link::There { up, carrier, mac } = now else {
+        let Link::There { up, carrier, mac, mtu, .. } = now else {
             tracing::error!("{name}: the interface is gone, and nothing is served there; start again when it is back");
             return;
         };
-        let (was_serving, old) = match before {
-            Link::Gone => (false, mac),
-            Link::There { up, carrier, mac } => (up && carrier, mac),
+        let (was_serving, old, old_mtu) = match before {
+            Link::Gone => (false, mac, mtu),
+            Link::There { up, carrier, mac, mtu, .. } => (up && carrier, mac, mtu),
         };
         match (was_serving, up && carrier) {
             (true, false) if up => tracing::warn!("{name}: no carrier, and nothing is served there until it is back"),
@@ -411,6 +411,17 @@ impl Followed {
             self.dataplane.command(move |thread, _, stack| {
                 if threads.contains(&thread) {
                     stack.set_mac(mac);
+                }
+            });
+        }
+        if mtu != old_mtu {
+            tracing::info!(
+                "{name}: its MTU is {mtu} now, and no larger packet is sent; nor is one above what it was at the start, until the server is started again"
+            );
+            let (threads, clock) = (self.threads.clone(), self.dataplane.clock());
+            self.dataplane.command(move |thread, _, stack| {
+                if threads.contains(&thread) {
+                    stack.set_mtu(clock.now(), mtu);
                 }
             });
         }

@@ -107,6 +107,11 @@ impl Outward {
         }
     }
 
+    /// The link carries packets of so many bytes at most.
+    pub(crate) fn set_mtu(&mut self, mtu: usize) {
+        self.mtu = mtu;
+    }
+
     /// Takes another configuration; `agreement` has its own addresses.
     pub(crate) fn reconfigure(&mut self, config: &Config, agreement: &Arc<Agreement>) {
         let end = |own: &crate::OwnAddress| {
@@ -232,7 +237,7 @@ impl Outward {
             return Err(CallError::NoSuchAddress);
         }
         let headers = udp::HEADER_BYTES + if peer.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
-        if bytes.len() > self.mtu - headers {
+        if bytes.len() > self.mtu.saturating_sub(headers) {
             return Err(CallError::TooLong);
         }
         let (local, way) = if wanted.is_unspecified() || self.has(wanted) {

@@ -290,6 +290,8 @@ impl Engine {
             return false;
         };
         let fits = self.unpack(index, sending, beyond);
+        // the other thread may not have heard yet that the link has become narrower
+        self.fit_link(now, index);
         if connection.flags.has(Flags::STARVED) {
             self.starve_again(index, connection.flags);
         }

@@ -85,6 +85,31 @@ impl Engine {
         true
     }
 
+    /// The link carries packets of so many bytes at most from now on, and what it does not carry no path does.
+    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: usize) {
+        self.mtu = mtu;
+        for index in 0..self.connections.len() as u32 {
+            self.fit_link(now, index);
+        }
+    }
+
+    /// Has a connection's segments fit the link, if there is one here that knows the peer's.
+    pub(super) fn fit_link(&mut self, now: Instant, index: u32) {
+        let c = &self.connections[index as usize];
+        if c.state == State::Closed || c.peer_mss == 0 {
+            return;
+        }
+        let most = self.segment_bytes(&c.tuple, c.peer_mss, c.flags.has(Flags::TIMESTAMPS));
+        match self.sender(now, index).map(|mut sender| sender.fit(most)) {
+            Some(true) => self.wake(index),
+            Some(false) => {}
+            None => {
+                let c = &mut self.connections[index as usize];
+                c.mss = c.mss.min(most);
+            }
+        }
+    }
+
     fn lower_mtu(&mut self, now: Instant, index: u32, mtu: u32) {
         let c = &self.connections[index as usize];
         let least = if matches!(c.tuple, Tuple::V4(_)) { LEAST_MTU_V4 } else { LEAST_MTU_V6 };
@@ -113,6 +138,17 @@ impl Sender<'_> {
         // the path does not carry them, which says nothing about congestion (RFC 8201 section 5.4 aside): they go out anew
         self.records.lose(&mut self.a.board, |record| record.bytes > u32::from(mss) && record.segment_bytes > mss);
         true
+    }
+
+    /// Segments carry `most` bytes at most from now on, and no more are tried. Whether that is less.
+    fn fit(&mut self, most: u16) -> bool {
+        let shrunk = self.shrink(most);
+        let mss = self.c.mss;
+        self.a.wider = match self.a.wider {
+            Some(wider) if mss < most => Some(Wider { bytes: wider.bytes.min(most), most, ..wider }),
+            _ => Wider::later(self.now, mss, most),
+        };
+        shrunk
     }
 
     /// Data bytes of a wider segment, if one is to be tried now: nothing is being repaired, and enough may follow it.

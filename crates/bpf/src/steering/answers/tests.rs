@@ -20,6 +20,7 @@ struct Bed {
     steering: Steering,
     names: Names,
     oven: Oven,
+    mtu: u16,
 }
 
 fn config() -> Config {
@@ -63,7 +64,7 @@ impl Bed {
         ] {
             steering.take(Taken { address: address.parse().unwrap(), protocol, port }).unwrap();
         }
-        let bed = Bed { steering, names, oven: Oven::default() };
+        let bed = Bed { steering, names, oven: Oven::default(), mtu: 1500 };
         bed.fill().start(!bed.names.whole, bed.names.whole).unwrap();
         bed
     }
@@ -110,7 +111,8 @@ impl Bed {
         let (before, begun) = ((self.answered(), self.proven()), self.oven.second());
         let (action, out) = self.run(frame);
         let sent = (action == TX).then_some(&out[..]);
-        let expected = self.oven.expected(begun, |made| model::answer(&self.names, frame, 1232, 1500, made), sent);
+        let (names, mtu) = (&self.names, usize::from(self.mtu));
+        let expected = self.oven.expected(begun, |made| model::answer(names, frame, 1232, mtu, made), sent);
         let (mut answers, mut proven) = (0, 0);
         match expected {
             Some(expected) => {
@@ -173,6 +175,27 @@ fn every_name_family_size_and_case_is_answered_as_the_twin_does() {
     }
     // but for type 7, whose answers are left to the socket, and what has no cut so small
     assert!(answered > frames / 2, "{answered} of {frames}");
+}
+
+#[test]
+fn after_the_link_has_become_narrower_no_answer_is_larger() {
+    let mut bed = Bed::new(names());
+    let largest = [1500, 900, 576, 1500].map(|mtu| {
+        bed.steering.answers().unwrap().set_mtu(mtu).unwrap();
+        bed.mtu = mtu;
+        let mut largest = 0;
+        for held in bed.names.held.clone() {
+            for v6 in [false, true] {
+                let frame = Frame { v6, opt: Some(1232), ..Frame::question(&held.name, 1) }.bytes();
+                if bed.compare(&frame, &(mtu, v6)) {
+                    largest = largest.max(bed.run(&frame).1.len() - 14);
+                }
+            }
+        }
+        assert!(largest <= usize::from(mtu), "{largest} of {mtu}");
+        largest
+    });
+    assert!(largest[0] > 1200 && largest[3] == largest[0], "{largest:?}");
 }
 
 /// Makes something else of a message or a frame.
