@@ -470,7 +470,12 @@ impl Streams for Calls {
 
     fn room(&self, connection: Connection) -> usize {
         match self.conns.get(connection.index as usize) {
-            Some(conn) if conn.generation == connection.generation && conn.phase == Phase::Open && !conn.shut => {
+            Some(conn)
+                if conn.generation == connection.generation
+                    && conn.phase == Phase::Open
+                    && !conn.shut
+                    && conn.outbox.takes_owned() =>
+            {
                 let used = conn.posted as usize + conn.outbox.owned_bytes();
                 (CREDIT_BYTES as usize).saturating_sub(used)
             }
