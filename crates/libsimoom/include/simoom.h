@@ -128,8 +128,9 @@ int simoom_timer_set(struct simoom_calls *calls, struct simoom_connection connec
 int simoom_connect(struct simoom_calls *calls, const struct simoom_address *peer, const struct simoom_address *local, uint64_t cookie,
 		   struct simoom_connection *connection);
 
-/* Sends a datagram from a listener's address and port: the answer to a question that `datagram` left unanswered, or to whom the operator
- * permits. `local` is what `datagram` was told, or :: (::ffff:0.0.0.0) with the listener's port. Like every datagram it may be lost. */
+/* Sends a datagram from a listener's address and port: the answer to a question that `datagram` left unanswered, once, or to whom the
+ * operator permits. `local` is what `datagram` was told, or :: (::ffff:0.0.0.0) with the listener's port. Like every datagram it may be
+ * lost. An answer that is refused, by SIMOOM_E_RESOURCES or as longer than the question's `room` by SIMOOM_E_ARGUMENT, may be tried again. */
 int simoom_send_to(struct simoom_calls *calls, uint16_t listener, const struct simoom_address *local, const struct simoom_address *peer,
 		   const void *bytes, size_t length);
 
