@@ -89,7 +89,8 @@
 //!
 //! Of one connection: `knock` or `connected` first, `recv` in the order of the stream, `eof` behind the last byte, `dead` last, each once.
 //! `timer` and `alarm` are never early. An event is never told during a call: what a call brings about comes later. Of one cycle:
-//! `cycle`, `datagrams`, `woken`, then what happened to connections, then `flush`; where `recv` stands to `woken` differs between engines.
+//! `cycle` first, `woken` behind all `datagrams`, `flush` last; where what happened to connections stands to `woken` differs between engines.
+//! Kernel sockets tell it behind `woken`, our own stack tells what arrived before it, and to a protected application all comes before.
 //!
 //! # What may take long
 //!

@@ -155,7 +155,7 @@ impl Client {
             left -= self.group(service, left);
             if left > 0 {
                 // the dataplane begins with these; if it sleeps it is woken behind the batch
-                self.calls.show();
+                self.calls.show(self.tail);
             }
         }
         // behind the datagrams, as everywhere

@@ -1,9 +1,9 @@
 /* libsimoom: services in unprivileged processes, run by `simoom run -- PROGRAM`.
  *
  * A program fills in a struct simoom_service and calls simoom_run, which returns when the server has ended. Everything happens in
- * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. When an event takes
- * longer than 10 ms the server drops datagrams for its thread, and what comes of the thread's connections waits, new ones too; after a
- * second it resets them, also those that were asked for, and refuses new ones until the thread goes on.
+ * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. When a thread has taken no
+ * event for 10 ms though there are some (they are taken 16 at a time), the server drops datagrams for it, and what comes of its connections
+ * waits, new ones too; after a second it resets them, also those that were asked for, and refuses new ones until the thread goes on.
  *
  * Link with -llibsimoom -lpthread -ldl -lm (static) or -llibsimoom (shared).
  *
@@ -87,7 +87,8 @@ struct simoom_service {
 	void (*timer)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie);
 	/* The connection is gone: the last event of one that was accepted, or asked for and there. */
 	void (*dead)(void *user, uint64_t now, struct simoom_connection connection, uint64_t cookie, enum simoom_reason reason);
-	/* A datagram: the answer of at most `room` bytes is written over the question; returns its length, or below 0 for no answer. */
+	/* A datagram: the answer of at most `room` bytes is written over the question; returns its length, or below 0 for no answer. What it
+	 * asks for beyond that is called for in `woken`, which follows. */
 	int64_t (*datagram)(void *user, uint64_t now, uint16_t listener, const struct simoom_address *local,
 			    const struct simoom_address *peer, uint8_t *bytes, size_t length, size_t room);
 	/* What simoom_connect asked for with `cookie`: `outcome` is 0 and the connection is there, or it is an enum simoom_reason and
@@ -100,7 +101,8 @@ struct simoom_service {
 	void (*flush)(void *user, struct simoom_calls *calls, uint64_t now);
 	/* Once, before every other event: what other threads of the program wake this one by. */
 	void (*begin)(void *user, const struct simoom_waker *waker);
-	/* Before the events that came together, and after simoom_wake: the place to take what other threads have left. */
+	/* Behind the events that came together, before their `flush`, and after simoom_wake: the place to take what other threads have left,
+	 * and to make the calls that a `datagram` asks for, which has nothing to make them with. */
 	void (*woken)(void *user, struct simoom_calls *calls, uint64_t now);
 };
 

@@ -122,7 +122,7 @@ impl Calls {
         self.write_late();
         let is_news = self.rung_to != self.head;
         if is_news {
-            self.show();
+            self.shared.show(self.head);
         }
         // behind the calls: who sees that the events were taken sees what they came to; before the look at whether the other one sleeps,
         // which waits until all of it can be seen
@@ -135,9 +135,11 @@ impl Calls {
         is_news
     }
 
-    /// Lets the dataplane see what was written so far, without looking whether it sleeps: [`Calls::publish`] follows.
-    pub(in crate::client) fn show(&mut self) {
+    /// Lets the dataplane see what was written so far, and how many events were taken, without looking whether it sleeps:
+    /// [`Calls::publish`] follows. Who needs long for each event is seen to take them.
+    pub(in crate::client) fn show(&mut self, events_taken: u32) {
         self.last = None;
         self.shared.show(self.head);
+        self.shared.set_event_tail(events_taken);
     }
 }
