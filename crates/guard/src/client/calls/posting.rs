@@ -49,6 +49,16 @@ impl Calls {
         })
     }
 
+    /// Whether a call whose payload is so many bytes would find room.
+    pub(in crate::client) fn has_room(&mut self, bytes: usize) -> bool {
+        self.write_late();
+        let has_place = self.lane.has_place(bytes) || {
+            self.look();
+            self.lane.has_place(bytes)
+        };
+        has_place && self.may_write()
+    }
+
     /// Writes a call with these bytes for payload, for which there is a slot; false without room.
     fn put(&mut self, call: Call, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();
