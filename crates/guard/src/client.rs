@@ -41,7 +41,8 @@ const BLOCKED_SLEEP: Duration = Duration::from_micros(200);
 /// Runs a service for one thread of the application until the dataplane ends.
 ///
 /// # Errors
-/// What is shared is not what this version knows.
+/// What is shared is not what this version knows, or the thread cannot be placed. [`io::ErrorKind::ResourceBusy`]: this thread of the
+/// grant has run a service already, whether that goes on or not.
 pub fn run<S: Service>(attached: &Attached, service: S) -> io::Result<()> {
     run_while(attached, service, &AtomicBool::new(true))
 }
@@ -68,6 +69,7 @@ fn run_until<S: Service>(
     goes_on: &AtomicBool,
     counters: &[Arc<dyn Report>],
 ) -> io::Result<()> {
+    attached.take()?;
     let shared = attached.shared()?;
     let woken = Arc::<Woken>::default();
     let waker = {

@@ -61,9 +61,9 @@ enum simoom_reason {
 /* What calls return below zero. */
 enum simoom_error {
 	SIMOOM_E_CONNECTION = -1, /* no such connection */
-	SIMOOM_E_STATE = -2,      /* not in a state for this call */
+	SIMOOM_E_STATE = -2,      /* not in a state for this call; simoom_run: the thread runs a service already, or has run one */
 	SIMOOM_E_ARGUMENT = -3,   /* more given back than was delivered, a datagram that is too long, a null pointer */
-	SIMOOM_E_SYSTEM = -4,     /* not started by `simoom run`, or the shared memory is of another version */
+	SIMOOM_E_SYSTEM = -4,     /* not started by `simoom run`, no such thread, or what the standard error says */
 	SIMOOM_E_ADDRESS = -5,    /* no such address to connect or send to, or no such listener */
 	SIMOOM_E_FORBIDDEN = -6,  /* the operator does not permit it */
 	SIMOOM_E_RESOURCES = -7,  /* too many connections are asked for, alarms set, or calls under way */
@@ -107,12 +107,13 @@ struct simoom_service {
 };
 
 /* Runs the service on thread number `thread` of the grant until the server ends: 0, or SIMOOM_E_SYSTEM, or SIMOOM_E_ARGUMENT where
- * `service` is null. Each thread of the grant wants a thread of the program that calls this. No file can be opened any more and no
- * program executed once the first has called it. */
+ * `service` is null. Each thread of the grant wants a thread of the program that calls this, once: SIMOOM_E_STATE from then on. No file
+ * can be opened any more and no program executed once the first has called it. */
 #define simoom_run simoom_run_2
 int simoom_run(const struct simoom_service *service, void *user, unsigned thread);
 
-/* Threads that were granted; 0 for a program that `simoom run` has not started. */
+/* Threads that were granted; 0 for a program that `simoom run` has not started, and where what it has granted cannot be had, because it is
+ * of another version for instance: then the standard error says why. */
 unsigned simoom_threads(void);
 
 /* 0, or an error. */

@@ -11,6 +11,7 @@ use base::Instant;
 use guard::client::{self, Attached};
 use guard::{jail, layout};
 use std::ffi::c_void;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -235,16 +236,24 @@ impl Service for Foreign {
     }
 }
 
-/// What this process was granted.
+/// What this process was granted. Why that cannot be had is said once.
 fn granted() -> &'static [Attached] {
     static GRANTED: OnceLock<Vec<Attached>> = OnceLock::new();
-    GRANTED.get_or_init(|| client::attach().ok().flatten().unwrap_or_default())
+    GRANTED.get_or_init(|| {
+        client::attach().inspect_err(|error| say(&error.to_string())).ok().flatten().unwrap_or_default()
+    })
 }
 
 /// Puts the inner filter on the process, once: it holds for all threads, and forbids what the next thread's would take.
 fn shut_in() -> bool {
     static IN: OnceLock<bool> = OnceLock::new();
-    *IN.get_or_init(|| jail::inner().is_ok())
+    *IN.get_or_init(|| jail::inner().inspect_err(|error| say(&format!("the filter of system calls: {error}"))).is_ok())
+}
+
+/// Says on the standard error, which the server has in its log, what a number cannot.
+fn say(why: &str) {
+    // that nobody reads it changes nothing
+    let _ = std::io::stderr().write_all(format!("libsimoom: {why}\n").as_bytes());
 }
 
 /// See `simoom.h`.
@@ -265,11 +274,21 @@ pub unsafe extern "C" fn simoom_run_2(service: *const CService, user: *mut c_voi
     if !shut_in() {
         return E_SYSTEM;
     }
-    let service = Foreign { service: *service, user };
+    run(attached, thread, Foreign { service: *service, user })
+}
+
+/// Runs a service on a thread of the grant; what `simoom_run` returns.
+fn run(attached: &Attached, thread: u32, service: Foreign) -> i32 {
     // no panic of ours goes through C
     match catch_unwind(AssertUnwindSafe(|| client::run(attached, service))) {
         Ok(Ok(())) => 0,
-        Ok(Err(_)) | Err(_) => E_SYSTEM,
+        Ok(Err(error)) if error.kind() == ErrorKind::ResourceBusy => E_STATE,
+        Ok(Err(error)) => {
+            say(&format!("thread {thread}: {error}"));
+            E_SYSTEM
+        }
+        // which was shown
+        Err(_) => E_SYSTEM,
     }
 }
 
@@ -437,6 +456,8 @@ pub unsafe extern "C" fn simoom_room(calls: *const Calls<'_>, connection: CConne
 mod tests {
     use super::*;
     use app::Range;
+    use guard::{Channel, Grant, Granted, Place};
+    use std::os::fd::AsFd;
     use std::ptr::{from_ref, null, null_mut};
 
     /// Notes what is asked for.
@@ -510,6 +531,49 @@ mod tests {
     fn a_service_that_is_null_is_an_argument_that_cannot_be() {
         // SAFETY: null is allowed.
         assert_eq!(unsafe { simoom_run_2(null(), null_mut(), 0) }, E_ARGUMENT);
+    }
+
+    #[test]
+    fn a_thread_of_the_grant_runs_one_service() {
+        let channel = Channel::new(0, Place::Same, None, Grant::new(1, 0..1)).unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let granted = Granted::of(theirs.as_fd(), std::slice::from_ref(&channel));
+        let attached = client::attach_to(&granted).unwrap().pop().unwrap();
+        // the server has ended, and with it each service that runs
+        drop(ours);
+        // SAFETY: each member is an optional function.
+        let service: CService = unsafe { std::mem::zeroed() };
+        let codes = [(); 3].map(|()| run(&attached, 0, Foreign { service, user: null_mut() }));
+        assert_eq!(codes, [0, E_STATE, E_STATE]);
+    }
+
+    /// Set for the process that a test starts.
+    const CHILD: &str = "SIMOOM_TEST_GRANTED";
+
+    #[test]
+    fn why_there_are_no_threads_is_said_once() {
+        if std::env::var_os(CHILD).is_some() {
+            assert_eq!([(); 2].map(|()| simoom_threads()), [0, 0]);
+            // SAFETY: each member is an optional function.
+            let service: CService = unsafe { std::mem::zeroed() };
+            // SAFETY: the service is one, and has no function that needs anything of `user`.
+            assert_eq!(unsafe { simoom_run_2(&raw const service, null_mut(), 0) }, E_SYSTEM);
+            return;
+        }
+        let of_another_version = "99:3:4,5,6".to_owned();
+        let not_there = format!("{}:1003:1004,1005,1006", layout::VERSION);
+        let version = format!("99:3:4,5,6 is not a grant of version {}", layout::VERSION);
+        for (grant, why) in [(of_another_version, version.as_str()), (not_there, "descriptor 1003")] {
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["why_there_are_no_threads_is_said_once", "--nocapture"])
+                .env(CHILD, "1")
+                .env(guard::GRANT_VARIABLE, &grant)
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let ours: Vec<_> = said.lines().filter(|line| line.starts_with("libsimoom: ")).collect();
+            assert!(output.status.success() && ours.len() == 1 && ours[0].contains(why), "{grant}: {said}");
+        }
     }
 
     /// Takes the waker's address where `user` points.
