@@ -111,8 +111,9 @@ static void on_dead(void *user, uint64_t now, struct simoom_connection connectio
 static int64_t on_datagram(void *user, uint64_t now, uint16_t listener, const struct simoom_address *local,
 			   const struct simoom_address *peer, uint8_t *bytes, size_t length, size_t room)
 {
-	(void)user, (void)now, (void)listener, (void)local, (void)bytes, (void)room;
-	return peer->port < 1024 ? -1 : (int64_t)length; /* no loops with other servers */
+	(void)user, (void)now, (void)listener, (void)bytes, (void)room;
+	/* no loops with other servers, nor with itself */
+	return peer->port < 1024 || peer->port == local->port ? -1 : (int64_t)length;
 }
 
 static void *serve(void *argument)
