@@ -149,6 +149,14 @@ fn the_client_counts_round_trips() {
     let out = run(&[&["--to", &to], &load[..]].concat());
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success() && said.starts_with("200 round trips"), "{said} {out:?}");
+    // more than finds room at once, on either side
+    let out = run(&["--to", &to, "--bytes", "300000", "--count", "2", "--patience-ms", "60000"]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success() && said.starts_with("2 round trips"), "{said} {out:?}");
+    for none in ["--connections", "--count", "--bytes"] {
+        let out = run(&["--to", &to, none, "0"]);
+        assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains(none), "{out:?}");
+    }
     let (_held, nobody) = nobody();
     let out = run(&["--to", &nobody]);
     assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("nobody listens"), "{out:?}");
