@@ -72,10 +72,11 @@ enum simoom_error {
 /* Events. A null pointer is an event that is not wanted; without `knock` every connection is refused. `user` is what simoom_run was
  * given, `cookie` what simoom_accept was. Times are ns since the server's start. */
 struct simoom_service {
-	/* A connection is there; answer with simoom_accept, or it is refused. `listener` counts the server's listeners from 0. */
+	/* A connection is there; answer with simoom_accept, or it is refused. `listener` counts the server's listeners from 0, those of its
+	 * other services and programs included; no call tells which ones are the program's, and where they are: `local` does. */
 	void (*knock)(void *user, struct simoom_calls *calls, uint64_t now, uint16_t listener, struct simoom_connection connection,
 		      const struct simoom_address *local, const struct simoom_address *peer);
-	/* Bytes have arrived; they count against the peer's window until simoom_recv_done. */
+	/* Bytes have arrived; they count against the peer's window until simoom_recv_done. Without this event they are given back. */
 	void (*recv)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie,
 		     const uint8_t *bytes, size_t length);
 	/* The peer has finished; writing goes on. Without this event the connection is closed then. */

@@ -170,12 +170,15 @@ impl Service for Foreign {
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
-        if let Some(recv) = self.service.recv {
-            let mut calls = Calls(calls);
-            let (at, length) = (bytes.as_ptr(), bytes.len());
-            // SAFETY: as in `knock`.
-            unsafe { recv(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie, at, length) };
-        }
+        let Some(recv) = self.service.recv else {
+            // who is not interested holds nobody up
+            let _ = calls.recv_done(connection, bytes.len());
+            return;
+        };
+        let mut calls = Calls(calls);
+        let (at, length) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: as in `knock`.
+        unsafe { recv(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie, at, length) };
     }
 
     fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
@@ -462,7 +465,12 @@ mod tests {
 
     /// Notes what is asked for.
     #[derive(Default)]
-    struct Asked(Vec<Option<SocketAddr>>);
+    struct Asked {
+        /// where connections are to begin
+        locals: Vec<Option<SocketAddr>>,
+        /// bytes given back
+        done: usize,
+    }
 
     impl Streams for Asked {
         fn accept(&mut self, _: Connection, _: u64) -> Result<(), CallError> {
@@ -477,8 +485,9 @@ mod tests {
         fn room(&self, _: Connection) -> usize {
             0
         }
-        fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
-            Err(CallError::NoConnection)
+        fn recv_done(&mut self, _: Connection, bytes: usize) -> Result<(), CallError> {
+            self.done += bytes;
+            Ok(())
         }
         fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
             Err(CallError::NoConnection)
@@ -495,7 +504,7 @@ mod tests {
         fn connect(&mut self, peer: SocketAddr, local: Option<SocketAddr>, _: u64) -> Result<Connection, CallError> {
             // as every engine does
             app::judge_ends(local, peer)?;
-            self.0.push(local);
+            self.locals.push(local);
             Ok(Connection { index: 7, generation: 8 })
         }
     }
@@ -523,8 +532,17 @@ mod tests {
         assert_eq!(connect("192.0.2.1:9", &at("0.0.0.0:5000")), 0);
         assert_eq!(connect("192.0.2.1:9", &at("[::]:5000")), E_ADDRESS);
         let last = ["198.51.100.1:0", "0.0.0.0:5000"].map(|local| Some(local.parse().unwrap()));
-        assert_eq!((&engine.0[..6], &engine.0[6..]), (&[None; 6][..], &last[..]));
+        assert_eq!((&engine.locals[..6], &engine.locals[6..]), (&[None; 6][..], &last[..]));
         assert_eq!((connection.index, connection.generation), (7, 8));
+    }
+
+    #[test]
+    fn what_nobody_wants_to_hear_of_is_given_back() {
+        // SAFETY: each member is an optional function.
+        let service: CService = unsafe { std::mem::zeroed() };
+        let (mut foreign, mut engine) = (Foreign { service, user: null_mut() }, Asked::default());
+        foreign.recv(Instant::ZERO, &mut engine, Connection { index: 1, generation: 2 }, 3, b"bytes");
+        assert_eq!(engine.done, 5);
     }
 
     #[test]
