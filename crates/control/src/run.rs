@@ -41,8 +41,6 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The receive window of an application's connections.
-pub(crate) const WINDOW_BYTES: usize = 64 << 10;
 /// What a thread that serves an engine's may map beside what the application may: its stack, what its allocator sets aside for it, and what
 /// it shares with the engine's.
 const THREAD_BYTES: u64 = 128 << 20;

@@ -497,9 +497,9 @@ impl Service for Remote {
             let question = datagram.question();
             if let Some(reason) = refused {
                 self.stats.dropped(reason);
-            } else if question.len() > SEND_BYTES
-                || !self.events.put(&self.channel, &self.stats, event, &[&addresses, question])
-            {
+            } else if question.len() > SEND_BYTES {
+                self.stats.dropped(DropReason::TooLong);
+            } else if !self.events.put(&self.channel, &self.stats, event, &[&addresses, question]) {
                 self.stats.dropped(DropReason::NoRoom);
             } else {
                 self.questions.note(listener, datagram.addresses, most_bytes);

@@ -77,6 +77,8 @@ pub enum DropReason {
     Unresponsive,
     /// there is no room for the event
     NoRoom,
+    /// the datagram is longer than an event's may be
+    TooLong,
     /// it has its most connections
     Full,
     /// its process ended
@@ -92,10 +94,11 @@ pub enum DropReason {
 }
 
 /// Every reason with its name.
-pub const DROPS: [(DropReason, &str); 9] = [
+pub const DROPS: [(DropReason, &str); 10] = [
     (DropReason::Absent, "absent"),
     (DropReason::Unresponsive, "unresponsive"),
     (DropReason::NoRoom, "no room"),
+    (DropReason::TooLong, "too long"),
     (DropReason::Full, "full"),
     (DropReason::Lost, "lost"),
     (DropReason::Stuck, "stuck"),

@@ -12,13 +12,12 @@
 
 #include "simoom.h"
 
-#define WINDOW (64 << 10)
 
 struct client {
 	struct client *next; /* among the free */
 	size_t from, to;     /* what waits in `bytes` */
 	int finished, closed;
-	uint8_t bytes[WINDOW];
+	uint8_t bytes[SIMOOM_WINDOW_BYTES];
 };
 
 struct server {
@@ -73,7 +72,7 @@ static void on_recv(void *user, struct simoom_calls *calls, uint64_t now, struct
 		client->to -= client->from;
 		client->from = 0;
 	}
-	if (length > WINDOW - client->to) { /* more than the window */
+	if (length > SIMOOM_WINDOW_BYTES - client->to) { /* more than the window */
 		simoom_abort(calls, connection);
 		return;
 	}

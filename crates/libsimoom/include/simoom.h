@@ -24,6 +24,14 @@ extern "C" {
 
 #define SIMOOM_VERSION 2
 
+/* The most of each. */
+#define SIMOOM_WINDOW_BYTES 65536   /* that a connection delivers before some is given back */
+#define SIMOOM_SEND_BYTES 131072    /* that a connection takes before its peer has taken some: simoom_room of one that is new */
+#define SIMOOM_DATAGRAM_BYTES 32768 /* of a datagram, question or answer; longer questions are dropped by the server */
+#define SIMOOM_ALARMS 1024          /* alarms that are set, of a thread */
+#define SIMOOM_ASKING 1024          /* connections that are asked for and not told of, of a thread */
+#define SIMOOM_QUESTIONS 1024       /* questions that `datagram` left unanswered and simoom_send_to may answer: the last ones of a thread */
+
 /* What calls are made on; valid during the event that it was passed to. */
 struct simoom_calls;
 
@@ -36,7 +44,8 @@ struct simoom_connection {
 /* Makes a thread of the service begin a cycle; good for ever, and does nothing once simoom_run has returned. */
 struct simoom_waker;
 
-/* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. */
+/* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. It has no scope: on
+ * kernel sockets a peer with a link-local address can be answered, and neither connected to nor sent to unasked. */
 struct simoom_address {
 	uint8_t ip[16];
 	uint16_t port;
@@ -138,7 +147,7 @@ int simoom_connect(struct simoom_calls *calls, const struct simoom_address *peer
 int simoom_send_to(struct simoom_calls *calls, uint16_t listener, const struct simoom_address *local, const struct simoom_address *peer,
 		   const void *bytes, size_t length);
 
-/* Has `alarm` told at a time, 1024 cookies at once; setting one again replaces its time, UINT64_MAX takes it back. */
+/* Has `alarm` told at a time, SIMOOM_ALARMS cookies at once; setting one again replaces its time, UINT64_MAX takes it back. */
 int simoom_alarm_set(struct simoom_calls *calls, uint64_t cookie, uint64_t at);
 
 /* Makes the service's thread begin a cycle, with `woken`. From any thread. */

@@ -537,6 +537,25 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_what_the_header_says() {
+        let header = include_str!("../include/simoom.h");
+        let says = |name: &str| -> Option<u64> {
+            let line = header.lines().find_map(|line| line.strip_prefix(&format!("#define SIMOOM_{name} ")))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        };
+        for (name, most) in [
+            ("WINDOW_BYTES", layout::WINDOW_BYTES as u64),
+            ("SEND_BYTES", layout::CREDIT_BYTES),
+            ("DATAGRAM_BYTES", layout::SEND_BYTES as u64),
+            ("ALARMS", app::ALARMS as u64),
+            ("ASKING", layout::ASKING.into()),
+            ("QUESTIONS", layout::DATAGRAMS.into()),
+        ] {
+            assert_eq!(says(name), Some(most), "{name}");
+        }
+    }
+
+    #[test]
     fn what_nobody_wants_to_hear_of_is_given_back() {
         // SAFETY: each member is an optional function.
         let service: CService = unsafe { std::mem::zeroed() };

@@ -33,6 +33,19 @@ fn answers_are_nobody_s_too_late_while_more_are_asked_than_are_taken() {
     assert!(REJECTS.iter().all(|(reason, _)| world.pair.stats.rejects(*reason) == 0));
 }
 
+#[test]
+fn questions_longer_than_an_event_are_counted_as_that() {
+    let mut world = World::new(10);
+    let question = vec![7; SEND_BYTES + 1];
+    for bytes in [SEND_BYTES + 1, SEND_BYTES] {
+        world.engine.ask_within(&mut world.pair.remote, &question[..bytes], 65_535);
+    }
+    world.settle();
+    assert!(world.engine.answers == [&question[..SEND_BYTES]]);
+    let dropped = [DropReason::TooLong, DropReason::NoRoom].map(|reason| world.pair.stats.drops(reason));
+    assert_eq!(dropped, [1, 0]);
+}
+
 /// Answers with as much as it may, which begins with the question.
 #[derive(Default)]
 struct Verbose {
