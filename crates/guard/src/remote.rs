@@ -336,6 +336,9 @@ impl Remote {
         let apart = self.now - std::mem::replace(&mut self.looked, self.now);
         self.since = (self.since + apart.saturating_sub(LOOKS_APART_MOST)).min(self.now);
         if self.events.has_moved() || !owes {
+            if self.unresponsive {
+                self.stats.unresponsive_ns.add((self.now - self.since).as_nanos() as u64);
+            }
             (self.unresponsive, self.given_up, self.since) = (false, false, self.now);
             return;
         }

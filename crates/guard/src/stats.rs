@@ -165,6 +165,7 @@ counters! {
     wakes "app_wakes_total" false "times that an application was woken",
     handovers "app_handovers_total" false "times that a processor was handed over",
     unresponsive "app_unresponsive_total" false "times that an application did not take its events in time",
+    unresponsive_ns "app_unresponsive_nanoseconds_total" false "nanoseconds until an application that did not take its events in time took one",
     lost "app_lost_total" false "times that an application ended",
 }
 
@@ -212,6 +213,11 @@ impl Stats {
     /// Times that the application did not take its events in time.
     pub fn unresponsive(&self) -> u64 {
         self.unresponsive.get()
+    }
+
+    /// How long it took for the next in those times, in all that are over, in nanoseconds.
+    pub fn unresponsive_ns(&self) -> u64 {
+        self.unresponsive_ns.get()
     }
 }
 

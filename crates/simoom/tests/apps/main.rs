@@ -410,7 +410,8 @@ fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
     });
     let (ip, port) = (to.ip().to_string(), to.port().to_string());
     for placement in ["same", "cpu=0"] {
-        let more = ["--place", placement, "--cpus", "0", "--connect", "127.0.0.0/8:*", "--"];
+        let more = ["--place", placement, "--cpus", "0", "--connect", "127.0.0.0/8:*"];
+        let more = [&more[..], &["--app-slow-after", "20", "--app-reset-after", "600", "--"]].concat();
         let more = [&more[..], &[program.to_str().unwrap(), &ip, &port]].concat();
         let server = Server::start_service(&place, &["run"], &more, |_| {});
         let pid = rustix::process::Pid::from_raw(processes(&server)[0]).unwrap();
@@ -426,9 +427,18 @@ fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
         assert!(!said.recv_timeout(PATIENCE).unwrap());
         assert_eq!(server.stat("app_drops_total  application=proxy  reason=stuck"), 2);
         assert!(server.stat("app_unresponsive_total  application=proxy") >= 1);
+        // and whose fault it was the log says
+        let says =
+            |words: &str| server.log().iter().any(|line| line.contains("application proxy: ") && line.contains(words));
+        until(|| says("it took no event for 20 ms and more"), || format!("{:#?}", server.log()));
+        until(
+            || says("it took no event for 600 ms, and its connections were reset (2)"),
+            || format!("{:#?}", server.log()),
+        );
         // it hears of that when it goes on, and serves who comes then
         signal(rustix::process::Signal::CONT);
         until(|| connections() == 0, || "connections are left".into());
+        until(|| says("it takes events again, after "), || format!("{:#?}", server.log()));
         let ask_again = || {
             let stream = connect(server.address);
             stream.set_nonblocking(true).unwrap();
