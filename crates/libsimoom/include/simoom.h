@@ -3,7 +3,8 @@
  * A program fills in a struct simoom_service and calls simoom_run, which returns when the server has ended. Everything happens in
  * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. When a thread has taken no
  * event for 10 ms though there are some (they are taken 16 at a time), the server drops datagrams for it, and what comes of its connections
- * waits, new ones too; after a second it resets them, also those that were asked for, and refuses new ones until the thread goes on.
+ * waits, new ones too; after a second it resets them, also those that were asked for, and refuses new ones until the thread goes on. Both
+ * times are the operator's to set (--app-slow-after, --app-reset-after).
  *
  * Link with -llibsimoom -lpthread -ldl -lm (static) or -llibsimoom (shared).
  *
