@@ -74,9 +74,9 @@
 //! Why a connection ended, or never was, is the [`DeadReason`]: `Closed`, `Reset`, `Aborted` (by us), `TimedOut`, `NoResources`, and for
 //! those that were asked for `Refused` (nobody listens) and `Unreachable` (no neighbour, no route).
 //!
-//! A protected application, in a process of its own, has the same calls and events. Two things differ, since its calls reach the engine
-//! later: what only the engine can say of `connect` is told by `connected` (`Denied`), and whom it may begin something with is what the
-//! operator permits (`simoom run --connect`), nobody by default; anything else is `Forbidden`.
+//! A protected application, in a process of its own, has the same calls and events, within limits of its own (below). Two things differ
+//! beside that, since its calls reach the engine later: what only the engine can say of `connect` is told by `connected` (`Denied`), and whom
+//! it may begin something with is what the operator permits (`simoom run --connect`), nobody by default; anything else is `Forbidden`.
 //!
 //! # Whose bytes
 //!
@@ -89,7 +89,8 @@
 //!
 //! Of one connection: `knock` or `connected` first, `recv` in the order of the stream, `eof` behind the last byte, `dead` last, each once.
 //! `timer` and `alarm` are never early. An event is never told during a call: what a call brings about comes later. Of one cycle:
-//! `cycle`, `datagrams`, `woken`, then what happened to connections, then `flush`; where `recv` stands to `woken` differs between engines.
+//! `cycle` first, `woken` behind all `datagrams`, `flush` last; where what happened to connections stands to `woken` differs between engines.
+//! Kernel sockets tell it behind `woken`, our own stack tells what arrived before it, and to a protected application all comes before.
 //!
 //! # What may take long
 //!
@@ -109,6 +110,11 @@
 //! kernel sockets keep 1024 of a cycle in 2 MiB, of which no listener has more than it leaves free: half of both for one alone. Listeners are configuration as well: to bind takes privileges that a server at
 //! work does not have, and every thread has to agree, so there is no call for it. Connections that a service asks for leave from own
 //! addresses on our own stack.
+//!
+//! A protected application has datagrams of at most 32 KiB: longer questions are dropped and counted, longer ones from `send_to` are `TooLong`,
+//! and an answer has no more room. A connection of its has a receive window of 64 KiB and takes 128 KiB; 1024 connections may be asked for at one
+//! time, and late answers given to the last 1024 questions. Addresses come to it without their scope (RFC 4007), so on kernel sockets
+//! a peer with a link-local address is answered, and cannot be connected to, nor sent to unasked.
 //!
 //! An engine of several threads may move a connection from one to another. What the service of the one keeps of it is packed
 //! ([`Service::depart`]) and unpacked by that of the other ([`Service::arrive`]); nothing else is told, and nothing is lost. A service whose

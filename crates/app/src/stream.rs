@@ -238,7 +238,8 @@ pub trait Streams {
     /// [`CallError::NoSuchAddress`]: the listener takes no datagrams or the local end is not its, two families, or a peer that cannot be
     /// sent to. [`CallError::Unreachable`]: nobody knows the way. [`CallError::TooLong`]. [`CallError::NoResources`]: too many wait.
     /// [`CallError::Forbidden`]: a protected application, to a peer that it has no unanswered question of and that its operator does not
-    /// permit. What only the engine knows, a protected application is not told: its datagram is lost.
+    /// permit. An answer that is refused as too long, or for want of room, leaves its question unanswered. What only the engine knows, a
+    /// protected application is not told: its datagram is lost.
     fn send_to(&mut self, listener: Listener, ends: Addresses, bytes: &[u8]) -> Result<(), CallError> {
         let _ = (listener, ends, bytes);
         Err(CallError::Unsupported)

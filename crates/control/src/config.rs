@@ -11,7 +11,7 @@ mod kv;
 mod places;
 mod web;
 
-pub use app::{App, AppEntry, AppOptions, Bounds};
+pub use app::{App, AppEntry, AppOptions, Bounds, Times};
 pub use dns::{Dns, DnsOptions, RrlOptions, ZoneEntry, ZoneSpec, zone_specs};
 pub use echo::{Echo, EchoOptions};
 pub use kv::{Kv, KvOptions};

@@ -16,12 +16,13 @@ mod keep;
 mod keeper;
 mod output;
 mod services;
+mod slow;
 
 pub(crate) use enter::enter;
 pub(crate) use keep::{EnterCommand, keep};
 pub(crate) use services::{EchoApp, KvApp, echo, kv};
 
-use crate::config::{Bounds, Settings};
+use crate::config::{Bounds, Settings, Times};
 use crate::error::{Error, reason};
 use crate::launch;
 use crate::privileges::Identity;
@@ -32,6 +33,7 @@ use base::counter::Report;
 use guard::stats::Stats;
 use guard::{Channel, Grant, Granted, Options, Permit, Place, Remote, State, Status};
 use keeper::{Keeper, Started};
+use slow::Watch;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -41,8 +43,6 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The receive window of an application's connections.
-pub(crate) const WINDOW_BYTES: usize = 64 << 10;
 /// What a thread that serves an engine's may map beside what the application may: its stack, what its allocator sets aside for it, and what
 /// it shares with the engine's.
 const THREAD_BYTES: u64 = 128 << 20;
@@ -68,6 +68,7 @@ struct Seat {
     listeners: Range<u16>,
     /// over all threads
     connections: Bound,
+    times: Times,
     /// one for each thread of each engine, and its counters
     channels: Vec<(Arc<Channel>, Arc<Stats>)>,
     /// what the application's own counters say, a block a thread, where we know what they are called
@@ -88,7 +89,12 @@ impl Seats {
     pub(crate) fn remotes(&self, thread: usize) -> Vec<Placed> {
         let placed = |seat: &Seat| {
             let (channel, stats) = seat.channels.get(thread)?;
-            let options = Options { connections: Some(seat.connections.clone()), ..Options::default() };
+            let options = Options {
+                unresponsive: seat.times.slow_after,
+                patience: seat.times.reset_after,
+                connections: Some(seat.connections.clone()),
+                ..Options::default()
+            };
             let remote = Remote::new(channel.clone(), options, stats.clone());
             Some(Placed { listeners: seat.listeners.clone(), remote })
         };
@@ -113,6 +119,7 @@ struct App {
     restart: bool,
     keeper: Keeper,
     channels: Vec<Arc<Channel>>,
+    slow: Watch,
     /// the server's end of what tells the application that the server is there
     _life: UnixStream,
     /// what could not be had for it, as was said
@@ -133,6 +140,7 @@ struct Wanted {
     shows: Shows,
     share: u32,
     bounds: Bounds,
+    times: Times,
 }
 
 /// Whose counters an application shows.
@@ -175,6 +183,7 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
         shows,
         share: 1,
         bounds,
+        times: Times::default(),
     };
     if let Some(kv) = settings.kv.as_ref().filter(|kv| kv.place != Placement::Inline) {
         let listeners = division.kv_from..division.echo_from;
@@ -202,6 +211,7 @@ fn wanted(settings: &Settings, division: Division) -> Vec<Wanted> {
             shows: Shows::Nothing,
             share: app.share,
             bounds: app.bounds,
+            times: app.times,
         });
     }
     all
@@ -304,17 +314,20 @@ impl Apps {
             let keeper = Keeper::spawn(&entered, descriptors)
                 .map_err(|why| Error::environment(format!("application {}: {why}", wanted.name)))?;
             let with_stats = |channel: &Arc<Channel>| (channel.clone(), Arc::new(Stats::new(&wanted.name)));
-            let channels_of_seat = channels.iter().map(with_stats).collect();
+            let channels_of_seat: Vec<_> = channels.iter().map(with_stats).collect();
+            let all_stats = channels_of_seat.iter().map(|(_, stats)| stats.clone()).collect();
             let status = |(thread, channel): (usize, &Arc<Channel>)| {
                 Arc::new(Status::new(channel.clone(), &wanted.shows.kinds(thread)))
             };
             let status = channels.iter().enumerate().map(status).collect();
-            seats.push(Seat { listeners: wanted.listeners, connections, channels: channels_of_seat, status });
+            let (listeners, times) = (wanted.listeners, wanted.times);
+            seats.push(Seat { listeners, connections, times, channels: channels_of_seat, status });
             apps.push(App {
                 name: wanted.name,
                 restart: wanted.restart,
                 keeper,
                 channels,
+                slow: Watch::new(all_stats, times),
                 _life: life,
                 lacks: String::new(),
             });
@@ -460,6 +473,7 @@ impl App {
                 self.keeper.end()?;
                 return Ok(format!("process {pid} was ended with the service that it belonged to"));
             }
+            self.slow.look(&self.name);
             let patience = if attached { LOOK } else { Duration::from_millis(1) };
             if let Some(how) = self.keeper.hear(patience)? {
                 return Ok(format!("process {pid} has ended: {how}"));
@@ -478,7 +492,8 @@ mod tests {
         let (keeper, mut told) = Keeper::played();
         let (life, _) = UnixStream::pair().unwrap();
         let (name, channels, lacks) = ("a".to_owned(), Vec::new(), String::new());
-        let mut app = App { name, restart: true, keeper, channels, _life: life, lacks };
+        let slow = Watch::new(Vec::new(), Times::default());
+        let mut app = App { name, restart: true, keeper, channels, slow, _life: life, lacks };
         let (ready, _is_ready) = mpsc::sync_channel(1);
         // as a stop while one that has ended rests leaves it
         app.supervise(&AtomicBool::new(true), &ready);

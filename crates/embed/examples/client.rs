@@ -6,8 +6,8 @@
 //!
 //!     target/release/examples/client --interface eth0 --own 192.0.2.78/24 --to 192.0.2.77:7007
 //!
-//! Look at: dialling from the start; a service without a listener; marks, by which it is known when a message was taken; a timer that
-//! gives up; results handed to another thread.
+//! Look at: dialling from the start; a service without a listener; a message that finds no room for all of it, and goes on when there is some;
+//! marks, by which it is known when it was taken; a timer that gives up; results handed to another thread.
 
 mod common;
 
@@ -29,14 +29,14 @@ struct Options {
     #[arg(long)]
     to: SocketAddr,
     /// Connections at one time
-    #[arg(long, default_value_t = 1)]
-    connections: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
     /// Messages of each
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
     /// Bytes of a message
-    #[arg(long, default_value_t = 64)]
-    bytes: usize,
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    bytes: u32,
     /// Milliseconds without an answer after which a connection is given up
     #[arg(long, default_value_t = 5000)]
     patience_ms: u64,
@@ -47,7 +47,7 @@ struct Options {
 /// What is to be done, and what was.
 struct Plan {
     to: SocketAddr,
-    connections: usize,
+    connections: u32,
     count: u32,
     message: Vec<u8>,
     patience: Duration,
@@ -57,26 +57,61 @@ struct Plan {
 /// One connection.
 struct Asker {
     begun: Instant,
+    /// bytes of the message that were sent, and that have come back
+    sent: usize,
+    back: usize,
     taken: u64,
     times: Vec<Duration>,
 }
 
 impl Asker {
     fn ask(&mut self, me: Line, with: &mut With<'_, Asker>) {
-        self.begun = with.now;
+        (self.begun, self.sent, self.back) = (with.now, 0, 0);
+        Asker::wait(me, with);
+        self.send(me, with);
+    }
+
+    /// Sends what was not sent yet of the message, as much as there is room for.
+    fn send(&mut self, me: Line, with: &mut With<'_, Asker>) {
         let message = std::mem::take(&mut with.shared.message);
-        with.send(me, &message);
+        self.sent += with.send(me, &message[self.sent..]);
+        if self.sent == message.len() {
+            with.mark(me, self.times.len() as u64);
+        }
         with.shared.message = message;
-        with.mark(me, self.times.len() as u64);
+    }
+
+    /// From now on as long as there is patience.
+    fn wait(me: Line, with: &mut With<'_, Asker>) {
         let until = with.now + with.shared.patience;
         // gone only if it died in this cycle, which is told
         let _ = with.timer(me, Some(until));
     }
 
+    /// What has come is part of the message: it need not be there as a whole before the peer may send more.
+    fn hear(&mut self, me: Line, with: &mut With<'_, Asker>) {
+        let (bytes, before) = (with.bytes(me).len(), self.back);
+        self.back += bytes;
+        if self.back > self.sent || *with.bytes(me) != with.shared.message[before..self.back] {
+            self.end(with, Err("other bytes came back".into()));
+            return with.abort(me);
+        }
+        with.consume(me, bytes);
+        if self.back < with.shared.message.len() {
+            return Asker::wait(me, with);
+        }
+        self.times.push(with.now - self.begun);
+        if self.times.len() < with.shared.count as usize {
+            self.ask(me, with);
+        } else {
+            with.close(me);
+        }
+    }
+
     /// Dials what is still to be dialled.
     fn dial_all(with: &mut With<'_, Asker>) {
         while with.shared.connections > 0 {
-            let asker = Asker { begun: with.now, taken: 0, times: Vec::new() };
+            let asker = Asker { begun: with.now, sent: 0, back: 0, taken: 0, times: Vec::new() };
             match with.dial(with.shared.to, asker) {
                 Ok(_) => with.shared.connections -= 1,
                 Err(CallError::NoSuchAddress) => {
@@ -117,20 +152,8 @@ impl Talk for Asker {
         match event {
             Event::Connected => self.ask(me, with),
             Event::Sent(_) => self.taken += 1,
-            Event::Bytes if with.bytes(me).len() >= with.shared.message.len() => {
-                let bytes = with.shared.message.len();
-                if with.bytes(me)[..bytes] != with.shared.message {
-                    self.end(with, Err("other bytes came back".into()));
-                    return with.abort(me);
-                }
-                with.consume(me, bytes);
-                self.times.push(with.now - self.begun);
-                if self.times.len() < with.shared.count as usize {
-                    self.ask(me, with);
-                } else {
-                    with.close(me);
-                }
-            }
+            Event::Bytes => self.hear(me, with),
+            Event::Room if self.sent < with.shared.message.len() => self.send(me, with),
             Event::Timer => with.abort(me),
             Event::Dead(_) if self.times.len() == with.shared.count as usize => {
                 let times = std::mem::take(&mut self.times);
@@ -139,7 +162,7 @@ impl Talk for Asker {
             Event::Dead(reason) => self.end(with, Err(format!("{reason:?} after {} answers", self.times.len()))),
             Event::Failed(DeadReason::Refused) => self.end(with, Err("nobody listens there".into())),
             Event::Failed(reason) => self.end(with, Err(format!("not connected: {reason:?}"))),
-            Event::Bytes | Event::Eof | Event::Room => {}
+            Event::Eof | Event::Room => {}
         }
     }
 }
@@ -148,7 +171,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
     let (results, done) = channel();
     let (to, connections, count) = (options.to, options.connections, options.count);
-    let (message, patience) = (vec![b'x'; options.bytes.max(1)], Duration::from_millis(options.patience_ms));
+    let (message, patience) = (vec![b'x'; options.bytes as usize], Duration::from_millis(options.patience_ms));
     let server = options.place.builder().start(move |thread| {
         let (results, message) = (results.clone(), message.clone());
         // the first thread does it all

@@ -64,8 +64,7 @@ impl Echo {
 impl Service for Echo {
     fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [Datagram<'_>]) {
         for datagram in burst {
-            // an echo server that answers a server, such as another echo, never stops
-            if datagram.addresses.peer.port() >= 1024 {
+            if !common::may_be_a_server(&datagram.addresses) {
                 datagram.reply(datagram.question().len());
             }
         }

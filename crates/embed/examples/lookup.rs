@@ -15,7 +15,8 @@
 //!     simoom run --listen 127.0.0.1:7008 --connect '127.0.0.0/8:*' -- target/release/examples/lookup
 //!
 //! Look at: a question that is left unanswered, and answered by `send_to` when the answer is there; alarms, which belong to the service
-//! and not to a connection; background work (crate `kit`), so that the elastic thread never waits.
+//! and not to a connection; background work (crate `kit`), so that the elastic thread never waits; answers that are no questions, so that
+//! nobody can set it against itself.
 
 mod common;
 
@@ -94,13 +95,16 @@ impl Service for Lookup {
     fn datagrams(&mut self, now: Instant, listener: Listener, burst: &mut [Datagram<'_>]) {
         for datagram in burst {
             let ends = datagram.addresses;
+            if common::may_be_a_server(&ends) {
+                continue;
+            }
             let text = String::from_utf8_lossy(datagram.question()).into_owned();
             let mut words = text.split_ascii_whitespace();
             let (word, number) = (words.next(), words.next().and_then(|word| word.parse::<u32>().ok()));
             self.served += 1;
             match (word, number) {
                 (Some("up"), _) => {
-                    let answer = format!("up {} s, {} questions\n", now.as_nanos() / 1_000_000_000, self.served);
+                    let answer = format!("running {} s, {} questions\n", now.as_nanos() / 1_000_000_000, self.served);
                     if answer.len() <= datagram.capacity() {
                         datagram.buffer()[..answer.len()].copy_from_slice(answer.as_bytes());
                         datagram.reply(answer.len());
@@ -111,7 +115,7 @@ impl Service for Lookup {
                     self.promised.push((Duration::from_millis(ms.into()), promise));
                 }
                 (Some("tick"), _) => {
-                    let promise = Promise { listener, ends, text: "tick\n".into(), again: 4 };
+                    let promise = Promise { listener, ends, text: "tock\n".into(), again: 4 };
                     self.promised.push((Duration::from_secs(1), promise));
                 }
                 (Some("primes"), Some(most)) if most <= 100_000_000 => {

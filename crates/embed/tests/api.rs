@@ -174,6 +174,22 @@ fn a_connection_is_aborted(world: &World) {
     });
 }
 
+/// However small the parts that one event sends, what there is said to be room for is taken.
+fn small_parts_are_sent(world: &World) {
+    const PARTS: usize = 1500;
+    for family in 0..2 {
+        let (here, _, theirs) = a_connection(world, family, 140 + family as u64, 7 + family as u64);
+        let sent = world.near.call(move |calls| {
+            let send = |n: usize| (calls.room(here) >= 10, calls.send(here, format!("{n:010}").as_bytes()));
+            (0..PARTS).map(send).collect::<Vec<_>>()
+        });
+        assert!(sent.iter().all(|part| *part == (true, Ok(10))), "{:?}", sent.iter().find(|part| part.1 != Ok(10)));
+        let all: String = (0..PARTS).map(|n| format!("{n:010}")).collect();
+        assert_eq!(world.far.bytes(theirs, all.len()), all.as_bytes());
+        world.near.call(move |calls| calls.abort(here)).unwrap();
+    }
+}
+
 /// What cannot be asked for is refused by the call.
 fn addresses_are_judged(world: &World) {
     let [v4, v6] = world.places.tcp;
@@ -326,6 +342,7 @@ fn body(world: &World) {
     addresses_are_judged(world);
     timers_and_alarms_go_off(world);
     datagrams_go_unasked(world);
+    small_parts_are_sent(world);
     attempts_fail(world);
 }
 

@@ -102,6 +102,35 @@ fn echoes(to: SocketAddr, bytes: usize) {
     assert!(back == pattern, "{} of {bytes} bytes", back.len());
 }
 
+/// Asks from the service's own port, at another address: nothing comes back, though whoever asks behind it is answered.
+fn answers_no_server(to: SocketAddr, question: &[u8]) {
+    let server = UdpSocket::bind(("127.0.0.2", to.port())).unwrap();
+    server.send_to(question, to).unwrap();
+    ask(to, question);
+    server.set_nonblocking(true).unwrap();
+    let heard = server.recv(&mut [0; 100]);
+    assert!(heard.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "{heard:?}");
+}
+
+#[test]
+fn services_over_udp_cannot_be_set_against_themselves() {
+    let echo = Example::on_sockets("echo", &["--listen", "127.0.0.1:0"]);
+    answers_no_server(echo.at[0], b"ball");
+    let lookup = Example::on_sockets("lookup", &["--listen", "127.0.0.1:0"]);
+    answers_no_server(lookup.at[0], b"up");
+    // nor does it understand what it says
+    for question in [&b"up"[..], b"tick", b"after 1", b"primes 10"] {
+        let answer = ask(lookup.at[0], question);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.send_to(&answer, lookup.at[0]).unwrap();
+        socket.send_to(b"primes 1000", lookup.at[0]).unwrap();
+        let mut heard = [0; 100];
+        let bytes = socket.recv(&mut heard).unwrap();
+        assert_eq!(&heard[..bytes], b"168 primes\n", "to {answer:?}");
+    }
+}
+
 #[test]
 fn echo_on_kernel_sockets() {
     for listen in ["127.0.0.1:0", "[::1]:0"] {
@@ -120,6 +149,14 @@ fn the_client_counts_round_trips() {
     let out = run(&[&["--to", &to], &load[..]].concat());
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success() && said.starts_with("200 round trips"), "{said} {out:?}");
+    // more than finds room at once, on either side
+    let out = run(&["--to", &to, "--bytes", "300000", "--count", "2", "--patience-ms", "60000"]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success() && said.starts_with("2 round trips"), "{said} {out:?}");
+    for none in ["--connections", "--count", "--bytes"] {
+        let out = run(&["--to", &to, none, "0"]);
+        assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains(none), "{out:?}");
+    }
     let (_held, nobody) = nobody();
     let out = run(&["--to", &nobody]);
     assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("nobody listens"), "{out:?}");
@@ -129,12 +166,12 @@ fn the_client_counts_round_trips() {
 fn lookup_answers_now_later_and_from_its_threads() {
     let lookup = Example::on_sockets("lookup", &["--listen", "127.0.0.1:0"]);
     let to = lookup.at[0];
-    assert!(ask(to, b"up").starts_with(b"up "));
+    assert!(ask(to, b"up").starts_with(b"running "));
     let begun = Instant::now();
     assert_eq!(ask(to, b"after 300"), b"300 ms later\n");
     assert!(begun.elapsed() >= Duration::from_millis(300));
     assert_eq!(ask(to, b"primes 100000"), b"9592 primes\n");
-    assert_eq!(ask(to, b"tick"), b"tick\n");
+    assert_eq!(ask(to, b"tick"), b"tock\n");
 }
 
 /// A server behind the proxy: `work` gets each connection.

@@ -41,7 +41,8 @@ const BLOCKED_SLEEP: Duration = Duration::from_micros(200);
 /// Runs a service for one thread of the application until the dataplane ends.
 ///
 /// # Errors
-/// What is shared is not what this version knows.
+/// What is shared is not what this version knows, or the thread cannot be placed. [`io::ErrorKind::ResourceBusy`]: this thread of the
+/// grant has run a service already, whether that goes on or not.
 pub fn run<S: Service>(attached: &Attached, service: S) -> io::Result<()> {
     run_while(attached, service, &AtomicBool::new(true))
 }
@@ -68,6 +69,7 @@ fn run_until<S: Service>(
     goes_on: &AtomicBool,
     counters: &[Arc<dyn Report>],
 ) -> io::Result<()> {
+    attached.take()?;
     let shared = attached.shared()?;
     let woken = Arc::<Woken>::default();
     let waker = {
@@ -108,8 +110,8 @@ fn run_until<S: Service>(
         if !service.may_rest(client.pass(false)) {
             continue;
         }
-        let most = if client.calls.is_blocked() { BLOCKED_SLEEP } else { LIFE_EVERY };
-        shared.sleep(client.tail, &woken, most);
+        let most = if client.is_blocked() { BLOCKED_SLEEP } else { LIFE_EVERY };
+        shared.sleep(client.seen(), &woken, most);
         if looked.elapsed() >= LIFE_EVERY {
             looked = Instant::now();
             status::show(&shared, counters);
@@ -127,6 +129,8 @@ pub(crate) struct Client {
     calls: Calls,
     /// events taken
     tail: u32,
+    /// the next one is a datagram whose answer might find no room
+    held: bool,
     /// where payload most likely comes next
     next_payload: u32,
     /// the payload of a group of events, copied out
@@ -135,13 +139,21 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(shared: Arc<Shared>) -> Client {
-        Client { calls: Calls::new(shared), tail: 0, next_payload: 0, bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES] }
+        Client {
+            calls: Calls::new(shared),
+            tail: 0,
+            held: false,
+            next_payload: 0,
+            bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES],
+        }
     }
 
     /// One batch of events and what the service makes of them; whether there was anything.
     pub(crate) fn batch<S: Service>(&mut self, service: &mut S, woken: &Woken) -> bool {
-        let shared = self.calls.shared();
-        let waiting = shared.event_head().wrapping_sub(self.tail).min(BATCH);
+        if self.held && self.calls.has_been_taken() {
+            self.held = false;
+        }
+        let waiting = if self.held { 0 } else { self.calls.shared().event_head().wrapping_sub(self.tail).min(BATCH) };
         let was_woken = woken.take();
         let news = service.has_news();
         let waits = self.calls.has_waiting();
@@ -151,11 +163,11 @@ impl Client {
         let now = self.pass(waiting > 0 && !was_woken);
         service.cycle(now);
         let mut left = waiting;
-        while left > 0 {
+        while left > 0 && !self.held {
             left -= self.group(service, left);
             if left > 0 {
                 // the dataplane begins with these; if it sleeps it is woken behind the batch
-                self.calls.show();
+                self.calls.show(self.tail);
             }
         }
         // behind the datagrams, as everywhere
@@ -166,6 +178,16 @@ impl Client {
         waiting > 0 || was_woken || news || published
     }
 
+    /// Whether something waits for the dataplane to take calls.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.held || self.calls.is_blocked()
+    }
+
+    /// Where the events end that need no further look: those that were taken, or all while the first of them waits for room.
+    pub(crate) fn seen(&self) -> u32 {
+        if self.held { self.calls.shared().event_head() } else { self.tail }
+    }
+
     /// The time that the service is told from now on. Who brings events has told it just before; without any the dataplane's thread may
     /// sleep, as long as nothing is due, and the clock is looked at, which costs too much for each event.
     fn pass(&mut self, is_told: bool) -> base::Instant {
@@ -174,31 +196,32 @@ impl Client {
         self.calls.pass(now)
     }
 
-    /// The next events, at most `most` and [`GROUP`]: copied, announced, told; how many of the ring's slots they were.
+    /// The next events, at most `most` and [`GROUP`]: copied, announced, told; how many of the ring's slots they were. A datagram whose
+    /// answer might find no room is left there, with what comes behind it.
     fn group<S: Service>(&mut self, service: &mut S, most: u32) -> u32 {
-        let Client { calls, tail, next_payload, bytes } = self;
+        let Client { calls, tail, held, next_payload, bytes } = self;
         let mut group = ArrayVec::<Event, GROUP>::new();
-        let (mut taken, mut length) = (0, 0);
+        // slots in front of those of the group: of kinds that this version does not have
+        let (mut skipped, mut length) = (0, 0);
         // on its way together with the slots that say where it is
         calls.shared().foresee_likely(*next_payload);
-        while taken < most && !group.is_full() {
-            let event = calls.shared().event(tail.wrapping_add(taken));
-            if let Some(event) = event {
+        while skipped + (group.len() as u32) < most && !group.is_full() {
+            match calls.shared().event(tail.wrapping_add(skipped + group.len() as u32)) {
+                None if group.is_empty() => skipped += 1,
                 // the first one fits
-                if length + event.length as usize > bytes.len() && !group.is_empty() {
-                    break;
+                Some(event) if group.is_empty() || length + event.length as usize <= bytes.len() => {
+                    length += event.length as usize;
+                    if event.length > 0 {
+                        *next_payload = event.offset.wrapping_add(event.length);
+                    }
+                    calls.foresee(&event);
+                    group.push(event);
                 }
-                length += event.length as usize;
-                if event.length > 0 {
-                    *next_payload = event.offset.wrapping_add(event.length);
-                }
-                calls.foresee(&event);
-                group.push(event);
+                _ => break,
             }
-            taken += 1;
         }
-        *tail = tail.wrapping_add(taken);
-        calls.shared().foresee_events(*tail, (most - taken).min(GROUP as u32));
+        let ahead = skipped + group.len() as u32;
+        calls.shared().foresee_events(tail.wrapping_add(ahead), (most - ahead).min(GROUP as u32));
         let mut parts = ArrayVec::<&mut [u8], GROUP>::new();
         let mut rest = &mut bytes[..];
         for event in &group {
@@ -211,7 +234,16 @@ impl Client {
         if service.foresees() {
             announce(service, calls, &group, &parts);
         }
-        group.iter().zip(parts).for_each(|(event, bytes)| tell(service, calls, event, bytes));
+        let mut taken = skipped;
+        for (event, bytes) in group.iter().zip(parts) {
+            if event.kind == EventKind::Datagram && !calls.has_room(longest_answer(event)) {
+                *held = true;
+                break;
+            }
+            tell(service, calls, event, bytes);
+            taken += 1;
+        }
+        *tail = tail.wrapping_add(taken);
         taken
     }
 
@@ -317,6 +349,12 @@ fn tell<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &m
     }
 }
 
+/// The longest answer to a datagram, which is told with the question, and is not shorter than that.
+fn longest_answer(event: &Event) -> usize {
+    let question = (event.length as usize).saturating_sub(ADDRESSES_BYTES);
+    (event.bytes as usize).max(question).min(SEND_BYTES)
+}
+
 /// A datagram as a burst of one; the answer goes out as a call.
 fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, bytes: &mut [u8]) {
     let Some((addresses, question)) = bytes.split_first_chunk::<ADDRESSES_BYTES>() else { return };
@@ -324,13 +362,14 @@ fn tell_datagram<S: Service>(service: &mut S, calls: &mut Calls, event: &Event, 
     let listener = Listener(event.listener);
     let mut buffer = calls.take_buffer();
     buffer[..length].copy_from_slice(question);
-    // the largest answer is told with the question
-    let capacity = (event.bytes as usize).clamp(length, buffer.len());
+    let capacity = longest_answer(event);
     let mut burst = [Datagram::new(&mut buffer[..capacity], length, Ecn::from_bits(event.detail), addresses)];
     service.datagrams(calls.now(), listener, &mut burst);
     match burst[0].reply_bytes() {
-        // without room the answer is lost, as datagrams are
-        Some(bytes) => drop(calls.reply(event.handle, &buffer[..bytes])),
+        Some(bytes) => {
+            let sent = calls.reply(event.handle, &buffer[..bytes]);
+            debug_assert!(sent, "there was room for the longest answer");
+        }
         None => calls.outward.note((listener, addresses), event.handle, capacity),
     }
     calls.give_buffer(buffer);

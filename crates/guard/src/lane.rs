@@ -29,6 +29,14 @@ impl Lane {
         Some((begin & (self.bytes - 1)) as u32)
     }
 
+    /// Whether a piece of `length` has room.
+    #[inline]
+    pub(crate) fn has_place(self, length: usize) -> bool {
+        // of a copy
+        let mut lane = self;
+        lane.place(length).is_some()
+    }
+
     /// Where what was placed ends: what [`Lane::free_to`] takes.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
@@ -60,6 +68,9 @@ mod tests {
                     lane.free_to(end);
                 }
                 let empty = pieces.is_empty();
+                // and what has room has it for less
+                prop_assert!(!lane.has_place(length) || (0..length).all(|less| lane.has_place(less)));
+                prop_assert_eq!(lane.has_place(length), { lane }.place(length).is_some());
                 match lane.place(length) {
                     Some(at) => {
                         let at = at as usize;

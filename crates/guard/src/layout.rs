@@ -129,6 +129,8 @@ pub const SEND_BYTES: usize = 32 << 10;
 pub const CREDIT_BYTES: u64 = 128 << 10;
 /// Most of those of all connections of a thread.
 pub const BUDGET_BYTES: u64 = 32 << 20;
+/// The receive window that a server gives an application's connections: bytes of one that were delivered and not given back.
+pub const WINDOW_BYTES: usize = 64 << 10;
 /// Bytes of the addresses in front of a knock's or a datagram's payload: each end's address as IPv6 (IPv4 mapped, RFC 4291 section
 /// 2.5.5.2), then each end's port, the low byte first; the local one before the peer's.
 pub const ADDRESSES_BYTES: usize = 36;
@@ -389,7 +391,8 @@ impl Handle {
     }
 }
 
-/// Both ends' addresses as they stand in front of payload.
+/// Both ends' addresses as they stand in front of payload. The scope of an IPv6 address (RFC 4007 section 6) is left out: which link a
+/// link-local one is on, the application does not know.
 pub fn encode_addresses(addresses: &app::Addresses) -> [u8; ADDRESSES_BYTES] {
     let mut bytes = [0; ADDRESSES_BYTES];
     for (n, end) in [addresses.local, addresses.peer].into_iter().enumerate() {

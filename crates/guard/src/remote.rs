@@ -336,6 +336,9 @@ impl Remote {
         let apart = self.now - std::mem::replace(&mut self.looked, self.now);
         self.since = (self.since + apart.saturating_sub(LOOKS_APART_MOST)).min(self.now);
         if self.events.has_moved() || !owes {
+            if self.unresponsive {
+                self.stats.unresponsive_ns.add((self.now - self.since).as_nanos() as u64);
+            }
             (self.unresponsive, self.given_up, self.since) = (false, false, self.now);
             return;
         }
@@ -497,9 +500,9 @@ impl Service for Remote {
             let question = datagram.question();
             if let Some(reason) = refused {
                 self.stats.dropped(reason);
-            } else if question.len() > SEND_BYTES
-                || !self.events.put(&self.channel, &self.stats, event, &[&addresses, question])
-            {
+            } else if question.len() > SEND_BYTES {
+                self.stats.dropped(DropReason::TooLong);
+            } else if !self.events.put(&self.channel, &self.stats, event, &[&addresses, question]) {
                 self.stats.dropped(DropReason::NoRoom);
             } else {
                 self.questions.note(listener, datagram.addresses, most_bytes);

@@ -77,6 +77,8 @@ pub enum DropReason {
     Unresponsive,
     /// there is no room for the event
     NoRoom,
+    /// the datagram is longer than an event's may be
+    TooLong,
     /// it has its most connections
     Full,
     /// its process ended
@@ -92,10 +94,11 @@ pub enum DropReason {
 }
 
 /// Every reason with its name.
-pub const DROPS: [(DropReason, &str); 9] = [
+pub const DROPS: [(DropReason, &str); 10] = [
     (DropReason::Absent, "absent"),
     (DropReason::Unresponsive, "unresponsive"),
     (DropReason::NoRoom, "no room"),
+    (DropReason::TooLong, "too long"),
     (DropReason::Full, "full"),
     (DropReason::Lost, "lost"),
     (DropReason::Stuck, "stuck"),
@@ -162,6 +165,7 @@ counters! {
     wakes "app_wakes_total" false "times that an application was woken",
     handovers "app_handovers_total" false "times that a processor was handed over",
     unresponsive "app_unresponsive_total" false "times that an application did not take its events in time",
+    unresponsive_ns "app_unresponsive_nanoseconds_total" false "nanoseconds until an application that did not take its events in time took one",
     lost "app_lost_total" false "times that an application ended",
 }
 
@@ -209,6 +213,11 @@ impl Stats {
     /// Times that the application did not take its events in time.
     pub fn unresponsive(&self) -> u64 {
         self.unresponsive.get()
+    }
+
+    /// How long it took for the next in those times, in all that are over, in nanoseconds.
+    pub fn unresponsive_ns(&self) -> u64 {
+        self.unresponsive_ns.get()
     }
 }
 

@@ -170,7 +170,12 @@ impl Engine {
 
     /// A datagram.
     pub(crate) fn ask<S: Service>(&mut self, service: &mut S, question: &[u8]) {
-        let mut buffer = vec![0; 1400];
+        self.ask_within(service, question, 1400);
+    }
+
+    /// One whose answer may be so many bytes.
+    pub(crate) fn ask_within<S: Service>(&mut self, service: &mut S, question: &[u8], most_bytes: usize) {
+        let mut buffer = vec![0; most_bytes];
         buffer[..question.len()].copy_from_slice(question);
         let addresses = Addresses { local: "192.0.2.1:7".parse().unwrap(), peer: "192.0.2.2:77".parse().unwrap() };
         let mut burst = [Datagram::new(&mut buffer, question.len(), Ecn::NotEct, addresses)];

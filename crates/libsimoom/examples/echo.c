@@ -12,13 +12,12 @@
 
 #include "simoom.h"
 
-#define WINDOW (64 << 10)
 
 struct client {
 	struct client *next; /* among the free */
 	size_t from, to;     /* what waits in `bytes` */
 	int finished, closed;
-	uint8_t bytes[WINDOW];
+	uint8_t bytes[SIMOOM_WINDOW_BYTES];
 };
 
 struct server {
@@ -73,7 +72,7 @@ static void on_recv(void *user, struct simoom_calls *calls, uint64_t now, struct
 		client->to -= client->from;
 		client->from = 0;
 	}
-	if (length > WINDOW - client->to) { /* more than the window */
+	if (length > SIMOOM_WINDOW_BYTES - client->to) { /* more than the window */
 		simoom_abort(calls, connection);
 		return;
 	}
@@ -111,8 +110,9 @@ static void on_dead(void *user, uint64_t now, struct simoom_connection connectio
 static int64_t on_datagram(void *user, uint64_t now, uint16_t listener, const struct simoom_address *local,
 			   const struct simoom_address *peer, uint8_t *bytes, size_t length, size_t room)
 {
-	(void)user, (void)now, (void)listener, (void)local, (void)bytes, (void)room;
-	return peer->port < 1024 ? -1 : (int64_t)length; /* no loops with other servers */
+	(void)user, (void)now, (void)listener, (void)bytes, (void)room;
+	/* no loops with other servers, nor with itself */
+	return peer->port < 1024 || peer->port == local->port ? -1 : (int64_t)length;
 }
 
 static void *serve(void *argument)

@@ -15,7 +15,6 @@
 
 #include "simoom.h"
 
-#define WINDOW (64 << 10)
 #define SECOND 1000000000u
 
 /* One of the two connections: 0 came in, 1 was asked for. */
@@ -25,7 +24,7 @@ struct side {
 	int finished;    /* its peer has finished */
 	int shut;        /* so have we */
 	size_t from, to; /* what came from it and the other has not taken, in `bytes` */
-	uint8_t bytes[WINDOW];
+	uint8_t bytes[SIMOOM_WINDOW_BYTES];
 };
 
 struct pair {
@@ -152,7 +151,7 @@ static void on_recv(void *user, struct simoom_calls *calls, uint64_t now, struct
 		side->to -= side->from;
 		side->from = 0;
 	}
-	if (length > WINDOW - side->to) { /* more than the window */
+	if (length > SIMOOM_WINDOW_BYTES - side->to) { /* more than the window */
 		simoom_abort(calls, connection);
 		return;
 	}

@@ -1,9 +1,10 @@
 /* libsimoom: services in unprivileged processes, run by `simoom run -- PROGRAM`.
  *
  * A program fills in a struct simoom_service and calls simoom_run, which returns when the server has ended. Everything happens in
- * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. When an event takes
- * longer than 10 ms the server drops datagrams for its thread, and what comes of the thread's connections waits, new ones too; after a
- * second it resets them, also those that were asked for, and refuses new ones until the thread goes on.
+ * events; in an event calls may be made for any connection. Nothing that an event lends is valid after it. When a thread has taken no
+ * event for 10 ms though there are some (they are taken 16 at a time), the server drops datagrams for it, and what comes of its connections
+ * waits, new ones too; after a second it resets them, also those that were asked for, and refuses new ones until the thread goes on. Both
+ * times are the operator's to set (--app-slow-after, --app-reset-after).
  *
  * Link with -llibsimoom -lpthread -ldl -lm (static) or -llibsimoom (shared).
  *
@@ -24,6 +25,14 @@ extern "C" {
 
 #define SIMOOM_VERSION 2
 
+/* The most of each. */
+#define SIMOOM_WINDOW_BYTES 65536   /* that a connection delivers before some is given back */
+#define SIMOOM_SEND_BYTES 131072    /* that a connection takes before its peer has taken some: simoom_room of one that is new */
+#define SIMOOM_DATAGRAM_BYTES 32768 /* of a datagram, question or answer; longer questions are dropped by the server */
+#define SIMOOM_ALARMS 1024          /* alarms that are set, of a thread */
+#define SIMOOM_ASKING 1024          /* connections that are asked for and not told of, of a thread */
+#define SIMOOM_QUESTIONS 1024       /* questions that `datagram` left unanswered and simoom_send_to may answer: the last ones of a thread */
+
 /* What calls are made on; valid during the event that it was passed to. */
 struct simoom_calls;
 
@@ -36,7 +45,8 @@ struct simoom_connection {
 /* Makes a thread of the service begin a cycle; good for ever, and does nothing once simoom_run has returned. */
 struct simoom_waker;
 
-/* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. */
+/* An address: IPv6, or IPv4 mapped into it (::ffff:192.0.2.1), and a port in the machine's byte order. It has no scope: on
+ * kernel sockets a peer with a link-local address can be answered, and neither connected to nor sent to unasked. */
 struct simoom_address {
 	uint8_t ip[16];
 	uint16_t port;
@@ -61,9 +71,9 @@ enum simoom_reason {
 /* What calls return below zero. */
 enum simoom_error {
 	SIMOOM_E_CONNECTION = -1, /* no such connection */
-	SIMOOM_E_STATE = -2,      /* not in a state for this call */
+	SIMOOM_E_STATE = -2,      /* not in a state for this call; simoom_run: the thread runs a service already, or has run one */
 	SIMOOM_E_ARGUMENT = -3,   /* more given back than was delivered, a datagram that is too long, a null pointer */
-	SIMOOM_E_SYSTEM = -4,     /* not started by `simoom run`, or the shared memory is of another version */
+	SIMOOM_E_SYSTEM = -4,     /* not started by `simoom run`, no such thread, or what the standard error says */
 	SIMOOM_E_ADDRESS = -5,    /* no such address to connect or send to, or no such listener */
 	SIMOOM_E_FORBIDDEN = -6,  /* the operator does not permit it */
 	SIMOOM_E_RESOURCES = -7,  /* too many connections are asked for, alarms set, or calls under way */
@@ -72,10 +82,11 @@ enum simoom_error {
 /* Events. A null pointer is an event that is not wanted; without `knock` every connection is refused. `user` is what simoom_run was
  * given, `cookie` what simoom_accept was. Times are ns since the server's start. */
 struct simoom_service {
-	/* A connection is there; answer with simoom_accept, or it is refused. `listener` counts the server's listeners from 0. */
+	/* A connection is there; answer with simoom_accept, or it is refused. `listener` counts the server's listeners from 0, those of its
+	 * other services and programs included; no call tells which ones are the program's, and where they are: `local` does. */
 	void (*knock)(void *user, struct simoom_calls *calls, uint64_t now, uint16_t listener, struct simoom_connection connection,
 		      const struct simoom_address *local, const struct simoom_address *peer);
-	/* Bytes have arrived; they count against the peer's window until simoom_recv_done. */
+	/* Bytes have arrived; they count against the peer's window until simoom_recv_done. Without this event they are given back. */
 	void (*recv)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie,
 		     const uint8_t *bytes, size_t length);
 	/* The peer has finished; writing goes on. Without this event the connection is closed then. */
@@ -87,7 +98,8 @@ struct simoom_service {
 	void (*timer)(void *user, struct simoom_calls *calls, uint64_t now, struct simoom_connection connection, uint64_t cookie);
 	/* The connection is gone: the last event of one that was accepted, or asked for and there. */
 	void (*dead)(void *user, uint64_t now, struct simoom_connection connection, uint64_t cookie, enum simoom_reason reason);
-	/* A datagram: the answer of at most `room` bytes is written over the question; returns its length, or below 0 for no answer. */
+	/* A datagram: the answer of at most `room` bytes is written over the question; returns its length, or below 0 for no answer. What it
+	 * asks for beyond that is called for in `woken`, which follows. */
 	int64_t (*datagram)(void *user, uint64_t now, uint16_t listener, const struct simoom_address *local,
 			    const struct simoom_address *peer, uint8_t *bytes, size_t length, size_t room);
 	/* What simoom_connect asked for with `cookie`: `outcome` is 0 and the connection is there, or it is an enum simoom_reason and
@@ -100,17 +112,19 @@ struct simoom_service {
 	void (*flush)(void *user, struct simoom_calls *calls, uint64_t now);
 	/* Once, before every other event: what other threads of the program wake this one by. */
 	void (*begin)(void *user, const struct simoom_waker *waker);
-	/* Before the events that came together, and after simoom_wake: the place to take what other threads have left. */
+	/* Behind the events that came together, before their `flush`, and after simoom_wake: the place to take what other threads have left,
+	 * and to make the calls that a `datagram` asks for, which has nothing to make them with. */
 	void (*woken)(void *user, struct simoom_calls *calls, uint64_t now);
 };
 
 /* Runs the service on thread number `thread` of the grant until the server ends: 0, or SIMOOM_E_SYSTEM, or SIMOOM_E_ARGUMENT where
- * `service` is null. Each thread of the grant wants a thread of the program that calls this. No file can be opened any more and no
- * program executed once the first has called it. */
+ * `service` is null. Each thread of the grant wants a thread of the program that calls this, once: SIMOOM_E_STATE from then on. No file
+ * can be opened any more and no program executed once the first has called it. */
 #define simoom_run simoom_run_2
 int simoom_run(const struct simoom_service *service, void *user, unsigned thread);
 
-/* Threads that were granted; 0 for a program that `simoom run` has not started. */
+/* Threads that were granted; 0 for a program that `simoom run` has not started, and where what it has granted cannot be had, because it is
+ * of another version for instance: then the standard error says why. */
 unsigned simoom_threads(void);
 
 /* 0, or an error. */
@@ -128,12 +142,13 @@ int simoom_timer_set(struct simoom_calls *calls, struct simoom_connection connec
 int simoom_connect(struct simoom_calls *calls, const struct simoom_address *peer, const struct simoom_address *local, uint64_t cookie,
 		   struct simoom_connection *connection);
 
-/* Sends a datagram from a listener's address and port: the answer to a question that `datagram` left unanswered, or to whom the operator
- * permits. `local` is what `datagram` was told, or :: (::ffff:0.0.0.0) with the listener's port. Like every datagram it may be lost. */
+/* Sends a datagram from a listener's address and port: the answer to a question that `datagram` left unanswered, once, or to whom the
+ * operator permits. `local` is what `datagram` was told, or :: (::ffff:0.0.0.0) with the listener's port. Like every datagram it may be
+ * lost. An answer that is refused, by SIMOOM_E_RESOURCES or as longer than the question's `room` by SIMOOM_E_ARGUMENT, may be tried again. */
 int simoom_send_to(struct simoom_calls *calls, uint16_t listener, const struct simoom_address *local, const struct simoom_address *peer,
 		   const void *bytes, size_t length);
 
-/* Has `alarm` told at a time, 1024 cookies at once; setting one again replaces its time, UINT64_MAX takes it back. */
+/* Has `alarm` told at a time, SIMOOM_ALARMS cookies at once; setting one again replaces its time, UINT64_MAX takes it back. */
 int simoom_alarm_set(struct simoom_calls *calls, uint64_t cookie, uint64_t at);
 
 /* Makes the service's thread begin a cycle, with `woken`. From any thread. */

@@ -11,6 +11,7 @@ use base::Instant;
 use guard::client::{self, Attached};
 use guard::{jail, layout};
 use std::ffi::c_void;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -169,12 +170,15 @@ impl Service for Foreign {
     }
 
     fn recv<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64, bytes: &[u8]) {
-        if let Some(recv) = self.service.recv {
-            let mut calls = Calls(calls);
-            let (at, length) = (bytes.as_ptr(), bytes.len());
-            // SAFETY: as in `knock`.
-            unsafe { recv(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie, at, length) };
-        }
+        let Some(recv) = self.service.recv else {
+            // who is not interested holds nobody up
+            let _ = calls.recv_done(connection, bytes.len());
+            return;
+        };
+        let mut calls = Calls(calls);
+        let (at, length) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: as in `knock`.
+        unsafe { recv(self.user, &raw mut calls, now.as_nanos(), theirs(connection), cookie, at, length) };
     }
 
     fn eof<C: Streams>(&mut self, now: Instant, calls: &mut C, connection: Connection, cookie: u64) {
@@ -235,16 +239,24 @@ impl Service for Foreign {
     }
 }
 
-/// What this process was granted.
+/// What this process was granted. Why that cannot be had is said once.
 fn granted() -> &'static [Attached] {
     static GRANTED: OnceLock<Vec<Attached>> = OnceLock::new();
-    GRANTED.get_or_init(|| client::attach().ok().flatten().unwrap_or_default())
+    GRANTED.get_or_init(|| {
+        client::attach().inspect_err(|error| say(&error.to_string())).ok().flatten().unwrap_or_default()
+    })
 }
 
 /// Puts the inner filter on the process, once: it holds for all threads, and forbids what the next thread's would take.
 fn shut_in() -> bool {
     static IN: OnceLock<bool> = OnceLock::new();
-    *IN.get_or_init(|| jail::inner().is_ok())
+    *IN.get_or_init(|| jail::inner().inspect_err(|error| say(&format!("the filter of system calls: {error}"))).is_ok())
+}
+
+/// Says on the standard error, which the server has in its log, what a number cannot.
+fn say(why: &str) {
+    // that nobody reads it changes nothing
+    let _ = std::io::stderr().write_all(format!("libsimoom: {why}\n").as_bytes());
 }
 
 /// See `simoom.h`.
@@ -265,11 +277,21 @@ pub unsafe extern "C" fn simoom_run_2(service: *const CService, user: *mut c_voi
     if !shut_in() {
         return E_SYSTEM;
     }
-    let service = Foreign { service: *service, user };
+    run(attached, thread, Foreign { service: *service, user })
+}
+
+/// Runs a service on a thread of the grant; what `simoom_run` returns.
+fn run(attached: &Attached, thread: u32, service: Foreign) -> i32 {
     // no panic of ours goes through C
     match catch_unwind(AssertUnwindSafe(|| client::run(attached, service))) {
         Ok(Ok(())) => 0,
-        Ok(Err(_)) | Err(_) => E_SYSTEM,
+        Ok(Err(error)) if error.kind() == ErrorKind::ResourceBusy => E_STATE,
+        Ok(Err(error)) => {
+            say(&format!("thread {thread}: {error}"));
+            E_SYSTEM
+        }
+        // which was shown
+        Err(_) => E_SYSTEM,
     }
 }
 
@@ -437,11 +459,18 @@ pub unsafe extern "C" fn simoom_room(calls: *const Calls<'_>, connection: CConne
 mod tests {
     use super::*;
     use app::Range;
+    use guard::{Channel, Grant, Granted, Place};
+    use std::os::fd::AsFd;
     use std::ptr::{from_ref, null, null_mut};
 
     /// Notes what is asked for.
     #[derive(Default)]
-    struct Asked(Vec<Option<SocketAddr>>);
+    struct Asked {
+        /// where connections are to begin
+        locals: Vec<Option<SocketAddr>>,
+        /// bytes given back
+        done: usize,
+    }
 
     impl Streams for Asked {
         fn accept(&mut self, _: Connection, _: u64) -> Result<(), CallError> {
@@ -456,8 +485,9 @@ mod tests {
         fn room(&self, _: Connection) -> usize {
             0
         }
-        fn recv_done(&mut self, _: Connection, _: usize) -> Result<(), CallError> {
-            Err(CallError::NoConnection)
+        fn recv_done(&mut self, _: Connection, bytes: usize) -> Result<(), CallError> {
+            self.done += bytes;
+            Ok(())
         }
         fn shutdown(&mut self, _: Connection) -> Result<(), CallError> {
             Err(CallError::NoConnection)
@@ -474,7 +504,7 @@ mod tests {
         fn connect(&mut self, peer: SocketAddr, local: Option<SocketAddr>, _: u64) -> Result<Connection, CallError> {
             // as every engine does
             app::judge_ends(local, peer)?;
-            self.0.push(local);
+            self.locals.push(local);
             Ok(Connection { index: 7, generation: 8 })
         }
     }
@@ -502,14 +532,85 @@ mod tests {
         assert_eq!(connect("192.0.2.1:9", &at("0.0.0.0:5000")), 0);
         assert_eq!(connect("192.0.2.1:9", &at("[::]:5000")), E_ADDRESS);
         let last = ["198.51.100.1:0", "0.0.0.0:5000"].map(|local| Some(local.parse().unwrap()));
-        assert_eq!((&engine.0[..6], &engine.0[6..]), (&[None; 6][..], &last[..]));
+        assert_eq!((&engine.locals[..6], &engine.locals[6..]), (&[None; 6][..], &last[..]));
         assert_eq!((connection.index, connection.generation), (7, 8));
+    }
+
+    #[test]
+    fn limits_are_what_the_header_says() {
+        let header = include_str!("../include/simoom.h");
+        let says = |name: &str| -> Option<u64> {
+            let line = header.lines().find_map(|line| line.strip_prefix(&format!("#define SIMOOM_{name} ")))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        };
+        for (name, most) in [
+            ("WINDOW_BYTES", layout::WINDOW_BYTES as u64),
+            ("SEND_BYTES", layout::CREDIT_BYTES),
+            ("DATAGRAM_BYTES", layout::SEND_BYTES as u64),
+            ("ALARMS", app::ALARMS as u64),
+            ("ASKING", layout::ASKING.into()),
+            ("QUESTIONS", layout::DATAGRAMS.into()),
+        ] {
+            assert_eq!(says(name), Some(most), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_wants_to_hear_of_is_given_back() {
+        // SAFETY: each member is an optional function.
+        let service: CService = unsafe { std::mem::zeroed() };
+        let (mut foreign, mut engine) = (Foreign { service, user: null_mut() }, Asked::default());
+        foreign.recv(Instant::ZERO, &mut engine, Connection { index: 1, generation: 2 }, 3, b"bytes");
+        assert_eq!(engine.done, 5);
     }
 
     #[test]
     fn a_service_that_is_null_is_an_argument_that_cannot_be() {
         // SAFETY: null is allowed.
         assert_eq!(unsafe { simoom_run_2(null(), null_mut(), 0) }, E_ARGUMENT);
+    }
+
+    #[test]
+    fn a_thread_of_the_grant_runs_one_service() {
+        let channel = Channel::new(0, Place::Same, None, Grant::new(1, 0..1)).unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let granted = Granted::of(theirs.as_fd(), std::slice::from_ref(&channel));
+        let attached = client::attach_to(&granted).unwrap().pop().unwrap();
+        // the server has ended, and with it each service that runs
+        drop(ours);
+        // SAFETY: each member is an optional function.
+        let service: CService = unsafe { std::mem::zeroed() };
+        let codes = [(); 3].map(|()| run(&attached, 0, Foreign { service, user: null_mut() }));
+        assert_eq!(codes, [0, E_STATE, E_STATE]);
+    }
+
+    /// Set for the process that a test starts.
+    const CHILD: &str = "SIMOOM_TEST_GRANTED";
+
+    #[test]
+    fn why_there_are_no_threads_is_said_once() {
+        if std::env::var_os(CHILD).is_some() {
+            assert_eq!([(); 2].map(|()| simoom_threads()), [0, 0]);
+            // SAFETY: each member is an optional function.
+            let service: CService = unsafe { std::mem::zeroed() };
+            // SAFETY: the service is one, and has no function that needs anything of `user`.
+            assert_eq!(unsafe { simoom_run_2(&raw const service, null_mut(), 0) }, E_SYSTEM);
+            return;
+        }
+        let of_another_version = "99:3:4,5,6".to_owned();
+        let not_there = format!("{}:1003:1004,1005,1006", layout::VERSION);
+        let version = format!("99:3:4,5,6 is not a grant of version {}", layout::VERSION);
+        for (grant, why) in [(of_another_version, version.as_str()), (not_there, "descriptor 1003")] {
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["why_there_are_no_threads_is_said_once", "--nocapture"])
+                .env(CHILD, "1")
+                .env(guard::GRANT_VARIABLE, &grant)
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let ours: Vec<_> = said.lines().filter(|line| line.starts_with("libsimoom: ")).collect();
+            assert!(output.status.success() && ours.len() == 1 && ours[0].contains(why), "{grant}: {said}");
+        }
     }
 
     /// Takes the waker's address where `user` points.

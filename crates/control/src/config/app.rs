@@ -3,8 +3,10 @@
 use super::places::{Places, twice, word};
 use crate::service::APPS_MOST;
 use crate::words::{Listen, Peers, Placed, Placement, Size, Switch, Within};
+use guard::Options;
 use serde::Deserialize;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// How `simoom run` runs its program.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -28,6 +30,13 @@ pub struct AppOptions {
     /// Most threads that the program may have beside one for each thread that serves; default: 64
     #[arg(long, value_name = "N")]
     pub app_threads: Option<Within<0, THREADS_MOST>>,
+    /// Milliseconds without taking an event after which the program is unresponsive: datagrams for it are dropped, and its connections wait;
+    /// default: 10
+    #[arg(long, value_name = "MS")]
+    pub app_slow_after: Option<Placed<Within<1, SLOW_AFTER_MOST_MS>>>,
+    /// Milliseconds without taking an event after which its connections are reset, and new ones refused; default: 1000
+    #[arg(long, value_name = "MS")]
+    pub app_reset_after: Option<Placed<Within<1, RESET_AFTER_MOST_MS>>>,
 }
 
 /// `[[app]]`.
@@ -57,6 +66,10 @@ pub struct AppEntry {
     pub memory: Option<Placed<Size>>,
     /// most threads that it may have, beside one for each thread that serves
     pub threads: Option<Within<0, THREADS_MOST>>,
+    /// milliseconds without taking an event after which it is unresponsive
+    pub slow_after: Option<Placed<Within<1, SLOW_AFTER_MOST_MS>>>,
+    /// and after which its connections are reset
+    pub reset_after: Option<Placed<Within<1, RESET_AFTER_MOST_MS>>>,
 }
 
 /// An application.
@@ -82,6 +95,8 @@ pub struct App {
     pub share: u32,
     /// what it may take of the machine
     pub bounds: Bounds,
+    /// how long it may take nothing
+    pub times: Times,
 }
 
 /// What an application may take of the machine, beside what it needs for each of the engines' threads.
@@ -119,6 +134,47 @@ impl Bounds {
     }
 }
 
+/// How long an application may take none of its events while there are some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// then it is unresponsive: datagrams for it are dropped, and what comes of its connections waits
+    pub slow_after: Duration,
+    /// then its connections are reset, and new ones refused until it takes one
+    pub reset_after: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        let Options { unresponsive: slow_after, patience: reset_after, .. } = Options::default();
+        Times { slow_after, reset_after }
+    }
+}
+
+impl Times {
+    /// `at` is where the second stands, or the first where that is left out.
+    fn settle(
+        at: &str,
+        slow_after: Option<&Placed<Within<1, SLOW_AFTER_MOST_MS>>>,
+        reset_after: Option<&Placed<Within<1, RESET_AFTER_MOST_MS>>>,
+        errors: &mut Vec<String>,
+    ) -> Times {
+        let (default, ms) = (Times::default(), |ms: u32| Duration::from_millis(ms.into()));
+        let times = Times {
+            slow_after: slow_after.map_or(default.slow_after, |placed| ms(placed.value.0)),
+            reset_after: reset_after.map_or(default.reset_after, |placed| ms(placed.value.0)),
+        };
+        let [slow_ms, reset_ms] = [times.slow_after, times.reset_after].map(|time| time.as_millis());
+        if reset_ms < slow_ms {
+            errors.push(format!(
+                "{at}: connections would be reset after {reset_ms} ms, before the program is unresponsive, after {slow_ms} ms; give them as long at least"
+            ));
+        }
+        times
+    }
+}
+
+const SLOW_AFTER_MOST_MS: u32 = 60_000;
+const RESET_AFTER_MOST_MS: u32 = 3_600_000;
 /// Less no program fits into with its libraries.
 const MEMORY_LEAST_BYTES: u64 = 16 << 20;
 const THREADS_MOST: u32 = 32_768;
@@ -160,6 +216,10 @@ pub(super) fn of_command_line(
         connect: options.connect.clone(),
         share: 1,
         bounds: Bounds::settle("--app-memory", options.app_memory.as_ref(), options.app_threads, errors),
+        times: {
+            let (slow, reset) = (options.app_slow_after.as_ref(), options.app_reset_after.as_ref());
+            Times::settle(if reset.is_some() { "--app-reset-after" } else { "--app-slow-after" }, slow, reset, errors)
+        },
     }
 }
 
@@ -215,9 +275,13 @@ pub(super) fn of_file(places: &Places<'_>, entries: &[AppEntry], errors: &mut Ve
                 "{at}: share divides a processor of several applications, and `{name}` is on its engine thread's; add place = \"cpu=N\""
             ));
         }
+        let (slow, reset) = (entry.slow_after.as_ref(), entry.reset_after.as_ref());
+        let of_slow = slow.map(|slow| places.at(slow, "slow-after"));
+        let of_times = reset.map(|reset| places.at(reset, "reset-after")).or(of_slow).unwrap_or_default();
         let of_memory = entry.memory.as_ref().map(|memory| places.at(memory, "memory")).unwrap_or_default();
         apps.push(App {
             bounds: Bounds::settle(&of_memory, entry.memory.as_ref(), entry.threads, errors),
+            times: Times::settle(&of_times, slow, reset, errors),
             name,
             program: entry.program.clone(),
             listen: entry.listen.iter().map(|placed| placed.value.0).collect(),

@@ -427,11 +427,44 @@ fn what_an_application_takes_of_the_machine_is_bounded() {
         assert_eq!(refused(&format!("{app}{text}")), line);
     }
     let unknown = refused(&format!("{app}colour = 1\n"));
-    assert!(unknown.ends_with("`connect`, `share`, `memory`, `threads`"), "{unknown}");
+    assert!(unknown.ends_with("`share`, `memory`, `threads`, `slow-after`, `reset-after`"), "{unknown}");
     let options = AppOptions { app_memory: Some("1M".parse().unwrap()), ..Default::default() };
     let dataplane = DataplaneOptions { listen: vec!["127.0.0.1:7".parse().unwrap()], ..Default::default() };
     let error = from_run_command_line(&["a".into()], &dataplane, &options, &ControlOptions::default()).unwrap_err();
     assert_eq!(error.lines(), ["--app-memory: too little to load a program in; give at least 16M"]);
+}
+
+#[test]
+fn how_long_an_application_may_take_nothing_is_said_in_order() {
+    let app = "[[app]]\nprogram = [\"/bin/echo\"]\nlisten = [\"192.0.2.1:7\"]\n";
+    let ms = |settings: &Settings| {
+        let Times { slow_after, reset_after } = settings.apps[0].times;
+        [slow_after.as_millis(), reset_after.as_millis()]
+    };
+    assert_eq!(ms(&settings(app)), [10, 1000]);
+    assert_eq!(ms(&settings(&format!("{app}slow-after = 250\nreset-after = 250\n"))), [250, 250]);
+    for (text, line) in [
+        ("slow-after = 0\n", "s.toml:4:14: `0` is not a whole number from 1 to 60000"),
+        ("reset-after = 3600001\n", "s.toml:4:15: `3600001` is not a whole number from 1 to 3600000"),
+        (
+            "slow-after = 1001\n",
+            "s.toml:4:14: connections would be reset after 1000 ms, before the program is unresponsive, after 1001 ms; give them as long at least",
+        ),
+        (
+            "slow-after = 20\nreset-after = 19\n",
+            "s.toml:5:15: connections would be reset after 19 ms, before the program is unresponsive, after 20 ms; give them as long at least",
+        ),
+    ] {
+        assert_eq!(refused(&format!("{app}{text}")), line);
+    }
+    let dataplane = DataplaneOptions { listen: vec!["127.0.0.1:7".parse().unwrap()], ..Default::default() };
+    let run =
+        |options: &AppOptions| from_run_command_line(&["a".into()], &dataplane, options, &ControlOptions::default());
+    let options = AppOptions { app_slow_after: Some("5".parse().unwrap()), ..Default::default() };
+    assert_eq!(ms(&run(&options).unwrap()), [5, 1000]);
+    let options = AppOptions { app_reset_after: Some("9".parse().unwrap()), ..Default::default() };
+    let error = run(&options).unwrap_err();
+    assert!(error.lines()[0].starts_with("--app-reset-after: connections would be reset after 9 ms,"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Who listens where: which engine takes what.
 
 use crate::config::Settings;
-use crate::run;
 use crate::service::{Division, Kind};
 use crate::words::Tier;
 use app::Listener;
@@ -94,7 +93,7 @@ impl Listening {
         match self.kind {
             Kind::Web => ::web::WINDOW_BYTES,
             Kind::Kv => ::kv::WINDOW_BYTES,
-            Kind::App => run::WINDOW_BYTES,
+            Kind::App => guard::layout::WINDOW_BYTES,
             Kind::Dns | Kind::Echo => dns::stream::WINDOW_BYTES,
         }
     }

@@ -1,6 +1,6 @@
 //! What the examples share: the options that say where a service runs.
 
-use app::Service;
+use app::{Addresses, Service};
 use clap::Args;
 use embed::Builder;
 use guard::{client, jail};
@@ -67,6 +67,14 @@ pub(crate) fn run<S: Service + 'static>(
         ended.collect::<Result<Vec<()>, _>>()
     })?;
     Ok(())
+}
+
+/// Whether a datagram may come from a server, another one or this one itself: if either answers what the other has answered, they never stop.
+/// Ports below 1024 are those of services (RFC 6335 section 6); one that serves at several ports has to refuse each of them, as `simoom
+/// echo` does.
+#[allow(dead_code, reason = "for those that answer datagrams")]
+pub(crate) fn may_be_a_server(ends: &Addresses) -> bool {
+    ends.peer.port() < 1024 || ends.peer.port() == ends.local.port()
 }
 
 /// Says where a server is to be reached, one line that tests read, too.

@@ -185,7 +185,12 @@ impl Calls {
 
     /// Whether something waits for room that the dataplane has made.
     pub(super) fn has_waiting(&self) -> bool {
-        self.is_blocked() && self.shared.call_tail() != self.tail
+        self.is_blocked() && self.has_been_taken()
+    }
+
+    /// Whether the dataplane has taken calls since that was looked at, so that there may be room for others.
+    pub(super) fn has_been_taken(&self) -> bool {
+        self.shared.call_tail() != self.tail
     }
 
     /// Whether something waits for room.
@@ -368,7 +373,7 @@ impl Calls {
         self.buffer = buffer;
     }
 
-    /// Answers a datagram; without room the answer is lost, as datagrams are, and this is false.
+    /// Answers a datagram; false without room.
     pub(super) fn reply(&mut self, handle: Handle, bytes: &[u8]) -> bool {
         self.post_bytes(Call::plain(CallKind::Reply, self.owner, handle), &[bytes])
     }
@@ -470,7 +475,12 @@ impl Streams for Calls {
 
     fn room(&self, connection: Connection) -> usize {
         match self.conns.get(connection.index as usize) {
-            Some(conn) if conn.generation == connection.generation && conn.phase == Phase::Open && !conn.shut => {
+            Some(conn)
+                if conn.generation == connection.generation
+                    && conn.phase == Phase::Open
+                    && !conn.shut
+                    && conn.outbox.takes_owned() =>
+            {
                 let used = conn.posted as usize + conn.outbox.owned_bytes();
                 (CREDIT_BYTES as usize).saturating_sub(used)
             }

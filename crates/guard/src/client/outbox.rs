@@ -48,21 +48,16 @@ impl Outbox {
             if range.bytes() == 0 {
                 continue;
             }
-            let full = self.pieces.len() >= PIECES;
             let taken = match *range {
-                _ if full => 0,
+                Range::Object { .. } if self.pieces.len() >= PIECES => 0,
                 Range::Object { content, object, start, bytes } => {
                     let (content, start) = (content.clone(), start as usize);
                     self.pieces.push_back(Piece::Object { content, object, start, bytes: bytes as usize });
                     bytes
                 }
                 Range::Owned(bytes) => {
-                    let taken = bytes.len().min(room);
+                    let taken = self.take_owned(&bytes[..bytes.len().min(room)]);
                     room -= taken;
-                    self.owned.extend(&bytes[..taken]);
-                    if taken > 0 {
-                        self.pieces.push_back(Piece::Owned(taken));
-                    }
                     taken as u64
                 }
             };
@@ -72,6 +67,24 @@ impl Outbox {
             }
         }
         self.bytes - before
+    }
+
+    /// Whether bytes of the caller's would be taken: they need a piece, or follow others of theirs.
+    pub(super) fn takes_owned(&self) -> bool {
+        self.pieces.len() < PIECES || matches!(self.pieces.back(), Some(Piece::Owned(_)))
+    }
+
+    fn take_owned(&mut self, bytes: &[u8]) -> usize {
+        if bytes.is_empty() || !self.takes_owned() {
+            return 0;
+        }
+        match self.pieces.back_mut() {
+            // they lie behind those, so both are one
+            Some(Piece::Owned(before)) => *before += bytes.len(),
+            _ => self.pieces.push_back(Piece::Owned(bytes.len())),
+        }
+        self.owned.extend(bytes);
+        bytes.len()
     }
 
     /// Gives the first `count` bytes in parts; there must be so many.
@@ -149,5 +162,24 @@ mod tests {
             drop(outbox);
             prop_assert_eq!(Arc::strong_count(&content), 1);
         }
+    }
+
+    #[test]
+    fn small_parts_of_the_callers_need_no_piece_each() {
+        let mut builder = ContentBuilder::new();
+        let object = builder.add(b"an object");
+        let content = builder.finish();
+        let range = Range::Object { content: &content, object, start: 0, bytes: 9 };
+        let mut outbox = Outbox::default();
+        for _ in 0..10 * PIECES {
+            assert_eq!(outbox.take(&[Range::Owned(b"abc")], usize::MAX), 3);
+        }
+        // one piece, and one for each object
+        assert_eq!((1..PIECES).map(|_| outbox.take(&[range], 0)).sum::<u64>(), 9 * (PIECES as u64 - 1));
+        assert!(!outbox.takes_owned());
+        assert_eq!((outbox.take(&[range], 0), outbox.take(&[Range::Owned(b"abc")], 3)), (0, 0));
+        outbox.give(30 * PIECES, |_| {});
+        assert!(outbox.takes_owned());
+        assert_eq!(outbox.take(&[Range::Owned(b"abc")], 3), 3);
     }
 }

@@ -49,26 +49,32 @@ impl Outward {
     pub(super) fn note(&mut self, asker: Asker, handle: Handle, most_bytes: usize) {
         if self.asked.len() == DATAGRAMS as usize
             && let Some((asker, handle)) = self.asked.pop_front()
-            && let Some(handles) = self.questions.get_mut(&asker)
         {
-            handles.retain(|(known, _)| *known != handle);
-            if handles.is_empty() {
-                self.questions.remove(&asker);
-            }
+            self.forget(&asker, handle);
         }
         self.asked.push_back((asker, handle));
         self.questions.entry(asker).or_default().push_back((handle, most_bytes));
     }
 
     /// The oldest question of an asker that an answer of so many bytes may be for.
-    fn question(&mut self, asker: &Asker, bytes: usize) -> Option<Handle> {
-        let handles = self.questions.get_mut(asker)?;
-        let at = handles.iter().position(|(_, most_bytes)| bytes <= *most_bytes)?;
-        let (handle, _) = handles.remove(at)?;
+    ///
+    /// # Errors
+    /// [`CallError::Forbidden`]: there is none of its. [`CallError::TooLong`]: it is longer than an answer to any of them may be.
+    fn question(&self, asker: &Asker, bytes: usize) -> Result<Handle, CallError> {
+        let handles = self.questions.get(asker).ok_or(CallError::Forbidden)?;
+        let fits = handles.iter().find(|(_, most_bytes)| bytes <= *most_bytes);
+        fits.map(|(handle, _)| *handle).ok_or(CallError::TooLong)
+    }
+
+    /// A question was answered.
+    fn forget(&mut self, asker: &Asker, handle: Handle) {
+        let Some(handles) = self.questions.get_mut(asker) else { return };
+        if let Some(at) = handles.iter().position(|(known, _)| *known == handle) {
+            handles.remove(at);
+        }
         if handles.is_empty() {
             self.questions.remove(asker);
         }
-        Some(handle)
     }
 }
 
@@ -148,14 +154,22 @@ impl Calls {
         if bytes.len() > SEND_BYTES {
             return Err(CallError::TooLong);
         }
-        let sent = if let Some(question) = self.outward.question(&(listener, ends), bytes.len()) {
-            self.reply(question, bytes)
-        } else if self.outward.grant.allows(ends.peer) {
-            let handle = Handle { index: listener.0.into(), generation: 0 };
-            let call = Call::plain(CallKind::SendTo, self.owner(), handle);
-            self.post_bytes(call, &[&encode_addresses(&ends), bytes])
-        } else {
-            return Err(CallError::Forbidden);
+        let asker = (listener, ends);
+        let sent = match self.outward.question(&asker, bytes.len()) {
+            Ok(question) => {
+                let sent = self.reply(question, bytes);
+                if sent {
+                    // one that found no room may be tried again
+                    self.outward.forget(&asker, question);
+                }
+                sent
+            }
+            Err(_) if self.outward.grant.allows(ends.peer) => {
+                let handle = Handle { index: listener.0.into(), generation: 0 };
+                let call = Call::plain(CallKind::SendTo, self.owner(), handle);
+                self.post_bytes(call, &[&encode_addresses(&ends), bytes])
+            }
+            Err(error) => return Err(error),
         };
         if sent { Ok(()) } else { Err(CallError::NoResources) }
     }
@@ -197,16 +211,22 @@ mod tests {
         let handle = |index| Handle { index, generation: 0 };
         outward.note(peer(1), handle(0), 100);
         outward.note(peer(1), handle(1), 300);
-        assert_eq!(outward.question(&peer(2), 1), None);
-        assert_eq!(outward.question(&peer(1), 200), Some(handle(1)));
-        assert_eq!(outward.question(&peer(1), 200), None);
-        assert_eq!(outward.question(&peer(1), 100), Some(handle(0)));
-        assert_eq!(outward.question(&peer(1), 0), None);
+        assert_eq!(outward.question(&peer(2), 1), Err(CallError::Forbidden));
+        assert_eq!(outward.question(&peer(1), 301), Err(CallError::TooLong));
+        // until it is answered
+        for _ in 0..2 {
+            assert_eq!(outward.question(&peer(1), 200), Ok(handle(1)));
+        }
+        outward.forget(&peer(1), handle(1));
+        assert_eq!(outward.question(&peer(1), 200), Err(CallError::TooLong));
+        assert_eq!(outward.question(&peer(1), 100), Ok(handle(0)));
+        outward.forget(&peer(1), handle(0));
+        assert_eq!(outward.question(&peer(1), 0), Err(CallError::Forbidden));
         for n in 0..DATAGRAMS + 10 {
             outward.note(peer(100 + n as u16), handle(n), 100);
         }
-        assert_eq!(outward.question(&peer(109), 1), None);
-        assert_eq!(outward.question(&peer(110), 1), Some(handle(10)));
+        assert_eq!(outward.question(&peer(109), 1), Err(CallError::Forbidden));
+        assert_eq!(outward.question(&peer(110), 1), Ok(handle(10)));
         assert!(outward.asked.len() <= DATAGRAMS as usize && outward.questions.len() <= DATAGRAMS as usize);
     }
 }

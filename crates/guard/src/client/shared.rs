@@ -23,6 +23,8 @@ pub struct Attached {
     receive: OwnedFd,
     transmit: OwnedFd,
     bell: OwnedFd,
+    /// a service runs on it, or has
+    taken: AtomicBool,
 }
 
 /// What this process was granted, a thread each, by its environment; None when it was started by somebody else.
@@ -47,7 +49,8 @@ pub fn attach_to(granted: &Granted) -> io::Result<Vec<Attached>> {
     let life = Arc::new(open(granted.life)?);
     let thread = |numbers: &[i32; 3]| -> io::Result<Attached> {
         let [receive, transmit, bell] = numbers.map(open);
-        Ok(Attached { life: life.clone(), receive: receive?, transmit: transmit?, bell: bell? })
+        let (receive, transmit, bell) = (receive?, transmit?, bell?);
+        Ok(Attached { life: life.clone(), receive, transmit, bell, taken: AtomicBool::new(false) })
     };
     granted.channels.iter().map(thread).collect()
 }
@@ -76,6 +79,15 @@ impl Attached {
     pub fn zero(&self) -> io::Result<Option<Clock>> {
         let zero_ns = self.shared()?.receive.long(header::ZERO_AT).load(Ordering::Relaxed);
         Ok((zero_ns > 0).then(|| Clock::at(zero_ns)))
+    }
+
+    /// Takes it for a service: for the first one alone, since what the rings say is between the dataplane and that one.
+    pub(super) fn take(&self) -> io::Result<()> {
+        if self.taken.swap(true, Ordering::Relaxed) {
+            let why = "a service runs on this thread of the grant, or has";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+        }
+        Ok(())
     }
 
     /// Both files, as they may be mapped.

@@ -273,6 +273,9 @@ fn who_takes_no_events_has_its_connections_wait_and_then_ended() {
     world.batch();
     world.cycle_later();
     assert_eq!(world.engine.peers.iter().filter(|peer| peer.open).count(), 2);
+    // so long it took, as far as was looked
+    let took = Duration::from_nanos(world.pair.stats.unresponsive_ns());
+    assert!((10..11).contains(&took.as_millis()), "{took:?}");
     world.engine.recv(&mut world.pair.remote, 0, b"hello");
     world.cycle();
     // the machine is stopped for a while, which is nobody's fault

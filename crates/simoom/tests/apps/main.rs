@@ -256,6 +256,9 @@ fn a_program_in_c_echoes_over_tcp_and_udp() {
         let server = Server::start_service(&place, &["run"], &more, |_| {});
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.set_read_timeout(Some(PATIENCE)).unwrap();
+        // what it would send to itself it does not answer
+        let itself = UdpSocket::bind(("127.0.0.2", server.address.port())).unwrap();
+        itself.send_to(b"ball", server.address).unwrap();
         for n in 0..100usize {
             let question: Vec<u8> = (0..n * 14).map(|at| (at * 7 + n) as u8).collect();
             udp.send_to(&question, server.address).unwrap();
@@ -263,6 +266,8 @@ fn a_program_in_c_echoes_over_tcp_and_udp() {
             let (bytes, from) = lab::patiently(|| udp.recv_from(&mut answer)).unwrap();
             assert_eq!((&answer[..bytes], from), (&question[..], server.address));
         }
+        itself.set_nonblocking(true).unwrap();
+        assert!(itself.recv(&mut [0; 10]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
         let streams = (0..8).map(|n| {
             let mut stream = connect(server.address);
             std::thread::spawn(move || {
@@ -405,7 +410,8 @@ fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
     });
     let (ip, port) = (to.ip().to_string(), to.port().to_string());
     for placement in ["same", "cpu=0"] {
-        let more = ["--place", placement, "--cpus", "0", "--connect", "127.0.0.0/8:*", "--"];
+        let more = ["--place", placement, "--cpus", "0", "--connect", "127.0.0.0/8:*"];
+        let more = [&more[..], &["--app-slow-after", "20", "--app-reset-after", "600", "--"]].concat();
         let more = [&more[..], &[program.to_str().unwrap(), &ip, &port]].concat();
         let server = Server::start_service(&place, &["run"], &more, |_| {});
         let pid = rustix::process::Pid::from_raw(processes(&server)[0]).unwrap();
@@ -421,9 +427,18 @@ fn one_that_blocks_is_held_up_and_then_cut_off_on_both_sides() {
         assert!(!said.recv_timeout(PATIENCE).unwrap());
         assert_eq!(server.stat("app_drops_total  application=proxy  reason=stuck"), 2);
         assert!(server.stat("app_unresponsive_total  application=proxy") >= 1);
+        // and whose fault it was the log says
+        let says =
+            |words: &str| server.log().iter().any(|line| line.contains("application proxy: ") && line.contains(words));
+        until(|| says("it took no event for 20 ms and more"), || format!("{:#?}", server.log()));
+        until(
+            || says("it took no event for 600 ms, and its connections were reset (2)"),
+            || format!("{:#?}", server.log()),
+        );
         // it hears of that when it goes on, and serves who comes then
         signal(rustix::process::Signal::CONT);
         until(|| connections() == 0, || "connections are left".into());
+        until(|| says("it takes events again, after "), || format!("{:#?}", server.log()));
         let ask_again = || {
             let stream = connect(server.address);
             stream.set_nonblocking(true).unwrap();
@@ -481,18 +496,18 @@ fn datagrams_are_answered_now_later_from_threads_and_unasked() {
             udp.send_to(question.as_bytes(), server.address).unwrap();
             hear()
         };
-        assert!(ask("up").starts_with("up "));
+        assert!(ask("up").starts_with("running "));
         assert_eq!(ask("after 100"), "100 ms later\n");
         assert_eq!(ask("primes 100000"), "9592 primes\n");
         // the first of these answers, four more do not
-        assert_eq!(ask("tick"), "tick\n");
+        assert_eq!(ask("tick"), "tock\n");
         if permitted {
-            (0..4).for_each(|_| assert_eq!(hear(), "tick\n"));
+            (0..4).for_each(|_| assert_eq!(hear(), "tock\n"));
         }
         until(|| server.stat("app_alarms  application=lookup") == 0, || "alarms are left".into());
         if !permitted {
             // this is the next that comes
-            assert!(ask("up").starts_with("up "));
+            assert!(ask("up").starts_with("running "));
         }
         assert_eq!(processes(&server).len(), 1, "{:#?}", server.log());
     }

@@ -49,6 +49,16 @@ impl Calls {
         })
     }
 
+    /// Whether a call whose payload is so many bytes would find room.
+    pub(in crate::client) fn has_room(&mut self, bytes: usize) -> bool {
+        self.write_late();
+        let has_place = self.lane.has_place(bytes) || {
+            self.look();
+            self.lane.has_place(bytes)
+        };
+        has_place && self.may_write()
+    }
+
     /// Writes a call with these bytes for payload, for which there is a slot; false without room.
     fn put(&mut self, call: Call, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();
@@ -122,7 +132,7 @@ impl Calls {
         self.write_late();
         let is_news = self.rung_to != self.head;
         if is_news {
-            self.show();
+            self.shared.show(self.head);
         }
         // behind the calls: who sees that the events were taken sees what they came to; before the look at whether the other one sleeps,
         // which waits until all of it can be seen
@@ -135,9 +145,11 @@ impl Calls {
         is_news
     }
 
-    /// Lets the dataplane see what was written so far, without looking whether it sleeps: [`Calls::publish`] follows.
-    pub(in crate::client) fn show(&mut self) {
+    /// Lets the dataplane see what was written so far, and how many events were taken, without looking whether it sleeps:
+    /// [`Calls::publish`] follows. Who needs long for each event is seen to take them.
+    pub(in crate::client) fn show(&mut self, events_taken: u32) {
         self.last = None;
         self.shared.show(self.head);
+        self.shared.set_event_tail(events_taken);
     }
 }

@@ -572,7 +572,30 @@ fn datagrams_go_unasked_and_late() {
         let long = calls.send_to(Listener(3), asker, &[1; 1401]);
         [long, calls.send_to(Listener(3), asker, b"answer"), calls.send_to(Listener(3), asker, b"more")]
     });
-    assert_eq!(said, [Err(CallError::Forbidden), Ok(()), Err(CallError::Forbidden)]);
+    assert_eq!(said, [Err(CallError::TooLong), Ok(()), Err(CallError::Forbidden)]);
+    assert_eq!(world.engine.answers, [b"answer".to_vec()]);
+    assert!(REJECTS.iter().all(|(reason, _)| world.rejects(*reason) == 0));
+}
+
+#[test]
+fn a_late_answer_without_room_may_be_tried_again() {
+    let mut world = World::permitting(10, Vec::new());
+    world.engine.ask(&mut world.pair.remote, b"question");
+    let asked = world.happened();
+    let [Happened::Datagram(asker)] = asked[..] else { panic!("{asked:?}") };
+    let said = world.call(move |calls, _| {
+        // as many calls as are under way at once
+        (0..u64::from(CALL_SLOTS)).for_each(|cookie| calls.alarm_set(cookie % 2, Some(Instant::ZERO)).unwrap());
+        [(); 2].map(|()| calls.send_to(Listener(3), asker, b"answer"))
+    });
+    assert_eq!(said, [Err(CallError::NoResources); 2]);
+    // until all of them are taken
+    for _ in 0..100 {
+        world.engine.now += 100_000;
+        world.happened();
+    }
+    let said = world.call(move |calls, _| [(); 2].map(|()| calls.send_to(Listener(3), asker, b"answer")));
+    assert_eq!(said, [Ok(()), Err(CallError::Forbidden)]);
     assert_eq!(world.engine.answers, [b"answer".to_vec()]);
     assert!(REJECTS.iter().all(|(reason, _)| world.rejects(*reason) == 0));
 }

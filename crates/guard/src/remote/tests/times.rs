@@ -77,3 +77,14 @@ fn who_is_about_to_sleep_is_told_the_time() {
         assert!(now.is_ok_and(|now| now >= before && now <= clock.now()), "{now:?} is before {before:?}");
     });
 }
+
+#[test]
+fn a_thread_of_the_grant_runs_one_service() {
+    let world = World::new(10);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let run = || crate::client::run_while(&world.pair.attached, Notes::default(), &ended);
+    run().unwrap();
+    for _ in 0..2 {
+        assert_eq!(run().unwrap_err().kind(), std::io::ErrorKind::ResourceBusy);
+    }
+}

@@ -125,6 +125,40 @@ fn a_burst_after_a_pause_finds_nobody_unresponsive() {
     }
 }
 
+/// Needs a while for each datagram, in which the engine has its cycles.
+struct TakesItsTime {
+    engine: Engine,
+    remote: Remote,
+    answered: usize,
+}
+
+impl Service for TakesItsTime {
+    fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [Datagram<'_>]) {
+        for datagram in burst {
+            datagram.reply(datagram.question().len());
+            self.answered += 1;
+            self.engine.now += 300_000;
+            self.engine.cycle(&mut self.remote);
+        }
+    }
+}
+
+#[test]
+fn who_needs_long_for_a_burst_and_not_for_its_parts_is_responsive() {
+    let World { pair: Pair { remote, stats, .. }, engine, mut client, woken, .. } = World::new(10);
+    let mut service = TakesItsTime { engine, remote, answered: 0 };
+    for n in 1..=3 {
+        for _ in 0..64 {
+            service.engine.ask(&mut service.remote, b"?");
+        }
+        service.engine.cycle(&mut service.remote);
+        assert!(client.batch(&mut service, &woken));
+        assert_eq!((service.answered, stats.unresponsive(), stats.drops(DropReason::Unresponsive)), (n * 64, 0, 0));
+    }
+    service.engine.cycle(&mut service.remote);
+    assert_eq!(service.engine.answers.len(), 3 * 64);
+}
+
 #[test]
 fn the_sleeps_of_one_service_are_not_those_of_the_one_before() {
     let mut pair = pair(1, Options::default());
