@@ -16,11 +16,9 @@ fn main() {
     println!("cargo::rerun-if-env-changed=SIMOOM_COMMIT");
     let given = std::env::var("SIMOOM_COMMIT").ok().filter(|text| !text.trim().is_empty());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let commit = given.or_else(|| {
-        let commit = commit(&root)?;
-        watched(&root).iter().for_each(|path| println!("cargo::rerun-if-changed={}", path.display()));
-        Some(commit)
-    });
+    // also where there is none yet, or git cannot tell it: that may change
+    watched(&root).iter().for_each(|path| println!("cargo::rerun-if-changed={}", path.display()));
+    let commit = given.or_else(|| commit(&root));
     println!("cargo::rustc-env=SIMOOM_COMMIT={}", commit.as_deref().unwrap_or("unknown").trim());
 }
 

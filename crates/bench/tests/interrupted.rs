@@ -55,6 +55,10 @@ fn who_is_told_to_stop_writes_nothing_and_leaves_nothing() {
             // when it catches that, its first laboratory is on the way
             assert!(lab::wait_until(|| catches(pid, number), PATIENCE), "{signal} is caught by nobody");
             send(signal, pid);
+            if signal == "HUP" {
+                // a shell sends one, and the kernel another
+                send(signal, pid);
+            }
             let (status, said) = ended(child);
             assert_eq!(status.code(), Some(1), "{words:?} {signal}: {said}");
             assert!(said.contains("interrupted"), "{words:?} {signal}: {said}");
@@ -71,12 +75,16 @@ fn who_was_started_to_outlive_the_terminal_does() {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", BENCH, "experiment", "udp-readers", "--rounds", "100"]);
     command.args(["--queue", "shared", "--readers", "1", "--datagrams", "20000", "--out"]).arg(out.path());
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     assert!(lab::wait_until(|| catches(child.id(), 15), PATIENCE), "SIGTERM is caught by nobody");
     assert!(!catches(child.id(), 1));
+    send("HUP", child.id());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "it ended with its terminal");
     send("TERM", child.id());
     let (status, said) = ended(child);
-    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(status.code() == Some(1) && said.contains("interrupted"), "{said}");
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0, "{said}");
 }
 
 #[test]

@@ -376,7 +376,8 @@ INLINE int ipv6(struct xdp_md *ctx, void *at, void *end, __u32 ip_at, int answer
         return take(ctx);
     } else if (is_own(&key.to)) {
       return take_listed(ctx, 6, &ip->saddr, 1);
-    } else if (settings.queries && is_listener_query(ip, end)) {
+    } else if (settings.queries && ip_at == sizeof(struct ethhdr) && is_listener_query(ip, end)) {
+      // of a VLAN it is about another link, whose kernel answers it
       return take(ctx);
     }
   }

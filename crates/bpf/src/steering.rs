@@ -437,11 +437,12 @@ impl Steering {
     /// # Errors
     /// The kernel's.
     pub fn take_queries(&mut self, take: bool) -> Result<(), SteeringError> {
-        if self.queries == take {
+        let before = std::mem::replace(&mut self.queries, take);
+        if before == take {
             return Ok(());
         }
-        self.queries = take;
-        self.settle()
+        // what could not be written is tried again
+        self.settle().inspect_err(|_| self.queries = before)
     }
 
     /// Adds a rule about senders.

@@ -129,8 +129,8 @@ pub(crate) struct Client {
     calls: Calls,
     /// events taken
     tail: u32,
-    /// the next one is a datagram whose answer might find no room
-    held: bool,
+    /// the next one is a datagram whose answer found no room when so many calls had been taken
+    held: Option<u32>,
     /// where payload most likely comes next
     next_payload: u32,
     /// the payload of a group of events, copied out
@@ -142,7 +142,7 @@ impl Client {
         Client {
             calls: Calls::new(shared),
             tail: 0,
-            held: false,
+            held: None,
             next_payload: 0,
             bytes: vec![0; SEND_BYTES + ADDRESSES_BYTES],
         }
@@ -150,10 +150,9 @@ impl Client {
 
     /// One batch of events and what the service makes of them; whether there was anything.
     pub(crate) fn batch<S: Service>(&mut self, service: &mut S, woken: &Woken) -> bool {
-        if self.held && self.calls.has_been_taken() {
-            self.held = false;
-        }
-        let waiting = if self.held { 0 } else { self.calls.shared().event_head().wrapping_sub(self.tail).min(BATCH) };
+        self.held = self.held.filter(|taken| !self.calls.has_taken_since(*taken));
+        let waiting =
+            if self.held.is_some() { 0 } else { self.calls.shared().event_head().wrapping_sub(self.tail).min(BATCH) };
         let was_woken = woken.take();
         let news = service.has_news();
         let waits = self.calls.has_waiting();
@@ -163,7 +162,7 @@ impl Client {
         let now = self.pass(waiting > 0 && !was_woken);
         service.cycle(now);
         let mut left = waiting;
-        while left > 0 && !self.held {
+        while left > 0 && self.held.is_none() {
             left -= self.group(service, left);
             if left > 0 {
                 // the dataplane begins with these; if it sleeps it is woken behind the batch
@@ -180,12 +179,12 @@ impl Client {
 
     /// Whether something waits for the dataplane to take calls.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.held || self.calls.is_blocked()
+        self.held.is_some() || self.calls.is_blocked()
     }
 
     /// Where the events end that need no further look: those that were taken, or all while the first of them waits for room.
     pub(crate) fn seen(&self) -> u32 {
-        if self.held { self.calls.shared().event_head() } else { self.tail }
+        if self.held.is_some() { self.calls.shared().event_head() } else { self.tail }
     }
 
     /// The time that the service is told from now on. Who brings events has told it just before; without any the dataplane's thread may
@@ -237,7 +236,7 @@ impl Client {
         let mut taken = skipped;
         for (event, bytes) in group.iter().zip(parts) {
             if event.kind == EventKind::Datagram && !calls.has_room(longest_answer(event)) {
-                *held = true;
+                *held = Some(calls.taken());
                 break;
             }
             tell(service, calls, event, bytes);

@@ -21,7 +21,7 @@ value distribution, values by a table and a generalized Pareto distribution and 
 value that comes back is compared. With --rate requests are due at the moments of a Poisson process and latency runs from then; without it each
 connection asks again when it was answered. --probes connections ask seldom, one request at a time, and have a latency of their own, which
 is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher. It goes by windows of 100 ms, of which nine
-in ten must keep to it, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers a window, the whole span must.
+in ten must keep to it, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers to more than one window in ten, the whole span must.
 A rate holds when one of a few tries does, some that did not are tried again later, and the highest that held is told: the most that was
 seen, not a mean. Connections that failed are made again before each try, and a rate holds with all of them alone. Wrong answers and lost connections of the warm-up are told with the run behind it.
 Exit status: 0; 1 when an answer was wrong, nothing was answered or the load could not be run; 2 for a wrong command line.

@@ -47,11 +47,14 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let status = std::fs::read_to_string("/proc/self/status").context("cannot read which signals are ignored")?;
-    let hangup = (!is_ignored(&status, SIGHUP)).then_some(SIGHUP);
-    for signal in hangup.into_iter().chain([SIGTERM, SIGINT]) {
+    for signal in [SIGTERM, SIGINT] {
         // a second signal ends the process at once
         signal_hook::flag::register_conditional_default(signal, stop.clone()).context("cannot catch signals")?;
         signal_hook::flag::register(signal, stop.clone()).context("cannot catch signals")?;
+    }
+    if !is_ignored(&status, SIGHUP) {
+        // of these there are two where a terminal goes, the shell's and the kernel's
+        signal_hook::flag::register(SIGHUP, stop.clone()).context("cannot catch signals")?;
     }
     Ok(stop)
 }

@@ -542,7 +542,8 @@ impl Running {
     pub(crate) fn stop(mut self) {
         self.dataplane.command(|_, _, stack| stack.abort_all());
         let begun = Instant::now();
-        let is_left = || self.connections().iter().any(|&open| open > 0) || self.dataplane.groups_under_way() > 0;
+        // in this order: what is on the way is there when the second is asked
+        let is_left = || self.dataplane.groups_under_way() > 0 || self.connections().iter().any(|&open| open > 0);
         while is_left() && begun.elapsed() < RESETS_TAKE {
             std::thread::sleep(Duration::from_millis(1));
         }

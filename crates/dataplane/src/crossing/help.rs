@@ -286,9 +286,14 @@ impl Crossing {
             let Some(inlet) = &all.0[usize::from(victim)].inlet else { continue };
             let mut work = |waiting: &mut dyn Waiting| {
                 let room = self.room_to_help(victim).min(limit.saturating_sub(rx.len()));
-                seen += waiting.receive(received, room, &mut |frame| port.give(frame));
+                // as many as came from there are given for them: this thread needs frames to send, too
+                let mut taken = waiting.receive(received, room, &mut |frame| port.give(frame));
+                seen += taken;
                 self.sort_for(victim, received, rx);
-                waiting.refill(&mut || port.take());
+                waiting.refill(&mut || {
+                    taken = taken.checked_sub(1)?;
+                    port.take()
+                });
                 self.helping.blocked |= room == 0;
             };
             self.helping.blocked |= !inlet.lease(&mut work);

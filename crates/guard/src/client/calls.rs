@@ -185,12 +185,17 @@ impl Calls {
 
     /// Whether something waits for room that the dataplane has made.
     pub(super) fn has_waiting(&self) -> bool {
-        self.is_blocked() && self.has_been_taken()
+        self.is_blocked() && self.has_taken_since(self.tail)
     }
 
-    /// Whether the dataplane has taken calls since that was looked at, so that there may be room for others.
-    pub(super) fn has_been_taken(&self) -> bool {
-        self.shared.call_tail() != self.tail
+    /// How many calls the dataplane had taken when that was looked at last.
+    pub(super) fn taken(&self) -> u32 {
+        self.tail
+    }
+
+    /// Whether it has taken calls since it had taken so many, so that there may be room for others.
+    pub(super) fn has_taken_since(&self, taken: u32) -> bool {
+        self.shared.call_tail() != taken
     }
 
     /// Whether something waits for room.
