@@ -11,7 +11,9 @@ fn git(root: &Path, args: &[&str]) -> String {
     let who = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"];
     let mut command = Command::new("git");
     // of a hook that runs this
-    ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"].iter().for_each(|name| drop(command.env_remove(name)));
+    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        command.env_remove(name);
+    }
     let done = command.arg("-C").arg(root).args(who).args(args).output().expect("git; install it");
     assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8_lossy(&done.stdout).trim().to_owned()

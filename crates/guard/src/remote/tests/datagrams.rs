@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layout::EVENT_SLOTS;
+use app::Range;
 
 #[test]
 fn datagrams_are_answered_to_who_asked() {
@@ -98,4 +99,55 @@ fn more_answers_than_there_is_room_for_are_told_as_it_comes() {
         assert!(REJECTS.iter().all(|(reason, _)| stats.rejects(*reason) == 0));
         assert!(crate::stats::DROPS.iter().all(|(reason, _)| stats.drops(*reason) == 0));
     }
+}
+
+/// Answers with as much as it may, and sends more on its connections than there is room for; then the engine has a cycle.
+struct Greedy {
+    engine: Engine,
+    remote: Remote,
+    cycles: usize,
+}
+
+impl Service for Greedy {
+    fn datagrams(&mut self, _: Instant, _: Listener, burst: &mut [Datagram<'_>]) {
+        burst.iter_mut().for_each(|datagram| datagram.reply(datagram.capacity()));
+    }
+    fn knock<C: Streams>(&mut self, _: Instant, calls: &mut C, _: Listener, connection: Connection, _: Addresses) {
+        calls.accept(connection, 1).unwrap();
+    }
+    fn recv<C: Streams>(&mut self, _: Instant, calls: &mut C, connection: Connection, _: u64, _: &[u8]) {
+        calls.sendv(connection, &[Range::Owned(&[7; 100 << 10])]).unwrap();
+    }
+    fn woken<C: Streams>(&mut self, _: Instant, _: &mut C) {
+        for _ in 0..std::mem::take(&mut self.cycles) {
+            self.engine.now += 1_000_000;
+            self.engine.cycle(&mut self.remote);
+        }
+    }
+}
+
+/// The calls are taken before somebody else looks who waits for room as well, and has nothing to write: his connection is gone.
+#[test]
+fn a_datagram_that_waits_for_room_goes_on_whoever_saw_that_there_is_some() {
+    let World { pair: Pair { remote, .. }, engine, mut client, woken, .. } = World::new(10);
+    let mut service = Greedy { engine, remote, cycles: 0 };
+    (0..3).for_each(|n| service.engine.knock(&mut service.remote, n));
+    for _ in 0..3 {
+        service.engine.cycle(&mut service.remote);
+        client.batch(&mut service, &woken);
+    }
+    (0..3).for_each(|n| service.engine.recv(&mut service.remote, n, b"?"));
+    service.engine.end(2, DeadReason::Reset);
+    service.engine.cycle(&mut service.remote);
+    service.engine.ask_within(&mut service.remote, b"late", SEND_BYTES);
+    service.engine.cycle(&mut service.remote);
+    service.cycles = 10;
+    assert!(client.batch(&mut service, &woken));
+    assert!(client.is_blocked() && service.engine.answers.is_empty(), "there was room");
+    for _ in 0..10 {
+        client.batch(&mut service, &woken);
+        service.engine.now += 1_000_000;
+        service.engine.cycle(&mut service.remote);
+    }
+    assert_eq!((service.engine.answers.len(), client.is_blocked()), (1, false));
 }
