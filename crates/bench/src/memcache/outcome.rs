@@ -144,7 +144,8 @@ impl Outcome {
     pub(crate) fn windows_held(&self, p99_us: f64) -> Option<f64> {
         let windows = self.windows_p99_us.len().max((self.span_ns / WINDOW_NS) as usize);
         let held = self.windows_p99_us.iter().filter(|window_us| **window_us <= p99_us).count();
-        (self.windows_p99_us.len() as f64 >= WINDOWS_HELD * windows as f64).then(|| held as f64 / windows as f64)
+        let had_enough = self.windows_p99_us.len() as f64 >= WINDOWS_HELD * windows as f64;
+        (windows > 0 && had_enough).then(|| held as f64 / windows as f64)
     }
 
     /// The same connections' of the whole span, with the pauses of the machine.
@@ -238,11 +239,16 @@ mod tests {
             assert!(outcome.holds(5_000.0) && !outcome.holds(300.0));
         }
         // a window without answers enough kept nothing
-        let outcome = of_windows(vec![400.0; 17]);
-        assert_eq!((outcome.windows_held(500.0), outcome.holds(500.0)), (Some(0.85), false));
-        // with so few requests that there is no window the whole span counts
-        let outcome = of_windows(Vec::new());
-        assert_eq!((outcome.windows_held(500.0), outcome.holds(500.0), outcome.holds(9_000.0)), (None, false, true));
+        for (slow, share, holds) in [(0, 0.9, true), (1, 0.85, false)] {
+            let outcome = of_windows([vec![400.0; 18 - slow], vec![5_000.0; slow]].concat());
+            assert_eq!((outcome.windows_held(500.0), outcome.holds(500.0)), (Some(share), holds));
+        }
+        // with so few requests that more than one in ten is such, or that there is none, the whole span counts
+        for windows in [17, 1, 0] {
+            let outcome = of_windows(vec![400.0; windows]);
+            let whole = (outcome.windows_held(500.0), outcome.holds(500.0), outcome.holds(9_000.0));
+            assert_eq!(whole, (None, false, true), "{windows}");
+        }
     }
 
     #[test]
