@@ -480,11 +480,8 @@ impl Stack {
                 self.send_advertisement(frame, ip_at, to, neighbour.target, asker)
             }
             Some(Local::NotReady(index)) if probe && !is_of_vlan(frame) => {
-                self.counters.add_handled(Handled::NeighbourConflict, 1);
                 // both look at once: neither may use it (RFC 4862 section 5.4.3); or it came to be used just now, and is defended
-                self.on_conflict(now, index, asker_mac) && {
-                    self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
-                }
+                self.dispute6(now, frame, ip_at, (index, neighbour.target), asker_mac)
             }
             Some(Local::NotReady(_)) => self.drop_frame(DropReason::NotReady),
             _ => self.drop_frame(DropReason::NeighbourNotOurs),
@@ -510,10 +507,7 @@ impl Stack {
         let mac = neighbour.target_mac.unwrap_or(src_mac);
         match self.locals.find(Key::v6(neighbour.target)) {
             Some(Local::Own(index) | Local::NotReady(index)) => {
-                self.counters.add_handled(Handled::NeighbourConflict, 1);
-                self.on_conflict(now, index, mac) && {
-                    self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), neighbour.target, None)
-                }
+                self.dispute6(now, frame, ip_at, (index, neighbour.target), mac)
             }
             // RFC 4861 section 7.2.5
             None if self.hear(neighbour.target.into(), Heard { mac, at: now, overrides: neighbour.overrides }) => {
@@ -522,6 +516,20 @@ impl Stack {
             }
             _ => self.drop_frame(DropReason::NeighbourNotOurs),
         }
+    }
+
+    /// The station `mac` claims an own address; whether the frame, which defends it then, is to be sent.
+    fn dispute6(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame,
+        ip_at: usize,
+        (index, addr): (u16, Ipv6Addr),
+        mac: Mac,
+    ) -> bool {
+        self.counters.add_handled(Handled::NeighbourConflict, 1);
+        self.on_conflict(now, index, mac)
+            && self.send_advertisement(frame, ip_at, ipv6::group_mac(ALL_NODES), addr, None)
     }
 
     fn send_advertisement(

@@ -141,8 +141,8 @@ impl Outward {
         found.map(|end| end.shared.addr).ok_or(CallError::NoSuchAddress)
     }
 
-    /// The way from an own address to a peer; an error when there is none, or nobody more can be asked for. Asks for the neighbour if that is called for, on behalf of `by`:
-    /// a listener's datagrams, or connections.
+    /// The way from an own address to a peer; an error when there is none, or nobody more can be asked for. Asks for the neighbour if
+    /// that is called for, on behalf of `by`: a listener's datagrams, or connections.
     pub(crate) fn way(
         &mut self,
         now: Instant,
