@@ -19,6 +19,7 @@ mod memcache;
 mod messages;
 mod page;
 mod pages;
+mod pauses;
 mod pipe;
 mod pipe_dns;
 mod pipe_http;

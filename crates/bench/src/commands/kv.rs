@@ -4,7 +4,7 @@ use super::http::{SECRET, since_boot};
 use super::{Tool, rate, seconds, stop_flag};
 use crate::http::{Peer, Sources};
 use crate::interface;
-use crate::memcache::{Load, Manner, Mix, Outcome, Plan, Records, Share};
+use crate::memcache::{Bound, Load, Manner, Mix, Outcome, Plan, Records, Share};
 use crate::xdp;
 use anyhow::{Context as _, Result, ensure};
 use port::Mac;
@@ -20,8 +20,8 @@ The addresses must be ones that the kernel does not have, as with `simoom-bench 
 value distribution, values by a table and a generalized Pareto distribution and 75% GET. A record's lengths and value follow from its number, so every
 value that comes back is compared. With --rate requests are due at the moments of a Poisson process and latency runs from then; without it each
 connection asks again when it was answered. --probes connections ask seldom, one request at a time, and have a latency of their own, which
-is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher. It goes by windows of 100 ms, of which nine
-in ten must keep to it, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers to more than one window in ten, the whole span must.
+is the one that --p99 looks at: it searches for the highest rate at which the 99th percentile is no higher. It goes by windows of 100 ms, of which a share
+(--windows) must keep to it, lest the pauses of a virtual machine be measured; where probes bring fewer than 100 answers to more than one window in ten, the whole span must.
 A rate holds when one of a few tries does, some that did not are tried again later, and the highest that held is told: the most that was
 seen, not a mean. Connections that failed are made again before each try, and a rate holds with all of them alone. Wrong answers and lost connections of the warm-up are told with the run behind it.
 Exit status: 0; 1 when an answer was wrong, nothing was answered or the load could not be run; 2 for a wrong command line.
@@ -71,9 +71,12 @@ pub(crate) struct Options {
     /// Requests a second (20000, 20k, 0.1M); without it each connection asks again when it was answered
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// Search for the highest rate whose 99th percentile is at most so many microseconds in nine windows of ten, from --rate or 50k on
+    /// Search for the highest rate whose 99th percentile is at most so many microseconds in enough windows, from --rate or 50k on
     #[arg(long, value_name = "US", value_parser = rate)]
     p99: Option<f64>,
+    /// The share of windows of 100 ms that must keep to --p99
+    #[arg(long, value_name = "SHARE", default_value = "0.9", requires = "p99")]
+    windows: Share,
     /// The share of GETs that may find nothing where a rate holds; default: 0.001 with --store, else any
     #[arg(long, value_name = "SHARE")]
     misses: Option<Share>,
@@ -137,7 +140,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ensure!(stored.failed() == 0, "not all records could be stored: {stored}");
     }
     let runs = match options.p99 {
-        Some(p99_us) => load.search(&plan, (options.rate.unwrap_or(FROM), p99_us), &stop, tick),
+        Some(p99_us) => {
+            let bound = Bound { p99_us, windows: options.windows.0 };
+            load.search(&plan, (options.rate.unwrap_or(FROM), bound), &stop, tick)
+        }
         None => vec![load.run(&plan, &stop, tick)],
     };
     load.close(plan.wait, tick);

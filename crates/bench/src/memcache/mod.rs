@@ -3,7 +3,7 @@
 //!
 //! Latency runs from when a request was due, so what waits because all connections are busy waits on the clock. It is told twice: of the
 //! connections that make the load, and of some that ask seldom, as mutilate's master does beside its agents. [`Load::search`] looks for
-//! the highest rate at which the second has its 99th percentile within a bound, in nine windows of ten.
+//! the highest rate at which the second has its 99th percentile within a bound, in so many windows ([`Bound`]).
 //!
 //! Left out: the binary protocol, UDP, multi-gets, and connections that are made anew while a load runs.
 
@@ -17,7 +17,7 @@ mod tests;
 mod workload;
 
 pub(crate) use client::Manner;
-pub(crate) use outcome::{Outcome, WINDOWS_HELD};
+pub(crate) use outcome::{Bound, Outcome, WINDOWS_HELD, WINDOWS_LEAST};
 pub(crate) use search::DOUBTS;
 pub(crate) use workload::{Mix, Records, Share};
 
@@ -157,12 +157,12 @@ impl<P: Port> Load<P> {
         outcome
     }
 
-    /// Looks for the highest rate whose 99th percentile is within `p99_us` ([`Outcome::holds`]), from `from` on; every run, the best one first. A rate holds if any of
+    /// Looks for the highest rate whose 99th percentile is within a bound ([`Outcome::holds`]), from `from` on; every run, the best one first. A rate holds if any of
     /// [`TRIES`] does, so the best is the most that was seen: with rates that hold by chance it is more than what holds always.
     pub(crate) fn search(
         &mut self,
         plan: &Plan,
-        (from, p99_us): (f64, f64),
+        (from, bound): (f64, Bound),
         stop: &AtomicBool,
         tick: &mut impl FnMut() -> Instant,
     ) -> Vec<Outcome> {
@@ -175,13 +175,13 @@ impl<P: Port> Load<P> {
             let held = (0..TRIES).any(|_| {
                 self.renew(plan.wait, tick);
                 let outcome = self.run(&Plan { rate: Some(rate), ..*plan }, stop, tick);
-                let held = outcome.holds(p99_us);
+                let held = outcome.holds(bound);
                 eprintln!(
                     "{rate:>9.0}/s  {:>9.0} answered/s  p99 {:>7.1} us{}  {} failed  {} not found  {}",
                     outcome.answered_rate(),
                     outcome.p99_us(),
                     outcome
-                        .windows_held(p99_us)
+                        .windows_held(bound.p99_us)
                         .map_or_else(String::new, |share| format!(", kept by {:.0}% of windows", share * 100.0)),
                     outcome.failed(),
                     outcome.misses,
@@ -192,7 +192,7 @@ impl<P: Port> Load<P> {
             });
             search.found(rate, held);
         }
-        let best = |outcome: &Outcome| if outcome.holds(p99_us) { outcome.answered_rate() } else { 0.0 };
+        let best = |outcome: &Outcome| if outcome.holds(bound) { outcome.answered_rate() } else { 0.0 };
         runs.sort_by(|a, b| best(b).total_cmp(&best(a)));
         runs
     }

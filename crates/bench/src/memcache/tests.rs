@@ -75,6 +75,10 @@ fn plan(rate: Option<f64>, ms: u64) -> Plan {
     Plan { rate, probe_rate: 500.0, span, warm_up: Duration::ZERO, misses_most: 0.001, wait: Wait::Spin }
 }
 
+fn within(p99_us: f64) -> Bound {
+    Bound { p99_us, windows: WINDOWS_HELD }
+}
+
 #[test]
 fn every_answer_is_compared_and_counted() {
     for mix in [Mix::Usr, Mix::Etc] {
@@ -89,7 +93,7 @@ fn every_answer_is_compared_and_counted() {
         let share = outcome.hits as f64 / outcome.answered as f64;
         assert!((share - mix.gets()).abs() < 0.02, "{share}");
         assert!(outcome.unloaded.p50_us > 0.0 && outcome.latency.p99_us >= outcome.latency.p50_us, "{outcome}");
-        assert!(outcome.holds(10_000.0) && !outcome.holds(1.0), "{outcome}");
+        assert!(outcome.holds(within(10_000.0)) && !outcome.holds(within(1.0)), "{outcome}");
         // a closed loop has more under way
         let closed = bed.run(&plan(None, 200));
         assert!(closed.failed() == 0 && closed.answered_rate() > 2.0 * outcome.answered_rate(), "{closed}");
@@ -101,11 +105,11 @@ fn a_search_ends_at_a_rate_that_is_held() {
     let mut bed = bed(Mix::Usr, MANNER, 64 << 20);
     bed.start();
     let stop = AtomicBool::new(false);
-    let runs = bed.with(|load, mut tick| load.search(&plan(None, 50), (20_000.0, 150.0), &stop, &mut tick));
+    let runs = bed.with(|load, mut tick| load.search(&plan(None, 50), (20_000.0, within(150.0)), &stop, &mut tick));
     let best = &runs[0];
-    assert!(best.holds(150.0) && best.answered_rate() > 25_000.0, "{best}");
-    assert!(runs.iter().any(|run| !run.holds(150.0)), "it stopped before the end");
-    assert!(runs.iter().all(|run| !run.holds(150.0) || run.answered_rate() <= best.answered_rate()));
+    assert!(best.holds(within(150.0)) && best.answered_rate() > 25_000.0, "{best}");
+    assert!(runs.iter().any(|run| !run.holds(within(150.0))), "it stopped before the end");
+    assert!(runs.iter().all(|run| !run.holds(within(150.0)) || run.answered_rate() <= best.answered_rate()));
 }
 
 #[test]
@@ -117,9 +121,9 @@ fn values_that_are_gone_are_misses_and_other_values_are_wrong() {
     });
     assert!(outcome.misses > 100 && outcome.failed() == 0, "{outcome}");
     // a server that lost all is fast, and holds nothing
-    assert!(!outcome.holds(1e9) && outcome.answered_in_span > 0, "{outcome}");
+    assert!(!outcome.holds(within(1e9)) && outcome.answered_in_span > 0, "{outcome}");
     outcome.misses_most = 1.0;
-    assert!(outcome.holds(1e9));
+    assert!(outcome.holds(within(1e9)));
     // the same keys with other values
     let records = bed.load.work.service().records.clone();
     bed.load.work.service().records = records.other();
@@ -141,7 +145,7 @@ fn what_is_wrong_in_the_warm_up_is_told() {
     let outcome = bed.run(&Plan { warm_up, ..plan(Some(5_000.0), 100) });
     // no connection is left for the load itself
     assert_eq!((outcome.sent, outcome.answered), (0, 0), "{outcome}");
-    assert!((1..=7).contains(&outcome.wrong) && !outcome.holds(1e9), "{outcome}");
+    assert!((1..=7).contains(&outcome.wrong) && !outcome.holds(within(1e9)), "{outcome}");
     assert_eq!(outcome.failures.values().sum::<u64>(), 7, "{outcome}");
     assert!(outcome.to_string().contains(&format!("{} wrong", outcome.wrong)), "{outcome}");
 }
@@ -160,10 +164,10 @@ fn a_rate_is_held_by_all_connections_or_by_none() {
     for _ in 0..2 {
         let outcome = bed.run(&plan(Some(5_000.0), 100));
         assert_eq!((outcome.lacking, outcome.failures.len(), outcome.wrong), (lost, 0, 0), "{outcome}");
-        assert!(outcome.answered > 0 && !outcome.holds(1e9), "{outcome}");
+        assert!(outcome.answered > 0 && !outcome.holds(within(1e9)), "{outcome}");
     }
     // a search has them made again
     let stop = AtomicBool::new(false);
-    let runs = bed.with(|load, mut tick| load.search(&plan(None, 50), (20_000.0, 150.0), &stop, &mut tick));
-    assert!(runs[0].holds(150.0) && runs.iter().all(|run| run.lacking == 0), "{}", runs[0]);
+    let runs = bed.with(|load, mut tick| load.search(&plan(None, 50), (20_000.0, within(150.0)), &stop, &mut tick));
+    assert!(runs[0].holds(within(150.0)) && runs.iter().all(|run| run.lacking == 0), "{}", runs[0]);
 }
