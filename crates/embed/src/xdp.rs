@@ -237,32 +237,26 @@ impl Follower {
             let again = Timespec { tv_sec: 1, tv_nsec: 0 };
             let mut failed = false;
             loop {
+                let found = handle.follow();
+                let before = link;
+                link = found.link.unwrap_or(link);
+                if let Link::There { mac, mtu, .. } = link {
+                    if !matches!(before, Link::There { mac: old, .. } if old == mac) {
+                        threads.set_mac(mac);
+                    }
+                    if !matches!(before, Link::There { mtu: old, .. } if old == mtu) {
+                        threads.set_mtu(mtu);
+                    }
+                }
+                if std::mem::replace(&mut failed, found.failed.is_some()) && failed {
+                    std::thread::sleep(REST);
+                }
                 let descriptors = std::iter::once(told.as_fd()).chain(handle.descriptors());
                 let mut ready: Vec<_> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-                // an interrupted sleep is a short one
+                // what failed is not told again by the kernel; an interrupted sleep is a short one
                 let _ = poll(&mut ready, failed.then_some(&again));
                 if !ready[0].revents().is_empty() {
                     return;
-                }
-                match handle.follow() {
-                    Ok(found) => {
-                        failed = false;
-                        let before = link;
-                        link = found.link.unwrap_or(link);
-                        if let Link::There { mac, mtu, .. } = link {
-                            if !matches!(before, Link::There { mac: old, .. } if old == mac) {
-                                threads.set_mac(mac);
-                            }
-                            if !matches!(before, Link::There { mtu: old, .. } if old == mtu) {
-                                threads.set_mtu(mtu);
-                            }
-                        }
-                    }
-                    Err(_) => {
-                        // what failed half-way is not told again by the kernel
-                        failed = true;
-                        std::thread::sleep(REST);
-                    }
                 }
             }
         })?;

@@ -34,12 +34,21 @@ pub struct Handle {
     /// where what the program answers depends on who takes it
     peer: Option<Peer>,
     listeners: BTreeSet<Listener>,
-    /// What is new and has not been told, since what was done behind it failed: neither would be found a second time.
-    untold: (Option<Link>, Option<bool>),
+    /// What is new and has not been told yet: it would not be found a second time.
+    untold: Untold,
+}
+
+/// What was found and is to be told.
+#[derive(Debug, Default)]
+struct Untold {
+    addresses: bool,
+    link: Option<Link>,
+    answered: Option<bool>,
 }
 
 /// What [`Handle::follow`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[must_use]
 pub struct Followed {
     /// what is taken changed with the machine's addresses
     pub addresses: bool,
@@ -48,6 +57,9 @@ pub struct Followed {
     pub link: Option<Link>,
     /// whether the peer takes what the program answers, when that is new; otherwise our own stack answers
     pub answered: Option<bool>,
+    /// The first thing that the kernel refused. It keeps nothing else from being followed, and is tried again with the next call, which
+    /// is to be made after a while, whether or not a descriptor tells of news.
+    pub failed: Option<io::Error>,
 }
 
 impl Handle {
@@ -77,7 +89,7 @@ impl Handle {
             monitor,
             peer,
             listeners,
-            untold: (None, None),
+            untold: Untold::default(),
         };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
@@ -93,7 +105,9 @@ impl Handle {
             handle.take_own(*address).map_err(other(name, "adding an own address"))?;
         }
         handle.report_groups().map_err(other(name, "joining the groups of own addresses"))?;
-        handle.follow().map_err(other(name, "taking the listeners' addresses"))?;
+        handle.catch_up().map_err(other(name, "taking the listeners' addresses"))?;
+        // the interface may have changed since it was asked for, which is told when it is followed first
+        handle.untold.addresses = false;
         Ok(handle)
     }
 
@@ -162,7 +176,7 @@ impl Handle {
     /// The kernel's.
     pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listeners.insert(listener);
-        self.catch_up().map(|_| ())
+        self.catch_up()
     }
 
     /// Listens on one destination less.
@@ -171,40 +185,48 @@ impl Handle {
     /// The kernel's.
     pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
         self.listeners.remove(listener);
-        self.catch_up().map(|_| ())
+        self.catch_up()
     }
 
-    /// One of them is readable when addresses or interfaces have changed; then [`Handle::follow`] is due.
+    /// One of them is readable when addresses or interfaces have changed; then [`Handle::follow`] is due, and once at the beginning.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.monitor.descriptor()).chain(self.peer.as_ref().map(Peer::descriptor))
     }
 
     /// Makes what is taken what the listeners mean with the addresses of now, and looks at the interface.
-    ///
-    /// # Errors
-    /// The kernel's. What had been found by then is told the next time.
-    pub fn follow(&mut self) -> io::Result<Followed> {
-        let addresses = self.catch_up()?;
-        let (link, answered) = std::mem::take(&mut self.untold);
-        Ok(Followed { addresses, link, answered })
+    pub fn follow(&mut self) -> Followed {
+        let failed = self.catch_up().err();
+        let Untold { addresses, link, answered } = std::mem::take(&mut self.untold);
+        Followed { addresses, link, answered, failed }
     }
 
-    /// The same, with what is new for who asks next, but for whether what is taken changed.
-    fn catch_up(&mut self) -> io::Result<bool> {
-        let changes = self.monitor.changes()?;
-        // of what was heard nothing is believed but that something is new
-        self.look |= changes.iter().any(|change| match change {
-            Change::Link(index) => *index == self.interface,
-            // it loses all of IPv6 when that is turned off, of which the kernel says nothing else
-            Change::Added(address) | Change::Removed(address) => address.interface == self.interface,
-            Change::Missed => true,
+    /// The same, with what is new for who asks next. What fails keeps nothing else from being done; the first of them is told.
+    fn catch_up(&mut self) -> io::Result<()> {
+        let heard = self.monitor.changes().map(|changes| {
+            for change in changes {
+                // of what was heard nothing is believed but that something is new
+                self.look |= match change {
+                    Change::Link(index) => index == self.interface,
+                    // it loses all of IPv6 when that is turned off, of which the kernel says nothing else
+                    Change::Added(address) | Change::Removed(address) => address.interface == self.interface,
+                    Change::Missed => true,
+                };
+                let is_less = match change {
+                    Change::Removed(address) => address.interface == self.interface && address.address.is_ipv6(),
+                    Change::Missed => true,
+                    Change::Added(_) | Change::Link(_) => false,
+                };
+                if is_less {
+                    // IPv6 may have gone and come back since, and the kernel joins nothing of what it had before
+                    self.joined = None;
+                }
+            }
         });
-        if self.look {
-            self.look()?;
-        }
-        let answered = self.peer.as_mut().map_or(Ok(None), Peer::look)?;
-        self.untold.1 = answered.or(self.untold.1);
-        self.follow_addresses()
+        let looked = if self.look { self.look() } else { Ok(()) };
+        let answered = self.peer.as_mut().map_or(Ok(None), Peer::look);
+        let asked = answered.map(|answered| self.untold.answered = answered.or(self.untold.answered));
+        let taken = self.follow_addresses();
+        heard.and(looked).and(asked).and(taken)
     }
 
     /// Looks whether anything about the interface is new.
@@ -219,24 +241,29 @@ impl Handle {
         let carrier = matches!(now, Link::There { up: true, carrier: true, .. });
         self.stats.iter().for_each(|stats| stats.carrier.set(carrier.into()));
         if std::mem::replace(&mut self.link, now) != now {
-            self.untold.0 = Some(now);
+            self.untold.link = Some(now);
         }
         self.report_groups()?;
         self.look = false;
         Ok(())
     }
 
-    fn follow_addresses(&mut self) -> io::Result<bool> {
+    fn follow_addresses(&mut self) -> io::Result<()> {
         let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
         let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
         let failed = |e: SteeringError| io::Error::other(e.to_string());
+        let mut outcome = Ok(());
         for taken in wanted.difference(&has) {
-            self.steering.take(*taken).map_err(failed)?;
+            let took = self.steering.take(*taken).map_err(failed);
+            self.untold.addresses |= took.is_ok();
+            outcome = outcome.and(took);
         }
         for taken in has.difference(&wanted) {
-            self.steering.release(taken).map_err(failed)?;
+            let released = self.steering.release(taken).map_err(failed);
+            self.untold.addresses |= released.is_ok();
+            outcome = outcome.and(released);
         }
-        Ok(wanted != has)
+        outcome
     }
 }
 

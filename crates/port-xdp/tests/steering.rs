@@ -267,7 +267,7 @@ fn own_addresses_groups_are_reported_by_the_kernel_and_where_it_has_no_ipv6_the_
         let turn = format!("echo {} > /proc/sys/net/ipv6/conf/vs/disable_ipv6", u8::from(!kernel));
         sh("sh", &["-c", &turn]);
         let mut follows = || {
-            opened.handle.follow().unwrap();
+            assert!(opened.handle.follow().failed.is_none());
             groups("vs").contains("ff02::1:ff00:77") == kernel
         };
         // the kernel tells of IPv6 by addresses, the first of which it looks for another holder of
@@ -281,6 +281,14 @@ fn own_addresses_groups_are_reported_by_the_kernel_and_where_it_has_no_ipv6_the_
         let got: Vec<_> = got.into_iter().filter(is_ours).collect();
         assert_eq!(got, if kernel { vec![last] } else { vec![asked, last] }, "step {step}");
     }
+    // it goes and is back before anybody has looked
+    for disabled in [1, 0] {
+        sh("sh", &["-c", &format!("echo {disabled} > /proc/sys/net/ipv6/conf/vs/disable_ipv6")]);
+    }
+    eventually("they are not joined again", || {
+        assert!(opened.handle.follow().failed.is_none());
+        groups("vs").contains("ff02::1:ff00:77")
+    });
     drop(opened);
     eventually("they are left", || !groups("vs").contains("ff02::1:ff00:77"));
 }

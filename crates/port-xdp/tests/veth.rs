@@ -315,14 +315,16 @@ fn an_emptied_place_leaves_the_queue_to_the_kernel_until_its_thread_comes_round(
     assert_eq!(slot.queue(), 0);
 }
 
+/// The addresses that the program takes something at.
+fn taken(handle: &mut port_xdp::Handle) -> Vec<String> {
+    handle.steering().taken().map(|taken| taken.address.to_string()).collect()
+}
+
 #[test]
 fn addresses_that_come_and_go_are_followed() {
     let lab = Lab::new("follow", 1);
     let any = Listener { address: "0.0.0.0".parse().unwrap(), protocol: UDP, port: 53 };
     let mut handle = open(&config(&[any])).unwrap().handle;
-    let taken = |handle: &mut port_xdp::Handle| {
-        handle.steering().taken().map(|taken| taken.address.to_string()).collect::<Vec<_>>()
-    };
     assert_eq!(taken(&mut handle), ["198.18.0.1"]);
     let lo = Device::find("lo").unwrap().unwrap().index;
     let mut monitor = port_xdp::device::Monitor::open().unwrap();
@@ -342,11 +344,11 @@ fn addresses_that_come_and_go_are_followed() {
     let added = port_xdp::device::Address { interface: lo, address: "192.0.2.53".parse().unwrap(), prefix_bits: 32 };
     assert_eq!(changes, [Change::Added(added)]);
     assert!(addresses().unwrap().contains(&added));
-    assert!(handle.follow().unwrap().addresses);
+    assert!(handle.follow().addresses);
     assert_eq!(taken(&mut handle), ["192.0.2.53", "198.18.0.1"]);
-    assert!(!handle.follow().unwrap().addresses);
+    assert!(!handle.follow().addresses);
     ip(&format!("-n {} addr del 192.0.2.53/32 dev lo", lab.server));
-    eventually("the address was kept", || handle.follow().unwrap().addresses);
+    eventually("the address was kept", || handle.follow().addresses);
     assert_eq!(taken(&mut handle), ["198.18.0.1"]);
     assert!(monitor.changes().unwrap().contains(&Change::Removed(added)));
 }
@@ -355,16 +357,52 @@ fn addresses_that_come_and_go_are_followed() {
 fn a_link_that_changed_is_told_though_what_was_done_behind_it_failed() {
     let lab = Lab::new("untold", 1);
     let mut handle = open(&config(&[dns()])).unwrap().handle;
-    eventually("the link is not quiet", || handle.follow().unwrap().link.is_none());
+    eventually("the link is not quiet", || handle.follow().link.is_none());
     ip(&format!("-n {} link set vs address 02:00:00:00:00:77", lab.server));
     // there is no such destination
     let nowhere = Listener { address: "192.0.2.53".parse().unwrap(), protocol: UDP, port: 0 };
-    assert!(handle.listen(nowhere).is_err() && handle.follow().is_err());
-    handle.unlisten(&nowhere).unwrap();
-    let link = handle.follow().unwrap().link;
+    assert!(handle.listen(nowhere).is_err());
+    let found = handle.follow();
+    assert!(found.failed.is_some());
+    let link = found.link;
     let there = |link| matches!(link, port_xdp::device::Link::There { mac, .. } if mac == [2, 0, 0, 0, 0, 0x77]);
     assert!(link.is_some_and(there), "{link:?}");
-    assert_eq!(handle.follow().unwrap().link, None);
+    handle.unlisten(&nowhere).unwrap();
+    let found = handle.follow();
+    assert!(found.link.is_none() && found.failed.is_none(), "{found:?}");
+}
+
+#[test]
+fn a_group_that_cannot_be_joined_keeps_nothing_else_from_being_followed() {
+    let lab = Lab::new("optmem", 1);
+    let own: IpAddr = "2001:db8:18::77".parse().unwrap();
+    let listener = Listener { address: "0.0.0.0".parse().unwrap(), protocol: UDP, port: 53 };
+    let mut handle = open(&port_xdp::OpenConfig { own: vec![own], ..config(&[listener]) }).unwrap().handle;
+    let sysctl = |name: &str, value: &str| sh("sh", &["-c", &format!("echo {value} > /proc/sys/net/{name}")]);
+    // the kernel has no memory for a membership, and the one that there was is gone with IPv6
+    sysctl("core/optmem_max", "1");
+    sysctl("ipv6/conf/vs/disable_ipv6", "1");
+    eventually("IPv6 is still there", || {
+        let found = handle.follow();
+        assert!(found.failed.is_none(), "{found:?}");
+        found.link.is_some()
+    });
+    sysctl("ipv6/conf/vs/disable_ipv6", "0");
+    eventually("the group was joined", || handle.follow().failed.is_some());
+    ip(&format!("-n {} addr add 192.0.2.53/32 dev lo", lab.server));
+    ip(&format!("-n {} link set vs address 02:00:00:00:00:77", lab.server));
+    let (mut addresses, mut mac) = (false, None);
+    eventually("it is not followed", || {
+        let found = handle.follow();
+        assert!(found.failed.is_some());
+        addresses |= found.addresses;
+        mac = found.link.or(mac);
+        let there = |link| matches!(link, port_xdp::device::Link::There { mac, .. } if mac == [2, 0, 0, 0, 0, 0x77]);
+        addresses && mac.is_some_and(there)
+    });
+    assert_eq!(taken(&mut handle), ["192.0.2.53", "198.18.0.1"]);
+    sysctl("core/optmem_max", "131072");
+    assert!(handle.follow().failed.is_none());
 }
 
 #[test]
@@ -469,7 +507,7 @@ fn carrier_is_followed_and_without_it_no_socket_is_used_up() {
     let stats = opened.ports[0].stats().clone();
     let mut becomes = |carrier: u64| {
         eventually("it is not followed", || {
-            opened.handle.follow().unwrap();
+            assert!(opened.handle.follow().failed.is_none());
             stats.carrier.get() == carrier
         })
     };

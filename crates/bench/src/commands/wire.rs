@@ -232,7 +232,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 impl Side {
     /// Fails when the interface has gone.
     fn look(&mut self) -> Result<()> {
-        let followed = self.handle.follow().with_context(|| format!("cannot ask for {}", self.name))?;
+        let followed = self.handle.follow();
+        followed.failed.map_or(Ok(()), Err).with_context(|| format!("cannot ask for {}", self.name))?;
         ensure!(followed.link != Some(device::Link::Gone), "interface {} has gone", self.name);
         Ok(())
     }

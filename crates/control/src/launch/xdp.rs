@@ -327,44 +327,30 @@ fn follow(mut followed: Followed) -> io::Result<Follower> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let told = stop.clone();
     let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
-        let again = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let mut failed = false;
+        const NONE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let (mut due, mut failing) = (true, None);
         loop {
+            if due {
+                let found = followed.handle.follow();
+                followed.take(found, &mut failing);
+            }
+            if failing.is_some() {
+                // not again at once, whatever it is
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
             let descriptors = std::iter::once(told.as_fd()).chain(followed.handle.descriptors());
             let mut ready: Vec<_> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let wait = if failing.is_some() { Some(&NONE) } else { followed.claims.as_ref().map(|_| &Claims::EVERY) };
             // an interrupted sleep is a short one
-            let _ = poll(&mut ready, followed.claims.as_ref().map(|_| &Claims::EVERY).or(failed.then_some(&again)));
+            let _ = poll(&mut ready, wait);
             if let Some(claims) = &mut followed.claims {
                 claims.look();
             }
             if !ready[0].revents().is_empty() {
                 return;
             }
-            if ready[1..].iter().all(|heard| heard.revents().is_empty()) && !failed {
-                continue;
-            }
-            let outcome = followed.handle.follow();
-            // what failed half-way is not told again by the kernel
-            failed = outcome.is_err();
-            let name = followed.name.clone();
-            match outcome {
-                Ok(found) => {
-                    if found.addresses {
-                        tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them");
-                    }
-                    if let Some(link) = found.link {
-                        followed.take(link);
-                    }
-                    if let Some(answered) = found.answered {
-                        say_who_answers(&name, answered);
-                    }
-                }
-                Err(error) => {
-                    tracing::error!("{name}: the machine's addresses cannot be followed: {}", reason(&error));
-                    // not again at once, whatever it is
-                    std::thread::sleep(std::time::Duration::from_secs(1));
-                }
-            }
+            // what failed is not told again by the kernel
+            due = failing.is_some() || ready[1..].iter().any(|heard| !heard.revents().is_empty());
         }
     })?;
     Ok(Follower { join: Some(join), stop })
@@ -382,8 +368,32 @@ fn say_who_answers(interface: &str, driver: bool) {
 }
 
 impl Followed {
+    /// Says what was found, and what cannot be followed as long as that is so, once. `failing` is what was said of it.
+    fn take(&mut self, found: port_xdp::Followed, failing: &mut Option<String>) {
+        let name = &self.name;
+        if found.addresses {
+            tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them");
+        }
+        if let Some(answered) = found.answered {
+            say_who_answers(name, answered);
+        }
+        let failed = found.failed.as_ref().map(reason);
+        if *failing != failed {
+            match &failed {
+                Some(why) => {
+                    tracing::error!("{name}: not all of it can be followed: {why}; it is tried again every second")
+                }
+                None => tracing::info!("{name}: all of it is followed again"),
+            }
+            *failing = failed;
+        }
+        if let Some(link) = found.link {
+            self.take_link(link);
+        }
+    }
+
     /// Says what is new about the interface, and has the stacks go on with its hardware address and MTU.
-    fn take(&mut self, now: Link) {
+    fn take_link(&mut self, now: Link) {
         let name = &self.name;
         let before = std::mem::replace(&mut self.link, now);
         let Link::There { up, carrier, mac, mtu, .. } = now else {
