@@ -375,7 +375,7 @@ fn a_link_that_changed_is_told_though_what_was_done_behind_it_failed() {
 #[test]
 fn a_group_that_cannot_be_joined_keeps_nothing_else_from_being_followed() {
     let lab = Lab::new("optmem", 1);
-    let own: IpAddr = "2001:db8:18::77".parse().unwrap();
+    let own: std::net::IpAddr = "2001:db8:18::77".parse().unwrap();
     let listener = Listener { address: "0.0.0.0".parse().unwrap(), protocol: UDP, port: 53 };
     let mut handle = open(&port_xdp::OpenConfig { own: vec![own], ..config(&[listener]) }).unwrap().handle;
     let sysctl = |name: &str, value: &str| sh("sh", &["-c", &format!("echo {value} > /proc/sys/net/{name}")]);
