@@ -5,14 +5,11 @@ use app::{Cycles, Listener, Service};
 use base::counter::{Figure, Report};
 use dataplane::{Config, Dataplane, Idle, Owners, Sharing};
 use port_xdp::device::Link;
-use port_xdp::{Handle, OpenConfig, XdpPort};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use port_xdp::{Follower, Handle, OpenConfig, XdpPort};
 use stack::{Agreement, Claim, ClaimMode, OwnAddress, Stack, TcpConfig, TcpLimits, TcpListener, UdpListener};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wire::flow::Groups;
 
@@ -20,8 +17,6 @@ use wire::flow::Groups;
 const GROUPS: usize = 4096;
 /// At the end connections are reset for so long at most.
 const RESETS_TAKE: Duration = Duration::from_millis(500);
-/// After an error of the kernel's about addresses.
-const REST: Duration = Duration::from_secs(1);
 
 /// What all stacks counted, a successor after a panic in the same counters.
 type Stacks = Arc<Mutex<Vec<(Arc<stack::Counters>, Option<Arc<stack::tcp::Counters>>)>>>;
@@ -138,7 +133,7 @@ pub(crate) fn start<S: Service + 'static>(
     let cycles = dataplane.cycles().cloned().collect();
     let link = Link::from(&opened.got.device);
     let told = Threads(dataplane.clone());
-    let follower = Follower::start(opened.handle, link, Box::new(told)).map_err(system("following the interface"))?;
+    let follower = follow(opened.handle, link, Box::new(told)).map_err(system("following the interface"))?;
     let described = opened.got.to_string();
     Ok(Running { follower, erased: Box::new(Threads(dataplane)), stacks, cycles, described })
 }
@@ -222,55 +217,18 @@ impl Running {
     }
 }
 
-/// The thread that keeps what is taken in step with the machine's addresses and the interface's. When it ends, the program is detached.
-#[derive(Debug)]
-struct Follower {
-    join: Option<JoinHandle<()>>,
-    stop: Arc<OwnedFd>,
-}
-
-impl Follower {
-    fn start(mut handle: Handle, mut link: Link, threads: Box<dyn Erased>) -> io::Result<Follower> {
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let told = stop.clone();
-        let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
-            let again = Timespec { tv_sec: 1, tv_nsec: 0 };
-            let mut failed = false;
-            loop {
-                let found = handle.follow();
-                let before = link;
-                link = found.link.unwrap_or(link);
-                if let Link::There { mac, mtu, .. } = link {
-                    if !matches!(before, Link::There { mac: old, .. } if old == mac) {
-                        threads.set_mac(mac);
-                    }
-                    if !matches!(before, Link::There { mtu: old, .. } if old == mtu) {
-                        threads.set_mtu(mtu);
-                    }
-                }
-                if std::mem::replace(&mut failed, found.failed.is_some()) && failed {
-                    std::thread::sleep(REST);
-                }
-                let descriptors = std::iter::once(told.as_fd()).chain(handle.descriptors());
-                let mut ready: Vec<_> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-                // what failed is not told again by the kernel; an interrupted sleep is a short one
-                let _ = poll(&mut ready, failed.then_some(&again));
-                if !ready[0].revents().is_empty() {
-                    return;
-                }
+/// Has the threads go on with what is new about the interface.
+fn follow(handle: Handle, mut link: Link, threads: Box<dyn Erased>) -> io::Result<Follower> {
+    Follower::start(handle, None, move |found| {
+        let Some(now) = found.and_then(|found| found.link) else { return };
+        let before = std::mem::replace(&mut link, now);
+        if let Link::There { mac, mtu, .. } = now {
+            if !matches!(before, Link::There { mac: old, .. } if old == mac) {
+                threads.set_mac(mac);
             }
-        })?;
-        Ok(Follower { join: Some(join), stop })
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // an eventfd refuses only when its count is full
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(join) = self.join.take() {
-            // a panic there was shown by the panic hook
-            let _ = join.join();
+            if !matches!(before, Link::There { mtu: old, .. } if old == mtu) {
+                threads.set_mtu(mtu);
+            }
         }
-    }
+    })
 }

@@ -35,19 +35,11 @@ pub struct Handle {
     peer: Option<Peer>,
     listeners: BTreeSet<Listener>,
     /// What is new and has not been told yet: it would not be found a second time.
-    untold: Untold,
-}
-
-/// What was found and is to be told.
-#[derive(Debug, Default)]
-struct Untold {
-    addresses: bool,
-    link: Option<Link>,
-    answered: Option<bool>,
+    untold: Followed,
 }
 
 /// What [`Handle::follow`] found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use]
 pub struct Followed {
     /// what is taken changed with the machine's addresses
@@ -89,7 +81,7 @@ impl Handle {
             monitor,
             peer,
             listeners,
-            untold: Untold::default(),
+            untold: Followed::default(),
         };
         for (prefixes, rule) in [(&config.allow, Rule::Allow), (&config.deny, Rule::Deny)] {
             for prefix in prefixes {
@@ -196,27 +188,23 @@ impl Handle {
     /// Makes what is taken what the listeners mean with the addresses of now, and looks at the interface.
     pub fn follow(&mut self) -> Followed {
         let failed = self.catch_up().err();
-        let Untold { addresses, link, answered } = std::mem::take(&mut self.untold);
-        Followed { addresses, link, answered, failed }
+        Followed { failed, ..std::mem::take(&mut self.untold) }
     }
 
     /// The same, with what is new for who asks next. What fails keeps nothing else from being done; the first of them is told.
     fn catch_up(&mut self) -> io::Result<()> {
         let heard = self.monitor.changes().map(|changes| {
             for change in changes {
-                // of what was heard nothing is believed but that something is new
-                self.look |= match change {
+                let is_ours = match change {
                     Change::Link(index) => index == self.interface,
                     // it loses all of IPv6 when that is turned off, of which the kernel says nothing else
                     Change::Added(address) | Change::Removed(address) => address.interface == self.interface,
                     Change::Missed => true,
                 };
-                let is_less = match change {
-                    Change::Removed(address) => address.interface == self.interface && address.address.is_ipv6(),
-                    Change::Missed => true,
-                    Change::Added(_) | Change::Link(_) => false,
-                };
-                if is_less {
+                // of what was heard nothing is believed but that something is new
+                self.look |= is_ours;
+                if is_ours && matches!(change, Change::Missed | Change::Removed(Address { address: IpAddr::V6(_), .. }))
+                {
                     // IPv6 may have gone and come back since, and the kernel joins nothing of what it had before
                     self.joined = None;
                 }

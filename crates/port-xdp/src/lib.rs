@@ -11,6 +11,7 @@
 mod answering;
 pub mod device;
 mod ethtool;
+mod follower;
 mod handle;
 mod intake;
 mod ledger;
@@ -25,6 +26,7 @@ mod socket;
 mod stats;
 
 pub use answering::Answering;
+pub use follower::Follower;
 pub use handle::{Followed, Handle};
 pub use open::{BusyPolling, Got, LargeSends, Listener, Mode, OpenConfig, OpenError, Opened, open};
 pub use port::XdpPort;

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use port::{Outgoing, Port};
 use port_xdp::device::{Change, addresses};
-use port_xdp::{Listener, Mode, device::Device, open};
+use port_xdp::{Followed, Follower, Listener, Mode, device::Device, open};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
@@ -373,9 +373,41 @@ fn a_link_that_changed_is_told_though_what_was_done_behind_it_failed() {
 }
 
 #[test]
+fn a_thread_that_follows_tells_what_is_new_tries_again_what_failed_and_ends_when_it_is_dropped() {
+    let lab = Lab::new("follower", 1);
+    let listener = Listener { address: "0.0.0.0".parse().unwrap(), protocol: UDP, port: 53 };
+    let own = "2001:db8:18::77".parse().unwrap();
+    let opened = open(&port_xdp::OpenConfig { own: vec![own], ..config(&[listener]) }).unwrap();
+    let sysctl = |name: &str, value: &str| sh("sh", &["-c", &format!("echo {value} > /proc/sys/net/{name}")]);
+    let (tell, told) = std::sync::mpsc::channel();
+    let every = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    let follower = Follower::start(opened.handle, Some(every), move |found| tell.send(found).unwrap()).unwrap();
+    let hears = |what: &str, is: &dyn Fn(&Option<Followed>) -> bool| {
+        while !is(&told.recv_timeout(PATIENCE).expect(what)) {}
+    };
+    hears("it is looked at once", &Option::is_some);
+    hears("time passes", &Option::is_none);
+    ip(&format!("-n {} addr add 192.0.2.53/32 dev lo", lab.server));
+    hears("an address", &|found| found.as_ref().is_some_and(|found| found.addresses));
+    sysctl("core/optmem_max", "1");
+    sysctl("ipv6/conf/vs/disable_ipv6", "1");
+    sysctl("ipv6/conf/vs/disable_ipv6", "0");
+    hears("a failure", &|found| found.as_ref().is_some_and(|found| found.failed.is_some()));
+    sysctl("core/optmem_max", "131072");
+    // nothing is heard of that
+    hears("it is tried again", &|found| found.as_ref().is_some_and(|found| found.failed.is_none()));
+    drop(follower);
+    assert!(told.iter().count() < 1000, "it goes on");
+    eventually("the program is still there", || {
+        let shown = std::process::Command::new("ip").args(["-n", &lab.server, "link", "show", "vs"]).output().unwrap();
+        !String::from_utf8(shown.stdout).unwrap().contains("xdp")
+    });
+}
+
+#[test]
 fn a_group_that_cannot_be_joined_keeps_nothing_else_from_being_followed() {
     let lab = Lab::new("optmem", 1);
-    let own: std::net::IpAddr = "2001:db8:18::77".parse().unwrap();
+    let own = "2001:db8:18::77".parse().unwrap();
     let listener = Listener { address: "0.0.0.0".parse().unwrap(), protocol: UDP, port: 53 };
     let mut handle = open(&port_xdp::OpenConfig { own: vec![own], ..config(&[listener]) }).unwrap().handle;
     let sysctl = |name: &str, value: &str| sh("sh", &["-c", &format!("echo {value} > /proc/sys/net/{name}")]);

@@ -14,17 +14,15 @@ use bpf::steering::{Answers, Hold};
 use dataplane::{Dataplane, Owners, Sharing};
 use port::guest::{Housed, house};
 use port_xdp::device::{Device, Link};
-use port_xdp::{Handle, LargeSends, OpenConfig, XdpPort};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use port_xdp::{Follower, Handle, LargeSends, OpenConfig, XdpPort};
+use rustix::event::Timespec;
 use stack::tcp::View;
 use stack::{Agreement, Claim, ClaimMode, OwnAddress, OwnStatus, Readiness, Stack, TcpConfig};
 use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// At the end connections are reset for so long at most.
@@ -252,7 +250,7 @@ impl Opened {
         let mut claims = (!settings.own.is_empty()).then_some(claims);
         let followers = self.handles.into_iter().map(|Interface { name, handle, ports: threads, link, .. }| {
             let (claims, dataplane) = (claims.take(), dataplane.clone());
-            follow(Followed { name, handle, claims, threads, dataplane, link })
+            follow(handle, Followed { name, claims, threads, dataplane, link, failing: None })
         });
         let followers = followers.collect::<io::Result<Vec<_>>>()?;
         Ok(Running { watchdog, followers, dataplane, writers, sharing: shared, tcp, described: self.described })
@@ -303,57 +301,30 @@ impl Claims {
     }
 }
 
-/// The thread that owns an interface's steering.
-#[derive(Debug)]
-struct Follower {
-    join: Option<JoinHandle<()>>,
-    stop: Arc<OwnedFd>,
-}
-
 /// An interface and who serves it.
 struct Followed {
     name: String,
-    handle: Handle,
     claims: Option<Claims>,
     /// its threads among those of the dataplane
     threads: Range<usize>,
     dataplane: Arc<Dataplane<Housed<XdpPort>, Composed>>,
     link: Link,
+    /// what cannot be followed now, as it was said
+    failing: Option<String>,
 }
 
 /// Starts the thread that keeps the steering program's addresses those of the machine, follows what becomes of the interface,
 /// and says what became of our own addresses. When it ends, the program is detached.
-fn follow(mut followed: Followed) -> io::Result<Follower> {
-    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-    let told = stop.clone();
-    let join = std::thread::Builder::new().name("addresses".into()).spawn(move || {
-        const NONE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let (mut due, mut failing) = (true, None);
-        loop {
-            if due {
-                let found = followed.handle.follow();
-                followed.take(found, &mut failing);
-            }
-            if failing.is_some() {
-                // not again at once, whatever it is
-                std::thread::sleep(std::time::Duration::from_secs(1));
-            }
-            let descriptors = std::iter::once(told.as_fd()).chain(followed.handle.descriptors());
-            let mut ready: Vec<_> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let wait = if failing.is_some() { Some(&NONE) } else { followed.claims.as_ref().map(|_| &Claims::EVERY) };
-            // an interrupted sleep is a short one
-            let _ = poll(&mut ready, wait);
-            if let Some(claims) = &mut followed.claims {
-                claims.look();
-            }
-            if !ready[0].revents().is_empty() {
-                return;
-            }
-            // what failed is not told again by the kernel
-            due = failing.is_some() || ready[1..].iter().any(|heard| !heard.revents().is_empty());
+fn follow(handle: Handle, mut followed: Followed) -> io::Result<Follower> {
+    let every = followed.claims.as_ref().map(|_| Claims::EVERY);
+    Follower::start(handle, every, move |found| {
+        if let Some(claims) = &mut followed.claims {
+            claims.look();
         }
-    })?;
-    Ok(Follower { join: Some(join), stop })
+        if let Some(found) = found {
+            followed.take(found);
+        }
+    })
 }
 
 /// Says whether questions are answered in the driver.
@@ -368,8 +339,8 @@ fn say_who_answers(interface: &str, driver: bool) {
 }
 
 impl Followed {
-    /// Says what was found, and what cannot be followed as long as that is so, once. `failing` is what was said of it.
-    fn take(&mut self, found: port_xdp::Followed, failing: &mut Option<String>) {
+    /// Says what was found, and what cannot be followed, once as long as that is the same.
+    fn take(&mut self, found: port_xdp::Followed) {
         let name = &self.name;
         if found.addresses {
             tracing::info!("{name}: the machine's addresses changed, and what AF_XDP takes with them");
@@ -377,15 +348,15 @@ impl Followed {
         if let Some(answered) = found.answered {
             say_who_answers(name, answered);
         }
-        let failed = found.failed.as_ref().map(reason);
-        if *failing != failed {
-            match &failed {
+        let failing = found.failed.as_ref().map(reason);
+        if self.failing != failing {
+            match &failing {
                 Some(why) => {
                     tracing::error!("{name}: not all of it can be followed: {why}; it is tried again every second")
                 }
                 None => tracing::info!("{name}: all of it is followed again"),
             }
-            *failing = failed;
+            self.failing = failing;
         }
         if let Some(link) = found.link {
             self.take_link(link);
@@ -434,17 +405,6 @@ impl Followed {
                     stack.set_mtu(clock.now(), mtu);
                 }
             });
-        }
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // an eventfd refuses only when its count is full
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(join) = self.join.take() {
-            // a panic there was shown by the panic hook
-            let _ = join.join();
         }
     }
 }
