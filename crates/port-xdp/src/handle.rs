@@ -97,9 +97,8 @@ impl Handle {
             handle.take_own(*address).map_err(other(name, "adding an own address"))?;
         }
         handle.report_groups().map_err(other(name, "joining the groups of own addresses"))?;
-        handle.catch_up().map_err(other(name, "taking the listeners' addresses"))?;
         // the interface may have changed since it was asked for, which is told when it is followed first
-        handle.untold.addresses = false;
+        handle.catch_up().1.map_err(other(name, "taking the listeners' addresses"))?;
         Ok(handle)
     }
 
@@ -168,7 +167,7 @@ impl Handle {
     /// The kernel's.
     pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listeners.insert(listener);
-        self.catch_up()
+        self.catch_up().1
     }
 
     /// Listens on one destination less.
@@ -177,7 +176,7 @@ impl Handle {
     /// The kernel's.
     pub fn unlisten(&mut self, listener: &Listener) -> io::Result<()> {
         self.listeners.remove(listener);
-        self.catch_up()
+        self.catch_up().1
     }
 
     /// One of them is readable when addresses or interfaces have changed; then [`Handle::follow`] is due, and once at the beginning.
@@ -187,34 +186,30 @@ impl Handle {
 
     /// Makes what is taken what the listeners mean with the addresses of now, and looks at the interface.
     pub fn follow(&mut self) -> Followed {
-        let failed = self.catch_up().err();
-        Followed { failed, ..std::mem::take(&mut self.untold) }
+        let (addresses, outcome) = self.catch_up();
+        Followed { addresses, failed: outcome.err(), ..std::mem::take(&mut self.untold) }
     }
 
-    /// The same, with what is new for who asks next. What fails keeps nothing else from being done; the first of them is told.
-    fn catch_up(&mut self) -> io::Result<()> {
+    /// The same, with what is new for who asks next, but for whether what is taken changed. What fails keeps nothing else from being done;
+    /// the first of that is told.
+    fn catch_up(&mut self) -> (bool, io::Result<()>) {
         let heard = self.monitor.changes().map(|changes| {
-            for change in changes {
-                let is_ours = match change {
-                    Change::Link(index) => index == self.interface,
-                    // it loses all of IPv6 when that is turned off, of which the kernel says nothing else
-                    Change::Added(address) | Change::Removed(address) => address.interface == self.interface,
-                    Change::Missed => true,
-                };
-                // of what was heard nothing is believed but that something is new
-                self.look |= is_ours;
-                if is_ours && matches!(change, Change::Missed | Change::Removed(Address { address: IpAddr::V6(_), .. }))
-                {
-                    // IPv6 may have gone and come back since, and the kernel joins nothing of what it had before
-                    self.joined = None;
-                }
-            }
+            // of what was heard nothing is believed but that something is new
+            self.look |= changes.iter().any(|change| match change {
+                Change::Link(index) => *index == self.interface,
+                // it loses all of IPv6 when that is turned off, of which the kernel says nothing else
+                Change::Added(address) | Change::Removed(address) => address.interface == self.interface,
+                Change::Missed => true,
+            });
         });
         let looked = if self.look { self.look() } else { Ok(()) };
         let answered = self.peer.as_mut().map_or(Ok(None), Peer::look);
         let asked = answered.map(|answered| self.untold.answered = answered.or(self.untold.answered));
-        let taken = self.follow_addresses();
-        heard.and(looked).and(asked).and(taken)
+        let (changed, taken) = match device::addresses() {
+            Ok(addresses) => self.follow_addresses(&addresses),
+            Err(error) => (false, Err(error)),
+        };
+        (changed, heard.and(looked).and(asked).and(taken))
     }
 
     /// Looks whether anything about the interface is new.
@@ -236,22 +231,15 @@ impl Handle {
         Ok(())
     }
 
-    fn follow_addresses(&mut self) -> io::Result<()> {
-        let wanted = resolve(&self.listeners, &device::addresses()?, self.interface);
+    /// Takes what the listeners mean with these addresses, and nothing else; whether that changed anything.
+    fn follow_addresses(&mut self, addresses: &BTreeSet<Address>) -> (bool, io::Result<()>) {
+        let wanted = resolve(&self.listeners, addresses, self.interface);
         let has: BTreeSet<Taken> = self.steering.taken().copied().collect();
-        let failed = |e: SteeringError| io::Error::other(e.to_string());
-        let mut outcome = Ok(());
-        for taken in wanted.difference(&has) {
-            let took = self.steering.take(*taken).map_err(failed);
-            self.untold.addresses |= took.is_ok();
-            outcome = outcome.and(took);
-        }
-        for taken in has.difference(&wanted) {
-            let released = self.steering.release(taken).map_err(failed);
-            self.untold.addresses |= released.is_ok();
-            outcome = outcome.and(released);
-        }
-        outcome
+        let taken: Vec<_> = wanted.difference(&has).map(|taken| self.steering.take(*taken)).collect();
+        let released = has.difference(&wanted).map(|taken| self.steering.release(taken));
+        let outcomes: Vec<_> = taken.into_iter().chain(released).collect();
+        let changed = outcomes.iter().any(Result::is_ok);
+        (changed, outcomes.into_iter().collect::<Result<(), _>>().map_err(|error| io::Error::other(error.to_string())))
     }
 }
 

@@ -281,11 +281,11 @@ fn own_addresses_groups_are_reported_by_the_kernel_and_where_it_has_no_ipv6_the_
         let got: Vec<_> = got.into_iter().filter(is_ours).collect();
         assert_eq!(got, if kernel { vec![last] } else { vec![asked, last] }, "step {step}");
     }
-    // it goes and is back before anybody has looked
+    // it goes and is back before anybody has looked: the kernel joins anew what it had
     for disabled in [1, 0] {
         sh("sh", &["-c", &format!("echo {disabled} > /proc/sys/net/ipv6/conf/vs/disable_ipv6")]);
     }
-    eventually("they are not joined again", || {
+    eventually("they are not joined anew", || {
         assert!(opened.handle.follow().failed.is_none());
         groups("vs").contains("ff02::1:ff00:77")
     });

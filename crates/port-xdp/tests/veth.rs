@@ -398,10 +398,7 @@ fn a_thread_that_follows_tells_what_is_new_tries_again_what_failed_and_ends_when
     hears("it is tried again", &|found| found.as_ref().is_some_and(|found| found.failed.is_none()));
     drop(follower);
     assert!(told.iter().count() < 1000, "it goes on");
-    eventually("the program is still there", || {
-        let shown = std::process::Command::new("ip").args(["-n", &lab.server, "link", "show", "vs"]).output().unwrap();
-        !String::from_utf8(shown.stdout).unwrap().contains("xdp")
-    });
+    detached();
 }
 
 #[test]
