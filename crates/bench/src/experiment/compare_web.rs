@@ -2,6 +2,7 @@
 //! a rate that both servers hold; medians of paired ratios.
 
 use super::bed::Busy;
+use super::taken::{self, Taken};
 use super::web::{self, Bed, Generator, LONGER_S, Load, Run, SEGMENT_BYTES, Server, Up, size, size_word};
 use super::{Common, tell_written, told_anew};
 use crate::commands::seconds;
@@ -22,6 +23,7 @@ too. In a --server's command {simoom} is the server under test, {www} the folder
 serves on 198.18.0.1:80, at interface vs. Writes NAME.csv and NAME.md. Needs root, and nginx.
 
   simoom-bench compare-web                                    loads own and wrk, 1 KiB to 1 MiB, five rounds
+  simoom-bench compare-web --loads own --no-cost --taken 70 --name compare-web-taken      where servers are the bound
   simoom-bench compare-web --loads own --files 1k,64k --rounds 1 --seconds 1 --no-cost --out /tmp      a quick look")]
 pub(crate) struct Options {
     /// Who makes the load
@@ -57,6 +59,9 @@ pub(crate) struct Options {
     /// Have each host take in what veth hands over past its receive thread on its own processor too, as two machines would
     #[arg(long)]
     steer: bool,
+    /// Percent of the server's processor that something else takes, so that the server is the bound and not the load
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "no_cost", value_parser = clap::value_parser!(u32).range(0..=90))]
+    taken: u32,
     /// What the result files are called
     #[arg(long, value_name = "NAME", default_value = "compare-web")]
     name: String,
@@ -153,6 +158,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let cases = cases(options);
     let mut names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     names.push(REFLECTOR.into());
+    let _taken = Taken::of(options.taken, 0)?;
     let mut figures = vec![vec![Figures::default(); names.len()]; cases.len()];
     for round in 1..=options.rounds {
         for (case, figures) in cases.iter().zip(&mut figures) {
@@ -349,6 +355,7 @@ fn method(options: &Options, figures: &[Vec<Figures>]) -> String {
          measurement. Each file was asked for and compared before. Requests/s are of good answers, *failed* of those of all loads that were none.",
         options.connections, options.seconds, options.rounds
     );
+    text += &taken::told(options.taken);
     if options.steer {
         text += " Each host takes in on its own processor also what veth hands over past its receive thread (`--steer`: receive packet \
                  steering): a sender with TSO would otherwise have the peer's TCP in its own time.";
@@ -431,6 +438,14 @@ mod tests {
         assert_eq!(rows[2], "own,1k,kept,reflector,400,400,400,0.62,0.50,0.75,≥ 0.85,52,100,,,,,,3");
         assert!(report.method.contains("In 3 of these"), "{}", report.method);
         assert!(report.method.contains("reflector") && !report.method.contains("wrk with one"), "{}", report.method);
+    }
+
+    #[test]
+    fn what_is_taken_of_the_processor_is_told_and_leaves_no_time_a_request() {
+        let told = |words: &[&str]| report(&options(words), &["simoom".into()], &[], &[]).method;
+        assert!(told(&["--taken", "70", "--no-cost"]).contains(" Of processor 0 something else takes 70% "));
+        assert!(!told(&["--no-cost"]).contains("something else"));
+        assert!(parsed::<Options>(["compare-web", "--taken", "70"]).is_err(), "busy time is the other's, too");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Two processors: server and its receive thread on 0, generator and its own on 1. So what the flood costs the generator is in
 //! the figures of both servers, and a load that finds processor 1 fully busy is the generator's limit; both are told.
 
-use super::taken::Taken;
+use super::taken::{self, Taken};
 use super::{Common, tell_written, web};
 use crate::commands::{rate, seconds};
 use crate::http::Outcome;
@@ -302,7 +302,7 @@ struct Subject {
 pub(super) fn run(kind: Kind, options: &Options) -> Result<()> {
     ensure!(kind == Kind::Flood || options.load.is_none(), "`overload` finds its load itself: leave --load out");
     let bed = Bed::new(options)?;
-    let _taken = (options.taken > 0).then(|| Taken::start(options.taken, 0)).transpose()?;
+    let _taken = Taken::of(options.taken, 0)?;
     let mut subjects = Vec::new();
     for how in [Use::Keep, Use::Once] {
         for server in [Server::Nginx, Server::Simoom] {
@@ -348,17 +348,6 @@ fn loop_of(options: &Options) -> String {
         Some(rate) => {
             format!("{rate} requests a second in an open loop of up to {} connections", connections * OPEN_FACTOR)
         }
-    }
-}
-
-/// What takes a share of processor 0.
-fn beside(percent: u32) -> String {
-    match percent {
-        0 => String::new(),
-        percent => format!(
-            "Of processor 0 something else takes {percent}% (of each millisecond, as an interrupt would; it is in how busy that was), so that the \
-             server is the bound. "
-        ),
     }
 }
 
@@ -451,7 +440,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
          were due, so that the wait for a connection and its handshake are in it; *late*: those whose good answer came after that. A connection, or \
          an answer once it was asked for, that by itself takes longer fails. *Failed*: requests of all loads and rounds without a good answer. p50 and \
          p99 are of all answers that came. The server and its receive thread have processor 0, the generator, the flood and their receive thread \
-         processor 1, where answers to the flood are dropped by the kernel as well: what that costs the generator is in the ratio. {}nginx has one \
+         processor 1, where answers to the flood are dropped by the kernel as well: what that costs the generator is in the ratio.{} nginx has one \
          worker, the configuration that is fastest for it over a veth pair without segmentation offload (as in `compare-web`: {}) and the kernel's SYN \
          cookies (tcp_syncookies=1). Resident memory is of all of a server's processes, what they share counted for each, and without the kernel's, \
          where nginx's connections are. Cookies are as our \
@@ -459,7 +448,7 @@ fn report(kind: Kind, options: &Options, subjects: &[Subject]) -> Report {
         options.bytes,
         options.seconds,
         options.rounds,
-        beside(options.taken),
+        taken::told(options.taken),
         web::NGINX_BUFFERS
     );
     let name = options.name.clone().unwrap_or_else(|| name.into());

@@ -14,6 +14,17 @@ const PERIOD: Duration = Duration::from_millis(1);
 
 const NAME: &str = "taken";
 
+/// What a report says of it, a sentence after others.
+pub(super) fn told(percent: u32) -> String {
+    match percent {
+        0 => String::new(),
+        percent => format!(
+            " Of processor 0 something else takes {percent}% (of each millisecond, as an interrupt would; it is in how busy that was), so that the \
+             server is the bound."
+        ),
+    }
+}
+
 /// What takes it, as long as this is there.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -22,8 +33,12 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Begins to take so many percent of a processor.
-    pub(super) fn start(percent: u32, processor: usize) -> Result<Taken> {
+    /// Begins to take so many percent of a processor; nothing begins for none.
+    pub(super) fn of(percent: u32, processor: usize) -> Result<Option<Taken>> {
+        (percent > 0).then(|| Taken::start(percent, processor)).transpose()
+    }
+
+    fn start(percent: u32, processor: usize) -> Result<Taken> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, (tell, told)) = (stop.clone(), mpsc::channel());
         let run = move || {
