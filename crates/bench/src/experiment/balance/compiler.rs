@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,42 +50,49 @@ pub(super) fn source(functions: u32) -> String {
 /// When a run of the compiler began, and when it ended.
 type Run = (Instant, Instant);
 
-/// A compiler at work, until it is finished with.
+/// A compiler at work, or several at once as `make -j` has them, until finished with.
 #[derive(Debug)]
 pub(super) struct Compiler {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Vec<Run>>>>,
+    threads: Vec<JoinHandle<Result<Vec<Run>>>>,
 }
 
 impl Compiler {
-    /// Begins to compile `file` on a processor.
-    pub(super) fn start(file: &Path, processor: usize) -> Compiler {
+    /// Begins to compile `file` on a processor, so many times at once.
+    pub(super) fn start(file: &Path, processor: usize, jobs: usize) -> Compiler {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, file) = (stop.clone(), file.to_owned());
-        let thread = std::thread::spawn(move || {
-            let mut runs = Vec::new();
-            while !stopped.load(Ordering::Acquire) {
-                let begun = Instant::now();
-                compile(&file, processor)?;
-                runs.push((begun, Instant::now()));
-            }
-            Ok(runs)
-        });
-        Compiler { stop, thread: Some(thread) }
+        let begin = |job: usize| {
+            let (stopped, file) = (stop.clone(), file.to_owned());
+            std::thread::spawn(move || {
+                let mut runs = Vec::new();
+                while !stopped.load(Ordering::Acquire) {
+                    let begun = Instant::now();
+                    compile(&file, &object(&file, job), processor)?;
+                    runs.push((begun, Instant::now()));
+                }
+                Ok(runs)
+            })
+        };
+        let threads = (0..jobs).map(begin).collect();
+        Compiler { stop, threads }
     }
 
     /// Lets it end; the mean time of the runs that lie between the two times, in seconds.
     pub(super) fn finish(mut self, from: Instant, to: Instant) -> Result<f64> {
         self.stop.store(true, Ordering::Release);
-        let Some(Ok(runs)) = self.thread.take().map(JoinHandle::join) else { bail!("the compiler's thread failed") };
-        mean_s(&runs?, from, to).context("no run of the compiler fits into the load: --seconds is too short for it")
+        let mut runs = Vec::new();
+        for thread in self.threads.drain(..) {
+            let Ok(its) = thread.join() else { bail!("a compiler's thread failed") };
+            runs.extend(its?);
+        }
+        mean_s(&runs, from, to).context("no run of the compiler fits into the load: --seconds is too short for it")
     }
 }
 
 impl Drop for Compiler {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             // what it measured is of no use any more
             let _ = thread.join();
         }
@@ -99,10 +106,15 @@ fn mean_s(runs: &[Run], from: Instant, to: Instant) -> Option<f64> {
     (!spans.is_empty()).then(|| spans.iter().sum::<Duration>().as_secs_f64() / spans.len() as f64)
 }
 
+/// Where a job's object file lies.
+fn object(file: &Path, job: usize) -> PathBuf {
+    file.with_extension(format!("{job}.o"))
+}
+
 /// Compiles a file once.
-fn compile(file: &Path, processor: usize) -> Result<()> {
+fn compile(file: &Path, object: &Path, processor: usize) -> Result<()> {
     let mut command = Command::new("taskset");
-    command.args(["-c", &processor.to_string(), "gcc", "-O2", "-c", "-o"]).arg(file.with_extension("o")).arg(file);
+    command.args(["-c", &processor.to_string(), "gcc", "-O2", "-c", "-o"]).arg(object).arg(file);
     let done = command.stdin(Stdio::null()).output().context("cannot run gcc")?;
     if !done.status.success() {
         bail!("gcc failed ({}): {}", done.status, String::from_utf8_lossy(&done.stderr).trim());
@@ -124,16 +136,18 @@ mod tests {
         let file = folder.path().join("made.c");
         std::fs::write(&file, text).unwrap();
         let begun = Instant::now();
-        let compiler = Compiler::start(&file, 0);
-        while !file.with_extension("o").exists() && !compiler.thread.as_ref().unwrap().is_finished() {
+        let compiler = Compiler::start(&file, 0, 2);
+        let made = || (0..2).all(|job| object(&file, job).exists());
+        while !made() && !compiler.threads.iter().any(JoinHandle::is_finished) {
             std::thread::sleep(Duration::from_millis(5));
         }
+        let both = made();
         let seconds = compiler.finish(begun, begun + Duration::from_secs(3600)).unwrap();
-        assert!(seconds > 0.0);
+        assert!(both && seconds > 0.0, "{seconds}");
         std::fs::write(&file, "no C").unwrap();
-        let error = Compiler::start(&file, 0).finish(begun, begun).unwrap_err().to_string();
+        let error = Compiler::start(&file, 0, 1).finish(begun, begun).unwrap_err().to_string();
         assert!(error.starts_with("gcc failed") || error.starts_with("no run"), "{error}");
-        assert!(compile(&file, 0).unwrap_err().to_string().contains("made.c"));
+        assert!(compile(&file, &object(&file, 0), 0).unwrap_err().to_string().contains("made.c"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use wire::toeplitz::Key;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The server's threads have processors 0 and 1, the compiler 1, the load's generator 0. Each queue's receive thread is on the processor of its
-number, and takes it at once, as an interrupt would. Writes balance.csv, .md and .svg. Needs root, two processors, and gcc.")]
+number, and takes it at once, as an interrupt would. Writes NAME.csv, .md and .svg. Needs root, two processors, and gcc.")]
 pub(crate) struct Options {
     /// What carries the server: sockets, xdp
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "sockets,xdp")]
@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// Functions of the source that is compiled, of about twenty lines each
     #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     functions: u32,
+    /// How many compilers run at once on that processor, as `make -j` has them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
     /// How long each load runs before it is measured
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
     warm_up: f64,
@@ -55,6 +58,9 @@ pub(crate) struct Options {
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
+    /// What the result files are called
+    #[arg(long, value_name = "NAME", default_value = "balance")]
+    name: String,
     /// common
     #[command(flatten)]
     common: Common,
@@ -187,11 +193,15 @@ impl Bed {
         server(&text).map_err(anyhow::Error::msg)
     }
 
+    fn compiler(&self, options: &Options) -> Compiler {
+        Compiler::start(&self.path("made.c"), COMPILER, options.jobs.into())
+    }
+
     /// A run of the compiler with nothing beside it.
-    fn compile_alone(&self, seconds: f64) -> Result<f64> {
+    fn compile_alone(&self, options: &Options) -> Result<f64> {
         let begun = Instant::now();
-        let compiler = Compiler::start(&self.path("made.c"), COMPILER);
-        super::web::sleep(0, Duration::from_secs_f64(seconds))?;
+        let compiler = self.compiler(options);
+        super::web::sleep(0, Duration::from_secs_f64(options.seconds))?;
         compiler.finish(begun, Instant::now())
     }
 
@@ -214,7 +224,7 @@ impl Bed {
         serving.args(&words[1..]);
         let mut serving = Process::spawn(serving)?;
         serving.wait_for("serving on ", START).context("the server does not come up")?;
-        let compiler = case.compiler.then(|| Compiler::start(&self.path("made.c"), COMPILER));
+        let compiler = case.compiler.then(|| self.compiler(options));
         let span_s = if rate.is_some() { options.seconds } else { PEAK_S };
         let mut load = Process::spawn(load(&lab, options, requests, rate, span_s, &self.pins.table())?)?;
         std::thread::sleep(ATTACH);
@@ -319,7 +329,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     }
     let mut alone = Vec::new();
     for round in 1..=options.rounds {
-        alone.push(bed.compile_alone(options.seconds)?);
+        alone.push(bed.compile_alone(options)?);
         for line in &mut lines {
             let run = bed.measure(options, line.engine, line.requests, line.case, Some(line.rate))?;
             eprintln!(

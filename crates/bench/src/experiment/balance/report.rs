@@ -99,7 +99,7 @@ pub(super) fn report(options: &Options, lines: &[Line], alone: &[f64]) -> Report
         })
         .collect();
     Report {
-        name: "balance".into(),
+        name: options.name.clone(),
         title: title.into(),
         method: method(options),
         table,
@@ -113,8 +113,12 @@ fn method(options: &Options) -> String {
         Some(rate) => format!("{rate} requests/s"),
         None => format!("a {}th of what the server answers in a closed loop without a compiler", options.part),
     };
+    let compilers = match options.jobs {
+        1 => String::new(),
+        jobs => format!(", {jobs} of them at once"),
+    };
     format!(
-        "`simoom web` with a thread on each of two processors; `gcc -O2` on {} lines of C, again and again, on processor 1. The load, \
+        "`simoom web` with a thread on each of two processors; `gcc -O2` on {} lines of C, again and again{compilers}, on processor 1. The load, \
          `simoom-bench http` over AF_XDP, is an open loop ({rate}) over up to {} connections, for a file of {} bytes; it runs on processor 0, \
          which it shares with the server's first thread, waits by sched_yield, and sends each flow through the queue that a table of 128 \
          entries names for its Toeplitz hash, as a NIC would deal it out; with migration the server writes that table. The receive thread of each of the server's two queues is on the processor of its number, the client's on \
@@ -122,7 +126,7 @@ fn method(options: &Options) -> String {
          balancer* is `--balance off`, *stealing* `--balance steal` (of kernel sockets; AF_XDP moves groups or nothing), *migration* and *no compiler* \
          `--balance on`. {} s each after {} s that do \
          not count, {} rounds in turn, a fresh laboratory for each: medians, and medians of ratios within a round. *compiler, s* is the mean of \
-         the whole runs within the load, in turn with as long a time of the compiler alone.",
+         the whole runs within the load, in turn with as long a time of as many compilers alone.",
         super::compiler::source(options.functions).lines().count(),
         options.connections,
         options.bytes,

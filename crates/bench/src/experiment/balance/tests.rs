@@ -34,6 +34,11 @@ fn a_report_compares_with_no_compiler_with_no_balancer_and_with_the_compiler_alo
     assert_eq!(cells(2, 12, 2), " ", "nothing was compiled");
     assert_eq!((report.charts.len(), report.charts[0].series.len()), (1, 4));
     assert!(report.method.contains("a 6th of what"), "{}", report.method);
+    assert!(!report.method.contains("at once, on processor 1"), "{}", report.method);
+    let several = self::options(&["--jobs", "4", "--name", "balance-jobs"]);
+    let report = report::report(&several, &lines, &[2.0, 2.0]);
+    assert!(report.method.contains("again and again, 4 of them at once, on processor 1"), "{}", report.method);
+    assert_eq!(report.name, "balance-jobs");
 }
 
 #[test]
@@ -54,7 +59,14 @@ fn the_server_is_told_how_to_balance() {
 fn options_have_bounds() {
     let all = options(&[]);
     assert_eq!((all.engine, all.requests), (vec![Engine::Sockets, Engine::Xdp], vec![6, 0]));
-    for wrong in [["--engine", "tcp"], ["--part", "0"], ["--requests", "-1"], ["--seconds", "0"], ["--rate", "0"]] {
+    for wrong in [
+        ["--engine", "tcp"],
+        ["--part", "0"],
+        ["--requests", "-1"],
+        ["--jobs", "0"],
+        ["--seconds", "0"],
+        ["--rate", "0"],
+    ] {
         assert!(parsed::<Options>([&["balance"], &wrong[..]].concat()).is_err(), "{wrong:?}");
     }
 }
