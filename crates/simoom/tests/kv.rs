@@ -248,7 +248,7 @@ fn numbers() -> impl Iterator<Item = Vec<u8>> {
         let many = |text: &str, filler: &str| filler.repeat(bytes - text.len());
         let behind = |filler: &str, text: &str| many(text, filler) + text;
         let before = |text: &str, filler: &str| text.to_owned() + &many(text, filler);
-        let mut values = vec![before("7", " "), behind(" ", "99")];
+        let mut values = vec![before("7", " "), behind(" ", "9223372036854775000")];
         if bytes <= 100_000 {
             // of numbers that are negative as signed ones memcached looks for a minus up to the next NUL, behind an item that fills its
             // chunk in what lies there, which may be a pointer with such an octet

@@ -79,23 +79,25 @@ impl Compiler {
 
     /// Lets it end; the mean time of the runs that lie between the two times, in seconds.
     pub(super) fn finish(mut self, from: Instant, to: Instant) -> Result<f64> {
-        self.stop.store(true, Ordering::Release);
         let mut runs = Vec::new();
-        for thread in self.threads.drain(..) {
-            let Ok(its) = thread.join() else { bail!("a compiler's thread failed") };
+        for ended in self.stop() {
+            let Ok(its) = ended else { bail!("a compiler's thread failed") };
             runs.extend(its?);
         }
         mean_s(&runs, from, to).context("no run of the compiler fits into the load: --seconds is too short for it")
+    }
+
+    /// Waits for all to end, whatever became of some; what each measured.
+    fn stop(&mut self) -> Vec<std::thread::Result<Result<Vec<Run>>>> {
+        self.stop.store(true, Ordering::Release);
+        self.threads.drain(..).map(JoinHandle::join).collect()
     }
 }
 
 impl Drop for Compiler {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            // what it measured is of no use any more
-            let _ = thread.join();
-        }
+        // what they measured is of no use any more
+        drop(self.stop());
     }
 }
 
