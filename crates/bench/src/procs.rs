@@ -1,8 +1,10 @@
 //! Processor time as the kernel accounts it, and where threads run.
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 /// When a processor, or all of them, did nothing: what the kernel counts since it started.
@@ -130,6 +132,14 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("cannot run on processor {cpu}"))
+}
+
+/// Has a thread take its processor from whoever spins there at once, as an interrupt would.
+pub(crate) fn preempt(thread: u32) -> Result<()> {
+    let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).output();
+    let gone = || !Path::new("/proc").join(thread.to_string()).exists();
+    ensure!(done.context("cannot run chrt")?.status.success() || gone(), "chrt cannot raise thread {thread}");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Packets arrive on all of the server's processors, as they do from a NIC with a queue for each: there is a wire for each processor,
 //! with a load of its own. So no thread has more of the load beside it than another.
 
+use super::apart::Apart;
 use super::web::{Server, server};
 use super::{Common, tell_written};
 use crate::commands::seconds;
@@ -115,9 +116,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let most = options.threads.iter().copied().max().unwrap_or(0);
     ensure!(usize::from(most) <= processors, "--threads {most}: there are {processors} processors");
     let mut lines = lines(options, processors as u16);
+    let apart = Apart::begin()?;
     for round in 1..=options.rounds {
         for line in &mut lines {
-            let run = measure(&bed, options, line)?;
+            let run = match &apart {
+                Some(apart) => apart.steady(|| measure(&bed, options, line))?,
+                None => measure(&bed, options, line)?,
+            };
             eprintln!(
                 "{round} {:<8} {} threads, {}: {:>8.0} requests/s, {:>5.1} of 1000 stolen, {} failed",
                 line.policy, line.threads, line.manner, run.requests_per_s, run.stolen, run.failed
@@ -125,7 +130,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             line.runs.push(run);
         }
     }
-    let report = report(options, &lines);
+    let mut report = report(options, &lines);
+    report.method += &apart.map(|apart| apart.told()).unwrap_or_default();
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())

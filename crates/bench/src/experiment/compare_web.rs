@@ -148,7 +148,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let mut servers =
         if options.server.is_empty() { vec![Server::simoom("simoom", "")] } else { options.server.clone() };
     servers.push(Server::nginx());
-    let bed = Bed::new(&options.common, &servers, web::NGINX_BUFFERS)?;
+    let bed = Bed::new(&options.common, &servers, web::NGINX_BUFFERS)?.steady()?;
     for generator in &options.loads {
         web::ensure_can_run(generator.programs(!options.no_cost))?;
     }
@@ -165,7 +165,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             measure(&bed, options, &servers, case, round, figures)?;
         }
     }
-    let report = report(options, &names, &cases, &figures);
+    let mut report = report(options, &names, &cases, &figures);
+    report.method += &bed.told_apart();
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())

@@ -10,7 +10,6 @@ use lab::{Lab, Process};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 /// Where the server answers; the client's end is 198.18.0.2.
@@ -165,7 +164,7 @@ fn measure(options: &Options, simoom: &Path, folder: &Path, step: &Step) -> Resu
             // attaching a program makes them anew
             lab.pin();
             let threads = receive_threads();
-            threads.difference(&raised).try_for_each(|thread| preempt(*thread))?;
+            threads.difference(&raised).try_for_each(|thread| crate::procs::preempt(*thread))?;
             raised = threads;
         }
     }
@@ -188,14 +187,6 @@ fn receive_threads() -> BTreeSet<u32> {
         name.starts_with("napi/vs-") || name.starts_with("napi/vc-")
     };
     pids.filter(receives).collect()
-}
-
-/// Has a thread take its processor from whoever spins there at once, as an interrupt would.
-pub(super) fn preempt(thread: u32) -> Result<()> {
-    let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).output();
-    let gone = || !Path::new("/proc").join(thread.to_string()).exists();
-    ensure!(done.context("cannot run chrt")?.status.success() || gone(), "chrt cannot raise thread {thread}");
-    Ok(())
 }
 
 fn report(options: &Options, figures: &[Vec<Figures>]) -> Report {

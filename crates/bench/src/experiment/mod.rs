@@ -2,6 +2,7 @@
 //! what was measured under the same conditions.
 
 mod accept;
+mod apart;
 mod balance;
 mod batch;
 mod bed;

@@ -1,7 +1,6 @@
 //! Something else that takes a share of a processor from whoever runs there, the kernel's receive threads included: a server on what is
 //! left is the bound of a measurement whose generator has no more than one processor either.
 
-use super::ladder::preempt;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +42,7 @@ impl Taken {
         let (stopped, (tell, told)) = (stop.clone(), mpsc::channel());
         let run = move || {
             let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            let ready = crate::procs::pin(processor).and_then(|()| preempt(id));
+            let ready = crate::procs::pin(processor).and_then(|()| crate::procs::preempt(id));
             let goes_on = ready.is_ok();
             // the other end waits for it
             let _ = tell.send(ready);

@@ -287,7 +287,7 @@ fn load(lab: &Lab, options: &Options, requests: u32, rate: Option<f64>, span_s: 
 /// take it at once, as a NIC's interrupts would.
 fn place(lab: &Lab) -> Result<()> {
     for thread in lab.place(|side, queue| if side == lab::Side::Server { queue % 2 } else { LOAD }) {
-        super::ladder::preempt(thread)?;
+        crate::procs::preempt(thread)?;
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ impl Lines {
     }
 
     fn bed(&self, common: &Common) -> Result<Bed> {
-        Bed::new(common, &self.servers(), NGINX_BUFFERS)
+        Bed::new(common, &self.servers(), NGINX_BUFFERS)?.steady()
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Options {
 /// Runs it.
 pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let servers = [Server::nginx(), Server::simoom("simoom", "")];
-    let bed = Bed::new(&options.figure.common, &servers, NGINX_BUFFERS)?;
+    let bed = Bed::new(&options.figure.common, &servers, NGINX_BUFFERS)?.steady()?;
     for &bytes in options.points.iter().chain([&options.flush_file]) {
         bed.add_file(&size_word(bytes), bytes)?;
     }

@@ -128,7 +128,8 @@ pub(super) fn run(bed: &Bed, plan: &Plan, options: &Manner) -> Result<()> {
             }
         }
     }
-    let report = report(plan, options, &lines);
+    let mut report = report(plan, options, &lines);
+    report.method += &bed.told_apart();
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())

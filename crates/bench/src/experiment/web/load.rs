@@ -90,16 +90,23 @@ impl Run {
 }
 
 impl Up<'_> {
-    /// Runs a load to its end, anew where nothing good came back, which is an error in the end. Takes processor time and whatever `watch`
+    /// Runs a load to its end, anew where nothing good came back, which is an error in the end, or where the host moved a processor. Takes processor time and whatever `watch`
     /// tells over its length; the load itself is a little longer.
     pub(in crate::experiment) fn run_watched<T>(
         &mut self,
         load: &Load<'_>,
         watch: impl Fn(u32, Duration) -> Result<T>,
     ) -> Result<(Run, Busy, T)> {
-        let ((run, busy, watched), anew) =
-            until_answered(|| self.run_watched_once(load, &watch), |(run, ..)| run.is_answered())?;
-        Ok((Run { anew, ..run }, busy, watched))
+        let bed = self.bed;
+        let mut run = || {
+            let ((run, busy, watched), anew) =
+                until_answered(|| self.run_watched_once(load, &watch), |(run, ..)| run.is_answered())?;
+            Ok((Run { anew, ..run }, busy, watched))
+        };
+        match &bed.apart {
+            Some(apart) => apart.steady(run),
+            None => run(),
+        }
     }
 
     fn run_watched_once<T>(

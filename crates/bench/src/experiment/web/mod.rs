@@ -10,6 +10,7 @@ mod load;
 pub(super) use load::{Generator, LONGER_S, Load, Run, json, sleep};
 
 use super::Common;
+use super::apart::Apart;
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{Lab, Process};
 use std::io::{Read as _, Write as _};
@@ -112,6 +113,8 @@ pub(super) fn ensure_can_run(programs: &[&str]) -> Result<()> {
 pub(super) struct Bed {
     folder: tempfile::TempDir,
     simoom: String,
+    /// the server's processor and the load's, if they are looked at
+    apart: Option<Apart>,
 }
 
 impl Bed {
@@ -130,9 +133,20 @@ impl Bed {
         for name in ["www", "run"] {
             std::fs::create_dir(folder.path().join(name)).context("no folder for the servers")?;
         }
-        let bed = Bed { folder, simoom };
+        let bed = Bed { folder, simoom, apart: None };
         std::fs::write(bed.folder.path().join("run/nginx.conf"), bed.fill(&nginx_conf(nginx)))?;
         Ok(bed)
+    }
+
+    /// Measures only while both processors are where they usually are.
+    pub(super) fn steady(self) -> Result<Bed> {
+        ensure_can_run(&["chrt"])?;
+        Ok(Bed { apart: Apart::begin()?, ..self })
+    }
+
+    /// What a report says of where the processors were, a sentence after others.
+    pub(super) fn told_apart(&self) -> String {
+        self.apart.as_ref().map(Apart::told).unwrap_or_default()
     }
 
     /// Where its own files lie.

@@ -1,0 +1,331 @@
+//! How far apart two processors are: how long one takes to hand a cache line to the other and have it back.
+//!
+//! The host of a virtual machine moves its processors about. They may be two threads of one core for a while, or lie in two complexes with
+//! caches of their own, and what passes from one to the other, such as each frame of a veth pair, then takes a multiple. What is compared has
+//! to be measured with the processors where they usually are, which no server can bring about: looks are taken by threads that run
+//! before all others.
+
+use super::ANEW_MOST;
+use crate::procs;
+use crate::stats::{self, Summary};
+use anyhow::{Context as _, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often it is looked at.
+const PERIOD: Duration = Duration::from_millis(200);
+/// How long a look may take: one thread may come later than the other.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// A look is the quickest of so many passages, each of so many times there and back: an interrupt disturbs one of them.
+const PASSAGES: usize = 5;
+const TURNS: u64 = 100;
+/// What is usual is the median of the looks of the first so long.
+const FIRST: Duration = Duration::from_secs(2);
+/// Processors are where they usually are while a look differs from it by less than this factor,
+const FACTOR: f64 = 1.4;
+/// and in a measurement nine of ten looks do.
+const SHARE: f64 = 0.9;
+/// A measurement waits until so many looks in a row are usual,
+const IN_A_ROW: usize = 5;
+/// but no longer than this.
+const WAIT_MOST: Duration = Duration::from_secs(300);
+
+/// What was seen: when, and nanoseconds there and back.
+type Looks = Arc<Mutex<Vec<(Instant, f64)>>>;
+
+/// Looks at two processors as long as it is there.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    looks: Looks,
+    /// nanoseconds there and back
+    usual_ns: f64,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    // of measurements
+    anew: AtomicU64,
+    unusual: AtomicU64,
+}
+
+/// The line that is handed over, with none of another's beside it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+impl Apart {
+    /// Begins to look at the first two processors, and learns what is usual; None where there is but one.
+    ///
+    /// # Errors
+    /// A thread cannot be put on its processor, or before all others: no `chrt`, or not root.
+    pub(super) fn begin() -> Result<Option<Apart>> {
+        (procs::online()? > 1).then(|| Apart::of([0, 1])).transpose()
+    }
+
+    fn of(processors: [usize; 2]) -> Result<Apart> {
+        let mut apart = Apart::default();
+        let line = Arc::new(Line::default());
+        // so that both have been put where they belong
+        let first = Instant::now() + PERIOD;
+        for (at, processor) in processors.into_iter().enumerate() {
+            let (looks, stop, line) = (apart.looks.clone(), apart.stop.clone(), line.clone());
+            let (tell, told) = mpsc::channel();
+            let run = move || {
+                let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                let ready = procs::pin(processor).and_then(|()| procs::preempt(id));
+                let goes_on = ready.is_ok();
+                // the other end waits for it
+                let _ = tell.send(ready);
+                if goes_on {
+                    take_part(&line, at == 0, first, &stop, &looks);
+                }
+            };
+            let name = format!("apart-{processor}");
+            apart.threads.push(std::thread::Builder::new().name(name).spawn(run).context("cannot start a thread")?);
+            told.recv().context("a thread that looks at the processors has ended")??;
+        }
+        std::thread::sleep(FIRST);
+        let seen = apart.seen(first);
+        let usual_ns = stats::median(&seen);
+        apart.usual_ns = usual_ns.with_context(|| format!("processors {processors:?} did not meet in {FIRST:?}"))?;
+        Ok(apart)
+    }
+
+    /// Measures while the processors are where they usually are, and once more where they were not, some times at most.
+    pub(super) fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+        for again in 0..=ANEW_MOST {
+            self.wait()?;
+            let begun = Instant::now();
+            let measured = measure()?;
+            let seen = self.seen(begun);
+            if share(&seen, self.usual_ns) >= SHARE {
+                return Ok(measured);
+            }
+            eprintln!("the host moved a processor: {}", told_of(&seen));
+            if again == ANEW_MOST {
+                self.unusual.fetch_add(1, Ordering::Relaxed);
+                return Ok(measured);
+            }
+            self.anew.fetch_add(1, Ordering::Relaxed);
+        }
+        unreachable!("the last of them returns")
+    }
+
+    /// Waits until both are where they usually are.
+    fn wait(&self) -> Result<()> {
+        let end = Instant::now() + WAIT_MOST;
+        loop {
+            let seen = self.last(IN_A_ROW);
+            if share(&seen, self.usual_ns) >= 1.0 || Instant::now() >= end {
+                return Ok(());
+            }
+            std::thread::sleep(PERIOD);
+            lab::uninterrupted()?;
+        }
+    }
+
+    /// Looks since a moment, in nanoseconds.
+    fn seen(&self, since: Instant) -> Vec<f64> {
+        let looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, ns)| *ns).collect()
+    }
+
+    fn last(&self, count: usize) -> Vec<f64> {
+        let looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.iter().rev().take(count).map(|(_, ns)| *ns).collect()
+    }
+
+    /// What a report says of it and of what was measured since the last one, a sentence after others.
+    pub(super) fn told(&self) -> String {
+        let [anew, unusual] = [&self.anew, &self.unusual].map(|count| count.swap(0, Ordering::Relaxed));
+        let mut text = format!(
+            " Processors 0 and 1 hand a cache line over and back in {:.0} ns; on a virtual machine that changes when the host moves one. Where in more \
+             than a tenth of a measurement it was another time (by a factor of {FACTOR}) it was made anew, {ANEW_MOST} times at most: that was so {anew} times.",
+            self.usual_ns
+        );
+        if unusual > 0 {
+            text += &format!(" {unusual} measurements were never without that.");
+        }
+        text
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            // it has nothing to tell
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The share of looks that are as usual; none is not.
+fn share(seen: &[f64], usual_ns: f64) -> f64 {
+    let usual = seen.iter().filter(|ns| (usual_ns / FACTOR..usual_ns * FACTOR).contains(*ns)).count();
+    usual as f64 / seen.len().max(1) as f64
+}
+
+fn told_of(seen: &[f64]) -> String {
+    match Summary::of(seen) {
+        Some(Summary { median, least, greatest, .. }) => {
+            format!("{least:.0} to {greatest:.0} ns there and back, median {median:.0}")
+        }
+        None => "it could not be seen".into(),
+    }
+}
+
+/// One of the two, from look to look.
+fn take_part(line: &Line, leads: bool, first: Instant, stop: &AtomicBool, looks: &Looks) {
+    for look in 1.. {
+        let at = first + PERIOD * look;
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        // of each look its own, so that who comes late to one finds nothing of it in the next
+        let base = u64::from(look) * (PASSAGES as u64 + 1) * TURNS * 2;
+        let seen = if leads { lead(line, base, at + PATIENCE) } else { follow(line, base, at + PATIENCE) };
+        if let Some(ns) = seen.filter(|_| leads) {
+            looks.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), ns));
+        }
+    }
+}
+
+/// Hands the line over and has it back, again and again: nanoseconds of the quickest passage, there and back. None if it does not come.
+fn lead(line: &Line, base: u64, end: Instant) -> Option<f64> {
+    let mut quickest = f64::INFINITY;
+    let mut at = base;
+    // the first only finds the other one
+    for passage in 0..=PASSAGES {
+        let begun = Instant::now();
+        for _ in 0..TURNS {
+            line.0.store(at + 1, Ordering::Release);
+            at += 2;
+            await_value(line, at, end)?;
+        }
+        if passage > 0 {
+            quickest = quickest.min(begun.elapsed().as_nanos() as f64 / TURNS as f64);
+        }
+    }
+    Some(quickest)
+}
+
+/// Hands it back.
+fn follow(line: &Line, base: u64, end: Instant) -> Option<f64> {
+    for turn in 0..(PASSAGES as u64 + 1) * TURNS {
+        await_value(line, base + 2 * turn + 1, end)?;
+        line.0.store(base + 2 * turn + 2, Ordering::Release);
+    }
+    None
+}
+
+/// Waits for a value; None when `end` comes first.
+fn await_value(line: &Line, value: u64, end: Instant) -> Option<()> {
+    loop {
+        // the clock takes longer to read than the line
+        for _ in 0..1000 {
+            if line.0.load(Ordering::Acquire) == value {
+                return Some(());
+            }
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_usual_by_a_factor() {
+        assert_eq!(share(&[66.0, 70.0, 60.0, 92.0], 66.0), 1.0);
+        assert_eq!(share(&[66.0, 33.0, 340.0, 93.0], 66.0), 0.25);
+        assert_eq!(share(&[], 66.0), 0.0, "nothing seen is not usual");
+        assert_eq!(told_of(&[340.0, 66.0, 70.0]), "66 to 340 ns there and back, median 70");
+        assert_eq!(told_of(&[]), "it could not be seen");
+    }
+
+    #[test]
+    fn the_line_goes_there_and_back_and_nobody_waits_for_ever() {
+        let line = Line::default();
+        let far = Instant::now() + Duration::from_secs(60);
+        let ns = std::thread::scope(|scope| {
+            scope.spawn(|| follow(&line, 5000, far));
+            lead(&line, 5000, far)
+        });
+        assert!(ns.is_some_and(|ns| ns > 0.0 && ns < 1e9), "{ns:?}");
+        assert_eq!(line.0.load(Ordering::Acquire), 5000 + 12 * TURNS);
+        let soon = Instant::now() + Duration::from_millis(5);
+        assert_eq!((lead(&line, 9000, soon), follow(&line, 12_000, soon)), (None, None));
+    }
+
+    /// Who has seen `usual_ns` for long, and what it is told next.
+    fn seen_before(usual_ns: f64) -> Apart {
+        let mut apart = Apart::default();
+        apart.usual_ns = usual_ns;
+        see(&apart, usual_ns, IN_A_ROW);
+        apart
+    }
+
+    fn see(apart: &Apart, ns: f64, looks: usize) {
+        apart.looks.lock().unwrap().extend((0..looks).map(|_| (Instant::now(), ns)));
+    }
+
+    #[test]
+    fn a_measurement_while_a_processor_was_elsewhere_is_made_anew() {
+        let apart = seen_before(66.0);
+        // looks elsewhere and as usual; the last of each let the next begin
+        let looks = [(2, 10), (1, 5), (1, 10)];
+        let mut measured = 0;
+        let outcome = apart.steady(|| {
+            let (elsewhere, usual) = looks[measured];
+            measured += 1;
+            see(&apart, 340.0, elsewhere);
+            see(&apart, 70.0, usual);
+            Ok(measured)
+        });
+        assert_eq!(outcome.unwrap(), 3, "one of eleven is less than a tenth");
+        let told = apart.told();
+        assert!(told.contains("back in 66 ns;") && told.ends_with("so 2 times."), "{told}");
+        assert!(apart.told().ends_with("so 0 times."), "of the next report");
+    }
+
+    #[test]
+    fn what_stays_elsewhere_is_kept_and_told() {
+        let apart = seen_before(66.0);
+        let mut measured = 0;
+        let outcome = apart.steady(|| {
+            measured += 1;
+            see(&apart, 340.0, 10);
+            std::thread::sleep(Duration::from_millis(1));
+            // so that the next need not wait
+            see(&apart, 66.0, IN_A_ROW);
+            Ok(measured)
+        });
+        assert_eq!(outcome.unwrap(), ANEW_MOST + 1);
+        let told = apart.told();
+        assert!(told.ends_with("so 4 times. 1 measurements were never without that."), "{told}");
+    }
+
+    #[test]
+    fn it_is_seen_here_and_its_threads_end() {
+        lab::require_programs(&["chrt"]);
+        let threads = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+            names.filter(|name| name.starts_with("apart-")).count()
+        };
+        let Some(apart) = Apart::begin().unwrap() else { return };
+        assert!(apart.usual_ns > 0.0, "{apart:?}");
+        assert_eq!(threads(), 2);
+        let before = apart.seen(Instant::now() - Duration::from_secs(60)).len();
+        assert!(before > 0, "{apart:?}");
+        drop(apart);
+        assert_eq!(threads(), 0);
+        assert!(Apart::of([0, 1 << 20]).is_err(), "no such processor");
+        assert_eq!(threads(), 0);
+    }
+}
