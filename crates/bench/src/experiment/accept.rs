@@ -5,7 +5,7 @@
 //! Packets arrive on all of the server's processors, as they do from a NIC with a queue for each: there is a wire for each processor,
 //! with a load of its own. So no thread has more of the load beside it than another.
 
-use super::apart::Apart;
+use super::apart::{self, Apart};
 use super::web::{Server, server};
 use super::{Common, tell_written};
 use crate::commands::seconds;
@@ -47,6 +47,9 @@ pub(crate) struct Options {
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
+    /// where the processors are
+    #[command(flatten)]
+    apart: apart::Wanted,
     /// common
     #[command(flatten)]
     common: Common,
@@ -116,7 +119,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let most = options.threads.iter().copied().max().unwrap_or(0);
     ensure!(usize::from(most) <= processors, "--threads {most}: there are {processors} processors");
     let mut lines = lines(options, processors as u16);
-    let apart = Apart::begin()?;
+    let apart = Apart::begin(options.apart)?;
     for round in 1..=options.rounds {
         for line in &mut lines {
             let run = match &apart {

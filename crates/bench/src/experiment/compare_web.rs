@@ -1,6 +1,7 @@
 //! `simoom-bench compare-web`: web servers back to back by file size, the reflector that bounds them, and processor time a request at
 //! a rate that both servers hold; medians of paired ratios.
 
+use super::apart;
 use super::bed::Busy;
 use super::taken::{self, Taken};
 use super::web::{self, Bed, Generator, LONGER_S, Load, Run, SEGMENT_BYTES, Server, Up, size, size_word};
@@ -62,6 +63,9 @@ pub(crate) struct Options {
     /// Percent of the server's processor that something else takes, so that the server is the bound and not the load
     #[arg(long, value_name = "N", default_value_t = 0, requires = "no_cost", value_parser = clap::value_parser!(u32).range(0..=90))]
     taken: u32,
+    /// where the processors are
+    #[command(flatten)]
+    apart: apart::Wanted,
     /// What the result files are called
     #[arg(long, value_name = "NAME", default_value = "compare-web")]
     name: String,
@@ -148,7 +152,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let mut servers =
         if options.server.is_empty() { vec![Server::simoom("simoom", "")] } else { options.server.clone() };
     servers.push(Server::nginx());
-    let bed = Bed::new(&options.common, &servers, web::NGINX_BUFFERS)?.steady()?;
+    let bed = Bed::new(&options.common, &servers, web::NGINX_BUFFERS)?.steady(options.apart)?;
     for generator in &options.loads {
         web::ensure_can_run(generator.programs(!options.no_cost))?;
     }

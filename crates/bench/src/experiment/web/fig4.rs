@@ -3,7 +3,7 @@
 
 use super::figure::{self, Line, Plan, Point};
 use super::{Bed, NGINX_BUFFERS, Server, server, size, size_word};
-use crate::experiment::Common;
+use crate::experiment::{Common, apart};
 use anyhow::Result;
 use std::str::FromStr;
 
@@ -46,7 +46,7 @@ impl Lines {
     }
 
     fn bed(&self, common: &Common) -> Result<Bed> {
-        Bed::new(common, &self.servers(), NGINX_BUFFERS)?.steady()
+        Bed::new(common, &self.servers(), NGINX_BUFFERS)?.steady(apart::Wanted::default())
     }
 }
 

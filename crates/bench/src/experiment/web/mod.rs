@@ -10,7 +10,7 @@ mod load;
 pub(super) use load::{Generator, LONGER_S, Load, Run, json, sleep};
 
 use super::Common;
-use super::apart::Apart;
+use super::apart::{self, Apart};
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{Lab, Process};
 use std::io::{Read as _, Write as _};
@@ -139,9 +139,9 @@ impl Bed {
     }
 
     /// Measures only while both processors are where they usually are.
-    pub(super) fn steady(self) -> Result<Bed> {
+    pub(super) fn steady(self, options: apart::Wanted) -> Result<Bed> {
         ensure_can_run(&["chrt"])?;
-        Ok(Bed { apart: Apart::begin()?, ..self })
+        Ok(Bed { apart: Apart::begin(options)?, ..self })
     }
 
     /// What a report says of where the processors were, a sentence after others.
