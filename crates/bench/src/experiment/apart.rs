@@ -41,6 +41,17 @@ pub(super) struct Wanted {
     apart: Option<u32>,
 }
 
+/// Measures while the processors are where they usually are; where there is but one, once.
+///
+/// # Errors
+/// Of what is measured.
+pub(super) fn steady<T>(apart: Option<&Apart>, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+    match apart {
+        Some(apart) => apart.steady(measure),
+        None => measure(),
+    }
+}
+
 /// What was seen: when, and nanoseconds there and back.
 type Looks = Arc<Mutex<Vec<(Instant, f64)>>>;
 
@@ -106,8 +117,9 @@ impl Apart {
     }
 
     /// Measures while the processors are where they usually are, and once more where they were not, some times at most.
-    pub(super) fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
-        for again in 0..=ANEW_MOST {
+    fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut again = 0;
+        loop {
             self.wait()?;
             let begun = Instant::now();
             let measured = measure()?;
@@ -121,8 +133,8 @@ impl Apart {
                 return Ok(measured);
             }
             self.anew.fetch_add(1, Ordering::Relaxed);
+            again += 1;
         }
-        unreachable!("the last of them returns")
     }
 
     /// Waits until both are where they usually are.

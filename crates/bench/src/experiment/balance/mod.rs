@@ -6,6 +6,7 @@
 mod compiler;
 mod report;
 
+use super::apart::{self, Apart};
 use super::web::{Server, ensure_can_run, json, server};
 use super::{Common, tell_written};
 use crate::commands::{rate, seconds};
@@ -61,6 +62,9 @@ pub(crate) struct Options {
     /// What the result files are called
     #[arg(long, value_name = "NAME", default_value = "balance")]
     name: String,
+    /// where the processors are
+    #[command(flatten)]
+    apart: apart::Wanted,
     /// common
     #[command(flatten)]
     common: Common,
@@ -313,13 +317,15 @@ fn shares_of(all: &serde_json::Value) -> Shares {
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
     let bed = Bed::new(options)?;
+    let apart = Apart::begin(options.apart)?;
+    let apart = apart.as_ref();
     let mut lines = Vec::new();
     for &engine in &options.engine {
         for &requests in &options.requests {
             let rate = match options.rate {
                 Some(rate) => rate,
                 None => {
-                    let peak = bed.measure(options, engine, requests, CASES[0], None)?;
+                    let peak = apart::steady(apart, || bed.measure(options, engine, requests, CASES[0], None))?;
                     peak.answered_per_s / f64::from(options.part)
                 }
             };
@@ -329,9 +335,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
     }
     let mut alone = Vec::new();
     for round in 1..=options.rounds {
-        alone.push(bed.compile_alone(options)?);
+        alone.push(apart::steady(apart, || bed.compile_alone(options))?);
         for line in &mut lines {
-            let run = bed.measure(options, line.engine, line.requests, line.case, Some(line.rate))?;
+            let measure = || bed.measure(options, line.engine, line.requests, line.case, Some(line.rate));
+            let run = apart::steady(apart, measure)?;
             eprintln!(
                 "{round} {:<14} {:<17} {:<11} p50 {:>7.0}  p90 {:>7.0}  p99 {:>7.0} us  {:>3} failed  compiler {:>5.2} s  {:>5} groups",
                 line.engine.name(),
@@ -347,7 +354,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
             line.runs.push(run);
         }
     }
-    let report = report::report(options, &lines, &alone);
+    let mut report = report::report(options, &lines, &alone);
+    report.method += &apart.map(Apart::told).unwrap_or_default();
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())

@@ -87,7 +87,10 @@ pub(super) fn report(options: &Options, lines: &[Line], alone: &[f64]) -> Report
         let compiler: Vec<f64> = line.runs.iter().filter_map(|run| run.compile_s).collect();
         row(line.engine.name(), &how(line.requests), Some(line), line.case.name, &compiler);
     }
-    let title = "A compiler on one of two processors";
+    let title = match options.jobs {
+        1 => "A compiler on one of two processors".to_owned(),
+        jobs => format!("{jobs} compilers on one of two processors"),
+    };
     let charts = lines
         .iter()
         .filter(|line| line.case == CASES[0])
@@ -100,7 +103,7 @@ pub(super) fn report(options: &Options, lines: &[Line], alone: &[f64]) -> Report
         .collect();
     Report {
         name: options.name.clone(),
-        title: title.into(),
+        title: title.clone(),
         method: method(options),
         table,
         charts,

@@ -3,7 +3,7 @@
 
 use super::{ADDRESS, REFLECTOR, START, Up};
 use crate::experiment::bed::Busy;
-use crate::experiment::until_answered;
+use crate::experiment::{apart, until_answered};
 use crate::procs::Ticks;
 use crate::{bursts, http};
 use anyhow::{Context as _, Result, ensure};
@@ -98,15 +98,12 @@ impl Up<'_> {
         watch: impl Fn(u32, Duration) -> Result<T>,
     ) -> Result<(Run, Busy, T)> {
         let bed = self.bed;
-        let mut run = || {
+        let run = || {
             let ((run, busy, watched), anew) =
                 until_answered(|| self.run_watched_once(load, &watch), |(run, ..)| run.is_answered())?;
             Ok((Run { anew, ..run }, busy, watched))
         };
-        match &bed.apart {
-            Some(apart) => apart.steady(run),
-            None => run(),
-        }
+        apart::steady(bed.apart.as_ref(), run)
     }
 
     fn run_watched_once<T>(
