@@ -13,7 +13,7 @@ fn a_compiler_beside_the_server_is_measured_on_both_engines() {
     let out = tempfile::tempdir().unwrap();
     let mut balance = Command::new(BENCH);
     balance.args(["experiment", "balance", "--rounds", "1", "--seconds", "4", "--warm-up", "0.8", "--rate", "500"]);
-    balance.args(["--functions", "2", "--connections", "8", "--requests", "0"]);
+    balance.args(["--functions", "2", "--connections", "8", "--requests", "0", "--apart", "0"]);
     let done = balance
         .arg("--simoom")
         .arg(lab::program_beside(BENCH, "simoom"))

@@ -32,18 +32,18 @@ const SHARE: f64 = 0.9;
 /// A measurement waits until so many looks in a row are usual,
 const IN_A_ROW: usize = 5;
 /// but no longer than this.
-const WAIT_MOST: Duration = Duration::from_secs(300);
+const WAIT_MOST: Duration = Duration::from_secs(120);
 
 /// Which of a virtual machine's states is measured.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct Wanted {
     /// Measure while processors 0 and 1 hand a cache line over and back in about so many nanoseconds, which on a virtual machine changes;
-    /// default: in what it takes at the start
-    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// default: in what it takes at the start; 0: wherever they are
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     apart: Option<u32>,
 }
 
-/// Measures while the processors are where they usually are; where there is but one, once.
+/// Measures while the processors are where they usually are, and once where that is not looked at.
 ///
 /// # Errors
 /// Of what is measured.
@@ -76,13 +76,14 @@ pub(super) struct Apart {
 struct Line(AtomicU64);
 
 impl Apart {
-    /// Begins to look at the first two processors, and learns what is usual unless that is said; None where there is but one.
+    /// Begins to look at the first two processors, and learns what is usual unless that is said; None where there is but one, or where it is not to matter.
     ///
     /// # Errors
     /// A thread cannot be put on its processor, or before all others: no `chrt`, or not root.
     pub(super) fn begin(wanted: Wanted) -> Result<Option<Apart>> {
         let several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
-        let Some(mut apart) = several.then(|| Apart::of([0, 1])).transpose()? else { return Ok(None) };
+        let looks = several && wanted.apart != Some(0);
+        let Some(mut apart) = looks.then(|| Apart::of([0, 1])).transpose()? else { return Ok(None) };
         if let Some(ns) = wanted.apart {
             eprintln!("processors 0 and 1 hand a cache line over and back in {:.0} ns", apart.usual_ns);
             apart.usual_ns = ns.into();
@@ -362,6 +363,7 @@ mod tests {
         let said = Apart::begin(Wanted { apart: Some(77) }).unwrap().unwrap();
         assert_eq!(said.usual_ns, 77.0);
         drop(said);
+        assert!(Apart::begin(Wanted { apart: Some(0) }).unwrap().is_none());
         assert!(Apart::of([0, 1 << 20]).is_err(), "no such processor");
         assert_eq!(threads(), 0);
     }

@@ -3,7 +3,6 @@
 
 use super::figure::{self, Line, Plan, Point};
 use super::{Bed, NGINX_BUFFERS, Server, server, size, size_word};
-use crate::experiment::{Common, apart};
 use anyhow::Result;
 use std::str::FromStr;
 
@@ -45,8 +44,8 @@ impl Lines {
         self.offloads.iter().flat_map(of).collect()
     }
 
-    fn bed(&self, common: &Common) -> Result<Bed> {
-        Bed::new(common, &self.servers(), NGINX_BUFFERS)?.steady(apart::Wanted::default())
+    fn bed(&self, figure: &figure::Manner) -> Result<Bed> {
+        Bed::new(&figure.common, &self.servers(), NGINX_BUFFERS)?.steady(figure.apart)
     }
 }
 
@@ -73,7 +72,7 @@ pub(crate) struct SizeOptions {
 
 /// Runs fig4.
 pub(in crate::experiment) fn by_size(options: &SizeOptions) -> Result<()> {
-    let bed = options.lines.bed(&options.figure.common)?;
+    let bed = options.lines.bed(&options.figure)?;
     let mut points = Vec::new();
     for &bytes in &options.points {
         let word = size_word(bytes);
@@ -124,7 +123,7 @@ fn connections(text: &str) -> Result<u16, String> {
 
 /// Runs fig5.
 pub(in crate::experiment) fn of_a_trace(options: &TraceOptions) -> Result<()> {
-    let bed = options.lines.bed(&options.figure.common)?;
+    let bed = options.lines.bed(&options.figure)?;
     let sizes = trace(options.files);
     let mut files = Vec::new();
     for (at, &bytes) in sizes.iter().enumerate() {

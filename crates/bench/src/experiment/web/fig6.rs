@@ -2,7 +2,6 @@
 
 use super::figure::{self, Line, Plan, Point};
 use super::{Bed, NGINX_BUFFERS, Server, size, size_word};
-use crate::experiment::apart;
 use anyhow::Result;
 
 /// Options of fig6.
@@ -40,7 +39,7 @@ pub(crate) struct Options {
 /// Runs it.
 pub(in crate::experiment) fn run(options: &Options) -> Result<()> {
     let servers = [Server::nginx(), Server::simoom("simoom", "")];
-    let bed = Bed::new(&options.figure.common, &servers, NGINX_BUFFERS)?.steady(apart::Wanted::default())?;
+    let bed = Bed::new(&options.figure.common, &servers, NGINX_BUFFERS)?.steady(options.figure.apart)?;
     for &bytes in options.points.iter().chain([&options.flush_file]) {
         bed.add_file(&size_word(bytes), bytes)?;
     }

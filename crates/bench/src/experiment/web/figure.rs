@@ -3,7 +3,7 @@
 
 use super::{Bed, Generator, LONGER_S, Load, Server, calls, sleep};
 use crate::commands::seconds;
-use crate::experiment::{Common, tell_written, told_anew};
+use crate::experiment::{Common, apart, tell_written, told_anew};
 use crate::procs;
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
@@ -28,6 +28,9 @@ pub(in crate::experiment) struct Manner {
     /// Further requests on a connection, instead of one each as in the paper
     #[arg(long)]
     pub(super) keep_alive: bool,
+    /// where the processors are
+    #[command(flatten)]
+    pub(super) apart: apart::Wanted,
     /// common
     #[command(flatten)]
     pub(super) common: Common,
