@@ -5,6 +5,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// When a processor, or all of them, did nothing: what the kernel counts since it started.
@@ -140,6 +143,48 @@ pub(crate) fn preempt(thread: u32) -> Result<()> {
     let gone = || !Path::new("/proc").join(thread.to_string()).exists();
     ensure!(done.context("cannot run chrt")?.status.success() || gone(), "chrt cannot raise thread {thread}");
     Ok(())
+}
+
+/// A thread that has a processor before all others, until this value goes.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ahead {
+    /// Starts it; `work` returns soon after its flag is set.
+    ///
+    /// # Errors
+    /// It cannot be put on its processor, or before all others: no `chrt`, or not root.
+    pub(crate) fn start(name: &str, cpu: usize, work: impl FnOnce(&AtomicBool) + Send + 'static) -> Result<Ahead> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, (tell, told)) = (stop.clone(), mpsc::channel());
+        let run = move || {
+            let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            let ready = pin(cpu).and_then(|()| preempt(id));
+            let goes_on = ready.is_ok();
+            // the other end waits for it
+            let _ = tell.send(ready);
+            if goes_on {
+                work(&stopped);
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run).context("cannot start a thread")?;
+        let ahead = Ahead { stop, thread: Some(thread) };
+        told.recv().with_context(|| format!("thread {name} has ended"))??;
+        Ok(ahead)
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // it has nothing to tell
+            let _ = thread.join();
+        }
+    }
 }
 
 #[cfg(test)]

@@ -29,19 +29,8 @@ fn is_positive(cell: &str) -> bool {
 fn web_servers_are_compared_with_each_other_and_with_the_bound() {
     lab::require_programs(&["ip", "ethtool", "nginx", "wrk", "h2load"]);
     let out = tempfile::tempdir().unwrap();
-    let words = [
-        "compare-web",
-        "--files",
-        "1k,64k",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.3",
-        "--rate-seconds",
-        "0.3",
-        "--apart",
-        "0",
-    ];
+    let words = "compare-web --files 1k,64k --rounds 1 --seconds 0.3 --rate-seconds 0.3 --apart 0";
+    let words: Vec<&str> = words.split(' ').collect();
     let text = run(out.path(), &words);
     let rows = rows(out.path(), "compare-web");
     // own: two files and a connection a request, the reflector beside the files; wrk: the same without it
@@ -71,20 +60,7 @@ fn a_server_of_other_content_is_not_measured() {
     );
     std::fs::write(folder.path().join("nginx.conf"), config).unwrap();
     let server = format!("small=nginx -c {d}/nginx.conf");
-    let words = [
-        "--loads",
-        "own",
-        "--files",
-        "1k",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.3",
-        "--no-cost",
-        "--no-reflector",
-        "--apart",
-        "0",
-    ];
+    let words = "--loads own --files 1k --rounds 1 --seconds 0.3 --no-cost --no-reflector --apart 0".split(' ');
     let out = folder.path().join("out");
     let done =
         Command::new(BENCH).arg("compare-web").args(words).args(["--server", &server]).arg("--out").arg(&out).output();

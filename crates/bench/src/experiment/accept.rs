@@ -122,7 +122,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let apart = Apart::begin(options.apart)?;
     for round in 1..=options.rounds {
         for line in &mut lines {
-            let run = apart::steady(apart.as_ref(), || measure(&bed, options, line))?;
+            let run = apart.steady(|| measure(&bed, options, line))?;
             eprintln!(
                 "{round} {:<8} {} threads, {}: {:>8.0} requests/s, {:>5.1} of 1000 stolen, {} failed",
                 line.policy, line.threads, line.manner, run.requests_per_s, run.stolen, run.failed
@@ -131,7 +131,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         }
     }
     let mut report = report(options, &lines);
-    report.method += &apart.map(|apart| apart.told()).unwrap_or_default();
+    report.method += &apart.told();
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())

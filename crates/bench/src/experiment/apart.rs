@@ -6,12 +6,11 @@
 //! before all others.
 
 use super::ANEW_MOST;
-use crate::procs;
+use crate::procs::Ahead;
 use crate::stats::{self, Summary};
-use anyhow::{Context as _, Result};
+use anyhow::{Result, ensure};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often it is looked at.
@@ -43,28 +42,16 @@ pub(super) struct Wanted {
     apart: Option<u32>,
 }
 
-/// Measures while the processors are where they usually are, and once where that is not looked at.
-///
-/// # Errors
-/// Of what is measured.
-pub(super) fn steady<T>(apart: Option<&Apart>, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
-    match apart {
-        Some(apart) => apart.steady(measure),
-        None => measure(),
-    }
-}
-
 /// What was seen: when, and nanoseconds there and back.
 type Looks = Arc<Mutex<Vec<(Instant, f64)>>>;
 
-/// Looks at two processors as long as it is there.
+/// Looks at two processors as long as it is there; the default does not.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
     looks: Looks,
-    /// nanoseconds there and back
-    usual_ns: f64,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    /// nanoseconds there and back; None where it does not matter
+    usual_ns: Option<f64>,
+    _threads: Vec<Ahead>,
     // of measurements
     anew: AtomicU64,
     unusual: AtomicU64,
@@ -76,64 +63,61 @@ pub(super) struct Apart {
 struct Line(AtomicU64);
 
 impl Apart {
-    /// Begins to look at the first two processors, and learns what is usual unless that is said; None where there is but one, or where it is not to matter.
+    /// Begins to look at the first two processors, and learns what is usual unless that is said. Does not look where there is but one, or
+    /// where it is not to matter.
     ///
     /// # Errors
     /// A thread cannot be put on its processor, or before all others: no `chrt`, or not root.
-    pub(super) fn begin(wanted: Wanted) -> Result<Option<Apart>> {
+    pub(super) fn begin(wanted: Wanted) -> Result<Apart> {
         let several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
-        let looks = several && wanted.apart != Some(0);
-        let Some(mut apart) = looks.then(|| Apart::of([0, 1])).transpose()? else { return Ok(None) };
-        if let Some(ns) = wanted.apart {
-            eprintln!("processors 0 and 1 hand a cache line over and back in {:.0} ns", apart.usual_ns);
-            apart.usual_ns = ns.into();
+        if !several || wanted.apart == Some(0) {
+            return Ok(Apart::default());
         }
-        Ok(Some(apart))
+        super::web::ensure_can_run(&["chrt"])?;
+        let mut apart = Apart::of([0, 1])?;
+        if let (Some(ns), Some(now_ns)) = (wanted.apart, apart.usual_ns) {
+            eprintln!("processors 0 and 1 hand a cache line over and back in {now_ns:.0} ns");
+            apart.usual_ns = Some(ns.into());
+        }
+        Ok(apart)
     }
 
     fn of(processors: [usize; 2]) -> Result<Apart> {
-        let mut apart = Apart::default();
-        let line = Arc::new(Line::default());
+        let (looks, line) = (Looks::default(), Arc::new(Line::default()));
         // so that both have been put where they belong
         let first = Instant::now() + PERIOD;
-        for (at, processor) in processors.into_iter().enumerate() {
-            let (looks, stop, line) = (apart.looks.clone(), apart.stop.clone(), line.clone());
-            let (tell, told) = mpsc::channel();
-            let run = move || {
-                let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                let ready = procs::pin(processor).and_then(|()| procs::preempt(id));
-                let goes_on = ready.is_ok();
-                // the other end waits for it
-                let _ = tell.send(ready);
-                if goes_on {
-                    take_part(&line, at == 0, first, &stop, &looks);
-                }
-            };
-            let name = format!("apart-{processor}");
-            apart.threads.push(std::thread::Builder::new().name(name).spawn(run).context("cannot start a thread")?);
-            told.recv().context("a thread that looks at the processors has ended")??;
-        }
+        let look = |(at, processor): (usize, usize)| {
+            let (looks, line) = (looks.clone(), line.clone());
+            let part = move |stop: &AtomicBool| take_part(&line, at == 0, first, stop, &looks);
+            Ahead::start(&format!("apart-{processor}"), processor, part)
+        };
+        let threads: Result<Vec<Ahead>> = processors.into_iter().enumerate().map(look).collect();
+        let mut apart = Apart { _threads: threads?, looks, ..Apart::default() };
         let end = Instant::now() + FIRST_MOST;
         let mut seen = Vec::new();
         while seen.is_empty() && Instant::now() < end {
             std::thread::sleep(FIRST);
             seen = apart.seen(first);
         }
-        let usual_ns = stats::median(&seen);
-        apart.usual_ns =
-            usual_ns.with_context(|| format!("processors {processors:?} did not meet once in {FIRST_MOST:?}"))?;
+        apart.usual_ns = stats::median(&seen);
+        ensure!(apart.usual_ns.is_some(), "processors {processors:?} did not meet once in {FIRST_MOST:?}");
         Ok(apart)
     }
 
-    /// Measures while the processors are where they usually are, and once more where they were not, some times at most.
-    fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Measures while the processors are where they usually are, and once more where they were not, some times at most; once where that is
+    /// not looked at.
+    ///
+    /// # Errors
+    /// Of what is measured.
+    pub(super) fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+        let Some(usual_ns) = self.usual_ns else { return measure() };
         let mut again = 0;
         loop {
-            self.wait()?;
+            self.wait(usual_ns)?;
             let begun = Instant::now();
             let measured = measure()?;
             let seen = self.seen(begun);
-            if share(&seen, self.usual_ns) >= SHARE {
+            if share(&seen, usual_ns) >= SHARE {
                 return Ok(measured);
             }
             eprintln!("the host moved a processor: {}", told_of(&seen));
@@ -146,17 +130,14 @@ impl Apart {
         }
     }
 
-    /// Waits until both are where they usually are.
-    fn wait(&self) -> Result<()> {
+    /// Waits until both are where they usually are, for a while at most.
+    fn wait(&self, usual_ns: f64) -> Result<()> {
         let end = Instant::now() + WAIT_MOST;
-        loop {
-            let seen = self.last(IN_A_ROW);
-            if share(&seen, self.usual_ns) >= 1.0 || Instant::now() >= end {
-                return Ok(());
-            }
+        while share(&self.last(IN_A_ROW), usual_ns) < 1.0 && Instant::now() < end {
             std::thread::sleep(PERIOD);
             lab::uninterrupted()?;
         }
+        Ok(())
     }
 
     /// Looks since a moment, in nanoseconds.
@@ -172,26 +153,16 @@ impl Apart {
 
     /// What a report says of it and of what was measured since the last one, a sentence after others.
     pub(super) fn told(&self) -> String {
+        let Some(usual_ns) = self.usual_ns else { return String::new() };
         let [anew, unusual] = [&self.anew, &self.unusual].map(|count| count.swap(0, Ordering::Relaxed));
         let mut text = format!(
-            " Processors 0 and 1 handed a cache line over and back in about {:.0} ns; on a virtual machine that changes when the host moves one. Where in more \
-             than a tenth of a measurement it was another time (by a factor of {FACTOR}) it was made anew, {ANEW_MOST} times at most: that was so {anew} times.",
-            self.usual_ns
+            " Processors 0 and 1 handed a cache line over and back in about {usual_ns:.0} ns; on a virtual machine that changes when the host moves one. Where in more \
+             than a tenth of a measurement it was another time (by a factor of {FACTOR}) it was made anew, {ANEW_MOST} times at most: that was so {anew} times."
         );
         if unusual > 0 {
             text += &format!(" {unusual} measurements were never without that.");
         }
         text
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            // it has nothing to tell
-            let _ = thread.join();
-        }
     }
 }
 
@@ -299,8 +270,7 @@ mod tests {
 
     /// Who has seen `usual_ns` for long, and what it is told next.
     fn seen_before(usual_ns: f64) -> Apart {
-        let mut apart = Apart::default();
-        apart.usual_ns = usual_ns;
+        let apart = Apart { usual_ns: Some(usual_ns), ..Apart::default() };
         see(&apart, usual_ns, IN_A_ROW);
         apart
     }
@@ -353,17 +323,21 @@ mod tests {
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
             names.filter(|name| name.starts_with("apart-")).count()
         };
-        let Some(apart) = Apart::begin(Wanted::default()).unwrap() else { return };
-        assert!(apart.usual_ns > 0.0, "{apart:?}");
+        if std::thread::available_parallelism().unwrap().get() < 2 {
+            return;
+        }
+        let apart = Apart::begin(Wanted::default()).unwrap();
+        assert!(apart.usual_ns.is_some_and(|ns| ns > 0.0), "{apart:?}");
         assert_eq!(threads(), 2);
         let before = apart.seen(Instant::now() - Duration::from_secs(60)).len();
         assert!(before > 0, "{apart:?}");
         drop(apart);
         assert_eq!(threads(), 0);
-        let said = Apart::begin(Wanted { apart: Some(77) }).unwrap().unwrap();
-        assert_eq!(said.usual_ns, 77.0);
+        let said = Apart::begin(Wanted { apart: Some(77) }).unwrap();
+        assert_eq!(said.usual_ns, Some(77.0));
         drop(said);
-        assert!(Apart::begin(Wanted { apart: Some(0) }).unwrap().is_none());
+        let anywhere = Apart::begin(Wanted { apart: Some(0) }).unwrap();
+        assert_eq!((threads(), anywhere.told(), anywhere.steady(|| Ok(7)).unwrap()), (0, String::new(), 7));
         assert!(Apart::of([0, 1 << 20]).is_err(), "no such processor");
         assert_eq!(threads(), 0);
     }

@@ -1,11 +1,9 @@
 //! Something else that takes a share of a processor from whoever runs there, the kernel's receive threads included: a server on what is
 //! left is the bound of a measurement whose generator has no more than one processor either.
 
-use anyhow::{Context as _, Result};
-use std::sync::Arc;
+use crate::procs::Ahead;
+use anyhow::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The share is taken of each of these: meanwhile less arrives than receive rings hold, at some hundred thousand frames a second.
@@ -27,8 +25,7 @@ pub(super) fn told(percent: u32) -> String {
 /// What takes it, as long as this is there.
 #[derive(Debug)]
 pub(super) struct Taken {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Ahead,
 }
 
 impl Taken {
@@ -38,32 +35,8 @@ impl Taken {
     }
 
     fn start(percent: u32, processor: usize) -> Result<Taken> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, (tell, told)) = (stop.clone(), mpsc::channel());
-        let run = move || {
-            let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            let ready = crate::procs::pin(processor).and_then(|()| crate::procs::preempt(id));
-            let goes_on = ready.is_ok();
-            // the other end waits for it
-            let _ = tell.send(ready);
-            if goes_on {
-                take(PERIOD * percent / 100, &stopped);
-            }
-        };
-        let thread = std::thread::Builder::new().name(NAME.into()).spawn(run).context("cannot start a thread")?;
-        let taken = Taken { stop, thread: Some(thread) };
-        told.recv().context("what takes a processor's time has ended")??;
-        Ok(taken)
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // it has nothing to tell
-            let _ = thread.join();
-        }
+        let take = move |stopped: &AtomicBool| take(PERIOD * percent / 100, stopped);
+        Ok(Taken { _thread: Ahead::start(NAME, processor, take)? })
     }
 }
 
@@ -83,6 +56,7 @@ fn take(share: Duration, stopped: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     /// The scheduling policy of the thread that takes, and for how long it has run.
     fn thread() -> Option<(String, Duration)> {

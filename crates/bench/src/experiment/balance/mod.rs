@@ -318,14 +318,13 @@ fn shares_of(all: &serde_json::Value) -> Shares {
 pub(super) fn run(options: &Options) -> Result<()> {
     let bed = Bed::new(options)?;
     let apart = Apart::begin(options.apart)?;
-    let apart = apart.as_ref();
     let mut lines = Vec::new();
     for &engine in &options.engine {
         for &requests in &options.requests {
             let rate = match options.rate {
                 Some(rate) => rate,
                 None => {
-                    let peak = apart::steady(apart, || bed.measure(options, engine, requests, CASES[0], None))?;
+                    let peak = apart.steady(|| bed.measure(options, engine, requests, CASES[0], None))?;
                     peak.answered_per_s / f64::from(options.part)
                 }
             };
@@ -335,10 +334,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
     }
     let mut alone = Vec::new();
     for round in 1..=options.rounds {
-        alone.push(apart::steady(apart, || bed.compile_alone(options))?);
+        alone.push(apart.steady(|| bed.compile_alone(options))?);
         for line in &mut lines {
             let measure = || bed.measure(options, line.engine, line.requests, line.case, Some(line.rate));
-            let run = apart::steady(apart, measure)?;
+            let run = apart.steady(measure)?;
             eprintln!(
                 "{round} {:<14} {:<17} {:<11} p50 {:>7.0}  p90 {:>7.0}  p99 {:>7.0} us  {:>3} failed  compiler {:>5.2} s  {:>5} groups",
                 line.engine.name(),
@@ -355,7 +354,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         }
     }
     let mut report = report::report(options, &lines, &alone);
-    report.method += &apart.map(Apart::told).unwrap_or_default();
+    report.method += &apart.told();
     print!("{}", report.table.markdown());
     tell_written(&report.write(&options.common.out)?);
     Ok(())

@@ -3,7 +3,7 @@
 
 use super::{ADDRESS, REFLECTOR, START, Up};
 use crate::experiment::bed::Busy;
-use crate::experiment::{apart, until_answered};
+use crate::experiment::until_answered;
 use crate::procs::Ticks;
 use crate::{bursts, http};
 use anyhow::{Context as _, Result, ensure};
@@ -90,8 +90,8 @@ impl Run {
 }
 
 impl Up<'_> {
-    /// Runs a load to its end, anew where nothing good came back, which is an error in the end, or where the host moved a processor. Takes processor time and whatever `watch`
-    /// tells over its length; the load itself is a little longer.
+    /// Runs a load to its end, anew where nothing good came back, which is an error in the end, or where the host moved a processor. Takes
+    /// processor time and whatever `watch` tells over its length; the load itself is a little longer.
     pub(in crate::experiment) fn run_watched<T>(
         &mut self,
         load: &Load<'_>,
@@ -103,7 +103,7 @@ impl Up<'_> {
                 until_answered(|| self.run_watched_once(load, &watch), |(run, ..)| run.is_answered())?;
             Ok((Run { anew, ..run }, busy, watched))
         };
-        apart::steady(bed.apart.as_ref(), run)
+        bed.apart.steady(run)
     }
 
     fn run_watched_once<T>(

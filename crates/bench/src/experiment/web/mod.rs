@@ -113,8 +113,8 @@ pub(super) fn ensure_can_run(programs: &[&str]) -> Result<()> {
 pub(super) struct Bed {
     folder: tempfile::TempDir,
     simoom: String,
-    /// the server's processor and the load's, if they are looked at
-    apart: Option<Apart>,
+    /// the server's processor and the load's
+    apart: Apart,
 }
 
 impl Bed {
@@ -133,20 +133,19 @@ impl Bed {
         for name in ["www", "run"] {
             std::fs::create_dir(folder.path().join(name)).context("no folder for the servers")?;
         }
-        let bed = Bed { folder, simoom, apart: None };
+        let bed = Bed { folder, simoom, apart: Apart::default() };
         std::fs::write(bed.folder.path().join("run/nginx.conf"), bed.fill(&nginx_conf(nginx)))?;
         Ok(bed)
     }
 
     /// Measures only while both processors are where they usually are.
-    pub(super) fn steady(self, options: apart::Wanted) -> Result<Bed> {
-        ensure_can_run(&["chrt"])?;
-        Ok(Bed { apart: Apart::begin(options)?, ..self })
+    pub(super) fn steady(self, wanted: apart::Wanted) -> Result<Bed> {
+        Ok(Bed { apart: Apart::begin(wanted)?, ..self })
     }
 
     /// What a report says of where the processors were, a sentence after others.
     pub(super) fn told_apart(&self) -> String {
-        self.apart.as_ref().map(Apart::told).unwrap_or_default()
+        self.apart.told()
     }
 
     /// Where its own files lie.
