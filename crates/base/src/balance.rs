@@ -17,7 +17,8 @@
 //!   that one does in half of its time; beyond that, of as much as levels the two: of the time for which each had something to do, run or
 //!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
 //! - One that waits far longer each time than the other gives all for which the other has time: its processor has other work, which has to do
-//!   without what is left there, too. It is relieved until it waits no more.
+//!   without what is left there, too. It is relieved until it waits no more. Where the other one's processor has other work as well, in
+//!   however short pieces, that time is what it has nothing to do for.
 //! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
@@ -376,10 +377,10 @@ impl Balancer {
         self.others().find(|thread| self.views[*thread].is_victim() && self.may_take_from(*thread))
     }
 
-    /// Not from who merely waits for its processor, if we wait about as long for ours.
+    /// Not from who merely waits for its processor, if we wait about as long for ours or have no time left.
     fn may_take_from(&self, thread: usize) -> bool {
         let (theirs, ours) = (&self.views[thread], &self.views[self.me].shares);
-        theirs.is_behind() || !ours.is_late() || theirs.shares.waits_longer_than(ours)
+        theirs.is_behind() || !ours.is_late() || theirs.shares.waits_longer_than(ours) && self.idle() > 0
     }
 
     /// Takes in that `n` were taken from `victim`; none, when there was nothing left.
@@ -454,15 +455,27 @@ impl Balancer {
 
     /// What part of the work of `from` we have room for.
     fn room_for(&self, from: usize) -> u32 {
-        let room = (WHOLE / ROOM_PART).saturating_sub(self.ours());
-        (u64::from(room) * u64::from(WHOLE) / self.here(from).max(1)).min(WHOLE.into()) as u32
+        self.part_for((WHOLE / ROOM_PART).saturating_sub(self.ours()), from)
     }
 
-    /// The same, waits apart.
+    /// The same, waits apart, unless they are for other work.
     fn room_to_run(&self, from: usize) -> u32 {
-        let room = (WHOLE / ROOM_PART).saturating_sub(self.views[self.me].shares.ran);
+        let ours = &self.views[self.me].shares;
+        let room = (WHOLE / ROOM_PART).saturating_sub(ours.ran);
         let (_, run) = self.views[from].time();
-        (room * WHOLE / run.max(1)).min(WHOLE)
+        let room = (room * WHOLE / run.max(1)).min(WHOLE);
+        if ours.is_late() { room.min(self.part_for(self.idle(), from)) } else { room }
+    }
+
+    /// What part of the work of `from` gives us something to do for `time`.
+    fn part_for(&self, time: u32, from: usize) -> u32 {
+        (u64::from(time) * u64::from(WHOLE) / self.here(from).max(1)).min(WHOLE.into()) as u32
+    }
+
+    /// For what part of the last interval we had nothing to do; next to nothing is none.
+    fn idle(&self) -> u32 {
+        let left = WHOLE - self.ours();
+        if left >= WHOLE / LEVEL_PART { left } else { 0 }
     }
 
     /// For what part of the last interval we had something to do.

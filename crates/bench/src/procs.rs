@@ -139,9 +139,19 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 
 /// Has a thread take its processor from whoever spins there at once, as an interrupt would.
 pub(crate) fn preempt(thread: u32) -> Result<()> {
-    let done = Command::new("chrt").args(["--fifo", "--pid", "50", &thread.to_string()]).output();
+    schedule(thread, "--fifo", "50")
+}
+
+/// Has a thread that wakes leave its processor to who runs there until that one sleeps or has had its slice.
+pub(crate) fn give_way(thread: u32) -> Result<()> {
+    schedule(thread, "--batch", "0")
+}
+
+fn schedule(thread: u32, policy: &str, priority: &str) -> Result<()> {
+    let done = Command::new("chrt").args([policy, "--pid", priority, &thread.to_string()]).output();
     let gone = || !Path::new("/proc").join(thread.to_string()).exists();
-    ensure!(done.context("cannot run chrt")?.status.success() || gone(), "chrt cannot raise thread {thread}");
+    let done = done.context("cannot run chrt")?.status.success() || gone();
+    ensure!(done, "chrt cannot have thread {thread} run as {policy} says");
     Ok(())
 }
 

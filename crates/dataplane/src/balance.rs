@@ -39,6 +39,8 @@ const LONG_WAITS: Duration = Duration::from_millis(2);
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// One that is held up and on which each frame takes so many times as long as on the one that asks is relieved however busy that one is.
 const SLOWER: u64 = 2;
+/// One that is held up itself and has nothing to do for less than this part of an interval takes nothing for its shorter waits.
+const IDLE_PART: u64 = 8;
 /// One with a backlog that needs less than this of its time asks all the same: what waits came in a burst.
 const SPARE: u64 = demand::WHOLE * 3 / 4;
 /// Intervals after which what a thread has shown no longer counts.
@@ -305,12 +307,18 @@ impl Balance {
         (frames > 0 && frames >= theirs / LEAST_PART).then_some(Relief { from, frames, of: theirs, held_up })
     }
 
-    /// Frames an interval of another thread's for which we have room, waits apart.
+    /// Frames an interval of another thread's for which we have room, waits apart, unless they are for other work.
     fn room(&self, ours: Need, theirs: Need) -> u64 {
         let runs = |of: u64| of * self.ran / demand::WHOLE;
-        let free = u128::from((demand::WHOLE / u64::from(ROOM_PART)).saturating_sub(runs(ours.part)));
-        let each = u128::from(demand::WHOLE * runs(ours.known_cost(theirs))).max(1);
-        (free * self.policy.migrate_every.as_nanos() / each) as u64
+        let frames = |part: u64, each_ns: u64| {
+            let all = u128::from(part) * self.policy.migrate_every.as_nanos();
+            (all / u128::from(demand::WHOLE * each_ns).max(1)) as u64
+        };
+        let cost_ns = ours.known_cost(theirs);
+        let room = frames((demand::WHOLE / u64::from(ROOM_PART)).saturating_sub(runs(ours.part)), runs(cost_ns));
+        // next to no time left is none
+        let idle = demand::WHOLE.checked_sub(ours.part).filter(|part| *part >= demand::WHOLE / IDLE_PART);
+        if self.held_up { room.min(frames(idle.unwrap_or(0), cost_ns)) } else { room }
     }
 
     /// Which of our groups to give away for `frames` of the `of` that we had shown, from `from` on and round the end: none that would

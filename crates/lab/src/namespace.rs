@@ -230,9 +230,10 @@ impl Lab {
 
     /// Puts each side's receive threads on its processor: the server's on 0, or with a NIC that of queue `n` on processor `n`, the
     /// client's and the middle's on 1; with several wires, those of each on its own. Call it again after a program was attached:
-    /// that makes the threads anew where receive offload (GRO) is off; with it, as here, Linux 6.18 leaves them where they are.
-    pub fn pin(&self) {
-        self.place(|side, queue| self.processor(side, queue));
+    /// that makes the threads anew where receive offload (GRO) is off; with it, as here, Linux 6.18 leaves them where they are. The
+    /// threads, as [`Lab::place`] tells them.
+    pub fn pin(&self) -> Vec<(Side, u32)> {
+        self.place(|side, queue| self.processor(side, queue))
     }
 
     /// Whose the work is that arrives at a queue, or with several wires at a wire.
@@ -264,16 +265,16 @@ impl Lab {
     }
 
     /// Puts the receive thread of each side's queue, or with several wires of each wire, on the processor that is named, modulo
-    /// those there are; the threads. With one processor there is nothing to choose, and none is told.
-    pub fn place(&self, processor: impl Fn(Side, usize) -> usize) -> Vec<u32> {
+    /// those there are; the threads, each with its side. With one processor there is nothing to choose, and none is told.
+    pub fn place(&self, processor: impl Fn(Side, usize) -> usize) -> Vec<(Side, u32)> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if processors < 2 {
             return Vec::new();
         }
         let hosts = [Some(&self.server), self.middle.as_ref(), Some(&self.client)];
         let placed = hosts.into_iter().flatten().flat_map(|host| host.receive_threads());
-        let placed: HashMap<String, usize> =
-            placed.map(|(side, queue, name)| (name, processor(side, queue) % processors)).collect();
+        let placed: HashMap<String, (Side, usize)> =
+            placed.map(|(side, queue, name)| (name, (side, processor(side, queue) % processors))).collect();
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let mut threads = Vec::new();
         for entry in entries.flatten() {
@@ -282,12 +283,12 @@ impl Lab {
                 continue;
             };
             let Ok(name) = fs::read_to_string(entry.path().join("comm")) else { continue };
-            let Some(processor) = placed.get(name.trim_end()) else { continue };
+            let Some((side, processor)) = placed.get(name.trim_end()) else { continue };
             let mut set = CpuSet::new();
             set.set(*processor);
             // the thread may be gone by now
             if sched_setaffinity(Some(pid), &set).is_ok() {
-                threads.push(pid.as_raw_nonzero().get().unsigned_abs());
+                threads.push((*side, pid.as_raw_nonzero().get().unsigned_abs()));
             }
         }
         threads

@@ -54,6 +54,8 @@ pub(crate) struct Helper {
     begin: usize,
     /// the last look around found a victim
     seen: bool,
+    /// it slept to its limit, and has had nothing to do since
+    rested: bool,
     look_at: Instant,
     /// at whom to look first
     next: usize,
@@ -97,6 +99,7 @@ impl Helper {
             theirs,
             begin: 0,
             seen: false,
+            rested: false,
             look_at,
             next: 0,
             follow_at,
@@ -162,13 +165,15 @@ impl Helper {
         }
         self.sharing.busy.set(0);
         self.sharing.backlog.set(0);
-        let watches = self.board.go_to_sleep(self.me);
+        let watches = self.board.go_to_sleep(self.me, self.rested);
         (self.balancer.nap(watches), watches)
     }
 
-    /// Woken, `watched` as [`Helper::go_to_sleep`] said; `to_work`: there is something of its own to do.
-    pub(crate) fn wake_up(&mut self, watched: bool, to_work: bool) {
+    /// Woken, `watched` as [`Helper::go_to_sleep`] said; `to_work`: there is something of its own to do; `told`: by whatever it be, not by
+    /// its limit.
+    pub(crate) fn wake_up(&mut self, watched: bool, to_work: bool, told: bool) {
         if self.steals() {
+            self.rested = !told;
             self.board.wake_up(self.me, watched, to_work);
         }
     }

@@ -185,7 +185,7 @@ impl<'a> Loop<'a> {
         let polled = self.thread.poll.poll(&mut self.events, timeout);
         if let Some(helper) = self.thread.helper.as_mut().filter(|_| sleeps) {
             let to_work = self.events.iter().any(|event| event.token() != WAKE);
-            helper.wake_up(watches, to_work);
+            helper.wake_up(watches, to_work, !self.events.is_empty());
         }
         if polled.is_err() {
             return; // interrupted: the next cycle asks again

@@ -2,7 +2,9 @@
 //!
 //! A thread's own work wakes it, so a sleeping thread has nothing that waits. One that runs may be held up, by its service or by
 //! whoever else the processor runs, and can then tell nobody; so as long as a thread runs and another sleeps, one of the sleepers
-//! *watches*: it sleeps with a time limit. When all sleep, nobody has a timer.
+//! *watches*: it sleeps with a time limit. Who has just had something to do sleeps so in any case, since waking another to watch costs
+//! more than a timer; only one whose limit has passed with nothing to do leaves it to others. When all have slept for that long, nobody
+//! has a timer.
 //!
 //! A thread that takes over flow groups asks their owner for as large a part of its connections, by leaving word at its place; what
 //! the owner gives it puts into the other one's inbox.
@@ -146,14 +148,19 @@ impl Board {
         Look { waiting, cycles, asleep: asleep && waiting == 0, down }
     }
 
-    /// `me` is going to sleep; whether it is to watch.
-    pub(crate) fn go_to_sleep(&self, me: usize) -> bool {
+    /// `me` is going to sleep; whether it is to watch. `rested`: it had nothing to do since it last slept, and that to its limit.
+    pub(crate) fn go_to_sleep(&self, me: usize, rested: bool) -> bool {
         self.set(me, State::Asleep);
         // in this order, and the other one in `wake_up`: of two threads at the same time, either this one sees the other run or
         // the other one sees this one sleep
         let asleep = self.asleep.fetch_add(1, Ordering::SeqCst) + 1;
-        let watches = asleep < self.places.len()
-            && self.watching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let watches = if rested {
+            asleep < self.places.len()
+                && self.watching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        } else {
+            self.watching.fetch_add(1, Ordering::SeqCst);
+            true
+        };
         if watches {
             self.set(me, State::Watching);
         }
@@ -296,19 +303,19 @@ mod tests {
     #[test]
     fn one_sleeper_watches_as_long_as_somebody_runs() {
         let (board, mut polls) = board(3);
-        assert!(board.go_to_sleep(1), "0 and 2 run");
-        assert!(!board.go_to_sleep(2), "1 watches already");
+        assert!(board.go_to_sleep(1, true), "0 and 2 run");
+        assert!(!board.go_to_sleep(2, true), "1 watches already");
         assert!(board.look(1, false).asleep && board.look(2, true).asleep && !board.look(0, false).asleep);
-        assert!(!board.go_to_sleep(0));
+        assert!(!board.go_to_sleep(0, true));
         // the watcher's time is over: nobody runs, so nobody need watch
         board.wake_up(1, true, false);
-        assert!(!board.go_to_sleep(1));
+        assert!(!board.go_to_sleep(1, true));
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         // somebody runs, and one of the others is to watch
         board.wake_up(0, false, true);
         assert!(woken(&mut polls[1]) && !woken(&mut polls[2]));
         board.wake_up(1, false, false);
-        assert!(board.go_to_sleep(1));
+        assert!(board.go_to_sleep(1, true));
         // with a watcher nobody else is woken
         board.wake_up(2, false, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
@@ -319,9 +326,30 @@ mod tests {
     }
 
     #[test]
+    fn who_has_just_worked_watches_so_that_nobody_is_woken_for_that() {
+        let (board, mut polls) = board(2);
+        assert!(board.go_to_sleep(0, false) && board.go_to_sleep(1, false), "though all sleep");
+        for _ in 0..3 {
+            board.wake_up(0, true, true);
+            assert!(board.go_to_sleep(0, false));
+        }
+        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        // their limits pass, one after the other
+        board.wake_up(1, true, false);
+        assert!(!board.go_to_sleep(1, true), "0 sleeps, and watches");
+        board.wake_up(0, true, false);
+        assert!(!board.go_to_sleep(0, true), "all sleep");
+        // then one is woken to watch, since nobody does
+        board.wake_up(0, false, true);
+        assert!(woken(&mut polls[1]));
+        board.wake_up(1, false, false);
+        assert!(board.go_to_sleep(1, false) && board.go_to_sleep(0, false));
+    }
+
+    #[test]
     fn a_thread_that_goes_down_is_seen_by_all_and_wakes_them() {
         let (board, mut polls) = board(3);
-        board.go_to_sleep(1);
+        board.go_to_sleep(1, true);
         assert_eq!(board.go_down(0), [], "there is no table");
         assert!(board.look(0, false).down && !woken(&mut polls[0]));
         assert!(woken(&mut polls[1]) && woken(&mut polls[2]));
@@ -336,7 +364,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let to = listener.local_addr().unwrap();
         let board = Board::new(vec![(waker, Arc::default(), vec![listening(&Arc::new(listener), 8)])], None);
-        board.go_to_sleep(0);
+        board.go_to_sleep(0, true);
         assert!(board.look(0, true).asleep, "it has nothing to do");
         let _stream = std::net::TcpStream::connect(to).unwrap();
         let seen = |late| (board.look(0, late).waiting, board.look(0, late).asleep);

@@ -265,6 +265,20 @@ fn who_waits_longer_each_time_gives_what_another_has_time_for_until_it_waits_no_
 }
 
 #[test]
+fn who_has_no_time_left_relieves_nobody_however_much_shorter_its_own_waits_are() {
+    // both processors have other work all the time: there in pieces of 90 us, here in many of 20
+    let (shares, times) = ([(33, 62), (60, 25)], [3100, 270]);
+    let mut all = Intervals::new(2);
+    assert!((0..20).all(|_| all.let_run(&shares, &times).is_none()));
+    assert!(all.balancer.is_late(0) && all.balancer.is_late(1));
+    // with 40 ms left, of which each of the 60 that run there would take two
+    let (shares, times) = ([(30, 30), (60, 25)], [1500, 270]);
+    let mut all = Intervals::new(2);
+    let relief = (0..3).filter_map(|_| all.let_run(&shares, &times)).last().unwrap();
+    assert!((335..=345).contains(&relief.part), "{relief:?}");
+}
+
+#[test]
 fn who_is_held_up_as_long_itself_leaves_to_others_what_they_get_round_to() {
     // each waits for 60 ms of 100, in so many times
     let victim = |ours: (u64, u64), looks: [Look; 2], times: [u64; 2]| {
@@ -278,7 +292,8 @@ fn who_is_held_up_as_long_itself_leaves_to_others_what_they_get_round_to() {
     let round = [5, 6].map(|cycles| Look { cycles, ..waiting(2) });
     assert_eq!(victim((30, 0), round, [100, 600]), Some(1), "not held up");
     assert_eq!(victim((30, 60), round, [600, 600]), None, "100 us each time, here and there");
-    assert_eq!(victim((30, 60), round, [3000, 600]), Some(1), "20 us each time, and there 100");
+    assert_eq!(victim((30, 50), round, [2500, 600]), Some(1), "20 us each time, and there 100");
+    assert_eq!(victim((30, 60), round, [3000, 600]), None, "no time left for more");
     // whatever the scheduler says
     assert_eq!(
         victim((30, 60), [5, 5].map(|cycles| Look { cycles, ..waiting(2) }), [600, 600]),

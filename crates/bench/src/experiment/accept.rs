@@ -6,15 +6,15 @@
 //! with a load of its own. So no thread has more of the load beside it than another.
 
 use super::apart::{self, Apart};
-use super::web::{Server, server};
+use super::web::{Server, ensure_can_run, server};
 use super::{Common, tell_written};
 use crate::commands::seconds;
 use crate::http::Outcome;
-use crate::procs::Ticks;
+use crate::procs::{Ticks, give_way};
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
 use anyhow::{Context as _, Result, ensure};
-use lab::{Lab, Process};
+use lab::{Lab, Process, Side};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -110,6 +110,7 @@ struct Bed {
 
 /// Runs it.
 pub(super) fn run(options: &Options) -> Result<()> {
+    ensure_can_run(&["chrt", "taskset", "ip", "ethtool"])?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     let simoom = options.common.simoom()?;
     lab::interrupt_by(crate::commands::stop_flag()?);
@@ -222,8 +223,12 @@ fn load(bed: &Bed, lab: &Lab, options: &Options, manner: Manner, wire: usize) ->
     let own = std::env::current_exe().context("where this program lies")?;
     let connections = options.connections + manner.think_ms * PER_MS;
     let connections = connections.div_ceil(bed.processors as u32).to_string();
-    let mut load = lab.client().command("taskset");
-    load.args(["-c", &wire.to_string()]).arg(own).args(["http", "--interface", lab.client().interfaces()[wire]]);
+    let mut load = lab.client().command("chrt");
+    load.args(["--batch", "0", "taskset", "-c", &wire.to_string()]).arg(own).args([
+        "http",
+        "--interface",
+        lab.client().interfaces()[wire],
+    ]);
     let addresses = format!("198.18.{wire}.16-198.18.{wire}.{}", 15 + addresses(bed.processors));
     load.args(["--address", &addresses, "--json", "--connections", &connections]);
     load.args(["--requests-per-connection", &manner.requests.to_string()]);
@@ -236,6 +241,10 @@ fn load(bed: &Bed, lab: &Lab, options: &Options, manner: Manner, wire: usize) ->
 
 fn measure(bed: &Bed, options: &Options, line: &Line) -> Result<Figures> {
     let lab = Lab::with(&lab::Options { wires: bed.processors, ..lab::Options::default() })?;
+    // what the server sends wakes them on the processor of the thread that sends it, which another host's could not interrupt
+    for (_, thread) in lab.pin().into_iter().filter(|(side, _)| *side == Side::Client) {
+        give_way(thread)?;
+    }
     let words = command(bed, line)?.words;
     let mut serving = lab.server().command(&words[0]);
     serving.args(&words[1..]);
@@ -348,7 +357,8 @@ fn report(options: &Options, lines: &[Line]) -> Report {
          on the same processor: `simoom-bench http` over AF_XDP, in a closed loop, with its part of {} connections at once, and of {PER_MS} more for \
          each millisecond that a client thinks before the next request of a connection. {} files of 30 to 5,670 bytes, 700 on average, asked \
          for in turn. {} s each after 0.5 s to warm up, {} rounds in turn, a fresh laboratory for each: medians, and medians of ratios within \
-         a round. Loads and server share the processors, so these are no figures of a machine that only serves.",
+         a round. Loads and server share the processors, so these are no figures of a machine that only serves; loads and the clients' receive \
+         threads leave theirs to the server until it sleeps or has had its slice (SCHED_BATCH).",
         options.connections, options.files, options.seconds, options.rounds
     );
     let title = "Connections to the threads".to_owned();

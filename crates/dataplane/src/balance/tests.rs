@@ -214,6 +214,23 @@ fn who_waits_longer_each_time_gives_all_that_another_has_time_for_and_takes_noth
 }
 
 #[test]
+fn who_has_no_time_left_relieves_nobody_however_much_shorter_its_own_waits_are() {
+    // both processors have other work: there in pieces of 93 us, here in many of 20
+    for (first, expected) in [((95, 62, 3100), 0), ((80, 50, 2500), 24)] {
+        let mut threads = after([first, (90, 25, 270)]);
+        let [first, second] = &mut threads[..] else { unreachable!() };
+        assert!(first.is_held_up() && second.is_held_up());
+        assert_eq!(interval(second, 0, 1, &[(0, 100)]), Advice::CallForHelp);
+        let frames = match interval(first, 0, 1, &[(1, 100)]) {
+            // a frame takes 0.8 ms of the 20 that are left
+            Advice::Ask(relief) => relief.frames,
+            _ => 0,
+        };
+        assert_eq!(frames, expected);
+    }
+}
+
+#[test]
 fn who_waits_longer_does_not_relieve_one_that_merely_waits_often() {
     let mut threads = after([(90, 60, 750), (20, 15, 200)]);
     let [first, second] = &mut threads[..] else { unreachable!() };

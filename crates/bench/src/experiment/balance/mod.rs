@@ -290,7 +290,7 @@ fn load(lab: &Lab, options: &Options, requests: u32, rate: Option<f64>, span_s: 
 /// Puts the receive thread of each of the server's queues on the processor of its number, the client's where the load is, and has them
 /// take it at once, as a NIC's interrupts would.
 fn place(lab: &Lab) -> Result<()> {
-    for thread in lab.place(|side, queue| if side == lab::Side::Server { queue % 2 } else { LOAD }) {
+    for (_, thread) in lab.place(|side, queue| if side == lab::Side::Server { queue % 2 } else { LOAD }) {
         crate::procs::preempt(thread)?;
     }
     Ok(())
