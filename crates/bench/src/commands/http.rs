@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// How long to ask before that, with answers that do not count
     #[arg(long, value_name = "S", value_parser = seconds)]
     warm_up: Option<f64>,
+    /// Ask, and warm up, from when this file is there: for loads that are to do so at the same time. Bodies are learned before
+    #[arg(long, value_name = "FILE")]
+    start_when: Option<PathBuf>,
     /// A connection ends after so many requests; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     requests_per_connection: u32,
@@ -142,6 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let plan = Plan {
         rate: options.rate,
         span: Duration::from_secs_f64(options.seconds),
+        start_when: options.start_when.clone(),
         warm_up: options.warm_up.map(Duration::from_secs_f64),
         wait: options.tool.wait,
         progress: true,

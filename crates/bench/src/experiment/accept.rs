@@ -58,6 +58,10 @@ pub(crate) struct Options {
 /// The first is what the others are compared with.
 const POLICIES: [&str; 3] = ["shared", "per-core", "affinity"];
 const START: Duration = Duration::from_secs(60);
+/// How long loads may take to ask for each file once, one after the other.
+const LEARNING: Duration = Duration::from_secs(600);
+/// All loads begin when it is there.
+const START_FILE: &str = "start";
 /// Requests of a connection whose client thinks, as in the paper.
 const THINKING: u32 = 6;
 /// Connections more for a millisecond to think: enough to keep 100,000 requests a second coming.
@@ -232,6 +236,7 @@ fn load(bed: &Bed, lab: &Lab, options: &Options, manner: Manner, wire: usize) ->
     let addresses = format!("198.18.{wire}.16-198.18.{wire}.{}", 15 + addresses(bed.processors));
     load.args(["--address", &addresses, "--json", "--connections", &connections]);
     load.args(["--requests-per-connection", &manner.requests.to_string()]);
+    load.arg("--start-when").arg(bed.folder.path().join(START_FILE));
     load.args(["--think", &(f64::from(manner.think_ms) / 1e3).to_string()]);
     // who yields again and again beside a busy server hardly ever runs (Linux 6.18 takes the rest of its slice)
     load.args(["--wait", "poll", "--warm-up", "0.5", "--seconds", &options.seconds.to_string(), "--urls-from"]);
@@ -254,6 +259,11 @@ fn measure(bed: &Bed, options: &Options, line: &Line) -> Result<Figures> {
         (0..bed.processors).map(|wire| load(bed, &lab, options, line.manner, wire)).collect();
     let mut loads = loads?;
     for load in &mut loads {
+        load.wait_for("waits for ", LEARNING).context("a load does not learn what it asks for")?;
+    }
+    let start = bed.folder.path().join(START_FILE);
+    std::fs::write(&start, "").context("cannot start the loads")?;
+    for load in &mut loads {
         load.wait_for("measures for ", START).context("a load does not begin")?;
     }
     let (ticks, begun) = (Ticks::now(None)?, Instant::now());
@@ -271,6 +281,7 @@ fn measure(bed: &Bed, options: &Options, line: &Line) -> Result<Figures> {
         figures.requests_per_s += outcome.good_rate();
         figures.failed += outcome.bad();
     }
+    std::fs::remove_file(&start).context("cannot stop the next loads from starting")?;
     let (own, stolen, groups_taken) = shares(bed, &lab)?;
     figures.stolen = stolen as f64 * 1000.0 / (own + stolen).max(1) as f64;
     figures.groups_taken = groups_taken;

@@ -33,6 +33,7 @@ use port::{Mac, Port};
 use schedule::Schedule;
 use stack::{Claim, ClaimMode, OwnAddress, Stack, TcpConfig, TcpLimits, TcpTimes};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<f64>,
     /// how long to ask
     pub(crate) span: Duration,
+    /// a file that is made once all loads that are to ask at the same time have learned what they ask for
+    pub(crate) start_when: Option<PathBuf>,
     /// how long to ask before that, with answers that do not count
     pub(crate) warm_up: Option<Duration>,
     /// what to do when nothing is due
@@ -121,6 +124,12 @@ impl<P: Port> Load<P> {
     /// the time, once an iteration; tests move it by hand and let the other end work there.
     pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Result<Outcome> {
         self.learn(plan.wait, stop, &mut tick)?;
+        if let Some(file) = &plan.start_when {
+            eprintln!("waits for {}", file.display());
+            while !file.exists() && !stop.load(Ordering::Relaxed) {
+                self.step(plan.wait, &mut tick);
+            }
+        }
         if let Some(span) = plan.warm_up {
             let start = tick();
             self.begin(plan, start, span);

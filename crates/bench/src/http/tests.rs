@@ -109,7 +109,8 @@ fn manner(connections: u32, requests_per_connection: u32) -> Manner {
 }
 
 fn plan(rate: Option<f64>, ms: u64) -> Plan {
-    Plan { rate, span: Duration::from_millis(ms), warm_up: None, wait: Wait::Spin, progress: false }
+    let span = Duration::from_millis(ms);
+    Plan { rate, span, start_when: None, warm_up: None, wait: Wait::Spin, progress: false }
 }
 
 fn urls(urls: &[&str]) -> Vec<Url> {
@@ -140,6 +141,30 @@ fn what_is_asked_to_warm_up_does_not_count() {
     // those that were asked for in time and answered a little later
     assert!((200..=204).contains(&warmed.answered) && warmed.span_ns < 300_000_000, "{warmed}");
     assert_eq!(warmed.connections, 4, "they stand already");
+}
+
+#[test]
+fn loads_that_are_to_ask_together_wait_for_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("start");
+    let mut bed = bed(manner(4, 0), mix(&["/small"]));
+    let plan = Plan { start_when: Some(file.clone()), warm_up: Some(Duration::from_millis(50)), ..plan(None, 100) };
+    let Bed { load, server, now } = &mut bed;
+    let (at, mut connected_before) = (Instant::from_nanos(2_000_000_000), 0);
+    let outcome = load.run(&plan, &AtomicBool::new(false), || {
+        *now += TICK;
+        server.cycle(*now);
+        if *now < at {
+            connected_before = server.stack().tcp_counters().unwrap().connections.get();
+        } else if !file.exists() {
+            std::fs::write(&file, "").unwrap();
+        }
+        *now
+    });
+    let outcome = outcome.unwrap();
+    assert_whole(&outcome);
+    assert_eq!((connected_before, outcome.connections), (1, 4), "the one by which the body was learned, and all");
+    assert!(outcome.sent > 20 && bed.now < at + Duration::from_secs(1), "{:?}: {outcome}", bed.now);
 }
 
 #[test]
