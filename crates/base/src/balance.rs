@@ -152,13 +152,15 @@ const LEAST_PART: u32 = 64;
 const SLOW_PART: u32 = 16;
 /// and what was told before is forgotten with this time constant, in intervals.
 const SLOW_MEMORY: u32 = 64;
+/// A thread's processor is no better than another one that holds it up longer by less than this part of that.
+const SLOWER_PART: u32 = 4;
 /// A wait that is more than a wake-up's,
 pub const LONG_WAIT: Duration = Duration::from_micros(15);
 /// and how many times as long one is that is longer.
 const LONGER: u64 = 2;
 /// Intervals after which what was counted before no longer says anything.
 const STALE: u32 = 3;
-/// Intervals for which a thread takes over nothing after it was relieved itself.
+/// Intervals for which a thread takes over nothing after it was relieved itself, and keeps what it took over.
 pub const HELD: u32 = 10;
 
 /// What a thread takes over from another.
@@ -308,6 +310,8 @@ pub struct Balancer {
     migrate_at: Option<Instant>,
     /// when another one last relieved this one
     relieved: Option<Instant>,
+    /// when this one last relieved another
+    took: Option<Instant>,
 }
 
 impl Balancer {
@@ -325,6 +329,7 @@ impl Balancer {
             local: 0,
             migrate_at: None,
             relieved: None,
+            took: None,
         }
     }
 
@@ -422,8 +427,27 @@ impl Balancer {
         for view in &mut self.views {
             view.stolen = 0;
         }
-        let held = self.relieved.is_some_and(|at| now - at < HELD * self.policy.migrate_every);
-        relief.filter(|_| self.policy.migrate && !held && !self.views[self.me].is_behind())
+        let held = self.is_recent(self.relieved, now);
+        let relief = relief.filter(|_| self.policy.migrate && !held && !self.views[self.me].is_behind());
+        if relief.is_some() {
+            self.took = Some(now);
+        }
+        relief
+    }
+
+    /// Whether what was taken over may go back to where it would be without that, bit by bit: nobody was relieved by us for a while, or
+    /// relieved us, and nobody is held up longer than we are, who keep it.
+    pub fn may_give_back(&self, now: Instant) -> bool {
+        let ours = self.views[self.me].shares.slow;
+        let is_no_better_here = |view: &View| !view.is_behind() && view.shares.slow <= ours + ours / SLOWER_PART;
+        self.policy.migrate
+            && !self.is_recent(self.took, now)
+            && !self.is_recent(self.relieved, now)
+            && self.others().all(|thread| is_no_better_here(&self.views[thread]))
+    }
+
+    fn is_recent(&self, at: Option<Instant>, now: Instant) -> bool {
+        at.is_some_and(|at| now - at < HELD * self.policy.migrate_every)
     }
 
     /// Whom the scheduler lets down most, if there is somebody to be relieved.

@@ -86,6 +86,8 @@ pub struct Sharing {
     pub received_stolen: Counter,
     /// flow groups taken over from other threads
     pub groups_taken: Counter,
+    /// flow groups that follow their packets again
+    pub groups_returned: Counter,
     /// open connections taken over from other threads
     pub connections_taken: Counter,
     /// connections that another thread gave and that had to be reset: there was no room
@@ -127,6 +129,8 @@ impl Report for Sharing {
         }
         let taken = "flow groups that a thread took over from busy ones";
         one("sockets_thread_groups_taken_total", taken, &[thread], &self.groups_taken);
+        let returned = "flow groups that a thread took over and let follow their packets again";
+        one("sockets_thread_groups_returned_total", returned, &[thread], &self.groups_returned);
         let taken = "open connections that a thread took over from busy ones";
         one("sockets_thread_connections_taken_total", taken, &[thread], &self.connections_taken);
         let lost = "connections reset because the thread that was to take them over had no room";

@@ -234,6 +234,10 @@ impl Helper {
             }
             if let Some(relief) = self.balancer.poll_migration(now) {
                 self.relieve(relief);
+            } else if self.balancer.may_give_back(now)
+                && let Some(mut table) = self.board.table()
+            {
+                self.sharing.groups_returned.add(table.give_back(self.me) as u64);
             }
         }
         if now >= self.follow_at {

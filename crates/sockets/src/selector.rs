@@ -28,6 +28,9 @@ const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
 
 /// Groups that move at once at most: each costs a system call for each program.
 const MOVES: usize = 1024;
+/// Of those that were taken over this part goes back at a time, and so many at least.
+const BACK_PART: usize = 4;
+const LEAST_BACK: usize = 16;
 /// How often somebody looks where packets arrive.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Fewer arrivals a thread since the last look tell nothing.
@@ -169,6 +172,21 @@ impl Table {
             nic.following.turn(groups.iter().map(|group| (*group, thief)));
         }
         groups.len()
+    }
+
+    /// Lets some of the groups that `thread` took over follow their packets again, where those follow that were not; how many.
+    pub(crate) fn give_back(&mut self, thread: usize) -> usize {
+        if self.nic.is_some() || !self.arrivals.spread() {
+            return 0;
+        }
+        let theirs = |group: &usize| self.taken_over[*group] && self.owners.of(*group) == thread;
+        let groups: Vec<usize> = (0..self.taken_over.len()).filter(theirs).collect();
+        let some = groups.len().div_ceil(BACK_PART).max(LEAST_BACK).min(groups.len());
+        for &group in &groups[..some] {
+            self.taken_over[group] = false;
+            self.tell(group);
+        }
+        some
     }
 
     /// Which groups: the recent ones first, then, if it is a part that is asked for, those from where the last walk ended.
@@ -409,6 +427,20 @@ mod tests {
         // one that is stolen from stays where it is needed
         let theirs = (0..120).find(|group| table.taken_over[*group]).unwrap();
         assert_eq!(table.choose(&[theirs], relief(0, 0), 3), [theirs]);
+    }
+
+    #[test]
+    fn what_was_taken_over_goes_back_in_parts_to_where_its_packets_arrive() {
+        let mut table = table(120, 2, true);
+        assert_eq!(table.take_over(relief(0, WHOLE), 1), 120);
+        assert_eq!((table.give_back(0), table.give_back(1)), (0, 30), "it has none");
+        assert_eq!(table.taken_over.iter().filter(|taken| **taken).count(), 90);
+        let back: Vec<usize> = std::iter::from_fn(|| Some(table.give_back(1)).filter(|some| *some > 0)).collect();
+        assert_eq!(back, [23, 17, 16, 16, 16, 2]);
+        // where nothing follows there is nowhere to go
+        let mut table = self::table(120, 2, false);
+        table.take_over(relief(0, WHOLE), 1);
+        assert_eq!(table.give_back(1), 0);
     }
 
     /// The same over a NIC of two queues whose table deals entries out in turn, with the threads' processors the other way round.

@@ -350,6 +350,34 @@ fn who_was_relieved_takes_nothing_over_for_a_while() {
 }
 
 #[test]
+fn what_was_taken_over_may_go_back_once_nobody_is_held_up_longer_than_who_has_it() {
+    let mut all = Intervals::new(2);
+    let may = |all: &Intervals| all.balancer.may_give_back(at(all.ms));
+    assert!((0..2).filter_map(|_| all.next(&[(20, 0), (20, 60)])).count() == 1 && !may(&all));
+    // the other one's processor has other work still, as far as was seen of it
+    let mut back = None;
+    for interval in 1..400 {
+        assert_eq!(all.next(&[(40, 0), (0, 0)]), None);
+        if may(&all) {
+            back = Some(interval);
+            break;
+        }
+    }
+    assert!((60..300).contains(&back.unwrap()), "{back:?}");
+    // both have as much other work, and that for a second
+    let mut alike = Intervals::new(2);
+    assert!((0..2).filter_map(|_| alike.next(&[(20, 0), (20, 60)])).count() == 1);
+    let back = (1..40).find(|_| {
+        alike.next(&[(40, 50), (40, 55)]);
+        may(&alike)
+    });
+    assert_eq!(back, Some(HELD));
+    // nor while it is helped itself
+    alike.balancer.on_relieved(at(alike.ms));
+    assert!(!may(&alike));
+}
+
+#[test]
 fn who_does_not_come_round_for_an_interval_has_more_than_it_can_do() {
     let mut all = Intervals::new(2);
     let mut next = |look: Look, shares| {
