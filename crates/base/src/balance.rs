@@ -152,6 +152,8 @@ const LEAST_PART: u32 = 64;
 const SLOW_PART: u32 = 16;
 /// and what was told before is forgotten with this time constant, in intervals.
 const SLOW_MEMORY: u32 = 64;
+/// A thread whose processor has other work takes nothing for its shorter waits when it had nothing to do for less than this part of an interval.
+pub const IDLE_PART: u32 = 8;
 /// A thread's processor is no better than another one that holds it up longer by less than this part of that.
 const SLOWER_PART: u32 = 4;
 /// A wait that is more than a wake-up's,
@@ -499,7 +501,7 @@ impl Balancer {
     /// For what part of the last interval we had nothing to do; next to nothing is none.
     fn idle(&self) -> u32 {
         let left = WHOLE - self.ours();
-        if left >= WHOLE / LEVEL_PART { left } else { 0 }
+        if left >= WHOLE / IDLE_PART { left } else { 0 }
     }
 
     /// For what part of the last interval we had something to do.
@@ -515,8 +517,8 @@ impl Balancer {
         u64::from(run) * u64::from(self.views[self.me].shares.slow) / u64::from(WHOLE)
     }
 
-    /// How long the thread may sleep when only its own work wakes it, or None for as long as it likes. `watches`: it is the one
-    /// that looks after threads that run, since one that is held up cannot wake anybody.
+    /// How long the thread may sleep when only its own work wakes it, or None for as long as it likes. `watches`: it is one of those
+    /// that look after threads that run, since one that is held up cannot wake anybody.
     pub fn nap(&self, watches: bool) -> Option<Duration> {
         if !self.policy.steal {
             return None;

@@ -17,7 +17,7 @@
 mod demand;
 
 use crate::pulse::Waits;
-use base::balance::{HELD, LONG_WAIT as LONGER_WAIT, Load, Policy, ROOM_PART, waits_longer};
+use base::balance::{HELD, IDLE_PART, LONG_WAIT as LONGER_WAIT, Load, Policy, ROOM_PART, waits_longer};
 use base::{CacheAligned, Instant};
 use demand::{Demand, Need};
 use std::sync::Arc;
@@ -39,8 +39,6 @@ const LONG_WAITS: Duration = Duration::from_millis(2);
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// One that is held up and on which each frame takes so many times as long as on the one that asks is relieved however busy that one is.
 const SLOWER: u64 = 2;
-/// One that is held up itself and has nothing to do for less than this part of an interval takes nothing for its shorter waits.
-const IDLE_PART: u64 = 8;
 /// One with a backlog that needs less than this of its time asks all the same: what waits came in a burst.
 const SPARE: u64 = demand::WHOLE * 3 / 4;
 /// Intervals after which what a thread has shown no longer counts.
@@ -317,7 +315,7 @@ impl Balance {
         let cost_ns = ours.known_cost(theirs);
         let room = frames((demand::WHOLE / u64::from(ROOM_PART)).saturating_sub(runs(ours.part)), runs(cost_ns));
         // next to no time left is none
-        let idle = demand::WHOLE.checked_sub(ours.part).filter(|part| *part >= demand::WHOLE / IDLE_PART);
+        let idle = demand::WHOLE.checked_sub(ours.part).filter(|part| *part >= demand::WHOLE / u64::from(IDLE_PART));
         if self.held_up { room.min(frames(idle.unwrap_or(0), cost_ns)) } else { room }
     }
 
