@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Sharing};
 use crate::run::{Loop, Taken};
 use crate::selector::Whose;
-use crate::share::{Board, policy};
+use crate::share::{Board, Sleep, policy};
 use crate::udp::Udp;
 use app::{Addresses, Listener, Service};
 use base::Instant;
@@ -56,6 +56,8 @@ pub(crate) struct Helper {
     seen: bool,
     /// it slept to its limit, and has had nothing to do since
     rested: bool,
+    /// how it sleeps now
+    sleep: Option<Sleep>,
     look_at: Instant,
     /// at whom to look first
     next: usize,
@@ -100,6 +102,7 @@ impl Helper {
             begin: 0,
             seen: false,
             rested: false,
+            sleep: None,
             look_at,
             next: 0,
             follow_at,
@@ -158,23 +161,23 @@ impl Helper {
         self.look_at = Instant::ZERO;
     }
 
-    /// Goes to sleep: how long it may at most, and whether it watches.
-    pub(crate) fn go_to_sleep(&mut self) -> (Option<Duration>, bool) {
+    /// Goes to sleep: how long it may at most.
+    pub(crate) fn go_to_sleep(&mut self) -> Option<Duration> {
         if !self.steals() {
-            return (None, false);
+            return None;
         }
         self.sharing.busy.set(0);
         self.sharing.backlog.set(0);
-        let watches = self.board.go_to_sleep(self.me, self.rested);
-        (self.balancer.nap(watches), watches)
+        let sleep = self.board.go_to_sleep(self.me, self.rested);
+        self.sleep = Some(sleep);
+        self.balancer.nap(sleep.watches())
     }
 
-    /// Woken, `watched` as [`Helper::go_to_sleep`] said; `to_work`: there is something of its own to do; `told`: by whatever it be, not by
-    /// its limit.
-    pub(crate) fn wake_up(&mut self, watched: bool, to_work: bool, told: bool) {
-        if self.steals() {
+    /// Woken. `to_work`: there is something of its own to do; `told`: by whatever it be, not by its limit.
+    pub(crate) fn wake_up(&mut self, to_work: bool, told: bool) {
+        if let Some(slept) = self.sleep.take() {
             self.rested = !told;
-            self.board.wake_up(self.me, watched, to_work);
+            self.board.wake_up(self.me, slept, to_work);
         }
     }
 

@@ -173,19 +173,17 @@ impl<'a> Loop<'a> {
             None => None,
         };
         let sleeps = timeout != Some(Duration::ZERO);
-        let mut watches = false;
         if sleeps {
             self.thread.counters.sleeps.add(1);
             if let Some(helper) = &mut self.thread.helper {
-                let (nap, watching) = helper.go_to_sleep();
-                watches = watching;
+                let nap = helper.go_to_sleep();
                 timeout = [timeout, nap].into_iter().flatten().min();
             }
         }
         let polled = self.thread.poll.poll(&mut self.events, timeout);
         if let Some(helper) = self.thread.helper.as_mut().filter(|_| sleeps) {
             let to_work = self.events.iter().any(|event| event.token() != WAKE);
-            helper.wake_up(watches, to_work, !self.events.is_empty());
+            helper.wake_up(to_work, !self.events.is_empty());
         }
         if polled.is_err() {
             return; // interrupted: the next cycle asks again

@@ -2,9 +2,9 @@
 //!
 //! A thread's own work wakes it, so a sleeping thread has nothing that waits. One that runs may be held up, by its service or by
 //! whoever else the processor runs, and can then tell nobody; so as long as a thread runs and another sleeps, one of the sleepers
-//! *watches*: it sleeps with a time limit. Who has just had something to do sleeps so in any case, since waking another to watch costs
-//! more than a timer; only one whose limit has passed with nothing to do leaves it to others. When all have slept for that long, nobody
-//! has a timer.
+//! *watches*: it sleeps with a time limit. Who has just had something to do *dozes*: it sleeps with that limit as well, and the others
+//! go on as if it ran, so that a short sleep touches nothing that threads share. Only one whose limit has passed with nothing to do
+//! sleeps in earnest. When all do, nobody has a timer.
 //!
 //! A thread that takes over flow groups asks their owner for as large a part of its connections, by leaving word at its place; what
 //! the owner gives it puts into the other one's inbox.
@@ -43,6 +43,26 @@ enum State {
     Watching = 2,
     /// after a panic, not yet started again
     Down = 3,
+    /// the same as `Watching`, and not counted among those that sleep
+    Dozing = 4,
+}
+
+/// How a thread sleeps, to be told when it wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// no longer than it watches, since it has just had something to do
+    Doze,
+    /// no longer than it watches, for those that run
+    Watch,
+    /// until it is woken
+    Deep,
+}
+
+impl Sleep {
+    /// Whether it has a time limit.
+    pub(crate) fn watches(self) -> bool {
+        self != Sleep::Deep
+    }
 }
 
 /// A socket of a thread as the others see it.
@@ -94,7 +114,7 @@ struct Mail {
 #[derive(Debug)]
 pub(crate) struct Board {
     places: Vec<Place>,
-    /// how many sleep, watchers among them
+    /// how many sleep, watchers among them and without those that doze
     asleep: AtomicUsize,
     watching: AtomicUsize,
     /// None where the kernel has no table
@@ -132,6 +152,10 @@ impl Board {
         self.places[thread].state.load(Ordering::SeqCst) == state as u8
     }
 
+    fn sleeps(&self, thread: usize) -> bool {
+        [State::Asleep, State::Watching, State::Dozing].iter().any(|state| self.is(thread, *state))
+    }
+
     fn set(&self, thread: usize, state: State) {
         self.places[thread].state.store(state as u8, Ordering::SeqCst);
     }
@@ -140,7 +164,7 @@ impl Board {
     pub(crate) fn look(&self, thread: usize, late: bool) -> Look {
         let place = &self.places[thread];
         let (cycles, down) = (place.counters.cycles.get(), self.is(thread, State::Down));
-        let asleep = self.is(thread, State::Asleep) || self.is(thread, State::Watching);
+        let asleep = self.sleeps(thread);
         if asleep && !late {
             return Look { waiting: 0, cycles, asleep, down };
         }
@@ -148,44 +172,44 @@ impl Board {
         Look { waiting, cycles, asleep: asleep && waiting == 0, down }
     }
 
-    /// `me` is going to sleep; whether it is to watch. `rested`: it had nothing to do since it last slept, and that to its limit.
-    pub(crate) fn go_to_sleep(&self, me: usize, rested: bool) -> bool {
+    /// `me` is going to sleep; how. `rested`: it had nothing to do since it last slept, and that to its limit.
+    pub(crate) fn go_to_sleep(&self, me: usize, rested: bool) -> Sleep {
+        if !rested {
+            self.set(me, State::Dozing);
+            return Sleep::Doze;
+        }
         self.set(me, State::Asleep);
         // in this order, and the other one in `wake_up`: of two threads at the same time, either this one sees the other run or
         // the other one sees this one sleep
         let asleep = self.asleep.fetch_add(1, Ordering::SeqCst) + 1;
-        let watches = if rested {
-            asleep < self.places.len()
-                && self.watching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-        } else {
-            self.watching.fetch_add(1, Ordering::SeqCst);
-            true
-        };
-        if watches {
-            self.set(me, State::Watching);
+        let watches = asleep < self.places.len()
+            && self.watching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !watches {
+            return Sleep::Deep;
         }
-        watches
+        self.set(me, State::Watching);
+        Sleep::Watch
     }
 
-    /// `me` is awake. `to_work`: there is something to do, so that who sleeps should have somebody who watches.
-    pub(crate) fn wake_up(&self, me: usize, watched: bool, to_work: bool) {
+    /// `me` is awake, and slept as [`Board::go_to_sleep`] said. `to_work`: there is something to do, so that who sleeps should have somebody
+    /// who watches.
+    pub(crate) fn wake_up(&self, me: usize, slept: Sleep, to_work: bool) {
         self.set(me, State::Awake);
-        if watched {
+        if slept == Sleep::Watch {
             self.watching.fetch_sub(1, Ordering::SeqCst);
         }
-        let asleep = self.asleep.fetch_sub(1, Ordering::SeqCst) - 1;
-        if to_work && asleep > 0 && self.watching.load(Ordering::SeqCst) == 0 {
+        if slept != Sleep::Doze {
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+        if to_work && self.asleep.load(Ordering::SeqCst) > 0 && self.watching.load(Ordering::SeqCst) == 0 {
             self.wake_one(me);
         }
     }
 
     /// Wakes a thread that sleeps, if there is one.
     pub(crate) fn wake_one(&self, me: usize) {
-        if self.asleep.load(Ordering::Relaxed) == 0 {
-            return;
-        }
         let mut others = (1..self.places.len()).map(|n| (me + n) % self.places.len());
-        if let Some(sleeper) = others.find(|n| self.is(*n, State::Asleep) || self.is(*n, State::Watching)) {
+        if let Some(sleeper) = others.find(|n| self.sleeps(*n)) {
             // refused only when the eventfd's count is full, and then the thread is about to wake
             let _ = self.places[sleeper].waker.wake();
         }
@@ -303,47 +327,59 @@ mod tests {
     #[test]
     fn one_sleeper_watches_as_long_as_somebody_runs() {
         let (board, mut polls) = board(3);
-        assert!(board.go_to_sleep(1, true), "0 and 2 run");
-        assert!(!board.go_to_sleep(2, true), "1 watches already");
+        assert_eq!(board.go_to_sleep(1, true), Sleep::Watch, "0 and 2 run");
+        assert_eq!(board.go_to_sleep(2, true), Sleep::Deep, "1 watches already");
         assert!(board.look(1, false).asleep && board.look(2, true).asleep && !board.look(0, false).asleep);
-        assert!(!board.go_to_sleep(0, true));
+        assert_eq!(board.go_to_sleep(0, true), Sleep::Deep);
         // the watcher's time is over: nobody runs, so nobody need watch
-        board.wake_up(1, true, false);
-        assert!(!board.go_to_sleep(1, true));
+        board.wake_up(1, Sleep::Watch, false);
+        assert_eq!(board.go_to_sleep(1, true), Sleep::Deep);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         // somebody runs, and one of the others is to watch
-        board.wake_up(0, false, true);
+        board.wake_up(0, Sleep::Deep, true);
         assert!(woken(&mut polls[1]) && !woken(&mut polls[2]));
-        board.wake_up(1, false, false);
-        assert!(board.go_to_sleep(1, true));
+        board.wake_up(1, Sleep::Deep, false);
+        assert_eq!(board.go_to_sleep(1, true), Sleep::Watch);
         // with a watcher nobody else is woken
-        board.wake_up(2, false, true);
+        board.wake_up(2, Sleep::Deep, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         // and the watcher that has something to do has nobody to wake
-        board.wake_up(1, true, true);
+        board.wake_up(1, Sleep::Watch, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         assert!((0..3).all(|thread| !board.look(thread, false).asleep));
     }
 
     #[test]
-    fn who_has_just_worked_watches_so_that_nobody_is_woken_for_that() {
+    fn who_has_just_worked_dozes_and_the_others_go_on_as_if_it_ran() {
         let (board, mut polls) = board(2);
-        assert!(board.go_to_sleep(0, false) && board.go_to_sleep(1, false), "though all sleep");
-        for _ in 0..3 {
-            board.wake_up(0, true, true);
-            assert!(board.go_to_sleep(0, false));
+        for thread in [0, 1] {
+            assert_eq!(board.go_to_sleep(thread, false), Sleep::Doze, "though all sleep");
+            assert!(board.look(thread, false).asleep);
         }
-        assert!(polls.iter_mut().all(|poll| !woken(poll)));
+        let counted = || (board.asleep.load(Ordering::SeqCst), board.watching.load(Ordering::SeqCst));
+        for _ in 0..3 {
+            board.wake_up(0, Sleep::Doze, true);
+            assert_eq!((board.go_to_sleep(0, false), counted()), (Sleep::Doze, (0, 0)));
+        }
+        // one that dozes can be woken for work of others'
+        board.wake_up(1, Sleep::Doze, true);
+        board.wake_one(1);
+        assert!(woken(&mut polls[0]) && !woken(&mut polls[1]));
         // their limits pass, one after the other
-        board.wake_up(1, true, false);
-        assert!(!board.go_to_sleep(1, true), "0 sleeps, and watches");
-        board.wake_up(0, true, false);
-        assert!(!board.go_to_sleep(0, true), "all sleep");
+        assert_eq!(board.go_to_sleep(1, true), Sleep::Watch, "0 may come to run");
+        board.wake_up(0, Sleep::Doze, true);
+        assert!(polls.iter_mut().all(|poll| !woken(poll)), "1 watches");
+        assert_eq!(board.go_to_sleep(0, false), Sleep::Doze);
+        board.wake_up(0, Sleep::Doze, false);
+        assert_eq!(board.go_to_sleep(0, true), Sleep::Deep, "all sleep");
+        board.wake_up(1, Sleep::Watch, false);
+        assert_eq!((board.go_to_sleep(1, true), counted()), (Sleep::Deep, (2, 0)));
         // then one is woken to watch, since nobody does
-        board.wake_up(0, false, true);
+        board.wake_up(0, Sleep::Deep, true);
         assert!(woken(&mut polls[1]));
-        board.wake_up(1, false, false);
-        assert!(board.go_to_sleep(1, false) && board.go_to_sleep(0, false));
+        board.wake_up(1, Sleep::Deep, false);
+        assert_eq!((board.go_to_sleep(1, false), board.go_to_sleep(0, false)), (Sleep::Doze, Sleep::Doze));
+        assert_eq!(counted(), (0, 0));
     }
 
     #[test]
@@ -369,7 +405,7 @@ mod tests {
         let _stream = std::net::TcpStream::connect(to).unwrap();
         let seen = |late| (board.look(0, late).waiting, board.look(0, late).asleep);
         assert_eq!((seen(false), seen(true)), ((0, true), (FULL / 8, false)));
-        board.wake_up(0, false, false);
+        board.wake_up(0, Sleep::Deep, false);
         assert_eq!(seen(false), (FULL / 8, false));
     }
 

@@ -150,7 +150,9 @@ pub(super) fn run(setup: &Setup, content: &Content) -> Result<Figures> {
             let tcp = TcpConfig { listeners: vec![listener], limits, secret: [7, 9], ..TcpConfig::default() };
             let stack_config = stack::Config { tcp: Some(tcp), ..stack::Config::default() };
             let site = site.clone();
-            let options = web::Options { connections: app::Bound::new(all), ..web::Options::default() }.among(threads);
+            // threads keep some that they do not need, so of a bound without room the last connections may be refused
+            let connections = app::Bound::new(2 * all);
+            let options = web::Options { connections, ..web::Options::default() }.among(threads);
             let make_service = move |_| web::Server::new(Publisher::new(site.clone()).reader(), options.clone(), None);
             serve(setup, &config, &groups, talk, stack_config, make_service)
         }
