@@ -10,7 +10,7 @@
 //! Where this differs from the paper, and why:
 //! - The moving average has a time constant instead of a weight for each arrival, since a thread looks at backlogs when it has time,
 //!   not at each arrival.
-//! - A thread is busy, too, when its processor has other work: when for a quarter of two intervals in a row it could run and was not
+//! - A thread is busy, too, when its processor has other work: when for an eighth of two intervals in a row it could run and was not
 //!   let, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers
 //!   are.
 //! - Such a thread is relieved at once. If its work takes half as long at the other one, waiting for the processor counted, of as much as
@@ -135,7 +135,7 @@ pub struct Scheduled {
 /// What [`Relief::part`] is a part of.
 pub const WHOLE: u32 = 1024;
 /// A thread is late that waited for its processor for this part of an interval,
-const LATE_PART: u32 = 4;
+const LATE_PART: u32 = 8;
 /// in so many intervals in a row, and stays late while it waits for this part: what it has left is held up there as well.
 const LATE_INTERVALS: u32 = 2;
 const STILL_LATE_PART: u32 = 32;
