@@ -35,11 +35,18 @@ const WAIT_MOST: Duration = Duration::from_secs(120);
 
 /// Which of a virtual machine's states is measured.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     /// Measure while processors 0 and 1 hand a cache line over and back in about so many nanoseconds, which on a virtual machine changes;
     /// default: in what it takes at the start; 0: wherever they are
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     apart: Option<u32>,
+}
+
+impl Wanted {
+    /// The one in which a cache line takes so many nanoseconds; None: it does not matter.
+    pub(crate) fn of(ns: Option<u32>) -> Wanted {
+        Wanted { apart: Some(ns.unwrap_or(0)) }
+    }
 }
 
 /// What was seen: when, and nanoseconds there and back.
@@ -47,7 +54,7 @@ type Looks = Arc<Mutex<Vec<(Instant, f64)>>>;
 
 /// Looks at two processors as long as it is there; the default does not.
 #[derive(Debug, Default)]
-pub(super) struct Apart {
+pub(crate) struct Apart {
     looks: Looks,
     /// nanoseconds there and back; None where it does not matter
     usual_ns: Option<f64>,
@@ -68,7 +75,7 @@ impl Apart {
     ///
     /// # Errors
     /// A thread cannot be put on its processor, or before all others: no `chrt`, or not root.
-    pub(super) fn begin(wanted: Wanted) -> Result<Apart> {
+    pub(crate) fn begin(wanted: Wanted) -> Result<Apart> {
         let several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
         if !several || wanted.apart == Some(0) {
             return Ok(Apart::default());
@@ -109,7 +116,7 @@ impl Apart {
     ///
     /// # Errors
     /// Of what is measured.
-    pub(super) fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn steady<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<T> {
         let Some(usual_ns) = self.usual_ns else { return measure() };
         let mut again = 0;
         loop {
@@ -152,7 +159,7 @@ impl Apart {
     }
 
     /// What a report says of it and of what was measured since the last one, a sentence after others.
-    pub(super) fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         let Some(usual_ns) = self.usual_ns else { return String::new() };
         let [anew, unusual] = [&self.anew, &self.unusual].map(|count| count.swap(0, Ordering::Relaxed));
         let mut text = format!(

@@ -2,7 +2,7 @@
 //! what was measured under the same conditions.
 
 mod accept;
-mod apart;
+pub(crate) mod apart;
 mod balance;
 mod batch;
 mod bed;

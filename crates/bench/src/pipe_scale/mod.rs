@@ -9,6 +9,7 @@ mod talk;
 mod tests;
 
 use crate::commands::{seconds, stop_flag};
+use crate::experiment::apart::{Apart, Wanted};
 use anyhow::{Result, bail, ensure};
 use bed::{Content, Figures, Rates, Setup};
 use clap::ValueEnum as _;
@@ -115,6 +116,10 @@ pub(crate) struct Options {
     /// Names in the zone
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     names: u64,
+    /// Measure while processors 0 and 1 hand a cache line over and back in about so many nanoseconds, which on a virtual machine
+    /// changes when the host moves one (as root); default: wherever they are
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    apart: Option<u32>,
     /// Write pipe-scale.* and pipe-scale-balance.* there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -163,7 +168,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let cpus = if options.cpus.is_empty() { (0..processors).collect() } else { options.cpus.clone() };
     let (threads, flows) = numbers(options, cpus.len())?;
+    let wanted = wanted(options, &cpus)?;
     let stop = stop_flag()?;
+    let apart = Apart::begin(wanted)?;
     let mut lines = Vec::new();
     for &service in &options.service {
         let content = Content::new(service, options.names)?;
@@ -176,12 +183,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }));
         for round in 1..=options.rounds {
             for line in &mut lines[first..] {
-                measure(options, &cpus, &content, line, &|| stop.load(Ordering::Relaxed))?;
+                measure(options, &cpus, &content, line, &apart, &|| stop.load(Ordering::Relaxed))?;
                 eprintln!("{round} {}", said(line));
             }
         }
     }
-    let reports = results::reports(options, &lines);
+    let mut reports = results::reports(options, &lines);
+    let told = apart.told();
+    reports.iter_mut().for_each(|report| report.method += &told);
     for report in &reports {
         println!("{}", report.table.markdown());
     }
@@ -212,11 +221,19 @@ fn numbers(options: &Options, processors: usize) -> Result<(Vec<usize>, usize)> 
     Ok((threads, flows))
 }
 
+/// Where the processors are to be.
+fn wanted(options: &Options, cpus: &[usize]) -> Result<Wanted> {
+    let elsewhere = options.apart.is_some() && !cpus.starts_with(&[0, 1]);
+    ensure!(!elsewhere, "--apart looks at processors 0 and 1, and --cpus begins with others: leave one of both out");
+    Ok(Wanted::of(options.apart))
+}
+
 fn measure(
     options: &Options,
     cpus: &[usize],
     content: &Content,
     line: &mut Line,
+    apart: &Apart,
     stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
     let cpus: Vec<usize> = cpus.iter().copied().cycle().take(line.threads).collect();
@@ -227,7 +244,7 @@ fn measure(
         let seconds = if mode.is_skewed() { options.watch } else { options.seconds + WARM_UP_S };
         let (mode, threads, flows) = (*mode, line.threads, line.flows);
         let setup = Setup { mode, threads, cpus: cpus.clone(), flows, seconds };
-        runs.push(bed::run(&setup, content)?);
+        runs.push(apart.steady(|| bed::run(&setup, content))?);
     }
     Ok(())
 }

@@ -76,3 +76,16 @@ fn numbers_of_threads() {
     assert_eq!(numbers_of("pipe-scale --threads 1,16", 1), Ok((vec![1, 16], 96)));
     assert!(numbers_of("pipe-scale --threads 8 --flows 256", 1).unwrap_err().contains("2048 flows"));
 }
+
+#[test]
+fn where_the_processors_are_is_looked_at_only_of_the_first_two() {
+    let wanted_of = |line: &str, cpus: &[usize]| {
+        let options = parsed::<Options>(line.split(' ')).map_err(|error| error.to_string())?;
+        wanted(&options, cpus).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(wanted_of("pipe-scale", &[1, 0]), Ok(()));
+    assert_eq!(wanted_of("pipe-scale --apart 66", &[0, 1, 2]), Ok(()));
+    assert!(wanted_of("pipe-scale --apart 66", &[1, 0]).unwrap_err().contains("processors 0 and 1"));
+    assert!(wanted_of("pipe-scale --apart 66", &[0]).is_err());
+    assert!(wanted_of("pipe-scale --apart 0", &[0, 1]).is_err());
+}
