@@ -10,10 +10,11 @@
 //! Where this differs from the paper, and why:
 //! - The moving average has a time constant instead of a weight for each arrival, since a thread looks at backlogs when it has time,
 //!   not at each arrival.
-//! - A thread is busy, too, when its processor has other work: when for an eighth of two intervals in a row it could run and was not
+//! - A thread is busy, too, when its processor has other work: when for a quarter of two intervals in a row it could run and was not
 //!   let, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers
 //!   are.
-//! - Such a thread is relieved at once. If its work takes half as long at the other one, waiting for the processor counted, of as much as
+//! - Such a thread is relieved at once, and one that waits for an eighth, too, from which nothing is stolen: looking at what lies there for so
+//!   little costs more than it gains. If its work takes half as long at the other one, waiting for the processor counted, of as much as
 //!   that one does in half of its time; beyond that, of as much as levels the two: of the time for which each had something to do, run or
 //!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
 //! - One that waits far longer each time than the other gives all for which the other has time: its processor has other work, which has to do
@@ -135,8 +136,10 @@ pub struct Scheduled {
 /// What [`Relief::part`] is a part of.
 pub const WHOLE: u32 = 1024;
 /// A thread is late that waited for its processor for this part of an interval,
-const LATE_PART: u32 = 8;
-/// in so many intervals in a row, and stays late while it waits for this part: what it has left is held up there as well.
+const LATE_PART: u32 = 4;
+/// and held back, so that it is relieved, from this part on,
+const HELD_BACK_PART: u32 = 8;
+/// in so many intervals in a row, and stays so while it waits for this part: what it has left is held up there as well.
 const LATE_INTERVALS: u32 = 2;
 const STILL_LATE_PART: u32 = 32;
 /// Two threads are level whose times differ by less than this part of an interval.
@@ -185,6 +188,8 @@ struct Shares {
     waited: u32,
     /// intervals in a row for which it was late
     late: u32,
+    /// and for which it was held back
+    held_back: u32,
     /// how long it waited each time, in nanoseconds; 0 where that is not known
     each_ns: u64,
     /// for how long it has something to do for each time that it runs, times [`WHOLE`]
@@ -197,7 +202,17 @@ struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        Shares { counted: None, ran: 0, waited: 0, late: 0, each_ns: 0, slow: WHOLE, cycles: None, held_up: false }
+        Shares {
+            counted: None,
+            ran: 0,
+            waited: 0,
+            late: 0,
+            held_back: 0,
+            each_ns: 0,
+            slow: WHOLE,
+            cycles: None,
+            held_up: false,
+        }
     }
 }
 
@@ -224,10 +239,13 @@ impl Shares {
         let waits = self.waited >= WHOLE / STILL_LATE_PART;
         self.each_ns = each_ns.filter(|_| waits).unwrap_or(0);
         // that it often waits for the kernel's own threads, a wake-up each time, is no other work
-        let least = if self.is_late() { STILL_LATE_PART } else { LATE_PART };
-        let is_late =
-            self.waited >= WHOLE / least && each_ns.is_none_or(|each_ns| Duration::from_nanos(each_ns) >= LONG_WAIT);
-        self.late = if is_late { self.late.saturating_add(1) } else { 0 };
+        let no_wake_up = each_ns.is_none_or(|each_ns| Duration::from_nanos(each_ns) >= LONG_WAIT);
+        let waited = self.waited;
+        let in_a_row = |intervals: u32, part: u32| {
+            let least = if intervals >= LATE_INTERVALS { STILL_LATE_PART } else { part };
+            if no_wake_up && waited >= WHOLE / least { intervals.saturating_add(1) } else { 0 }
+        };
+        (self.late, self.held_back) = (in_a_row(self.late, LATE_PART), in_a_row(self.held_back, HELD_BACK_PART));
         self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
             WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
         } else {
@@ -237,6 +255,10 @@ impl Shares {
 
     fn is_late(&self) -> bool {
         self.late >= LATE_INTERVALS
+    }
+
+    fn is_held_back(&self) -> bool {
+        self.held_back >= LATE_INTERVALS
     }
 
     fn waits_longer_than(&self, other: &Shares) -> bool {
@@ -421,7 +443,7 @@ impl Balancer {
     /// What to take over at the end of an interval, or None.
     pub fn poll_migration(&mut self, now: Instant) -> Option<Relief> {
         self.migrate_at = Some(now + self.policy.migrate_every);
-        let relief = self.late_one().or_else(|| {
+        let relief = self.held_back_one().or_else(|| {
             let most = self.others().max_by_key(|thread| self.views[*thread].stolen);
             let from = most.filter(|thread| self.views[*thread].stolen > 0)?;
             Some(Relief { from, part: self.level(from) })
@@ -453,9 +475,9 @@ impl Balancer {
     }
 
     /// Whom the scheduler lets down most, if there is somebody to be relieved.
-    fn late_one(&self) -> Option<Relief> {
-        let late = self.others().filter(|thread| self.is_late(*thread));
-        let from = late.max_by_key(|thread| self.views[*thread].shares.waited)?;
+    fn held_back_one(&self) -> Option<Relief> {
+        let held_back = self.others().filter(|thread| self.views[*thread].shares.is_held_back());
+        let from = held_back.max_by_key(|thread| self.views[*thread].shares.waited)?;
         let (theirs, ours) = (&self.views[from].shares, &self.views[self.me].shares);
         if ours.waits_longer_than(theirs) && !self.views[from].is_behind() {
             return None;
@@ -490,7 +512,7 @@ impl Balancer {
         let room = (WHOLE / ROOM_PART).saturating_sub(ours.ran);
         let (_, run) = self.views[from].time();
         let room = (room * WHOLE / run.max(1)).min(WHOLE);
-        if ours.is_late() { room.min(self.part_for(self.idle(), from)) } else { room }
+        if ours.is_held_back() { room.min(self.part_for(self.idle(), from)) } else { room }
     }
 
     /// What part of the work of `from` gives us something to do for `time`.
