@@ -13,7 +13,7 @@
 //! - A thread is busy, too, when its processor has other work: when for a quarter of two intervals in a row it could run and was not
 //!   let, by the scheduler's own count. Peers that wait for answers before they ask again make no backlog, however late the answers
 //!   are.
-//! - Such a thread is relieved at once, and one that waits for an eighth, too, from which nothing is stolen: looking at what lies there for so
+//! - Such a thread is relieved at once, and one that waits for an eighth, too, from which nothing is stolen for that: looking at what lies there for so
 //!   little costs more than it gains. If its work takes half as long at the other one, waiting for the processor counted, of as much as
 //!   that one does in half of its time; beyond that, of as much as levels the two: of the time for which each had something to do, run or
 //!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.

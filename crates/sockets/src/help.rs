@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Sharing};
 use crate::run::{Loop, Taken};
 use crate::selector::Whose;
-use crate::share::{Board, Sleep, policy};
+use crate::share::{Board, policy};
 use crate::udp::Udp;
 use app::{Addresses, Listener, Service};
 use base::Instant;
@@ -56,8 +56,6 @@ pub(crate) struct Helper {
     seen: bool,
     /// it slept to its limit, and has had nothing to do since
     rested: bool,
-    /// how it sleeps now
-    sleep: Option<Sleep>,
     look_at: Instant,
     /// at whom to look first
     next: usize,
@@ -102,7 +100,6 @@ impl Helper {
             begin: 0,
             seen: false,
             rested: false,
-            sleep: None,
             look_at,
             next: 0,
             follow_at,
@@ -168,16 +165,14 @@ impl Helper {
         }
         self.sharing.busy.set(0);
         self.sharing.backlog.set(0);
-        let sleep = self.board.go_to_sleep(self.me, self.rested);
-        self.sleep = Some(sleep);
-        self.balancer.nap(sleep.watches())
+        self.balancer.nap(self.board.go_to_sleep(self.me, self.rested))
     }
 
     /// Woken. `to_work`: there is something of its own to do; `told`: by whatever it be, not by its limit.
     pub(crate) fn wake_up(&mut self, to_work: bool, told: bool) {
-        if let Some(slept) = self.sleep.take() {
+        if self.steals() {
             self.rested = !told;
-            self.board.wake_up(self.me, slept, to_work);
+            self.board.wake_up(self.me, to_work);
         }
     }
 

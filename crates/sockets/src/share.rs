@@ -47,24 +47,6 @@ enum State {
     Dozing = 4,
 }
 
-/// How a thread sleeps, to be told when it wakes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sleep {
-    /// no longer than it watches, since it has just had something to do
-    Doze,
-    /// no longer than it watches, for those that run
-    Watch,
-    /// until it is woken
-    Deep,
-}
-
-impl Sleep {
-    /// Whether it has a time limit.
-    pub(crate) fn watches(self) -> bool {
-        self != Sleep::Deep
-    }
-}
-
 /// A socket of a thread as the others see it.
 #[derive(Debug)]
 pub(crate) enum Queue {
@@ -172,11 +154,11 @@ impl Board {
         Look { waiting, cycles, asleep: asleep && waiting == 0, down }
     }
 
-    /// `me` is going to sleep; how. `rested`: it had nothing to do since it last slept, and that to its limit.
-    pub(crate) fn go_to_sleep(&self, me: usize, rested: bool) -> Sleep {
+    /// `me` is going to sleep; whether no longer than it watches. `rested`: it had nothing to do since it last slept, and that to its limit.
+    pub(crate) fn go_to_sleep(&self, me: usize, rested: bool) -> bool {
         if !rested {
             self.set(me, State::Dozing);
-            return Sleep::Doze;
+            return true;
         }
         self.set(me, State::Asleep);
         // in this order, and the other one in `wake_up`: of two threads at the same time, either this one sees the other run or
@@ -184,21 +166,19 @@ impl Board {
         let asleep = self.asleep.fetch_add(1, Ordering::SeqCst) + 1;
         let watches = asleep < self.places.len()
             && self.watching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if !watches {
-            return Sleep::Deep;
+        if watches {
+            self.set(me, State::Watching);
         }
-        self.set(me, State::Watching);
-        Sleep::Watch
+        watches
     }
 
-    /// `me` is awake, and slept as [`Board::go_to_sleep`] said. `to_work`: there is something to do, so that who sleeps should have somebody
-    /// who watches.
-    pub(crate) fn wake_up(&self, me: usize, slept: Sleep, to_work: bool) {
-        self.set(me, State::Awake);
-        if slept == Sleep::Watch {
+    /// `me` is awake. `to_work`: there is something to do, so that who sleeps should have somebody who watches.
+    pub(crate) fn wake_up(&self, me: usize, to_work: bool) {
+        let slept = self.places[me].state.swap(State::Awake as u8, Ordering::SeqCst);
+        if slept == State::Watching as u8 {
             self.watching.fetch_sub(1, Ordering::SeqCst);
         }
-        if slept != Sleep::Doze {
+        if slept != State::Dozing as u8 {
             self.asleep.fetch_sub(1, Ordering::SeqCst);
         }
         if to_work && self.asleep.load(Ordering::SeqCst) > 0 && self.watching.load(Ordering::SeqCst) == 0 {
@@ -327,24 +307,24 @@ mod tests {
     #[test]
     fn one_sleeper_watches_as_long_as_somebody_runs() {
         let (board, mut polls) = board(3);
-        assert_eq!(board.go_to_sleep(1, true), Sleep::Watch, "0 and 2 run");
-        assert_eq!(board.go_to_sleep(2, true), Sleep::Deep, "1 watches already");
+        assert!(board.go_to_sleep(1, true), "0 and 2 run");
+        assert!(!board.go_to_sleep(2, true), "1 watches already");
         assert!(board.look(1, false).asleep && board.look(2, true).asleep && !board.look(0, false).asleep);
-        assert_eq!(board.go_to_sleep(0, true), Sleep::Deep);
+        assert!(!board.go_to_sleep(0, true));
         // the watcher's time is over: nobody runs, so nobody need watch
-        board.wake_up(1, Sleep::Watch, false);
-        assert_eq!(board.go_to_sleep(1, true), Sleep::Deep);
+        board.wake_up(1, false);
+        assert!(!board.go_to_sleep(1, true));
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         // somebody runs, and one of the others is to watch
-        board.wake_up(0, Sleep::Deep, true);
+        board.wake_up(0, true);
         assert!(woken(&mut polls[1]) && !woken(&mut polls[2]));
-        board.wake_up(1, Sleep::Deep, false);
-        assert_eq!(board.go_to_sleep(1, true), Sleep::Watch);
+        board.wake_up(1, false);
+        assert!(board.go_to_sleep(1, true));
         // with a watcher nobody else is woken
-        board.wake_up(2, Sleep::Deep, true);
+        board.wake_up(2, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         // and the watcher that has something to do has nobody to wake
-        board.wake_up(1, Sleep::Watch, true);
+        board.wake_up(1, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)));
         assert!((0..3).all(|thread| !board.look(thread, false).asleep));
     }
@@ -353,32 +333,32 @@ mod tests {
     fn who_has_just_worked_dozes_and_the_others_go_on_as_if_it_ran() {
         let (board, mut polls) = board(2);
         for thread in [0, 1] {
-            assert_eq!(board.go_to_sleep(thread, false), Sleep::Doze, "though all sleep");
+            assert!(board.go_to_sleep(thread, false), "though all sleep");
             assert!(board.look(thread, false).asleep);
         }
         let counted = || (board.asleep.load(Ordering::SeqCst), board.watching.load(Ordering::SeqCst));
         for _ in 0..3 {
-            board.wake_up(0, Sleep::Doze, true);
-            assert_eq!((board.go_to_sleep(0, false), counted()), (Sleep::Doze, (0, 0)));
+            board.wake_up(0, true);
+            assert_eq!((board.go_to_sleep(0, false), counted()), (true, (0, 0)));
         }
         // one that dozes can be woken for work of others'
-        board.wake_up(1, Sleep::Doze, true);
+        board.wake_up(1, true);
         board.wake_one(1);
         assert!(woken(&mut polls[0]) && !woken(&mut polls[1]));
         // their limits pass, one after the other
-        assert_eq!(board.go_to_sleep(1, true), Sleep::Watch, "0 may come to run");
-        board.wake_up(0, Sleep::Doze, true);
+        assert!(board.go_to_sleep(1, true), "0 may come to run");
+        board.wake_up(0, true);
         assert!(polls.iter_mut().all(|poll| !woken(poll)), "1 watches");
-        assert_eq!(board.go_to_sleep(0, false), Sleep::Doze);
-        board.wake_up(0, Sleep::Doze, false);
-        assert_eq!(board.go_to_sleep(0, true), Sleep::Deep, "all sleep");
-        board.wake_up(1, Sleep::Watch, false);
-        assert_eq!((board.go_to_sleep(1, true), counted()), (Sleep::Deep, (2, 0)));
+        assert!(board.go_to_sleep(0, false));
+        board.wake_up(0, false);
+        assert!(!board.go_to_sleep(0, true), "all sleep");
+        board.wake_up(1, false);
+        assert_eq!((board.go_to_sleep(1, true), counted()), (false, (2, 0)));
         // then one is woken to watch, since nobody does
-        board.wake_up(0, Sleep::Deep, true);
+        board.wake_up(0, true);
         assert!(woken(&mut polls[1]));
-        board.wake_up(1, Sleep::Deep, false);
-        assert_eq!((board.go_to_sleep(1, false), board.go_to_sleep(0, false)), (Sleep::Doze, Sleep::Doze));
+        board.wake_up(1, false);
+        assert_eq!((board.go_to_sleep(1, false), board.go_to_sleep(0, false)), (true, true));
         assert_eq!(counted(), (0, 0));
     }
 
@@ -405,7 +385,7 @@ mod tests {
         let _stream = std::net::TcpStream::connect(to).unwrap();
         let seen = |late| (board.look(0, late).waiting, board.look(0, late).asleep);
         assert_eq!((seen(false), seen(true)), ((0, true), (FULL / 8, false)));
-        board.wake_up(0, Sleep::Deep, false);
+        board.wake_up(0, false);
         assert_eq!(seen(false), (FULL / 8, false));
     }
 
