@@ -3,7 +3,7 @@
 //! over a ring where that is another thread's. So a processor has all the work of what it serves, clients and server, and one more
 //! processor brings all of it once more.
 
-use super::loops::{Count, Loop};
+use super::slices::{Counts, Sliced, Turns};
 use super::talk::{Came, Talk};
 use base::counter::Counter;
 use base::ring::{Consumer, Producer, ring};
@@ -112,6 +112,7 @@ impl<T: Talk> Plan<T> {
 
 /// What a half counts.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Tally {
     pub(super) asked: Counter,
     pub(super) answered: Counter,
@@ -126,8 +127,8 @@ pub(super) struct Tally {
 pub(super) struct Played<T> {
     server: Pipe,
     half: Half<T>,
-    /// the yardstick, where there is one
-    counting: Option<Loop>,
+    /// where it serves in slices only
+    sliced: Option<Sliced>,
 }
 
 struct Half<T> {
@@ -147,14 +148,14 @@ struct Half<T> {
     tally: Arc<Tally>,
 }
 
-/// A port for each queue, with the yardstick in its thread or without.
+/// A port for each queue, whose thread serves all the time or when it is its turn.
 pub(super) fn played<T: Talk>(
     clients: Vec<Pipe>,
     servers: Vec<Pipe>,
     plan: &Arc<Plan<T>>,
-    yardstick: bool,
+    turns: Option<Turns>,
 ) -> Vec<Played<T>> {
-    let (queues, flows, origin) = (clients.len(), plan.talk.flows().count(), Instant::now());
+    let (queues, flows) = (clients.len(), plan.talk.flows().count());
     let mut ends: Vec<_> = (0..queues).map(|_| (Vec::new(), Vec::new())).collect();
     for from in 0..queues {
         for to in 0..queues {
@@ -167,7 +168,7 @@ pub(super) fn played<T: Talk>(
         let (parked, tally) = (VecDeque::with_capacity(flows), Arc::default());
         let (rx, tx) = (Burst::new(), Burst::new());
         let half = Half { me, plan: plan.clone(), client, out, into, parked, epoch: 0, rx, tx, begun: false, tally };
-        Played { server, half, counting: yardstick.then(|| Loop::new(origin)) }
+        Played { server, half, sliced: turns.map(Sliced::new) }
     };
     ends.into_iter().zip(clients).zip(servers).enumerate().map(one).collect()
 }
@@ -177,8 +178,8 @@ impl<T: Talk> Played<T> {
         &self.half.tally
     }
 
-    pub(super) fn count_of_loop(&self) -> Option<&Arc<Count>> {
-        self.counting.as_ref().map(Loop::count)
+    pub(super) fn counts(&self) -> Option<&Arc<Counts>> {
+        self.sliced.as_ref().map(Sliced::counts)
     }
 
     /// Frames that found a ring full, at either end.
@@ -330,8 +331,8 @@ impl<T: Talk> Port for Played<T> {
 
     fn flush(&mut self) -> Outgoing {
         self.half.play();
-        if let Some(counting) = &mut self.counting {
-            counting.turn();
+        if let Some(sliced) = &mut self.sliced {
+            sliced.turn(self.half.tally.answered.get());
         }
         self.server.flush()
     }

@@ -1,9 +1,10 @@
 //! `simoom-bench pipe-scale`: what another thread on another processor brings, with no kernel in it, and what becomes of an uneven load.
 
 mod bed;
+mod figures;
 mod half;
-mod loops;
 mod results;
+mod slices;
 mod talk;
 #[cfg(test)]
 mod tests;
@@ -11,8 +12,9 @@ mod tests;
 use crate::commands::{seconds, stop_flag};
 use crate::experiment::apart::{Apart, Wanted};
 use anyhow::{Result, bail, ensure};
-use bed::{Content, Figures, Rates, Setup};
+use bed::{Content, Setup};
 use clap::ValueEnum as _;
+use figures::{Figures, Rates, WINDOW};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -76,8 +78,9 @@ more where it is answered sooner, and hides an uneven load).
 
 An uneven load has its processor do both for everything while the other has nothing of either, as if the clients stood outside.
 
-In the modes apart, even and crossed the threads serve for 5 ms and count in registers for 5 ms, in turn. What the count gains with more threads is what the
-machine gives; the ratio of the gains is what the dataplane makes of it.
+In the modes apart, even and crossed the threads serve for 5 ms and count in registers for 5 ms, and where they are several, a dataplane with one thread, on
+each of their processors, serves and counts while all else sleeps, in turn. What the count gains with more threads is what the machine gives; the ratio of the gains
+is what the dataplane makes of it.
 
 After each run every question must have been answered and every frame have come home; else the program ends with status 1.
 
@@ -101,7 +104,7 @@ pub(crate) struct Options {
         default_value = "apart,even,crossed,level,skewed,balanced,balanced-fixed"
     )]
     modes: Vec<Mode>,
-    /// How long each is measured
+    /// How long each is measured, half of it counting where it counts
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     seconds: f64,
     /// How long the skewed and balanced modes are watched
@@ -145,21 +148,35 @@ impl Line {
 
     /// Answers a second, by round.
     fn rates(&self, mode: Mode) -> Vec<f64> {
-        self.each(mode, |rates| rates.answers)
+        self.all(mode).iter().map(|rates| rates.answers).collect()
     }
 
-    /// Steps a second of the loops, by round.
-    fn steps(&self, mode: Mode) -> Vec<f64> {
-        self.each(mode, |rates| rates.steps)
-    }
-
-    fn each(&self, mode: Mode, of: fn(Rates) -> f64) -> Vec<f64> {
+    /// What all threads did in a second, by round.
+    fn all(&self, mode: Mode) -> Vec<Rates> {
         let rate = |run: &Figures| match (mode.is_skewed(), run.windows.last()) {
             // what a balancer does takes time: the last second says what it comes to
-            (true, Some(last)) => run.since((last.at - 1.0 - bed::WINDOW.as_secs_f64() / 2.0).max(0.0)),
-            _ => run.since(WARM_UP_S),
+            (true, Some(last)) => Rates::since(&run.windows, (last.at - 1.0 - WINDOW.as_secs_f64() / 2.0).max(0.0)),
+            _ => Rates::since(&run.windows, WARM_UP_S),
         };
-        self.of(mode).unwrap_or_default().iter().map(|run| of(rate(run))).collect()
+        self.of(mode).unwrap_or_default().iter().map(rate).collect()
+    }
+
+    /// What one thread did in a second, by round: the mean over the processors; nothing where there was none to compare with.
+    fn one(&self, mode: Mode) -> Vec<Rates> {
+        let of_each =
+            |run: &Figures| run.ones.iter().map(|windows| Rates::since(windows, WARM_UP_S)).collect::<Vec<_>>();
+        self.of(mode).unwrap_or_default().iter().map(|run| Rates::mean(&of_each(run))).collect()
+    }
+
+    /// What its threads gain over one, the loops' gain in the same runs, and the ratio of the two, each by round; empty where there is no
+    /// one thread to compare with.
+    fn gains(&self, mode: Mode) -> [Vec<f64>; 3] {
+        let (ones, all) = (self.one(mode), self.all(mode));
+        let pairs = || ones.iter().zip(&all).filter(|(one, _)| one.answers > 0.0 && one.steps > 0.0);
+        let ours: Vec<f64> = pairs().map(|(one, all)| all.answers / one.answers).collect();
+        let loops: Vec<f64> = pairs().map(|(one, all)| all.steps / one.steps).collect();
+        let ratio = ours.iter().zip(&loops).map(|(ours, loops)| ours / loops).collect();
+        [ours, loops, ratio]
     }
 }
 
@@ -241,8 +258,10 @@ fn measure(
         if stopped() {
             bail!("stopped; nothing is written");
         }
-        let seconds = if mode.is_skewed() { options.watch } else { options.seconds + WARM_UP_S };
         let (mode, threads, flows) = (*mode, line.threads, line.flows);
+        // each that takes turns has as long
+        let turns = if threads > 1 && !mode.is_paced() { 1.0 + threads as f64 } else { 1.0 };
+        let seconds = if mode.is_skewed() { options.watch } else { options.seconds * turns + WARM_UP_S };
         let setup = Setup { mode, threads, cpus: cpus.clone(), flows, seconds };
         runs.push(apart.steady(|| bed::run(&setup, content))?);
     }

@@ -1,6 +1,7 @@
 //! What was measured, as tables and plots.
 
-use super::{Line, Mode, Options, Protocol, bed};
+use super::figures::{Figures, WINDOW};
+use super::{Line, Mode, Options, Protocol};
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
 
@@ -41,28 +42,16 @@ fn word(service: Protocol) -> &'static str {
     }
 }
 
-/// What this mode gains over one thread, the loop's gain in the same runs, and the ratio of the two, each by round.
-fn gains(lines: &[Line], line: &Line, mode: Mode) -> Option<[Vec<f64>; 3]> {
-    let one = lines.iter().find(|one| one.service == line.service && one.threads == 1)?;
-    // with one thread there is nothing to cross
-    let base = if one.of(mode).is_some() { mode } else { Mode::Even };
-    let by = |rates: &[f64], ones: &[f64]| rates.iter().zip(ones).map(|(rate, one)| rate / one).collect::<Vec<_>>();
-    let ours = by(&line.rates(mode), &one.rates(base));
-    let loops = by(&line.steps(mode), &one.steps(base));
-    let ratio = by(&ours, &loops);
-    (!ours.is_empty() && line.threads > 1 && !mode.is_paced()).then_some([ours, loops, ratio])
-}
-
 fn scale(options: &Options, lines: &[Line]) -> Report {
     let mut table = Table::new(&COLUMNS);
     for line in lines {
         for (mode, runs) in &line.modes {
             let rates = line.rates(*mode);
             let Some(Summary { median, least, greatest, .. }) = Summary::of(&rates) else { continue };
-            let [gain, loops, ratio] = gains(lines, line, *mode).unwrap_or_default();
+            let [gain, loops, ratio] = line.gains(*mode);
             let ratio = Summary::of(&ratio);
             let of_even = stats::paired_ratio(&rates, &line.rates(mode.reference())).map(|ratio| ratio.median);
-            let share = |of: fn(&bed::Figures) -> f64| {
+            let share = |of: fn(&Figures) -> f64| {
                 stats::median(&runs.iter().map(of).collect::<Vec<_>>()).map(|share| 100.0 * share)
             };
             table.row(vec![
@@ -94,8 +83,8 @@ fn method(options: &Options, flows: usize) -> String {
         "Answers a second over all threads of `dataplane::Dataplane` on the in-memory NIC, a pinned thread and a queue for each processor, \
          IPv4, MTU 1500, {flows} flows a thread with one question on its way in each; DNS: {} names; web: a file of 1 KiB on connections that stay. \
          The clients run in the same threads, between cycles; *clients* is their share of the threads' time. Threads serve for 5 ms and count in \
-         registers for 5 ms in turn, and the figures are for a second of serving. *Gain* is over one thread, *loop's gain* that of the count, \
-         *ratio* the one divided by the other. *Of even* compares with the even load on as many threads, for the skewed and balanced modes under their own conditions (*level*). *Crossed* is the share of the questions that went \
+         registers for 5 ms in turn, and the figures are for a second of serving. Several threads take turns with dataplanes of one thread, one on each of the \
+         processors: all others sleep while one serves and counts. *Gain* is over the mean of those, *loop's gain* that of the count, *ratio* the one divided by the other. *Of even* compares with the even load on as many threads, for the skewed and balanced modes under their own conditions (*level*). *Crossed* is the share of the questions that went \
          to another thread than the one that received them. Level, skewed and balanced modes do not count; of the last two it is the last second of {}. {} rounds in turn, {} s each, medians; ratios are medians of ratios within a round.",
         options.names,
         format_args!("{} s", options.watch),
@@ -117,23 +106,23 @@ fn chart(lines: &[Line], service: Protocol) -> Option<Chart> {
     let modes =
         [Mode::Apart, Mode::Even, Mode::Crossed, Mode::Level, Mode::Skewed, Mode::Balanced, Mode::BalancedFixed];
     let mut all: Vec<Series> = modes.into_iter().filter_map(series).collect();
-    // what the loop's gain makes of one thread's even load
-    let one = lines.iter().find(|line| line.threads == 1);
-    if let Some(one) = one
-        && let (Some(rate), Some(steps)) =
-            (stats::median(&one.rates(Mode::Even)), stats::median(&one.steps(Mode::Even)))
-    {
-        let points = lines
-            .iter()
-            .filter_map(|line| Some((line.threads as f64, rate * stats::median(&line.steps(Mode::Even))? / steps)));
-        all.push(Series::new("loop, scaled", points.collect()));
+    // what the loops' gain makes of one thread's even load
+    let scaled = |line: &&Line| {
+        let one = if line.threads == 1 { line.all(Mode::Even) } else { line.one(Mode::Even) };
+        let rate = stats::median(&one.iter().map(|one| one.answers).collect::<Vec<_>>())?;
+        let [_, gain, _] = line.gains(Mode::Even);
+        Some((line.threads as f64, rate * stats::median(&gain).unwrap_or(1.0)))
+    };
+    let points: Vec<(f64, f64)> = lines.iter().filter_map(scaled).collect();
+    if !points.is_empty() {
+        all.push(Series::new("loop, scaled", points));
     }
     let title = format!("{} by threads", if service == Protocol::Dns { "DNS" } else { "Web" });
     (!all.is_empty()).then(|| Chart { title, x: Axis::linear("threads"), y: Axis::linear("answers/s"), series: all })
 }
 
 /// The time in seconds after which a run's throughput had reached so much in a window; None when it never did.
-fn reached(run: &bed::Figures, rate: f64) -> Option<f64> {
+fn reached(run: &Figures, rate: f64) -> Option<f64> {
     run.rates().find(|(_, it)| *it >= rate).map(|(end, _)| end)
 }
 
@@ -157,7 +146,7 @@ fn balance(options: &Options, lines: &[Line]) -> Report {
         let even = line.rates(Mode::Level);
         let mut series = Vec::new();
         for (mode, runs) in line.modes.iter().filter(|(mode, _)| mode.is_skewed()) {
-            let after = |(run, even): (&bed::Figures, &f64)| reached(run, even * REACHED);
+            let after = |(run, even): (&Figures, &f64)| reached(run, even * REACHED);
             let reached: Vec<f64> = runs.iter().zip(&even).filter_map(after).collect();
             // a round that never came there is later than all
             let reached = stats::median(&reached).filter(|_| reached.len() == runs.len() && !runs.is_empty());
@@ -167,7 +156,7 @@ fn balance(options: &Options, lines: &[Line]) -> Report {
             for window in 0..windows {
                 let rates: Vec<f64> = runs.iter().filter_map(|run| run.rates().nth(window)).map(|(_, it)| it).collect();
                 let Some(Summary { median, least, greatest, .. }) = Summary::of(&rates) else { continue };
-                let end = (window + 1) as f64 * bed::WINDOW.as_secs_f64();
+                let end = (window + 1) as f64 * WINDOW.as_secs_f64();
                 points.push((end, median));
                 spread.push((least, greatest));
                 let first = window == 0;
@@ -209,7 +198,7 @@ fn balance(options: &Options, lines: &[Line]) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipe_scale::bed::{Figures, Window};
+    use crate::pipe_scale::figures::{Sums, Window};
 
     fn run(counts: &[u64]) -> Figures {
         let window =
@@ -226,28 +215,35 @@ mod tests {
 
     #[test]
     fn gains_are_paired_within_a_round() {
-        let round = |answers: u64, steps: u64| {
-            let window = |at, answers, steps, loops_s| Window { at, answered: vec![answers], steps, loops_s };
-            // half of a second
-            Figures { windows: vec![window(0.5, 0, 0, 0.25), window(1.0, answers, steps, 0.5)], ..Figures::default() }
+        let windows = |threads: usize, answers: u64, steps: u64| {
+            let sums = |n: u64| Sums {
+                answers: n * answers,
+                served_s: (n * threads as u64) as f64,
+                steps: n * steps,
+                counted_s: (n * threads as u64) as f64,
+            };
+            [1, 2].map(|n| Window { at: n as f64, answered: vec![0; threads], sliced: sums(n) }).to_vec()
         };
-        let line = |threads, rounds: [(u64, u64); 2]| Line {
+        let round = |(one, two): ((u64, u64), (u64, u64))| Figures {
+            windows: windows(2, two.0, two.1),
+            // processors of unequal speed
+            ones: vec![windows(1, one.0 / 2, one.1), windows(1, one.0 * 3 / 2, one.1)],
+            ..Figures::default()
+        };
+        let rounds = [((100, 1000), (190, 2000)), ((50, 500), (50, 500))].map(round);
+        let watched = Figures { ones: Vec::new(), ..rounds[0].clone() };
+        let line = Line {
             service: Protocol::Dns,
-            threads,
+            threads: 2,
             flows: 1,
-            modes: vec![(Mode::Even, rounds.iter().map(|(answers, steps)| round(*answers, *steps)).collect())],
+            modes: vec![(Mode::Even, rounds.into()), (Mode::Skewed, vec![watched])],
         };
-        let lines = [line(1, [(100, 1000), (50, 500)]), line(2, [(190, 2000), (50, 500)])];
-        assert_eq!(
-            (lines[0].rates(Mode::Even), lines[0].steps(Mode::Even)),
-            (vec![400.0, 200.0], vec![4000.0, 2000.0])
-        );
-        let [ours, loops, ratio] = gains(&lines, &lines[1], Mode::Even).unwrap();
+        assert_eq!(line.rates(Mode::Even), [190.0, 50.0]);
+        let [ours, loops, ratio] = line.gains(Mode::Even);
         let near = |values: &[f64], expected: [f64; 2]| {
             values.iter().zip(expected).all(|(value, expected)| (value - expected).abs() < 1e-6)
         };
         assert!(near(&ours, [1.9, 1.0]) && near(&loops, [2.0, 1.0]) && near(&ratio, [0.95, 1.0]), "{ours:?} {ratio:?}");
-        assert!(gains(&lines, &lines[0], Mode::Even).is_none());
-        assert!(gains(&lines, &lines[1], Mode::Skewed).is_none());
+        assert_eq!(line.gains(Mode::Skewed), [const { Vec::<f64>::new() }; 3]);
     }
 }

@@ -1,3 +1,4 @@
+use super::figures::Window;
 use super::*;
 use crate::commands::parsed;
 
@@ -14,14 +15,21 @@ fn every_mode(protocol: Protocol) {
         for &mode in Mode::value_variants() {
             let seconds = if mode.is_skewed() { 1.0 } else { 0.3 };
             // a thread that had no processor meanwhile has done nothing
-            let ran = |figures: &bed::Figures| {
-                let rates = figures.since(0.0);
+            let ran = |figures: &Figures| {
+                let rates = Rates::since(&figures.windows, 0.0);
+                let ones: Vec<Rates> = figures.ones.iter().map(|one| Rates::since(one, 0.0)).collect();
+                let compares = threads > 1 && !mode.is_paced();
+                assert_eq!(ones.len(), if compares { threads } else { 0 }, "{mode:?} {threads}: {figures:?}");
                 let share = figures.clients_share;
-                rates.answers > 0.0 && share > 0.0 && share < 1.0 && (mode.is_paced() || rates.steps > 0.0)
+                rates.answers > 0.0
+                    && share > 0.0
+                    && share < 1.0
+                    && (mode.is_paced() || rates.steps > 0.0)
+                    && ones.iter().all(|one| one.answers > 0.0 && one.steps > 0.0)
             };
             let mut runs = (0..20).map(|_| bed::run(&setup(mode, threads, seconds), &content).unwrap());
             let figures = runs.find(ran).unwrap_or_else(|| panic!("{mode:?} {threads}: no run with figures"));
-            let rates = figures.since(0.0);
+            let rates = Rates::since(&figures.windows, 0.0);
             assert!(figures.checked > 0, "{mode:?} {threads}: {figures:?}");
             assert_eq!(rates.steps > 0.0, !mode.is_paced(), "{mode:?} {threads}: {rates:?}");
             let crossed = figures.crossed_share;
@@ -55,8 +63,7 @@ fn a_free_thread_takes_part_of_the_groups_and_leaves_part() {
     let _ = rustix::process::setpriority_process(None, -15);
     for mode in [Mode::Balanced, Mode::BalancedFixed] {
         let content = Content::new(Protocol::Dns, 100).unwrap();
-        let both =
-            |two: &[bed::Window]| two[1].answered.iter().zip(&two[0].answered).all(|(after, before)| after > before);
+        let both = |two: &[Window]| two[1].answered.iter().zip(&two[0].answered).all(|(after, before)| after > before);
         // and where it is not: other tests end
         let is_shared = |_| {
             let figures = bed::run(&Setup { flows: 256, ..setup(mode, 2, 2.0) }, &content).unwrap();

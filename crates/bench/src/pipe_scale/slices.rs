@@ -1,0 +1,162 @@
+//! The yardstick: a loop that counts in registers, in the server's own threads, in every other slice of some milliseconds. What it
+//! gains with more threads is what the machine has to give just then: it shows processors that share a core, a clock that falls
+//! under load, and what others on the machine take.
+
+use base::counter::Counter;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// All threads serve for so long, then all count for so long. Shorter than what a scheduler gives to others of a processor at a time
+/// would be pointless; much longer, and server and loop would not have the same machine.
+const SLICE: Duration = Duration::from_millis(5);
+/// Steps between two looks at the clock.
+const STEPS: u64 = 1 << 12;
+
+/// Which slices are a dataplane's: it serves in the first of its two, counts in the second, and sleeps while another one has its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turns {
+    /// the same for all threads
+    origin: Instant,
+    nth: u32,
+    of: u32,
+}
+
+/// What is done in a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slice {
+    Serve,
+    Count,
+    Wait,
+}
+
+impl Turns {
+    /// Those of so many that take turns.
+    pub(super) fn of(dataplanes: usize) -> impl Iterator<Item = Turns> {
+        let (origin, of) = (Instant::now(), dataplanes as u32);
+        (0..of).map(move |nth| Turns { origin, nth, of })
+    }
+
+    /// What is done at a moment, and when the slice ends.
+    fn at(&self, now: Instant) -> (Slice, Instant) {
+        let slice = ((now - self.origin).as_nanos() / SLICE.as_nanos()) as u32;
+        let what = match slice % (2 * self.of) {
+            turn if turn / 2 != self.nth => Slice::Wait,
+            turn if turn % 2 == 0 => Slice::Serve,
+            _ => Slice::Count,
+        };
+        (what, self.origin + SLICE * (slice + 1))
+    }
+}
+
+/// What a thread has done in the slices that are over.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counts {
+    pub(super) answers: Counter,
+    pub(super) served_ns: Counter,
+    pub(super) steps: Counter,
+    pub(super) counted_ns: Counter,
+}
+
+/// One thread's slices.
+#[derive(Debug)]
+pub(super) struct Sliced {
+    turns: Turns,
+    /// the begin of the slice that it serves in
+    since: Instant,
+    value: u64,
+    counts: Arc<Counts>,
+}
+
+impl Sliced {
+    pub(super) fn new(turns: Turns) -> Sliced {
+        Sliced { turns, since: turns.origin, value: 1, counts: Arc::default() }
+    }
+
+    pub(super) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// Returns while it is to serve; the thread's clients have had so many answers.
+    #[inline]
+    pub(super) fn turn(&mut self, answered: u64) {
+        let now = Instant::now();
+        if self.turns.at(now).0 != Slice::Serve {
+            self.leave(now, answered);
+        }
+    }
+
+    /// Everything that comes before it is to serve again.
+    #[inline(never)]
+    fn leave(&mut self, mut now: Instant, answered: u64) {
+        self.counts.served_ns.add((now - self.since).as_nanos() as u64);
+        self.counts.answers.set(answered);
+        loop {
+            match self.turns.at(now) {
+                (Slice::Serve, _) => break,
+                (Slice::Count, end) => self.count(now, end),
+                (Slice::Wait, end) => std::thread::sleep(end - now),
+            }
+            now = Instant::now();
+        }
+        self.since = now;
+    }
+
+    fn count(&mut self, begun: Instant, end: Instant) {
+        let (mut now, mut steps) = (begun, 0);
+        while now < end {
+            let mut value = self.value;
+            for _ in 0..STEPS {
+                // a chain that has no shorter form
+                value = value.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            }
+            self.value = black_box(value);
+            steps += STEPS;
+            now = Instant::now();
+        }
+        self.counts.steps.add(steps);
+        self.counts.counted_ns.add((now - begun).as_nanos() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_dealt_out_in_turn() {
+        let slices = |turns: Turns| -> Vec<Slice> {
+            (0..8).map(|n| turns.at(turns.origin + SLICE * n + SLICE / 2)).map(|(slice, _)| slice).collect()
+        };
+        use Slice::{Count, Serve, Wait};
+        let alone: Vec<_> = Turns::of(1).map(slices).collect();
+        assert_eq!(alone, [[Serve, Count, Serve, Count, Serve, Count, Serve, Count]]);
+        let two: Vec<_> = Turns::of(2).map(slices).collect();
+        assert_eq!(two[0], [Serve, Count, Wait, Wait, Serve, Count, Wait, Wait]);
+        assert_eq!(two[1], [Wait, Wait, Serve, Count, Wait, Wait, Serve, Count]);
+        for turns in Turns::of(3) {
+            assert_eq!(turns.at(turns.origin + SLICE / 2).1, turns.origin + SLICE);
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_in_is_counted_through_or_slept_through() {
+        for turns in [Turns::of(1).last(), Turns::of(3).last()].into_iter().flatten() {
+            let (mut sliced, begun) = (Sliced::new(turns), Instant::now());
+            let (counts, mut answered) = (sliced.counts().clone(), 0);
+            // other tests may keep it from its processor while it is its turn
+            while counts.steps.get() == 0 || begun.elapsed() < SLICE * 12 {
+                answered += 1;
+                sliced.turn(answered);
+                assert_eq!(turns.at(sliced.since).0, Slice::Serve);
+                assert!(begun.elapsed() < Duration::from_secs(60), "{counts:?}");
+            }
+            let (served, counted) = (counts.served_ns.get(), counts.counted_ns.get());
+            let all = u128::from(served) + u128::from(counted);
+            assert!(served > 0 && counted > 0 && all <= begun.elapsed().as_nanos() + SLICE.as_nanos(), "{counts:?}");
+            let answers = counts.answers.get();
+            assert!(answers > 0 && answers <= answered, "{answers} {answered}");
+        }
+    }
+}
