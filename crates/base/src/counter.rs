@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A count that one thread raises and any thread reads. Two writers would lose counts (not memory safety), so a block of
-/// counters belongs to one thread; readers sum over the blocks of all threads.
+/// counters belongs to one thread; readers sum over the blocks of all threads. A block is aligned as [`CacheAligned`](crate::CacheAligned)
+/// is (`#[repr(align(128))]`), since those of several threads are made in one place: side by side, one thread's counts would cost the other time.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// A thread's bell: an eventfd that it polls while it sleeps.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Bell {
     asleep: AtomicBool,
     wake: OwnedFd,

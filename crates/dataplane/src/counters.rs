@@ -11,6 +11,7 @@ const CLASS_NAMES: [&str; BURST_CLASSES] = ["1", "2", "4", "8", "16", "32", "64"
 
 /// One thread's counters: written by the thread, read by anybody.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Counters {
     /// cycles of the loop
     pub cycles: Counter,
@@ -92,6 +93,7 @@ impl Report for Counters {
 
 /// What a thread counts of its dealings with the other threads of its interface.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Crossings {
     owners: Arc<Owners>,
     /// among those of the interface

@@ -69,6 +69,7 @@ const DROPS: [(DropReason, &str); 4] = [
 
 /// One thread's counts.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Stats {
     pub(crate) transports: [Counter; 4],
     types: [Counter; TYPES],

@@ -17,6 +17,7 @@ const DROPS: [(DropReason, &str); 2] = [(DropReason::LowPort, "low port"), (Drop
 
 /// One thread's counts.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Stats {
     drops: [Counter; DROPS.len()],
     pub(crate) answers: Counter,

@@ -111,6 +111,7 @@ macro_rules! counters {
     ($($field:ident $name:literal $gauge:literal $help:literal,)*) => {
         /// One thread's counts.
         #[derive(Debug)]
+        #[repr(align(128))]
         pub struct Stats {
             application: String,
             rejects: [Counter; REJECTS.len()],

@@ -55,6 +55,7 @@ macro_rules! counters {
     ($($field:ident $name:literal $help:literal,)*) => {
         /// One thread's counts.
         #[derive(Debug, Default)]
+        #[repr(align(128))]
         pub struct Stats {
             drops: [Counter; DROPS.len()],
             pub(crate) open: Counter,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The counts of one queue; shared with whoever shows them.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Stats {
     interface: String,
     queue: String,

@@ -30,6 +30,7 @@ pub const RING_FRAMES: usize = 1024;
 
 /// What a guest counts.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Stats {
     thread: String,
     /// frames that went to the host

@@ -37,6 +37,7 @@ impl Default for Config {
 
 /// What one queue of one end has counted; shared with whoever shows it.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Stats {
     /// frames handed to the other end
     pub sent: Counter,

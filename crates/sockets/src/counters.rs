@@ -5,6 +5,7 @@ use base::counter::{Figure, Report};
 
 /// One thread's counters: written by the thread, read by anybody.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Counters {
     /// cycles of the loop
     pub cycles: Counter,

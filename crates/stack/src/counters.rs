@@ -201,6 +201,7 @@ pub struct OwnStatus {
 
 /// The counters of one stack. Its thread writes, anybody reads.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Counters {
     /// frames taken in: the sum of all drops and all handled
     pub received: Counter,

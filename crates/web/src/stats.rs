@@ -48,6 +48,7 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// One thread's counts.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Stats {
     methods: [Counter; METHODS.len()],
     classes: [Counter; CLASSES.len()],

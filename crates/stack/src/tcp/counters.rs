@@ -144,6 +144,7 @@ impl Event {
 
 /// TCP's counters of one stack. Its thread writes, anybody reads.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Counters {
     ignored: [Counter; Ignored::ALL.len()],
     events: [Counter; Event::ALL.len()],
