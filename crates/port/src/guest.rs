@@ -314,6 +314,7 @@ impl<P: Port> Drop for Host<P> {
 
 /// The port of a thread of an interface that may have fewer queues than threads.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a thread has one")]
 pub enum Housed<P: Port> {
     /// with a queue
     Host(Host<P>),
