@@ -65,8 +65,7 @@ impl Setup {
     fn ones(&self) -> impl Iterator<Item = Setup> {
         // with one thread there is nothing to cross
         let mode = if self.mode == Mode::Apart { Mode::Apart } else { Mode::Even };
-        let compares = self.threads > 1 && !self.mode.is_paced();
-        let cpus = if compares { &self.cpus[..] } else { &[] };
+        let cpus = if self.mode.compares(self.threads) { &self.cpus[..] } else { &[] };
         cpus.iter().map(move |cpu| Setup { mode, threads: 1, cpus: vec![*cpu], ..self.clone() })
     }
 }

@@ -57,6 +57,11 @@ impl Mode {
         self.is_skewed() || self == Mode::Level
     }
 
+    /// Whether so many threads take turns with one, slice by slice.
+    fn compares(self, threads: usize) -> bool {
+        threads > 1 && !self.is_paced()
+    }
+
     /// What this one is compared with.
     fn reference(self) -> Mode {
         if self.is_skewed() { Mode::Level } else { Mode::Even }
@@ -260,7 +265,7 @@ fn measure(
         }
         let (mode, threads, flows) = (*mode, line.threads, line.flows);
         // each that takes turns has as long
-        let turns = if threads > 1 && !mode.is_paced() { 1.0 + threads as f64 } else { 1.0 };
+        let turns = if mode.compares(threads) { 1.0 + threads as f64 } else { 1.0 };
         let seconds = if mode.is_skewed() { options.watch } else { options.seconds * turns + WARM_UP_S };
         let setup = Setup { mode, threads, cpus: cpus.clone(), flows, seconds };
         runs.push(apart.steady(|| bed::run(&setup, content))?);
