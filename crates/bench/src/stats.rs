@@ -42,11 +42,36 @@ impl Summary {
 /// have not the same number: a ratio of the other rounds would be one of chosen rounds, and those of a peer that fails now and then are its
 /// best.
 pub(crate) fn paired_ratio(subject: &[f64], peer: &[f64]) -> Option<Summary> {
+    Summary::of(&paired_ratios(subject, peer)?)
+}
+
+/// Those ratios themselves.
+pub(crate) fn paired_ratios(subject: &[f64], peer: &[f64]) -> Option<Vec<f64>> {
     if subject.len() != peer.len() || !peer.iter().all(|peer| *peer > 0.0) {
         return None;
     }
-    let ratios: Vec<f64> = subject.iter().zip(peer).map(|(subject, peer)| subject / peer).collect();
-    Summary::of(&ratios)
+    Some(subject.iter().zip(peer).map(|(subject, peer)| subject / peer).collect())
+}
+
+/// What the true median lies outside of no more often than this.
+const OUTSIDE: f64 = 0.05;
+
+/// Between which two of the values the true median lies with 95% at least, whatever they are distributed like, if none says anything of
+/// another; None of fewer than six. As many lie below it as heads come up in so many throws of a coin.
+pub(crate) fn median_lies_between(values: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let throws = sorted.len();
+    // of exactly `heads`, beginning with none; its logarithm, since that of a thousand throws is no number
+    let (mut heads, mut ln_chance) = (0, -(throws as f64) * std::f64::consts::LN_2);
+    let mut fewer = 0.0;
+    while heads < throws && 2.0 * (fewer + f64::exp(ln_chance)) <= OUTSIDE {
+        fewer += f64::exp(ln_chance);
+        ln_chance += ((throws - heads) as f64 / (heads + 1) as f64).ln();
+        heads += 1;
+    }
+    let from = heads.checked_sub(1)?;
+    Some((sorted[from], sorted[throws - 1 - from]))
 }
 
 #[cfg(test)]
@@ -72,6 +97,21 @@ mod tests {
         {
             assert_eq!(paired_ratio(subject, peer), None, "{subject:?} {peer:?}");
         }
+    }
+
+    #[test]
+    fn the_true_median_lies_between_two_of_the_values() {
+        let values = |count: usize| (1..=count).rev().map(|value| value as f64).collect::<Vec<_>>();
+        for few in 0..6 {
+            assert_eq!(median_lies_between(&values(few)), None);
+        }
+        // as tables of the sign test's confidence interval have it
+        for (count, from) in [(6, 1.0), (8, 1.0), (9, 2.0), (12, 3.0), (20, 6.0), (50, 18.0)] {
+            assert_eq!(median_lies_between(&values(count)), Some((from, count as f64 + 1.0 - from)), "{count}");
+        }
+        let (from, to) = median_lies_between(&values(10_000)).unwrap();
+        // 0.98 times the root of their number to either side of the middle
+        assert!((4900.0..=4904.0).contains(&from) && from + to == 10_001.0, "{from} {to}");
     }
 
     proptest! {

@@ -2,15 +2,17 @@
 
 use super::{Tool, rate, seconds, stop_flag};
 use crate::flood::{Flood, Flooding};
-use crate::http::{Failure, Load, Manner, Mix, Peer, Plan, Sources, Url};
+use crate::http::{Failure, Load, Manner, Mix, Outcome, Peer, Plan, Sources, Url};
 use crate::interface;
 use crate::xdp;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use base::Instant;
-use port::Mac;
+use port::{Mac, Port};
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Options of `simoom-bench http`.
@@ -44,6 +46,10 @@ pub(crate) struct Options {
     /// Ask, and warm up, from when this file is there: for loads that are to do so at the same time. Bodies are learned before
     #[arg(long, value_name = "FILE")]
     start_when: Option<PathBuf>,
+    /// Ask again and again, each time as long, of the server's port that FILE.1, FILE.2 and so on name, from when each is there, until
+    /// one names none: for loads that ask several servers in turn. Bodies are learned before, from the URLs' own port
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["start_when", "flood"])]
+    turns: Option<PathBuf>,
     /// A connection ends after so many requests; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     requests_per_connection: u32,
@@ -156,10 +162,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let flood = options.flood.map(|rate| flood(server, hop, rate)).transpose()?;
     let port = Flooding::new(opened.port, flood);
     let mut load = Load::new(port, mix, manner, peer, sources, SECRET);
+    if let Some(file) = &options.turns {
+        return take_turns(&mut load, file, &plan, &stop, options);
+    }
     let mut outcome = load.run(&plan, &stop, since_boot)?;
     outcome.flood = load.port().flood.as_ref().map(|flood| (flood.sent, flood.missed));
+    tell(&outcome, options)
+}
+
+/// Tells what came of it.
+fn tell(outcome: &Outcome, options: &Options) -> Result<()> {
     if options.tool.json {
-        println!("{}", serde_json::to_string(&outcome)?);
+        println!("{}", serde_json::to_string(outcome)?);
     } else {
         println!("{outcome}");
     }
@@ -168,6 +182,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(outcome.answered > 0, "nothing was answered");
     ensure!(outcome.good_share() > 0.0, "no answer was good: {:?}", outcome.statuses);
     Ok(())
+}
+
+/// Asks once for each file that comes, of the port that it names.
+fn take_turns<P: Port>(
+    load: &mut Load<P>,
+    file: &Path,
+    plan: &Plan,
+    stop: &AtomicBool,
+    options: &Options,
+) -> Result<()> {
+    load.learn(plan.wait, stop, &mut since_boot)?;
+    for turn in 1.. {
+        let file = turn_file(file, turn);
+        load.wait_for(&file, plan.wait, stop, &mut since_boot);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let Some(port) = named_port(&file)? else { break };
+        load.ask_of(port);
+        tell(&load.measure(plan, stop, since_boot), options)?;
+    }
+    Ok(())
+}
+
+/// What says of whom to ask in a turn.
+pub(crate) fn turn_file(file: &Path, turn: u32) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{turn}"));
+    name.into()
+}
+
+/// The port that such a file names.
+fn named_port(file: &Path) -> Result<Option<u16>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let port = Some(text.trim()).filter(|text| !text.is_empty()).map(str::parse::<NonZeroU16>).transpose();
+    Ok(port.with_context(|| format!("{}: '{}' is no port", file.display(), text.trim()))?.map(NonZeroU16::get))
 }
 
 fn flood(server: SocketAddr, hop: Mac, rate: f64) -> Result<Flood> {
@@ -179,4 +229,26 @@ fn flood(server: SocketAddr, hop: Mac, rate: f64) -> Result<Flood> {
 pub(super) fn since_boot() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_of_the_port_that_its_file_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path().join("turn");
+        for (turn, text, port) in [(1, "81", Some(81)), (2, "65535\n", Some(65535)), (3, " \n", None), (4, "", None)] {
+            let file = turn_file(&base, turn);
+            assert_eq!(file, folder.path().join(format!("turn.{turn}")));
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(named_port(&file).unwrap(), port, "{text:?}");
+        }
+        for wrong in ["0", "65536", "eighty", "80 81"] {
+            std::fs::write(&base, wrong).unwrap();
+            assert!(named_port(&base).is_err(), "{wrong}");
+        }
+        assert!(named_port(&turn_file(&base, 5)).is_err(), "there is none");
+    }
 }

@@ -33,7 +33,7 @@ use port::{Mac, Port};
 use schedule::Schedule;
 use stack::{Claim, ClaimMode, OwnAddress, Stack, TcpConfig, TcpLimits, TcpTimes};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -125,11 +125,26 @@ impl<P: Port> Load<P> {
     pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Result<Outcome> {
         self.learn(plan.wait, stop, &mut tick)?;
         if let Some(file) = &plan.start_when {
-            eprintln!("waits for {}", file.display());
-            while !file.exists() && !stop.load(Ordering::Relaxed) {
-                self.step(plan.wait, &mut tick);
-            }
+            self.wait_for(file, plan.wait, stop, &mut tick);
         }
+        Ok(self.measure(plan, stop, tick))
+    }
+
+    /// From now on connections are asked of this port of the server.
+    pub(crate) fn ask_of(&mut self, port: u16) {
+        self.peer.server.set_port(port);
+    }
+
+    /// Asks for nothing until this file is there.
+    pub(crate) fn wait_for(&mut self, file: &Path, wait: Wait, stop: &AtomicBool, tick: &mut impl FnMut() -> Instant) {
+        eprintln!("waits for {}", file.display());
+        while !file.exists() && !stop.load(Ordering::Relaxed) {
+            self.step(wait, tick);
+        }
+    }
+
+    /// Asks as planned, of pages that are known.
+    pub(crate) fn measure(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Outcome {
         if let Some(span) = plan.warm_up {
             let start = tick();
             self.begin(plan, start, span);
@@ -156,7 +171,7 @@ impl<P: Port> Load<P> {
         outcome.missed = missed;
         outcome.unfinished = unfinished;
         outcome.finish();
-        Ok(outcome)
+        outcome
     }
 
     /// Has requests become due from now on for so long, and counts from here.
@@ -185,7 +200,7 @@ impl<P: Port> Load<P> {
     }
 
     /// Asks for each page once whose body nobody told.
-    fn learn(&mut self, wait: Wait, stop: &AtomicBool, tick: &mut impl FnMut() -> Instant) -> Result<()> {
+    pub(crate) fn learn(&mut self, wait: Wait, stop: &AtomicBool, tick: &mut impl FnMut() -> Instant) -> Result<()> {
         for page in 0..self.work.service().mix.pages.len() {
             if self.work.service().mix.pages[page].body != Body::Unknown {
                 continue;
