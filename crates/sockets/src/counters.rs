@@ -75,6 +75,7 @@ pub struct Counters {
 
 /// What one of several threads does of its own work and of others', apart from the other threads' figures.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Sharing {
     thread: String,
     /// connections accepted from its own queue, or from the one that all threads share

@@ -51,7 +51,8 @@ impl Stage {
     }
 }
 
-/// A listener as one thread uses it.
+/// A listener as one thread uses it. One thread makes all of them, and each is written for each connection: they share no cache lines.
+#[repr(align(128))]
 pub(crate) struct Accepting {
     pub(crate) socket: Arc<TcpListener>,
     pub(crate) token: Token,
@@ -65,7 +66,8 @@ pub(crate) struct Accepting {
     pub(crate) last_look: bool,
 }
 
-/// What one thread owns, service apart.
+/// What one thread owns, service apart. It is written in each cycle, and goes to its thread as it is made, beside the others'.
+#[repr(align(128))]
 pub(crate) struct Thread {
     pub(crate) udp: Vec<Udp>,
     pub(crate) tcp: Vec<Accepting>,

@@ -10,7 +10,8 @@
 
 use crate::config::Config;
 use crate::counters::{Counters, Sharing};
-use crate::run::{Loop, Taken};
+use crate::engine::Thread;
+use crate::run::{Door, Loop, Taken};
 use crate::selector::Whose;
 use crate::share::{Board, policy};
 use crate::udp::Udp;
@@ -368,27 +369,28 @@ impl Loop<'_> {
 
     /// Takes one connection or one burst from a queue of `victim`; 0 when there was none.
     fn steal<S: Service>(&mut self, victim: usize, now: Instant, service: &mut S) -> u32 {
-        let Some(helper) = &mut self.thread.helper else { return 0 };
-        let count = helper.theirs[victim].len();
+        let Loop { thread, table, batch, config, first_connection, .. } = self;
+        let Thread { helper, poll, counters, sampler, sharing, .. } = &mut **thread;
+        let Some(helper) = helper else { return 0 };
+        let theirs = &mut helper.theirs[victim];
+        let count = theirs.len();
         helper.begin = helper.begin.wrapping_add(1);
-        let begin = helper.begin;
         for n in 0..count {
-            let Some(helper) = &mut self.thread.helper else { break };
-            match &mut helper.theirs[victim][begin.wrapping_add(n) % count] {
+            match &mut theirs[helper.begin.wrapping_add(n) % count] {
                 Theirs::Udp(udp) => {
-                    let (batch, counters) = (&mut self.batch, &self.thread.counters);
-                    let received = udp.turn(now, self.config.batch, batch, service, counters);
+                    let received = udp.turn(now, config.batch, batch, service, counters);
                     if received > 0 {
-                        self.thread.sharing.received_stolen.add(received as u64);
+                        sharing.received_stolen.add(received as u64);
                         return 1;
                     }
                 }
                 // it would turn away what its owner may have room for
-                Theirs::Tcp { .. } if self.table.is_full() => {}
+                Theirs::Tcp { .. } if table.is_full() => {}
                 Theirs::Tcp { socket, listener, window_bytes } => {
-                    let (socket, listener, window_bytes) = (socket.clone(), *listener, *window_bytes);
-                    if self.take(&socket, listener, window_bytes, service) == Taken::One {
-                        self.thread.sharing.accepted_stolen.add(1);
+                    let registry = poll.registry();
+                    let mut door = Door { registry, counters, sampler, table, first_connection: *first_connection };
+                    if door.take(socket, *listener, *window_bytes, service) == Taken::One {
+                        sharing.accepted_stolen.add(1);
                         return 1;
                     }
                 }
@@ -401,7 +403,7 @@ impl Loop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{STOP, Stage, Thread, WAKE};
+    use crate::engine::{STOP, Stage, WAKE};
     use crate::tcp::WATCHED;
     use app::{Connection, Luggage, Streams};
     use base::Clock;

@@ -1,6 +1,8 @@
 //! A thread's loop: what the kernel has, the service's turn at it, what the others have.
 
+use crate::arrivals::Sampler;
 use crate::config::{BATCH_DATAGRAMS, Config, Idle};
+use crate::counters::Counters;
 use crate::engine::{DRAIN, STOP, Stage, Thread, WAKE};
 use crate::help::Helper;
 use crate::idle::Governor;
@@ -11,7 +13,7 @@ use crate::unasked::Unasked;
 use app::{Addresses, Listener, Service, Stopwatch};
 use base::{Clock, Instant};
 use mio::net::TcpListener;
-use mio::{Events, Token};
+use mio::{Events, Registry, Token};
 use socket2::SockRef;
 use std::net::Shutdown;
 use std::time::Duration;
@@ -213,19 +215,20 @@ impl<'a> Loop<'a> {
 
     /// Accepts from one of the thread's own listeners; how many.
     fn accept<S: Service>(&mut self, n: usize, now: Instant, service: &mut S) -> u32 {
-        let accepting = &mut self.thread.tcp[n];
+        let Loop { thread, table, first_connection, .. } = self;
+        let Thread { tcp, poll, counters, sampler, sharing, .. } = &mut **thread;
+        let accepting = &mut tcp[n];
         if accepting.rest_until.is_some_and(|until| now >= until) {
             accepting.rest_until = None;
         }
         if !accepting.readable || accepting.rest_until.is_some() {
             return 0;
         }
-        let (socket, listener, window_bytes) = (accepting.socket.clone(), accepting.listener, accepting.window_bytes);
+        let mut door =
+            Door { registry: poll.registry(), counters, sampler, table, first_connection: *first_connection };
         let mut count = 0;
         for _ in 0..ACCEPTS {
-            let taken = self.take(&socket, listener, window_bytes, service);
-            let accepting = &mut self.thread.tcp[n];
-            match taken {
+            match door.take(&accepting.socket, accepting.listener, accepting.window_bytes, service) {
                 Taken::One => count += 1,
                 Taken::Failed => {}
                 Taken::Nothing => {
@@ -242,49 +245,8 @@ impl<'a> Loop<'a> {
                 }
             }
         }
-        self.thread.sharing.accepted_own.add(count.into());
+        sharing.accepted_own.add(count.into());
         count
-    }
-
-    /// Accepts one connection from `socket`, this thread's or another one's.
-    pub(crate) fn take<S: Service>(
-        &mut self,
-        socket: &TcpListener,
-        listener: Listener,
-        window_bytes: usize,
-        service: &mut S,
-    ) -> Taken {
-        let Loop { thread, table, first_connection, .. } = self;
-        let (mut stream, peer) = match socket.accept() {
-            Ok(accepted) => accepted,
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN) => return Taken::Nothing,
-                Some(libc::EINVAL) => return Taken::Closed,
-                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                    thread.counters.accept_errors.add(1);
-                    return Taken::Short;
-                }
-                // the connection failed before it was taken (accept(2)); the next one may be well
-                _ => return Taken::Failed,
-            },
-        };
-        let token = Token(*first_connection + table.next_index() as usize);
-        let Ok(local) = stream.local_addr() else { return Taken::Failed };
-        if !table.admits(listener, peer.ip()) {
-            reset_on_close(&stream);
-            return Taken::One;
-        }
-        if thread.poll.registry().register(&mut stream, token, WATCHED).is_err() {
-            // no more can be watched (fs.epoll.max_user_watches), or memory is short
-            thread.counters.accept_errors.add(1);
-            reset_on_close(&stream);
-            return Taken::Short;
-        }
-        if let Some(sampler) = &mut thread.sampler {
-            sampler.note(&stream);
-        }
-        table.knock(stream, listener, Addresses { local, peer }, window_bytes, service);
-        Taken::One
     }
 
     /// Ends listening, once what had come before is accepted.
@@ -300,5 +262,57 @@ impl<'a> Loop<'a> {
             }
             tcp.readable
         });
+    }
+}
+
+/// How connections get in, from whoever's listener.
+pub(crate) struct Door<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) counters: &'a Counters,
+    pub(crate) sampler: &'a mut Option<Sampler>,
+    pub(crate) table: &'a mut Table,
+    /// tokens of connections begin here
+    pub(crate) first_connection: usize,
+}
+
+impl Door<'_> {
+    /// Accepts one connection from `socket`, this thread's or another one's.
+    pub(crate) fn take<S: Service>(
+        &mut self,
+        socket: &TcpListener,
+        listener: Listener,
+        window_bytes: usize,
+        service: &mut S,
+    ) -> Taken {
+        let (mut stream, peer) = match socket.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Taken::Nothing,
+                Some(libc::EINVAL) => return Taken::Closed,
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    self.counters.accept_errors.add(1);
+                    return Taken::Short;
+                }
+                // the connection failed before it was taken (accept(2)); the next one may be well
+                _ => return Taken::Failed,
+            },
+        };
+        let token = Token(self.first_connection + self.table.next_index() as usize);
+        let Ok(local) = stream.local_addr() else { return Taken::Failed };
+        if !self.table.admits(listener, peer.ip()) {
+            reset_on_close(&stream);
+            return Taken::One;
+        }
+        if self.registry.register(&mut stream, token, WATCHED).is_err() {
+            // no more can be watched (fs.epoll.max_user_watches), or memory is short
+            self.counters.accept_errors.add(1);
+            reset_on_close(&stream);
+            return Taken::Short;
+        }
+        if let Some(sampler) = self.sampler {
+            sampler.note(&stream);
+        }
+        self.table.knock(stream, listener, Addresses { local, peer }, window_bytes, service);
+        Taken::One
     }
 }

@@ -22,7 +22,8 @@ pub(crate) fn most_bytes(local: SocketAddr) -> usize {
     if local.is_ipv4() { 65_535 - 20 - 8 } else { 65_535 - 8 }
 }
 
-/// One endpoint's socket, as one thread uses it.
+/// One endpoint's socket, as one thread uses it: on cache lines of its own, as [`Accepting`](crate::engine::Accepting) is.
+#[repr(align(128))]
 pub(crate) struct Udp {
     socket: Arc<Socket>,
     listener: Listener,
