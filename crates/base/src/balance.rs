@@ -374,6 +374,11 @@ impl Balancer {
         view.look = look;
     }
 
+    /// How often the loop of `thread` had come round, by the last look at it.
+    pub fn cycles(&self, thread: usize) -> u64 {
+        self.views[thread].look.cycles
+    }
+
     /// Whether `thread` is busy, by the last look at it.
     pub fn is_busy(&self, thread: usize) -> bool {
         self.views[thread].is_busy()

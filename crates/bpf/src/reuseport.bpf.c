@@ -32,6 +32,8 @@ const volatile __u32 ports = 0;
 
 struct settings {
   __u32 here;
+  // some group was taken over
+  __u32 away;
 };
 
 volatile struct settings settings SEC(".data") = {};
@@ -118,26 +120,30 @@ INLINE void note(__u32 group, __u32 processor) {
     *place = processor + 1;
 }
 
+// The thread plus one whose processor this is, where groups go by that; or 0.
+INLINE __u32 arrived_at(__u32 group) {
+  __u32 zero = 0, processor = bpf_get_smp_processor_id();
+  __u64 *arrived = bpf_map_lookup_elem(&arrivals, &zero);
+  if (arrived)
+    *arrived += 1;
+  if (nic)
+    note(group, processor);
+  if (!settings.here)
+    return 0;
+  __u32 *own = bpf_map_lookup_elem(&processors, &processor);
+  return own ? *own : 0;
+}
+
 SEC("sk_reuseport")
 int choose(struct sk_reuseport_md *md) {
-  __u32 group = group_of(md);
-  __u32 *owner = bpf_map_lookup_elem(&owners, &group);
-  if (!owner)
-    return SK_PASS;
-  __u32 entry = *owner;
-  __u32 thread = entry & ~TAKEN_OVER;
-  if (pinned) {
-    __u32 zero = 0, processor = bpf_get_smp_processor_id();
-    __u64 *arrived = bpf_map_lookup_elem(&arrivals, &zero);
-    if (arrived)
-      *arrived += 1;
-    if (nic)
-      note(group, processor);
-    if (settings.here && !(entry & TAKEN_OVER)) {
-      __u32 *own = bpf_map_lookup_elem(&processors, &processor);
-      if (own && *own)
-        thread = *own - 1;
-    }
+  __u32 group = group_of(md), here = pinned ? arrived_at(group) : 0, thread = here - 1;
+  // where all groups go by it the table is not asked: of its lines hardly one is in a cache from one connection to the next
+  if (!here || settings.away) {
+    __u32 *owner = bpf_map_lookup_elem(&owners, &group);
+    if (!owner)
+      return SK_PASS;
+    if (!here || *owner & TAKEN_OVER)
+      thread = *owner & ~TAKEN_OVER;
   }
   __u32 *last = bpf_map_lookup_elem(&recent, &thread);
   if (last)

@@ -14,6 +14,7 @@ use crate::capability::{CAP_BPF, missing_of};
 use aya::maps::{Array, MapData, PerCpuArray, ReusePortSockArray};
 use aya::programs::SkReuseport;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reuseport.bpf.o"));
@@ -75,8 +76,16 @@ pub struct Selector {
     recent: PerCpuArray<MapData, u32>,
     arrivals: PerCpuArray<MapData, u64>,
     places: Array<MapData, u32>,
-    settings: Array<MapData, u32>,
+    settings: Array<MapData, [u32; 2]>,
+    /// as they were set
+    set: [u32; 2],
+    /// groups that were taken over
+    taken_over: HashSet<usize>,
 }
+
+/// `struct settings` of the program: which field is where.
+const HERE: usize = 0;
+const AWAY: usize = 1;
 
 struct Raw<'a>(BorrowedFd<'a>);
 
@@ -123,6 +132,8 @@ impl Selector {
             arrivals: map(&mut program, "arrivals")?,
             places: map(&mut program, "places")?,
             settings: map(&mut program, ".data")?,
+            set: [0; 2],
+            taken_over: HashSet::new(),
             program,
         };
         for (thread, processor) in config.processors.iter().enumerate() {
@@ -150,7 +161,15 @@ impl Selector {
     /// The kernel's, or no such group.
     pub fn set_owner(&mut self, group: usize, thread: usize, taken_over: bool) -> Result<(), SelectorError> {
         let entry = thread as u32 | if taken_over { TAKEN_OVER } else { 0 };
-        self.owners.set(group as u32, entry, 0).map_err(|error| refused("giving a flow group", &error))
+        if taken_over {
+            self.taken_over.insert(group);
+            self.apply(AWAY, true)?;
+        }
+        self.owners.set(group as u32, entry, 0).map_err(|error| refused("giving a flow group", &error))?;
+        if !taken_over && self.taken_over.remove(&group) && self.taken_over.is_empty() {
+            self.apply(AWAY, false)?;
+        }
+        Ok(())
     }
 
     /// Whether groups that nobody has taken over go to the thread of the processor that the packet arrived on.
@@ -158,7 +177,17 @@ impl Selector {
     /// # Errors
     /// The kernel's.
     pub fn set_here(&mut self, here: bool) -> Result<(), SelectorError> {
-        self.settings.set(0, u32::from(here), 0).map_err(|error| refused("changing the settings", &error))
+        self.apply(HERE, here)
+    }
+
+    fn apply(&mut self, setting: usize, on: bool) -> Result<(), SelectorError> {
+        let mut settings = self.set;
+        settings[setting] = on.into();
+        if settings != self.set {
+            self.settings.set(0, settings, 0).map_err(|error| refused("changing the settings", &error))?;
+            self.set = settings;
+        }
+        Ok(())
     }
 
     /// Says whose packets those are that arrive on a processor; None: nobody's in particular.

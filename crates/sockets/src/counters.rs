@@ -9,6 +9,8 @@ use base::counter::{Figure, Report};
 pub struct Counters {
     /// cycles of the loop
     pub cycles: Counter,
+    /// 1 while the last cycle has left something in a queue: for the other threads, and not shown
+    pub leaves: Counter,
     /// times the thread went to sleep in the kernel
     pub sleeps: Counter,
     /// receive calls that brought at least one datagram

@@ -201,10 +201,10 @@ impl Helper {
     }
 
     fn look_around(&mut self, now: Instant, idle: bool) {
-        let own = if idle { Look::default() } else { self.board.look(self.me, false) };
+        let own = if idle { Look::default() } else { self.look(self.me, idle) };
         self.balancer.on_look(self.me, now, own);
         for thread in in_turn(self.board.threads(), self.me, self.next, self.others_a_look()) {
-            let look = self.board.look(thread, self.balancer.is_late(thread));
+            let look = self.look(thread, idle);
             self.balancer.on_look(thread, now, look);
             self.next = thread + 1;
         }
@@ -214,6 +214,14 @@ impl Helper {
         if busy && own.waiting > 0 {
             self.board.wake_one(self.me);
         }
+    }
+
+    /// One look. Who has work looks again soon: of who keeps up it need not ask the kernel what has come since, which costs both a
+    /// good microsecond. Who is about to sleep has to know.
+    fn look(&self, thread: usize, idle: bool) -> Look {
+        let late = self.balancer.is_late(thread);
+        let glance = if idle || late { None } else { self.board.glance(thread, self.balancer.cycles(thread)) };
+        glance.unwrap_or_else(|| self.board.look(thread, late))
     }
 
     /// What is due now and then: groups given back, taken over, made to follow their packets.

@@ -154,6 +154,15 @@ impl Board {
         Look { waiting, cycles, asleep: asleep && waiting == 0, down }
     }
 
+    /// The same, without asking the kernel, of a thread that runs, has come round since it had done so many `cycles`, and took all that it
+    /// found; None of any other.
+    pub(crate) fn glance(&self, thread: usize, cycles: u64) -> Option<Look> {
+        let place = &self.places[thread];
+        let look = Look { waiting: 0, cycles: place.counters.cycles.get(), asleep: false, down: false };
+        let keeps_up = self.is(thread, State::Awake) && look.cycles != cycles && place.counters.leaves.get() == 0;
+        keeps_up.then_some(look)
+    }
+
     /// `me` is going to sleep; whether no longer than it watches. `rested`: it had nothing to do since it last slept, and that to its limit.
     pub(crate) fn go_to_sleep(&self, me: usize, rested: bool) -> bool {
         if !rested {
@@ -360,6 +369,23 @@ mod tests {
         board.wake_up(1, false);
         assert_eq!((board.go_to_sleep(1, false), board.go_to_sleep(0, false)), (true, true));
         assert_eq!(counted(), (0, 0));
+    }
+
+    #[test]
+    fn who_comes_round_and_leaves_nothing_need_not_be_looked_at_closely() {
+        let (board, _polls) = board(2);
+        let counters = &board.places[0].counters;
+        assert_eq!(board.glance(0, 0), None, "it has not come round");
+        counters.cycles.add(3);
+        assert_eq!(board.glance(0, 2), Some(Look { cycles: 3, ..Look::default() }));
+        assert_eq!(board.glance(0, 3), None, "not since");
+        counters.leaves.set(1);
+        assert_eq!(board.glance(0, 2), None, "something lies there");
+        counters.leaves.set(0);
+        board.go_to_sleep(0, false);
+        assert_eq!(board.glance(0, 2), None, "it sleeps");
+        board.wake_up(0, true);
+        assert!(board.glance(0, 2).is_some());
     }
 
     #[test]

@@ -117,6 +117,12 @@ fn here_is_the_thread_of_the_processor_unless_a_group_was_taken_over() {
     selector.set_processor(processors[last], Some(last)).unwrap();
     (0..GROUPS).for_each(|group| selector.set_owner(group, 0, true).unwrap());
     assert_eq!(from(processors[last])[0], 10);
+    // given back they follow again, the last of them as the first
+    (1..GROUPS).for_each(|group| selector.set_owner(group, 0, false).unwrap());
+    let found = from(processors[last]);
+    assert!(found[last] >= 5 || last == 0, "one group of {GROUPS} is still elsewhere: {found:?}");
+    selector.set_owner(0, 0, false).unwrap();
+    assert_eq!(from(processors[last])[last], 10);
     selector.set_here(false).unwrap();
     (0..GROUPS).for_each(|group| selector.set_owner(group, last, false).unwrap());
     assert_eq!(from(processors[0])[last], 10);
