@@ -76,7 +76,13 @@ fn say(line: BorrowedFd<'_>, word: Word, descriptors: &[BorrowedFd<'_>]) -> io::
 }
 
 fn say_sockets(line: BorrowedFd<'_>, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
-    sockets.chunks(DESCRIPTORS).try_for_each(|part| say(line, Word::Sockets, part))?;
+    sockets.chunks(DESCRIPTORS).try_for_each(|part| say(line, Word::Sockets, part))
+}
+
+/// Gives these away: whoever has heard of all of them is the only one that has them, and may close some to bind to their ports anew.
+fn hand_over(line: BorrowedFd<'_>, sockets: Vec<OwnedFd>) -> io::Result<()> {
+    say_sockets(line, &sockets.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+    drop(sockets);
     say(line, Word::All, &[])
 }
 
@@ -156,7 +162,9 @@ impl Line {
 
     /// Leaves the supervisor duplicates of these.
     pub(crate) fn leave<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>>) -> Result<(), Error> {
-        say_sockets(self.socket.as_fd(), &sockets.collect::<Vec<_>>()).map_err(|error| failed(&error))
+        let line = self.socket.as_fd();
+        let said = say_sockets(line, &sockets.collect::<Vec<_>>()).and_then(|()| say(line, Word::All, &[]));
+        said.map_err(|error| failed(&error))
     }
 
     /// It serves.
@@ -296,9 +304,8 @@ impl Supervisor {
                 }
                 Happening::Said(Word::Takes, _) => {
                     // no longer ours, until it leaves us those that it has: other settings may want other sockets at the same ports
-                    let held = std::mem::take(&mut self.held);
                     // one that has ended already says so
-                    let _ = say_sockets(line.as_fd(), &held.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+                    let _ = hand_over(line.as_fd(), std::mem::take(&mut self.held));
                 }
                 Happening::Said(Word::Sockets, more) => coming.extend(more),
                 Happening::Said(Word::All, _) => self.held = std::mem::take(&mut coming),
@@ -426,5 +433,35 @@ fn finish(pid: u32, status: ExitStatus, at_start: bool) -> Result<(), Error> {
         }
         // as the shell reports a process that a signal ended
         code => std::process::exit(code.or(status.signal().map(|signal| 128 + signal)).unwrap_or(1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use std::net::TcpListener;
+
+    #[test]
+    fn sockets_that_were_handed_over_hold_no_port_once_they_are_closed() {
+        // on one processor whoever hears a word runs before who said it goes on, some of the time
+        let mine = sched_getaffinity(None).unwrap();
+        let mut one = CpuSet::new();
+        one.set((0..CpuSet::MAX_CPU).find(|processor| mine.is_set(*processor)).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        for _ in 0..1000 {
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let gives = std::thread::spawn(move || hand_over(ours.as_fd(), vec![listener.into()]).unwrap());
+            let (word, sockets) = hear(theirs.as_fd()).unwrap().unwrap();
+            assert_eq!((word, sockets.len()), (Word::Sockets, 1));
+            assert_eq!(hear(theirs.as_fd()).unwrap().unwrap().0, Word::All);
+            drop(sockets);
+            TcpListener::bind(address).expect("nobody else has it");
+            gives.join().unwrap();
+        }
+        sched_setaffinity(None, &mine).unwrap();
     }
 }
