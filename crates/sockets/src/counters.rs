@@ -9,7 +9,7 @@ use base::counter::{Figure, Report};
 pub struct Counters {
     /// cycles of the loop
     pub cycles: Counter,
-    /// 1 while the last cycle has left something in a queue: for the other threads, and not shown
+    /// 1 while the last cycle has left something in a queue, told where threads help each other out: for them, and not shown
     pub leaves: Counter,
     /// times the thread went to sleep in the kernel
     pub sleeps: Counter,

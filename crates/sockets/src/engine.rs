@@ -465,12 +465,6 @@ impl std::fmt::Debug for Running {
 }
 
 impl Thread {
-    /// Tells the other threads whether it left something in a queue in this cycle.
-    pub(crate) fn tell_what_is_left(&self) {
-        let leaves = self.udp.iter().any(|udp| udp.readable) || self.tcp.iter().any(|tcp| tcp.readable);
-        self.counters.leaves.set(leaves.into());
-    }
-
     fn add(&mut self, bound: &Bound, endpoint: &Endpoint, local: SocketAddr, config: &Config) -> io::Result<()> {
         let &Endpoint { listener, window_bytes, .. } = endpoint;
         let token = match bound {

@@ -201,7 +201,7 @@ impl Helper {
     }
 
     fn look_around(&mut self, now: Instant, idle: bool) {
-        let own = if idle { Look::default() } else { self.look(self.me, idle) };
+        let own = if idle { Look::default() } else { self.look(self.me, false) };
         self.balancer.on_look(self.me, now, own);
         for thread in in_turn(self.board.threads(), self.me, self.next, self.others_a_look()) {
             let look = self.look(thread, idle);
@@ -216,8 +216,8 @@ impl Helper {
         }
     }
 
-    /// One look. Who has work looks again soon: of who keeps up it need not ask the kernel what has come since, which costs both a
-    /// good microsecond. Who is about to sleep has to know.
+    /// One look. Who has work looks again soon: of who keeps up it need not ask the kernel what has come since, a system call for each queue
+    /// and lines of the owner's. Who is about to sleep has to know.
     fn look(&self, thread: usize, idle: bool) -> Look {
         let late = self.balancer.is_late(thread);
         let glance = if idle || late { None } else { self.board.glance(thread, self.balancer.cycles(thread)) };
@@ -356,7 +356,9 @@ impl Loop<'_> {
 
     /// Takes `n` of its own into account, and steals what the policy says.
     pub(crate) fn help<S: Service>(&mut self, now: Instant, own: u32, idle: bool, service: &mut S) -> bool {
-        let Some(helper) = &mut self.thread.helper else { return false };
+        let Thread { helper: Some(helper), udp, tcp, counters, .. } = &mut *self.thread else { return false };
+        let leaves = udp.iter().any(|udp| udp.readable) || tcp.iter().any(|tcp| tcp.readable);
+        counters.leaves.set(leaves.into());
         helper.balancer.on_local(own);
         // idle, it has just looked
         if !idle && !helper.looks(now, false) {

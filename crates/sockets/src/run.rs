@@ -126,7 +126,6 @@ impl<'a> Loop<'a> {
             if let Some(helper) = self.thread.helper.as_mut().filter(|_| stage.is(DRAIN)) {
                 helper.retire();
             }
-            self.thread.tell_what_is_left();
             worked |= self.help(now, own, idle, service);
             if stage.is(DRAIN) {
                 self.table.drain();

@@ -43,12 +43,9 @@ pub(crate) struct Options {
     /// How long to ask before that, with answers that do not count
     #[arg(long, value_name = "S", value_parser = seconds)]
     warm_up: Option<f64>,
-    /// Ask, and warm up, from when this file is there: for loads that are to do so at the same time. Bodies are learned before
-    #[arg(long, value_name = "FILE")]
-    start_when: Option<PathBuf>,
     /// Ask again and again, each time as long, of the server's port that FILE.1, FILE.2 and so on name, from when each is there, until
-    /// one names none: for loads that ask several servers in turn. Bodies are learned before, from the URLs' own port
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["start_when", "flood"])]
+    /// one names none: for loads that ask at the same time, several servers in turn. Bodies are learned before, from the URLs' own port
+    #[arg(long, value_name = "FILE", conflicts_with = "flood")]
     turns: Option<PathBuf>,
     /// A connection ends after so many requests; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -151,7 +148,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let plan = Plan {
         rate: options.rate,
         span: Duration::from_secs_f64(options.seconds),
-        start_when: options.start_when.clone(),
         warm_up: options.warm_up.map(Duration::from_secs_f64),
         wait: options.tool.wait,
         progress: true,

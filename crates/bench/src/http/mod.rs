@@ -33,7 +33,7 @@ use port::{Mac, Port};
 use schedule::Schedule;
 use stack::{Claim, ClaimMode, OwnAddress, Stack, TcpConfig, TcpLimits, TcpTimes};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -54,8 +54,6 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<f64>,
     /// how long to ask
     pub(crate) span: Duration,
-    /// a file that is made once all loads that are to ask at the same time have learned what they ask for
-    pub(crate) start_when: Option<PathBuf>,
     /// how long to ask before that, with answers that do not count
     pub(crate) warm_up: Option<Duration>,
     /// what to do when nothing is due
@@ -124,9 +122,6 @@ impl<P: Port> Load<P> {
     /// the time, once an iteration; tests move it by hand and let the other end work there.
     pub(crate) fn run(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Result<Outcome> {
         self.learn(plan.wait, stop, &mut tick)?;
-        if let Some(file) = &plan.start_when {
-            self.wait_for(file, plan.wait, stop, &mut tick);
-        }
         Ok(self.measure(plan, stop, tick))
     }
 

@@ -110,7 +110,7 @@ fn manner(connections: u32, requests_per_connection: u32) -> Manner {
 
 fn plan(rate: Option<f64>, ms: u64) -> Plan {
     let span = Duration::from_millis(ms);
-    Plan { rate, span, start_when: None, warm_up: None, wait: Wait::Spin, progress: false }
+    Plan { rate, span, warm_up: None, wait: Wait::Spin, progress: false }
 }
 
 fn urls(urls: &[&str]) -> Vec<Url> {
@@ -148,10 +148,10 @@ fn loads_that_are_to_ask_together_wait_for_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("start");
     let mut bed = bed(manner(4, 0), mix(&["/small"]));
-    let plan = Plan { start_when: Some(file.clone()), warm_up: Some(Duration::from_millis(50)), ..plan(None, 100) };
+    let plan = Plan { warm_up: Some(Duration::from_millis(50)), ..plan(None, 100) };
     let Bed { load, server, now } = &mut bed;
     let (at, mut connected_before) = (Instant::from_nanos(2_000_000_000), 0);
-    let outcome = load.run(&plan, &AtomicBool::new(false), || {
+    let mut tick = || {
         *now += TICK;
         server.cycle(*now);
         if *now < at {
@@ -160,8 +160,11 @@ fn loads_that_are_to_ask_together_wait_for_a_file() {
             std::fs::write(&file, "").unwrap();
         }
         *now
-    });
-    let outcome = outcome.unwrap();
+    };
+    let stop = AtomicBool::new(false);
+    load.learn(plan.wait, &stop, &mut tick).unwrap();
+    load.wait_for(&file, plan.wait, &stop, &mut tick);
+    let outcome = load.measure(&plan, &stop, tick);
     assert_whole(&outcome);
     assert_eq!((connected_before, outcome.connections), (1, 4), "the one by which the body was learned, and all");
     assert!(outcome.sent > 20 && bed.now < at + Duration::from_secs(1), "{:?}: {outcome}", bed.now);
