@@ -198,9 +198,29 @@ impl Drop for Ahead {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::path::PathBuf;
     use std::time::Duration;
+
+    /// Tasks of this process whose names begin so. One that is gone may still be there and one that is there be left out: who joins a
+    /// thread is told before the kernel has taken it off its list, and the list goes by number while other tests' threads end.
+    fn threads(prefix: &str) -> Vec<PathBuf> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+        let is = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with(prefix));
+        tasks.filter(is).collect()
+    }
+
+    /// These tasks, which have to be so many soon.
+    pub(crate) fn assert_threads(prefix: &str, count: usize) -> Vec<PathBuf> {
+        let mut tasks = Vec::new();
+        let mut is = || {
+            tasks = threads(prefix);
+            tasks.len() == count
+        };
+        assert!(lab::wait_until(&mut is, Duration::from_secs(10)), "not {count} threads {prefix}: {tasks:?}");
+        tasks
+    }
 
     const STAT: &str = "cpu  10 0 20 100 5 1 4 2 0 0\ncpu0 5 1 10 50 3 1 4 1 7 0\ncpu10 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
 

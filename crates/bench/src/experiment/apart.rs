@@ -251,6 +251,7 @@ fn await_value(line: &Line, value: u64, end: Instant) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procs::tests::assert_threads;
 
     #[test]
     fn a_look_is_usual_by_a_factor() {
@@ -325,27 +326,23 @@ mod tests {
     #[test]
     fn it_is_seen_here_and_its_threads_end() {
         lab::require_programs(&["chrt"]);
-        let threads = || {
-            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-            let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-            names.filter(|name| name.starts_with("apart-")).count()
-        };
         if std::thread::available_parallelism().unwrap().get() < 2 {
             return;
         }
         let apart = Apart::begin(Wanted::default()).unwrap();
         assert!(apart.usual_ns.is_some_and(|ns| ns > 0.0), "{apart:?}");
-        assert_eq!(threads(), 2);
+        assert_threads("apart-", 2);
         let before = apart.seen(Instant::now() - Duration::from_secs(60)).len();
         assert!(before > 0, "{apart:?}");
         drop(apart);
-        assert_eq!(threads(), 0);
+        assert_threads("apart-", 0);
         let said = Apart::begin(Wanted { apart: Some(77) }).unwrap();
         assert_eq!(said.usual_ns, Some(77.0));
         drop(said);
         let anywhere = Apart::begin(Wanted { apart: Some(0) }).unwrap();
-        assert_eq!((threads(), anywhere.told(), anywhere.steady(|| Ok(7)).unwrap()), (0, String::new(), 7));
+        assert_threads("apart-", 0);
+        assert_eq!((anywhere.told(), anywhere.steady(|| Ok(7)).unwrap()), (String::new(), 7));
         assert!(Apart::of([0, 1 << 20]).is_err(), "no such processor");
-        assert_eq!(threads(), 0);
+        assert_threads("apart-", 0);
     }
 }

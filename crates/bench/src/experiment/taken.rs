@@ -56,16 +56,16 @@ fn take(share: Duration, stopped: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procs::tests::assert_threads;
+    use std::path::Path;
     use std::sync::Arc;
 
     /// The scheduling policy of the thread that takes, and for how long it has run.
-    fn thread() -> Option<(String, Duration)> {
-        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-        let of = |path: &std::path::Path, file| std::fs::read_to_string(path.join(file)).unwrap_or_default();
-        let task = tasks.find(|task| of(task, "comm").trim() == NAME)?;
+    fn thread(task: &Path) -> Option<(String, Duration)> {
+        let of = |file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
         // policy (proc(5)) is the 39th field behind the name
-        let policy = of(&task, "stat").rsplit_once(") ")?.1.split(' ').nth(38)?.to_owned();
-        let ran_ns = of(&task, "schedstat").split(' ').next()?.parse().ok()?;
+        let policy = of("stat").rsplit_once(") ")?.1.split(' ').nth(38)?.to_owned();
+        let ran_ns = of("schedstat").split(' ').next()?.parse().ok()?;
         Some((policy, Duration::from_nanos(ran_ns)))
     }
 
@@ -81,20 +81,21 @@ mod tests {
             }
         });
         let taken = Taken::start(60, 0).unwrap();
+        let task = assert_threads(NAME, 1).remove(0);
         let mut shares = Vec::new();
         // a hypervisor may have the processor for a while
         while shares.len() < 100 && !shares.last().is_some_and(|share| (0.3..0.75).contains(share)) {
-            let (begun, before) = (Instant::now(), thread().unwrap().1);
+            let (begun, before) = (Instant::now(), thread(&task).unwrap().1);
             std::thread::sleep(Duration::from_millis(300));
-            let ran = thread().unwrap().1 - before;
+            let ran = thread(&task).unwrap().1 - before;
             shares.push(ran.as_secs_f64() / begun.elapsed().as_secs_f64());
         }
-        let policy = thread().unwrap().0;
+        let policy = thread(&task).unwrap().0;
         drop(taken);
         stop.store(true, Ordering::Release);
         beside.join().unwrap();
         assert_eq!(policy, "1", "SCHED_FIFO");
         assert!(shares.len() < 100, "{shares:?}");
-        assert_eq!(thread(), None, "it has ended");
+        assert_threads(NAME, 0);
     }
 }
