@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -155,6 +155,17 @@ fn schedule(thread: u32, policy: &str, priority: &str) -> Result<()> {
     Ok(())
 }
 
+/// This process's threads whose names begin so, as directories of proc(5). One that has ended may still be among them, and one that runs
+/// may be left out: who joins a thread is told before the kernel takes it off its list, which goes by number while others end.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn threads(prefix: &str) -> Result<Vec<PathBuf>> {
+    let tasks = fs::read_dir("/proc/self/task").context("/proc/self/task")?.flatten().map(|task| task.path());
+    let is = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with(prefix));
+    Ok(tasks.filter(is).collect())
+}
+
 /// A thread that has a processor before all others, until this value goes.
 #[derive(Debug)]
 pub(crate) struct Ahead {
@@ -200,25 +211,16 @@ impl Drop for Ahead {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use std::path::PathBuf;
     use std::time::Duration;
-
-    /// Tasks of this process whose names begin so. One that is gone may still be there and one that is there be left out: who joins a
-    /// thread is told before the kernel has taken it off its list, and the list goes by number while other tests' threads end.
-    fn threads(prefix: &str) -> Vec<PathBuf> {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-        let is = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with(prefix));
-        tasks.filter(is).collect()
-    }
 
     /// These tasks, which have to be so many soon.
     pub(crate) fn assert_threads(prefix: &str, count: usize) -> Vec<PathBuf> {
         let mut tasks = Vec::new();
-        let mut is = || {
-            tasks = threads(prefix);
+        let is = || {
+            tasks = threads(prefix).unwrap();
             tasks.len() == count
         };
-        assert!(lab::wait_until(&mut is, Duration::from_secs(10)), "not {count} threads {prefix}: {tasks:?}");
+        assert!(lab::wait_until(is, Duration::from_secs(10)), "not {count} threads {prefix}: {tasks:?}");
         tasks
     }
 

@@ -304,11 +304,9 @@ struct Spent {
 impl Spent {
     fn of_threads(prefix: &str) -> Result<Spent> {
         let mut sum = Spent::default();
-        for task in fs::read_dir("/proc/self/task").context("/proc/self/task")?.flatten() {
-            let text = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            if text("comm").starts_with(prefix) {
-                sum.add(&text("schedstat"), &text("status"));
-            }
+        for task in crate::procs::threads(prefix)? {
+            let text = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
+            sum.add(&text("schedstat"), &text("status"));
         }
         Ok(sum)
     }
