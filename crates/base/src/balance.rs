@@ -19,7 +19,11 @@
 //!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
 //! - One that waits far longer each time than the other gives all for which the other has time: its processor has other work, which has to do
 //!   without what is left there, too. It is relieved until it waits no more. Where the other one's processor has other work as well, in
-//!   however short pieces, that time is what it has nothing to do for.
+//!   however short pieces, that time is what it has nothing to do for. That it waits longer has to hold for half a second: where both
+//!   processors are full, one or the other does by chance.
+//! - Two threads are levelled by what would have done so in each of two intervals, and how long one was held up is remembered for some
+//!   seconds: one whose load ends or begins a little before the other's has no time to spare.
+//! - A thread that had nothing to do for a second gives back what it took over before: the load that this was for is past.
 //! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
@@ -163,6 +167,8 @@ const SLOWER_PART: u32 = 4;
 pub const LONG_WAIT: Duration = Duration::from_micros(15);
 /// and how many times as long one is that is longer.
 const LONGER: u64 = 2;
+/// In so many intervals in a row: less is chance, where the processors of both have other work.
+const LONGER_INTERVALS: u32 = 5;
 /// Intervals after which what was counted before no longer says anything.
 const STALE: u32 = 3;
 /// Intervals for which a thread takes over nothing after it was relieved itself, and keeps what it took over.
@@ -190,9 +196,9 @@ struct Shares {
     late: u32,
     /// and for which it was held back
     held_back: u32,
-    /// how long it waited each time, in nanoseconds; 0 where that is not known
+    /// how long it waited each time, lately, in nanoseconds; 0 where that is not known
     each_ns: u64,
-    /// for how long it has something to do for each time that it runs, times [`WHOLE`]
+    /// for how long it has something to do for each time that it runs, lately, times [`WHOLE`]
     slow: u32,
     /// how often its loop had come round at the end, unless it slept then
     cycles: Option<u64>,
@@ -224,7 +230,8 @@ impl Shares {
         let Some((at, before)) = self.counted.replace((now, counts)) else { return };
         let passed = now - at;
         if passed > every * STALE {
-            *self = Shares { counted: self.counted, slow: self.slow, cycles, ..Shares::default() };
+            let Shares { counted, each_ns, slow, .. } = *self;
+            *self = Shares { counted, each_ns, slow, cycles, ..Shares::default() };
             return;
         }
         let passed_ns = passed.as_nanos().max(1);
@@ -235,9 +242,6 @@ impl Shares {
         self.waited = part(counts.waited_ns, before.waited_ns).min(WHOLE - self.ran);
         let times = counts.times.saturating_sub(before.times);
         let each_ns = counts.waited_ns.saturating_sub(before.waited_ns).checked_div(times);
-        // of a few waits nothing can be told
-        let waits = self.waited >= WHOLE / STILL_LATE_PART;
-        self.each_ns = each_ns.filter(|_| waits).unwrap_or(0);
         // that it often waits for the kernel's own threads, a wake-up each time, is no other work
         let no_wake_up = each_ns.is_none_or(|each_ns| Duration::from_nanos(each_ns) >= LONG_WAIT);
         let waited = self.waited;
@@ -246,11 +250,14 @@ impl Shares {
             if no_wake_up && waited >= WHOLE / least { intervals.saturating_add(1) } else { 0 }
         };
         (self.late, self.held_back) = (in_a_row(self.late, LATE_PART), in_a_row(self.held_back, HELD_BACK_PART));
-        self.slow = if self.ran + self.waited >= WHOLE / SLOW_PART {
-            WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART)
+        if self.ran + self.waited >= WHOLE / SLOW_PART {
+            self.slow = WHOLE * (self.ran + self.waited) / self.ran.max(WHOLE / LEAST_PART);
+            // of a few waits nothing can be told
+            self.each_ns = each_ns.filter(|_| waited >= WHOLE / STILL_LATE_PART).unwrap_or(0);
         } else {
-            self.slow - (self.slow - WHOLE).div_ceil(SLOW_MEMORY)
-        };
+            self.slow -= (self.slow - WHOLE).div_ceil(SLOW_MEMORY);
+            self.each_ns -= self.each_ns.div_ceil(SLOW_MEMORY.into());
+        }
     }
 
     fn is_late(&self) -> bool {
@@ -296,6 +303,12 @@ struct View {
     /// taken from it since the last migration
     stolen: u64,
     shares: Shares,
+    /// what part of its work would have levelled it and us over the last interval, of [`WHOLE`],
+    level: u32,
+    /// and over each of the last two, if it came round
+    levels: u32,
+    /// intervals in a row for which it waited longer each time than we
+    longer: u32,
 }
 
 impl View {
@@ -434,6 +447,11 @@ impl Balancer {
         now >= *self.migrate_at.get_or_insert(now + self.policy.migrate_every)
     }
 
+    /// Whether the thread has rested so long, when an interval is over at `now`, that what it took over before is over, too.
+    pub fn has_rested(&self, now: Instant) -> bool {
+        self.migrate_at.is_some_and(|at| now >= at + HELD * self.policy.migrate_every)
+    }
+
     /// Takes in what the scheduler has counted of `thread`, this one or another, until the end of an interval.
     pub fn on_scheduled(&mut self, thread: usize, now: Instant, counts: Scheduled) {
         let view = &mut self.views[thread];
@@ -448,10 +466,11 @@ impl Balancer {
     /// What to take over at the end of an interval, or None.
     pub fn poll_migration(&mut self, now: Instant) -> Option<Relief> {
         self.migrate_at = Some(now + self.policy.migrate_every);
+        self.compare();
         let relief = self.held_back_one().or_else(|| {
             let most = self.others().max_by_key(|thread| self.views[*thread].stolen);
             let from = most.filter(|thread| self.views[*thread].stolen > 0)?;
-            Some(Relief { from, part: self.level(from) })
+            Some(Relief { from, part: self.views[from].levels })
         });
         for view in &mut self.views {
             view.stolen = 0;
@@ -483,23 +502,36 @@ impl Balancer {
     fn held_back_one(&self) -> Option<Relief> {
         let held_back = self.others().filter(|thread| self.views[*thread].shares.is_held_back());
         let from = held_back.max_by_key(|thread| self.views[*thread].shares.waited)?;
-        let (theirs, ours) = (&self.views[from].shares, &self.views[self.me].shares);
-        if ours.waits_longer_than(theirs) && !self.views[from].is_behind() {
+        let view = &self.views[from];
+        let (theirs, ours) = (&view.shares, &self.views[self.me].shares);
+        if ours.waits_longer_than(theirs) && !view.is_behind() {
             return None;
         }
-        let part = if theirs.waits_longer_than(ours) {
-            self.level(from).max(self.room_to_run(from))
+        let part = if view.longer >= LONGER_INTERVALS {
+            view.levels.max(self.room_to_run(from))
         } else if theirs.slow >= 2 * ours.slow {
-            self.level(from).max(self.room_for(from))
-        } else if self.views[from].time().0 >= WHOLE - WHOLE / SPARE_PART {
-            self.level(from)
+            view.levels.max(self.room_for(from))
+        } else if view.longer > 0 || view.time().0 >= WHOLE - WHOLE / SPARE_PART {
+            view.levels
         } else {
             0
         };
         Some(Relief { from, part }).filter(|relief| relief.part >= WHOLE / LEAST_PART)
     }
 
-    /// What part of its work `from` would have to give us for both to have something to do for as long.
+    /// Sees how the others are off beside us at the end of an interval.
+    fn compare(&mut self) {
+        let ours = self.views[self.me].shares;
+        for thread in self.others() {
+            let level = self.level(thread);
+            let view = &mut self.views[thread];
+            let before = std::mem::replace(&mut view.level, level);
+            view.levels = if view.shares.held_up { level } else { level.min(before) };
+            view.longer = if view.shares.waits_longer_than(&ours) { view.longer.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// What part of its work `from` would have to give us for both to have something to do for as long, over the last interval.
     fn level(&self, from: usize) -> u32 {
         let (theirs, _) = self.views[from].time();
         let Some(gap) = theirs.checked_sub(self.ours()).filter(|gap| *gap >= WHOLE / LEVEL_PART) else { return 0 };

@@ -30,6 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 const LOOK_QUEUES: usize = 32;
 /// Steals of one cycle by a thread with nothing else to do.
 const STEALS: usize = 4;
+/// Of the groups that were taken over this part goes back at a time.
+const BACK_PART: usize = 4;
 /// A thread that runs so long after a panic gets its groups back.
 const RECOVERED: Duration = Duration::from_secs(1);
 /// Connections that a thread gives away in one cycle, and at how many it looks for that.
@@ -234,6 +236,9 @@ impl Helper {
             self.left.clear();
         }
         if self.balancer.interval_is_over(now) {
+            if self.balancer.has_rested(now) {
+                self.give_back(1);
+            }
             for thread in 0..self.board.threads() {
                 if let Some(counts) = self.board.scheduled(thread) {
                     self.balancer.on_scheduled(thread, now, counts);
@@ -241,10 +246,8 @@ impl Helper {
             }
             if let Some(relief) = self.balancer.poll_migration(now) {
                 self.relieve(relief);
-            } else if self.balancer.may_give_back(now)
-                && let Some(mut table) = self.board.table()
-            {
-                self.sharing.groups_returned.add(table.give_back(self.me) as u64);
+            } else if self.balancer.may_give_back(now) {
+                self.give_back(BACK_PART);
             }
         }
         if now >= self.follow_at {
@@ -266,6 +269,13 @@ fn in_turn(threads: usize, me: usize, next: usize, most: usize) -> impl Iterator
 }
 
 impl Helper {
+    /// Gives back this part of what it took over.
+    fn give_back(&mut self, part: usize) {
+        if let Some(mut table) = self.board.table() {
+            self.sharing.groups_returned.add(table.give_back(self.me, part) as u64);
+        }
+    }
+
     /// Takes over groups, and asks for connections.
     fn relieve(&mut self, relief: Relief) {
         if let Some(mut table) = self.board.table() {
@@ -414,6 +424,7 @@ impl Loop<'_> {
 mod tests {
     use super::*;
     use crate::engine::{STOP, Stage, WAKE};
+    use crate::selector::Table;
     use crate::tcp::WATCHED;
     use app::{Connection, Luggage, Streams};
     use base::Clock;
@@ -505,6 +516,24 @@ mod tests {
         Loop::new(&mut to, &config, Clock::start()).run(&stage, &mut service);
         let sharing = &to.sharing;
         assert_eq!((sharing.connections_taken.get(), sharing.connections_lost.get()), (1, 0));
+    }
+
+    #[test]
+    fn who_rested_gives_back_what_it_took_over() {
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE).unwrap());
+        let places = (0..2).map(|_| (waker.clone(), Arc::default(), Vec::new())).collect();
+        let mut table = Table::told_to_nobody(64, 2, true);
+        assert_eq!(table.take_over(Relief { from: 1, part: WHOLE }, 0), 64);
+        let board = Arc::new(Board::new(places, Some(table)));
+        let (config, theirs) = (Config { threads: 2, ..Config::default() }, vec![Vec::new(), Vec::new()]);
+        let mut helper = Helper::new(board, 0, &config, theirs, Arc::new(Sharing::new(0)));
+        // with work all the time a quarter of them at the end of an interval, as nothing keeps them here
+        let returned = [0, 100, 110, 5000, 9000].map(|ms| {
+            helper.looks(Instant::from_nanos(ms * 1_000_000), false);
+            helper.sharing.groups_returned.get()
+        });
+        assert_eq!(returned, [0, 16, 16, 64, 64]);
     }
 
     #[test]

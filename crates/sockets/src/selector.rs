@@ -28,8 +28,7 @@ const RECEIVE_HASH: u32 = (-0x1000i32 + 32) as u32;
 
 /// Groups that move at once at most: each costs a system call for each program.
 const MOVES: usize = 1024;
-/// Of those that were taken over this part goes back at a time, and so many at least.
-const BACK_PART: usize = 4;
+/// Of those that were taken over so many go back at a time at least.
 const LEAST_BACK: usize = 16;
 /// How often somebody looks where packets arrive.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -174,14 +173,14 @@ impl Table {
         groups.len()
     }
 
-    /// Lets some of the groups that `thread` took over follow their packets again, where those follow that were not; how many.
-    pub(crate) fn give_back(&mut self, thread: usize) -> usize {
+    /// Lets this part of the groups that `thread` took over follow their packets again, where those follow that were not; how many.
+    pub(crate) fn give_back(&mut self, thread: usize, part: usize) -> usize {
         if self.nic.is_some() || !self.arrivals.spread() {
             return 0;
         }
         let theirs = |group: &usize| self.taken_over[*group] && self.owners.of(*group) == thread;
         let groups: Vec<usize> = (0..self.taken_over.len()).filter(theirs).collect();
-        let some = groups.len().div_ceil(BACK_PART).max(LEAST_BACK).min(groups.len());
+        let some = groups.len().div_ceil(part).clamp(LEAST_BACK, MOVES).min(groups.len());
         for &group in &groups[..some] {
             self.taken_over[group] = false;
             self.tell(group);
@@ -330,6 +329,22 @@ impl Table {
         }
     }
 
+    /// A table that no program goes by.
+    #[cfg(test)]
+    pub(crate) fn told_to_nobody(groups: usize, threads: usize, spread: bool) -> Table {
+        Table {
+            owners: Owners::new(groups, threads),
+            walked: 0,
+            taken_over: vec![false; groups],
+            selectors: Vec::new(),
+            processors: (0..threads).collect(),
+            arrivals: Arrivals::known(spread),
+            nic: None,
+            down: vec![false; threads],
+            look_at: None,
+        }
+    }
+
     fn tell(&mut self, group: usize) {
         let (owner, taken_over) = (self.owners.of(group), self.taken_over[group]);
         for selector in &mut self.selectors {
@@ -371,19 +386,8 @@ mod tests {
     use wire::flow::Ports;
     use wire::toeplitz::Key;
 
-    /// A table that no program goes by.
     fn table(groups: usize, threads: usize, spread: bool) -> Table {
-        Table {
-            owners: Owners::new(groups, threads),
-            walked: 0,
-            taken_over: vec![false; groups],
-            selectors: Vec::new(),
-            processors: (0..threads).collect(),
-            arrivals: Arrivals::known(spread),
-            nic: None,
-            down: vec![false; threads],
-            look_at: None,
-        }
+        Table::told_to_nobody(groups, threads, spread)
     }
 
     fn relief(from: usize, part: u32) -> Relief {
@@ -433,14 +437,18 @@ mod tests {
     fn what_was_taken_over_goes_back_in_parts_to_where_its_packets_arrive() {
         let mut table = table(120, 2, true);
         assert_eq!(table.take_over(relief(0, WHOLE), 1), 120);
-        assert_eq!((table.give_back(0), table.give_back(1)), (0, 30), "it has none");
+        assert_eq!((table.give_back(0, 4), table.give_back(1, 4)), (0, 30), "it has none");
         assert_eq!(table.taken_over.iter().filter(|taken| **taken).count(), 90);
-        let back: Vec<usize> = std::iter::from_fn(|| Some(table.give_back(1)).filter(|some| *some > 0)).collect();
+        let back: Vec<usize> = std::iter::from_fn(|| Some(table.give_back(1, 4)).filter(|some| *some > 0)).collect();
         assert_eq!(back, [23, 17, 16, 16, 16, 2]);
         // where nothing follows there is nowhere to go
         let mut table = self::table(120, 2, false);
         table.take_over(relief(0, WHOLE), 1);
-        assert_eq!(table.give_back(1), 0);
+        assert_eq!(table.give_back(1, 4), 0);
+        // nor more at once than can be told to the programs soon
+        let mut table = self::table(2048, 2, true);
+        assert_eq!((table.take_over(relief(0, WHOLE), 1), table.take_over(relief(0, WHOLE), 1)), (MOVES, MOVES));
+        assert_eq!((table.give_back(1, 1), table.give_back(1, 1), table.give_back(1, 1)), (MOVES, MOVES, 0));
     }
 
     /// The same over a NIC of two queues whose table deals entries out in turn, with the threads' processors the other way round.
