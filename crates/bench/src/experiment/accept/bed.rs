@@ -21,7 +21,7 @@ const TURN_FILE: &str = "turn";
 pub(super) const PER_MS: u32 = 100;
 /// How long a turn is before it is measured; a load whose clients think needs the time of a connection to be evenly spread.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Where a way's server listens, on every wire.
+/// Where the server that comes up first listens, on every wire; the next ones at the next ports.
 const FIRST_PORT: u16 = 80;
 
 /// What one server did in one turn.
@@ -59,10 +59,10 @@ impl Folder {
         self.path(&format!("control-{way}")).display().to_string()
     }
 
-    /// `simoom web` with one way for connections to get to so many threads.
-    fn command(&self, way: usize, threads: u16) -> Result<Vec<String>> {
+    /// `simoom web` with one way for connections to get to so many threads, at its place.
+    fn command(&self, way: usize, place: usize, threads: u16) -> Result<Vec<String>> {
         let cpus: Vec<String> = (0..threads).map(|processor| processor.to_string()).collect();
-        let port = port(way);
+        let port = port(place);
         let listen: Vec<String> = (0..self.wires).map(|wire| format!("--listen 198.18.{wire}.1:{port}")).collect();
         let text = format!(
             "simoom={} web {} --cpus {} --accept {} --per-source 1000000 --control {} {}",
@@ -77,8 +77,8 @@ impl Folder {
     }
 }
 
-fn port(way: usize) -> u16 {
-    FIRST_PORT + way as u16
+fn port(place: usize) -> u16 {
+    FIRST_PORT + place as u16
 }
 
 /// Connections that threads accepted of their own and of others', and groups taken over, since the server began.
@@ -109,6 +109,7 @@ impl Shares {
 }
 
 struct Serving {
+    way: usize,
     process: Process,
     /// at the end of its last turn
     shares: Shares,
@@ -119,6 +120,7 @@ pub(super) struct Bed<'a> {
     folder: &'a Folder,
     // before the laboratory: they end first
     loads: Vec<Process>,
+    /// by place
     serving: Vec<Serving>,
     lab: Lab,
     warm_up: Duration,
@@ -127,8 +129,14 @@ pub(super) struct Bed<'a> {
 }
 
 impl<'a> Bed<'a> {
-    /// Has a server for each way, with so many threads, and a load for each wire that knows what it asks for.
-    pub(super) fn new(folder: &'a Folder, options: &Options, threads: u16, manner: Manner) -> Result<Bed<'a>> {
+    /// Has a server for each way, with so many threads, that come up in this order, and a load for each wire that knows what it asks for.
+    pub(super) fn new(
+        folder: &'a Folder,
+        options: &Options,
+        ways: [usize; WAYS.len()],
+        threads: u16,
+        manner: Manner,
+    ) -> Result<Bed<'a>> {
         let lab = Lab::with(&lab::Options { wires: folder.wires, ..lab::Options::default() })?;
         // what the server sends wakes them on the processor of the thread that sends it, which another host's could not interrupt
         for (_, thread) in lab.pin().into_iter().filter(|(side, _)| *side == Side::Client) {
@@ -137,13 +145,13 @@ impl<'a> Bed<'a> {
         let warm_up = WARM_UP + Duration::from_millis((manner.requests * manner.think_ms).into());
         let mut bed =
             Bed { folder, loads: Vec::new(), serving: Vec::new(), lab, warm_up, seconds: options.seconds, turn: 0 };
-        for way in 0..WAYS.len() {
-            let words = folder.command(way, threads)?;
+        for (place, way) in ways.into_iter().enumerate() {
+            let words = folder.command(way, place, threads)?;
             let mut command = bed.lab.server().command(&words[0]);
             command.args(&words[1..]);
             let mut process = Process::spawn(command)?;
             process.wait_for("serving on ", START).context("the server does not come up")?;
-            bed.serving.push(Serving { process, shares: Shares::default() });
+            bed.serving.push(Serving { way, process, shares: Shares::default() });
         }
         for wire in 0..folder.wires {
             let load = bed.load(options, manner, wire)?;
@@ -184,7 +192,8 @@ impl<'a> Bed<'a> {
 
     /// Has the loads ask one way's server.
     pub(super) fn take_turn(&mut self, way: usize) -> Result<Figures> {
-        tell(&self.next_file(), &port(way).to_string())?;
+        let place = self.serving.iter().position(|serving| serving.way == way).context("no such server")?;
+        tell(&self.next_file(), &port(place).to_string())?;
         self.turn += 1;
         std::thread::sleep(self.warm_up);
         let (ticks, begun) = (Ticks::now(None)?, Instant::now());
@@ -205,7 +214,7 @@ impl<'a> Bed<'a> {
             figures.failed += outcome.bad();
         }
         let now = self.shares(way)?;
-        let before = std::mem::replace(&mut self.serving[way].shares, now);
+        let before = std::mem::replace(&mut self.serving[place].shares, now);
         let (own, stolen) = (now.own - before.own, now.stolen - before.stolen);
         figures.stolen = stolen as f64 * 1000.0 / (own + stolen).max(1) as f64;
         figures.groups_taken = now.groups_taken - before.groups_taken;
@@ -264,8 +273,8 @@ mod tests {
     #[test]
     fn a_server_gets_a_processor_for_each_thread_and_a_port_of_its_own() {
         let folder = Folder::new(PathBuf::from("/s"), 3).unwrap();
-        let words = folder.command(1, 2).unwrap().join(" ");
-        let listen = "--listen 198.18.0.1:81 --listen 198.18.1.1:81 --listen 198.18.2.1:81";
+        let words = folder.command(1, 2, 2).unwrap().join(" ");
+        let listen = "--listen 198.18.0.1:82 --listen 198.18.1.1:82 --listen 198.18.2.1:82";
         assert!(words.starts_with(&format!("/s web {listen} --cpus 0,1 --accept per-core ")), "{words}");
     }
 }

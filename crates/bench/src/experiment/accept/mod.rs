@@ -91,7 +91,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let apart = Apart::begin(options.apart)?;
     for round in 1..=options.rounds {
         for line in &mut lines {
-            let mut bed = Bed::new(&folder, options, line.threads, line.manner)?;
+            // which one came up first, and at which port, is nothing of the ways
+            let ways = order(usize::from(round) - 1);
+            let mut bed = Bed::new(&folder, options, ways, line.threads, line.manner)?;
             for set in 0..usize::from(options.sets) {
                 let figures = apart.steady(|| take_turns(&mut bed, order(set)))?;
                 let rates = figures.map(|figures| format!("{:>8.0}", figures.requests_per_s)).join("");
@@ -117,7 +119,8 @@ fn take_turns(bed: &mut Bed<'_>, order: [usize; WAYS.len()]) -> Result<[Figures;
     Ok(all)
 }
 
-/// In what order the ways have their turns in a set: each comes as often first as last, and as often behind each other one.
+/// In what order the ways have their turns in a set, and their servers come up in a round: each comes as often first as last, and as often
+/// behind each other one.
 fn order(set: usize) -> [usize; WAYS.len()] {
     let begin = set % WAYS.len();
     let mut order = std::array::from_fn(|at| (begin + at) % WAYS.len());
@@ -161,9 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn no_way_has_a_better_place_in_the_sets() {
+    fn no_way_has_a_better_place_in_the_sets_or_rounds() {
         let orders: std::collections::BTreeSet<_> = (0..6).map(order).collect();
         assert_eq!(orders.len(), 6, "all orders there are");
         assert_eq!(order(6), order(0));
+        // each way has each place in three rounds already
+        let places =
+            |way: usize| (0..3).map(|round| order(round).iter().position(|of| *of == way).unwrap()).sum::<usize>();
+        assert_eq!([0, 1, 2].map(places), [3; 3]);
     }
 }
