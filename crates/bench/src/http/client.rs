@@ -119,6 +119,8 @@ pub(crate) struct Client {
     resting: VecDeque<(Instant, u32)>,
     /// slots that were answered, and until when they think
     thinking: VecDeque<(Instant, u32)>,
+    /// slots that ask for the first time, and when
+    beginning: VecDeque<(Instant, u32)>,
     sweep_at: Instant,
 }
 
@@ -138,6 +140,7 @@ impl Client {
             wanted: queue(),
             resting: VecDeque::with_capacity(count),
             thinking: VecDeque::with_capacity(count),
+            beginning: VecDeque::new(),
             sweep_at: Instant::ZERO,
         }
     }
@@ -152,9 +155,37 @@ impl Client {
         self.wanted.push_back(index);
     }
 
+    /// Where connections think, has those that there are not yet begin one after the other over the time for which one thinks in all, as they
+    /// go on to. All at once are more than a listener's queue and a receive ring may hold, and who is lost there tries again a second later.
+    pub(super) fn spread(&mut self, now: Instant) {
+        if self.manner.think.is_zero() {
+            return;
+        }
+        let Client { slots, idle, thinking, beginning, .. } = self;
+        idle.extend(beginning.drain(..).map(|(_, index)| index));
+        // what a server or the end of a load has closed meanwhile
+        thinking.retain(|(_, index)| {
+            let stays = slots[*index as usize].connection.is_some();
+            if !stays {
+                idle.push_back(*index);
+            }
+            stays
+        });
+        let (first, count) = (self.idle.len(), self.slots.len() as u32);
+        let all = self.manner.think * self.manner.requests_per_connection.saturating_sub(1).max(1);
+        for n in 0..first as u32 {
+            let Some(index) = self.idle.pop_front() else { break };
+            if self.slots[index as usize].connection.is_some() {
+                self.idle.push_back(index);
+            } else {
+                self.beginning.push_back((now + all * n / count, index));
+            }
+        }
+    }
+
     /// Whether nothing is under way.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.idle.len() + self.thinking.len() == self.slots.len()
+        self.idle.len() + self.thinking.len() + self.beginning.len() == self.slots.len()
     }
 
     /// Slots that have a connection.
@@ -172,13 +203,16 @@ impl Client {
         let asks_no_more = self.idle.is_empty() || self.schedule.is_over(now);
         let asks = if asks_no_more { Instant::MAX } else { self.schedule.next_at(now) };
         let until = |waiting: &VecDeque<(Instant, u32)>| waiting.front().map_or(Instant::MAX, |(at, _)| *at);
-        asks.min(until(&self.resting)).min(until(&self.thinking)).min(self.sweep_at)
+        [&self.resting, &self.thinking, &self.beginning]
+            .map(until)
+            .into_iter()
+            .fold(asks.min(self.sweep_at), Instant::min)
     }
 
     /// Between events: gives due requests to free slots, and ends what takes too long. True when it did something.
     pub(super) fn pump<C: Streams>(&mut self, now: Instant, calls: &mut C) -> bool {
         let mut busy = false;
-        for waiting in [&mut self.resting, &mut self.thinking] {
+        for waiting in [&mut self.resting, &mut self.thinking, &mut self.beginning] {
             while let Some((at, index)) = waiting.front().copied()
                 && at <= now
             {

@@ -140,6 +140,7 @@ impl<P: Port> Load<P> {
 
     /// Asks as planned, of pages that are known.
     pub(crate) fn measure(&mut self, plan: &Plan, stop: &AtomicBool, mut tick: impl FnMut() -> Instant) -> Outcome {
+        self.work.service().spread(tick());
         if let Some(span) = plan.warm_up {
             let start = tick();
             self.begin(plan, start, span);

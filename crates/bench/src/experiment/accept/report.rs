@@ -88,7 +88,8 @@ fn method(options: &Options) -> String {
         "`simoom web` on kernel sockets with --accept shared, per-core and affinity, a thread on each of the first processors. Between the two \
          hosts there is a wire (veth pair) for each processor, received there at both ends as by the queues of a NIC, with a load of its own \
          on the same processor: `simoom-bench http` over AF_XDP, in a closed loop, with its part of {} connections at once, and of {PER_MS} more for \
-         each millisecond that a client thinks before the next request of a connection. {} files of 30 to 5,670 bytes, 700 on average, asked \
+         each millisecond that a client thinks before the next request of a connection, which begin one after the other over the time that one \
+         thinks in all. {} files of 30 to 5,670 bytes, 700 on average, asked \
          for in turn. {} rounds, a fresh laboratory for each; in it the three servers are up at once, each on a port of its own, in another order in \
          each round, and the same \
          loads ask one after the other, {} s each after half a second to warm up (and the time of a connection where clients think), {} sets of \
