@@ -23,7 +23,7 @@
 //!   processors are full, one or the other does by chance.
 //! - Two threads are levelled by what would have done so in each of two intervals, and how long one was held up is remembered for some
 //!   seconds: one whose load ends or begins a little before the other's has no time to spare.
-//! - A thread that had nothing to do for a second gives back what it took over before: the load that this was for is past.
+//! - A thread that slept for a second gives back what it took over before: the load that this was for is past.
 //! - A thread that was relieved takes over nothing for a while, so that nothing goes to and fro.
 //! - A thread that is about to sleep takes from busy threads at once, and from others only what they let lie for
 //!   [`Policy::stalled_after`] without coming round: an owner that runs is there sooner than a thief is awake, and a stolen
@@ -447,7 +447,8 @@ impl Balancer {
         now >= *self.migrate_at.get_or_insert(now + self.policy.migrate_every)
     }
 
-    /// Whether the thread has rested so long, when an interval is over at `now`, that what it took over before is over, too.
+    /// Whether the thread has slept so long, when an interval is over at `now`, that the load is past for which it took something over. To
+    /// be asked before [`Balancer::poll_migration`]. Who looks after others meanwhile has intervals, and has not rested.
     pub fn has_rested(&self, now: Instant) -> bool {
         self.migrate_at.is_some_and(|at| now >= at + HELD * self.policy.migrate_every)
     }

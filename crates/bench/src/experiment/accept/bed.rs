@@ -19,7 +19,7 @@ const ENDING: Duration = Duration::from_secs(60);
 const TURN_FILE: &str = "turn";
 /// Connections more for a millisecond to think: enough to keep 100,000 requests a second coming.
 pub(super) const PER_MS: u32 = 100;
-/// How long a turn is before it is measured; a load whose clients think needs the time of a connection to be evenly spread.
+/// How long a turn is before it is measured; a load whose clients think needs the time of a connection until all have begun.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Where the server that comes up first listens, on every wire; the next ones at the next ports.
 const FIRST_PORT: u16 = 80;
