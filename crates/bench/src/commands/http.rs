@@ -68,7 +68,8 @@ pub(crate) struct Options {
     /// An answer, or a connection, that takes longer is an error; a good answer that comes later than this after its request was due is late
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     timeout: f64,
-    /// A connection that was answered waits so long before its next request; the first ones begin over the time that one waits in all
+    /// A connection that was answered waits so long before its next request, on average (exponentially distributed, ten times as long at
+    /// most); the first ones begin over the time that one waits in all
     #[arg(long, value_name = "S", default_value = "0", value_parser = think, conflicts_with = "rate")]
     think: f64,
     /// Bytes that the server may send on a connection before they are read

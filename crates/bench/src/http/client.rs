@@ -9,6 +9,7 @@ use super::mix::{Body, Mix};
 use super::outcome::{Failure, Outcome};
 use super::response::{Answer, Malformed, Parser};
 use super::schedule::Schedule;
+use super::thinking::Thinking;
 use crate::pages::Checker;
 use app::{Connection, DeadReason, Service, Streams};
 use base::Instant;
@@ -33,7 +34,7 @@ pub(crate) struct Manner {
     pub(crate) check_every: u64,
     /// how long an answer, or a connection, may take; and both, from when the request was due, not to count as late
     pub(crate) timeout: Duration,
-    /// how long a connection that was answered waits before its next request
+    /// how long a connection that was answered waits before its next request, on average
     pub(crate) think: Duration,
 }
 
@@ -117,8 +118,8 @@ pub(crate) struct Client {
     wanted: VecDeque<u32>,
     /// slots that failed, and until when they rest
     resting: VecDeque<(Instant, u32)>,
-    /// slots that were answered, and until when they think
-    thinking: VecDeque<(Instant, u32)>,
+    /// slots that were answered, and think
+    thinking: Thinking,
     /// slots that ask for the first time, and when
     beginning: VecDeque<(Instant, u32)>,
     sweep_at: Instant,
@@ -139,7 +140,7 @@ impl Client {
             idle: (0..manner.connections).collect(),
             wanted: queue(),
             resting: VecDeque::with_capacity(count),
-            thinking: VecDeque::with_capacity(count),
+            thinking: Thinking::new(manner.think, if manner.think.is_zero() { 0 } else { count }),
             beginning: VecDeque::new(),
             sweep_at: Instant::ZERO,
         }
@@ -164,10 +165,10 @@ impl Client {
         let Client { slots, idle, thinking, beginning, .. } = self;
         idle.extend(beginning.drain(..).map(|(_, index)| index));
         // what a server or the end of a load has closed meanwhile
-        thinking.retain(|(_, index)| {
-            let stays = slots[*index as usize].connection.is_some();
+        thinking.retain(|index| {
+            let stays = slots[index as usize].connection.is_some();
             if !stays {
-                idle.push_back(*index);
+                idle.push_back(index);
             }
             stays
         });
@@ -203,16 +204,17 @@ impl Client {
         let asks_no_more = self.idle.is_empty() || self.schedule.is_over(now);
         let asks = if asks_no_more { Instant::MAX } else { self.schedule.next_at(now) };
         let until = |waiting: &VecDeque<(Instant, u32)>| waiting.front().map_or(Instant::MAX, |(at, _)| *at);
-        [&self.resting, &self.thinking, &self.beginning]
-            .map(until)
-            .into_iter()
-            .fold(asks.min(self.sweep_at), Instant::min)
+        let thought = self.thinking.next_at().unwrap_or(Instant::MAX);
+        [asks, self.sweep_at, thought, until(&self.resting)].into_iter().fold(until(&self.beginning), Instant::min)
     }
 
     /// Between events: gives due requests to free slots, and ends what takes too long. True when it did something.
     pub(super) fn pump<C: Streams>(&mut self, now: Instant, calls: &mut C) -> bool {
         let mut busy = false;
-        for waiting in [&mut self.resting, &mut self.thinking, &mut self.beginning] {
+        while let Some(index) = self.thinking.next(now) {
+            self.idle.push_back(index);
+        }
+        for waiting in [&mut self.resting, &mut self.beginning] {
             while let Some((at, index)) = waiting.front().copied()
                 && at <= now
             {
@@ -318,7 +320,7 @@ impl Client {
         let slot = &mut self.slots[index as usize];
         if self.manner.think > Duration::ZERO && slot.connection.is_some() {
             slot.state = State::Idle;
-            self.thinking.push_back((now + self.manner.think, index));
+            self.thinking.begin(now, index);
             return;
         }
         match self.schedule.take(now) {
@@ -499,7 +501,7 @@ impl Service for Client {
             State::Connecting => {}
             State::Idle | State::Leaving => {
                 self.idle.retain(|other| *other != index);
-                self.thinking.retain(|(_, other)| *other != index);
+                self.thinking.retain(|other| other != index);
                 self.fail_and_abort(now, calls, index, Failure::Malformed(Malformed::Extra));
             }
         }

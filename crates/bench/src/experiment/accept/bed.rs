@@ -1,12 +1,14 @@
 //! A laboratory with a server for each way, all up at once on ports of their own, and loads that ask one of them at a time.
 
-use super::{Manner, Options, WAYS};
+use super::report::Line;
+use super::{Options, WAYS};
 use crate::commands::http::turn_file;
 use crate::experiment::web::{json, server};
 use crate::http::Outcome;
 use crate::procs::{Ticks, give_way};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Lab, Process, Side};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,8 +19,8 @@ const LEARNING: Duration = Duration::from_secs(600);
 const ENDING: Duration = Duration::from_secs(60);
 /// Loads are told by files of this name whom to ask, and when.
 const TURN_FILE: &str = "turn";
-/// Connections more for a millisecond to think: enough to keep 100,000 requests a second coming.
-pub(super) const PER_MS: u32 = 100;
+/// Descriptors of a server beside those of its connections.
+const OTHER_DESCRIPTORS: u64 = 1024;
 /// How long a turn is before it is measured; a load whose clients think needs the time of a connection until all have begun.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Where the server that comes up first listens, on every wire; the next ones at the next ports.
@@ -43,12 +45,15 @@ pub(super) struct Folder {
     simoom: PathBuf,
     /// as many as processors
     pub(super) wires: usize,
+    /// the most connections of all loads together: a server has a descriptor for each
+    pub(super) most: u32,
 }
 
 impl Folder {
     pub(super) fn new(simoom: PathBuf, wires: usize) -> Result<Folder> {
         let folder = tempfile::Builder::new().prefix("simoom-bench-").tempdir().context("no temporary folder")?;
-        Ok(Folder { folder, simoom, wires })
+        let most = u32::try_from(descriptors()?.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(u32::MAX);
+        Ok(Folder { folder, simoom, wires, most })
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -65,11 +70,13 @@ impl Folder {
         let port = port(place);
         let listen: Vec<String> = (0..self.wires).map(|wire| format!("--listen 198.18.{wire}.1:{port}")).collect();
         let text = format!(
-            "simoom={} web {} --cpus {} --accept {} --per-source 1000000 --control {} {}",
+            "simoom={} web {} --cpus {} --accept {} --connections {} --per-source 1000000 --control {} {}",
             self.simoom.display(),
             listen.join(" "),
             cpus.join(","),
             WAYS[way],
+            // it deals them out to its threads, and more may come to one than to another
+            self.most.saturating_mul(2),
             self.control(way),
             self.path("www").display()
         );
@@ -79,6 +86,15 @@ impl Folder {
 
 fn port(place: usize) -> u16 {
     FIRST_PORT + place as u16
+}
+
+/// How many descriptors what is begun from here on may have: as many as the kernel allows, where we may say so.
+fn descriptors() -> Result<u64> {
+    let most: u64 = std::fs::read_to_string("/proc/sys/fs/nr_open")?.trim().parse().context("fs.nr_open")?;
+    let has = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: has.current, maximum: Some(most) });
+    // even root may not, where CAP_SYS_RESOURCE was taken from it
+    Ok(if raised.is_ok() { most } else { has.maximum.unwrap_or(most) })
 }
 
 /// Connections that threads accepted of their own and of others', and groups taken over, since the server began.
@@ -129,24 +145,23 @@ pub(super) struct Bed<'a> {
 }
 
 impl<'a> Bed<'a> {
-    /// Has a server for each way, with so many threads, that come up in this order, and a load for each wire that knows what it asks for.
+    /// Has a server for each way, that come up in this order, and a load for each wire that knows what it asks for.
     pub(super) fn new(
         folder: &'a Folder,
         options: &Options,
         ways: [usize; WAYS.len()],
-        threads: u16,
-        manner: Manner,
+        line: &Line,
     ) -> Result<Bed<'a>> {
         let lab = Lab::with(&lab::Options { wires: folder.wires, ..lab::Options::default() })?;
         // what the server sends wakes them on the processor of the thread that sends it, which another host's could not interrupt
         for (_, thread) in lab.pin().into_iter().filter(|(side, _)| *side == Side::Client) {
             give_way(thread)?;
         }
-        let warm_up = WARM_UP + Duration::from_millis((manner.requests * manner.think_ms).into());
+        let warm_up = WARM_UP + Duration::from_millis((line.manner.requests * line.manner.think_ms).into());
         let mut bed =
             Bed { folder, loads: Vec::new(), serving: Vec::new(), lab, warm_up, seconds: options.seconds, turn: 0 };
         for (place, way) in ways.into_iter().enumerate() {
-            let words = folder.command(way, place, threads)?;
+            let words = folder.command(way, place, line.threads)?;
             let mut command = bed.lab.server().command(&words[0]);
             command.args(&words[1..]);
             let mut process = Process::spawn(command)?;
@@ -154,7 +169,7 @@ impl<'a> Bed<'a> {
             bed.serving.push(Serving { way, process, shares: Shares::default() });
         }
         for wire in 0..folder.wires {
-            let load = bed.load(options, manner, wire)?;
+            let load = bed.load(line, wire)?;
             bed.loads.push(load);
         }
         bed.wait_for_loads(LEARNING).context("a load does not learn what it asks for")?;
@@ -162,10 +177,10 @@ impl<'a> Bed<'a> {
     }
 
     /// The load of a wire, from its processor.
-    fn load(&self, options: &Options, manner: Manner, wire: usize) -> Result<Process> {
+    fn load(&self, line: &Line, wire: usize) -> Result<Process> {
         let own = std::env::current_exe().context("where this program lies")?;
         let (wires, client) = (self.folder.wires, self.lab.client());
-        let connections = (options.connections + manner.think_ms * PER_MS).div_ceil(wires as u32).to_string();
+        let (manner, connections) = (line.manner, line.connections.to_string());
         let mut load = client.command("chrt");
         load.args(["--batch", "0", "taskset", "-c", &wire.to_string()]).arg(own).arg("http");
         let addresses = format!("198.18.{wire}.16-198.18.{wire}.{}", 15 + addresses(wires));
@@ -272,9 +287,10 @@ mod tests {
 
     #[test]
     fn a_server_gets_a_processor_for_each_thread_and_a_port_of_its_own() {
-        let folder = Folder::new(PathBuf::from("/s"), 3).unwrap();
+        let folder = Folder { most: 500, ..Folder::new(PathBuf::from("/s"), 3).unwrap() };
         let words = folder.command(1, 2, 2).unwrap().join(" ");
         let listen = "--listen 198.18.0.1:82 --listen 198.18.1.1:82 --listen 198.18.2.1:82";
-        assert!(words.starts_with(&format!("/s web {listen} --cpus 0,1 --accept per-core ")), "{words}");
+        let expected = format!("/s web {listen} --cpus 0,1 --accept per-core --connections 1000 ");
+        assert!(words.starts_with(&expected), "{words}");
     }
 }

@@ -1,7 +1,7 @@
 //! What is told of it.
 
-use super::bed::{Figures, PER_MS};
-use super::{Manner, Options, WAYS, manners};
+use super::bed::Figures;
+use super::{Manner, Options, PER_MS, WAYS, manners};
 use crate::report::{Axis, Cell, Chart, Machine, Peers, Report, Series, Table};
 use crate::stats::{self, Summary};
 
@@ -9,6 +9,9 @@ use crate::stats::{self, Summary};
 pub(super) struct Line {
     pub(super) threads: u16,
     pub(super) manner: Manner,
+    pub(super) loads: u32,
+    /// at once, of each load
+    pub(super) connections: u32,
     pub(super) sets: Vec<[Figures; WAYS.len()]>,
 }
 
@@ -29,6 +32,7 @@ pub(super) fn report(options: &Options, lines: &[Line]) -> Report {
     let mut table = Table::new(&[
         "requests a connection",
         "ms apart",
+        "connections",
         "threads",
         "accept",
         "requests/s",
@@ -55,6 +59,7 @@ pub(super) fn report(options: &Options, lines: &[Line]) -> Report {
             let mut row = vec![
                 Cell::Count(line.manner.requests.into()),
                 Cell::Count(line.manner.think_ms.into()),
+                Cell::Count((line.loads * line.connections).into()),
                 Cell::Count(line.threads.into()),
                 Cell::text(*name),
                 Cell::Number(median, 0),
@@ -87,8 +92,9 @@ fn method(options: &Options) -> String {
     format!(
         "`simoom web` on kernel sockets with --accept shared, per-core and affinity, a thread on each of the first processors. Between the two \
          hosts there is a wire (veth pair) for each processor, received there at both ends as by the queues of a NIC, with a load of its own \
-         on the same processor: `simoom-bench http` over AF_XDP, in a closed loop, with its part of {} connections at once, and of {PER_MS} more for \
-         each millisecond that a client thinks before the next request of a connection, which begin one after the other over the time that one \
+         on the same processor: `simoom-bench http` over AF_XDP, in a closed loop, with its part of {} connections at once, and {PER_MS} more for \
+         each millisecond that a client thinks on average before the next request of a connection (exponentially distributed), no more than the \
+         server may have descriptors; they begin one after the other over the time that one \
          thinks in all. {} files of 30 to 5,670 bytes, 700 on average, asked \
          for in turn. {} rounds, a fresh laboratory for each; in it the three servers are up at once, each on a port of its own, in another order in \
          each round, and the same \
@@ -120,9 +126,9 @@ mod tests {
         let manner = Manner { requests: 6, think_ms: 0 };
         let set = |rates: [f64; 3]| rates.map(|requests_per_s| Figures { requests_per_s, ..Figures::default() });
         let sets = vec![set([100.0, 100.0, 200.0]), set([50.0, 100.0, 100.0])];
-        let report = report(&options, &[Line { threads: 2, manner, sets }]);
+        let report = report(&options, &[Line { threads: 2, manner, loads: 2, connections: 32, sets }]);
         let csv = report.table.csv();
-        assert_eq!(csv.lines().nth(3), Some("6,0,2,affinity,150,100,200,75,2.000,,,1.500,,,0,0.0,0.0,0"), "{csv}");
+        assert_eq!(csv.lines().nth(3), Some("6,0,64,2,affinity,150,100,200,75,2.000,,,1.500,,,0,0.0,0.0,0"), "{csv}");
         assert_eq!((report.charts.len(), report.charts[0].series.len()), (1, 3));
     }
 }
