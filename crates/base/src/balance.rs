@@ -30,7 +30,7 @@
 //!   connection has lost its locality. Which covers, without waiting for a high mark, the thread that the scheduler has taken off
 //!   its processor.
 //! - Where the thief's processor has as much other work as the owner's, what it takes waits there as well: then what the owner gets
-//!   round to is left to it.
+//!   round to is left to it, and that it does not come round has to last ten times as long, since that is what this thread does, too.
 //!
 //! Left out: waking, which is the engine's ([`Balancer::nap`] says how long a thread may sleep without being woken).
 
@@ -52,7 +52,7 @@ pub struct Policy {
     pub local_per_stolen: u32,
     /// how often a free thread takes over a flow group
     pub migrate_every: Duration,
-    /// a thread that has not come round for so long while something waits at it counts as busy
+    /// a thread that has not come round for so long while something waits at it counts as busy, for one that need not wait itself
     pub stalled_after: Duration,
     /// how long a thread that watches over running ones sleeps at most
     pub watch_every: Duration,
@@ -136,6 +136,9 @@ pub struct Scheduled {
     /// how often it was let; 0 where that is not known
     pub times: u64,
 }
+
+/// A thread that waits for its own processor takes others to be stalled after so many times as long.
+const PATIENCE: u32 = 10;
 
 /// What [`Relief::part`] is a part of.
 pub const WHOLE: u32 = 1024;
@@ -377,14 +380,21 @@ impl Balancer {
 
     /// Takes in what a look at `thread`, this one or another, found.
     pub fn on_look(&mut self, thread: usize, now: Instant, look: Look) {
+        let stalled_after = self.stalled_after();
         let view = &mut self.views[thread];
         view.load.sample(&self.policy, now, look.waiting);
         let moved = look.asleep || look.waiting == 0 || view.look.waiting == 0 || look.cycles != view.look.cycles;
         if moved {
             view.moved = now;
         }
-        view.stalled = !moved && now - view.moved >= self.policy.stalled_after;
+        view.stalled = !moved && now - view.moved >= stalled_after;
         view.look = look;
+    }
+
+    /// After how long we take another to be stalled: one that waits for its processor as we do for ours is there about as soon as what we
+    /// would take from it has its turn here.
+    fn stalled_after(&self) -> Duration {
+        self.policy.stalled_after * if self.is_late(self.me) { PATIENCE } else { 1 }
     }
 
     /// How often the loop of `thread` had come round, by the last look at it.
@@ -585,7 +595,7 @@ impl Balancer {
         }
         let lies = |thread: usize| !self.views[thread].look.asleep && self.views[thread].look.waiting > 0;
         if self.others().any(lies) {
-            return Some(self.policy.stalled_after);
+            return Some(self.stalled_after());
         }
         watches.then_some(self.policy.watch_every)
     }

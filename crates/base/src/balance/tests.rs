@@ -338,26 +338,24 @@ fn what_was_taken_over_before_a_rest_is_over() {
 #[test]
 fn who_is_held_up_as_long_itself_leaves_to_others_what_they_get_round_to() {
     // each waits for 60 ms of 100, in so many times
-    let victim = |ours: (u64, u64), looks: [Look; 2], times: [u64; 2]| {
+    let victim = |ours: (u64, u64), looks: [Look; 2], times: [u64; 2], apart: u64| {
         let mut all = Intervals::new(2);
         for _ in 0..2 {
             all.let_run(&[ours, (30, 60)], &times);
         }
-        looks.into_iter().enumerate().for_each(|(n, look)| all.balancer.on_look(1, at(300 + 2 * n as u64), look));
-        all.balancer.victim(true)
+        looks.into_iter().enumerate().for_each(|(n, look)| all.balancer.on_look(1, at(300 + apart * n as u64), look));
+        (all.balancer.victim(true), all.balancer.nap(false).map(|nap| nap.as_millis()))
     };
-    let round = [5, 6].map(|cycles| Look { cycles, ..waiting(2) });
-    assert_eq!(victim((30, 0), round, [100, 600]), Some(1), "not held up");
-    assert_eq!(victim((30, 60), round, [600, 600]), None, "100 us each time, here and there");
-    assert_eq!(victim((30, 50), round, [2500, 600]), Some(1), "20 us each time, and there 100");
-    assert_eq!(victim((30, 60), round, [3000, 600]), None, "no time left for more");
+    let (round, still) = ([5, 6].map(|cycles| Look { cycles, ..waiting(2) }), [Look { cycles: 5, ..waiting(2) }; 2]);
+    assert_eq!(victim((30, 0), round, [100, 600], 2), (Some(1), Some(1)), "not held up");
+    assert_eq!(victim((30, 60), round, [600, 600], 2).0, None, "100 us each time, here and there");
+    assert_eq!(victim((30, 50), round, [2500, 600], 2).0, Some(1), "20 us each time, and there 100");
+    assert_eq!(victim((30, 60), round, [3000, 600], 2).0, None, "no time left for more");
     // whatever the scheduler says
-    assert_eq!(
-        victim((30, 60), [5, 5].map(|cycles| Look { cycles, ..waiting(2) }), [600, 600]),
-        Some(1),
-        "lets it lie"
-    );
-    assert_eq!(victim((30, 60), [5, 6].map(|cycles| Look { cycles, ..waiting(8) }), [600, 600]), Some(1), "a backlog");
+    assert_eq!(victim((30, 60), still, [600, 600], 9), (None, Some(10)), "it waits as we do");
+    assert_eq!(victim((30, 60), still, [600, 600], 10).0, Some(1), "lets it lie");
+    let backlog = round.map(|look| Look { waiting: 8, ..look });
+    assert_eq!(victim((30, 60), backlog, [600, 600], 2).0, Some(1), "a backlog");
 }
 
 #[test]
