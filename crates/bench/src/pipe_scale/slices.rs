@@ -157,7 +157,7 @@ mod tests {
             let (mut sliced, begun) = (Sliced::new(turns), Instant::now());
             let (counts, mut answered) = (sliced.counts().clone(), 0);
             // other tests may keep it from its processor while it is its turn
-            while counts.steps.get() == 0 || begun.elapsed() < SLICE * 12 {
+            while counts.steps.get() == 0 || counts.served_ns.get() == 0 || begun.elapsed() < SLICE * 12 {
                 answered += 1;
                 sliced.turn(answered);
                 assert_eq!(sliced.since.map(|since| turns.at(since).0), Some(Slice::Serve));
