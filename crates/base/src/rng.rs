@@ -38,7 +38,12 @@ impl Rng {
 
     /// True with probability `p` (0.0 never, 1.0 always).
     pub fn chance(&mut self, p: f64) -> bool {
-        ((self.next_u64() >> 11) as f64) < p * (1u64 << 53) as f64
+        self.unit() < p
+    }
+
+    /// A number from 0.0 to below 1.0, of the 53 bits that such a number has.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -30,8 +30,7 @@ impl Thinking {
     }
 
     pub(super) fn begin(&mut self, now: Instant, slot: u32) {
-        // the 53 bits that such a number has
-        let chosen = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let chosen = self.rng.unit();
         self.until.push(Reverse((now + self.time(chosen), slot)));
     }
 

@@ -63,8 +63,7 @@ const WAYS: [&str; 3] = ["shared", "per-core", "affinity"];
 const THINKING: u32 = 6;
 
 /// Connections more of each load for a millisecond to think. The processor that it shares with the server asks and answers some 60,000 times
-/// a second. With 50 it had nothing to do for a tenth of the time, since many thought at once: then who waits least is told, not who works
-/// least.
+/// a second. With 50 that all think as long it had nothing to do for a tenth of the time: then who waits least is told, not who works least.
 const PER_MS: u32 = 150;
 
 /// What clients do.
