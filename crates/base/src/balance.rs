@@ -30,7 +30,8 @@
 //!   connection has lost its locality. Which covers, without waiting for a high mark, the thread that the scheduler has taken off
 //!   its processor.
 //! - Where the thief's processor has as much other work as the owner's, what it takes waits there as well: then what the owner gets
-//!   round to is left to it, and that it does not come round has to last ten times as long, since that is what this thread does, too.
+//!   round to is left to it, a backlog, too, unless the thief has time left; and that it does not come round has to last ten times as
+//!   long, since that is what this thread does, too.
 //!
 //! Left out: waking, which is the engine's ([`Balancer::nap`] says how long a thread may sleep without being woken).
 
@@ -434,10 +435,11 @@ impl Balancer {
         self.others().find(|thread| self.views[*thread].is_victim() && self.may_take_from(*thread))
     }
 
-    /// Not from who merely waits for its processor, if we wait about as long for ours or have no time left.
+    /// If we wait for our processor, not from who comes round, unless we have time left and it has a backlog or waits longer for its own.
     fn may_take_from(&self, thread: usize) -> bool {
         let (theirs, ours) = (&self.views[thread], &self.views[self.me].shares);
-        theirs.is_behind() || !ours.is_late() || theirs.shares.waits_longer_than(ours) && self.idle() > 0
+        let is_worse_off = || theirs.load.busy || theirs.shares.waits_longer_than(ours);
+        theirs.stalled || theirs.look.down || !ours.is_late() || self.idle() > 0 && is_worse_off()
     }
 
     /// Takes in that `n` were taken from `victim`; none, when there was nothing left.

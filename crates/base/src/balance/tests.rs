@@ -355,7 +355,10 @@ fn who_is_held_up_as_long_itself_leaves_to_others_what_they_get_round_to() {
     assert_eq!(victim((30, 60), still, [600, 600], 9), (None, Some(10)), "it waits as we do");
     assert_eq!(victim((30, 60), still, [600, 600], 10).0, Some(1), "lets it lie");
     let backlog = round.map(|look| Look { waiting: 8, ..look });
-    assert_eq!(victim((30, 60), backlog, [600, 600], 2).0, Some(1), "a backlog");
+    assert_eq!(victim((30, 50), backlog, [600, 600], 2).0, Some(1), "a backlog, and time left for it");
+    assert_eq!(victim((30, 60), backlog, [600, 600], 2).0, None, "a backlog, and no time left for it");
+    let down = round.map(|look| Look { down: true, ..look });
+    assert_eq!(victim((30, 60), down, [600, 600], 2).0, Some(1), "nobody else is there for it");
 }
 
 #[test]
