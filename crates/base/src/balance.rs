@@ -19,8 +19,8 @@
 //!   not. From a thread that is busy by its backlog one group moves at a time, as in the paper, or what levels the two, if that is more.
 //! - One that waits far longer each time than the other gives all for which the other has time: its processor has other work, which has to do
 //!   without what is left there, too. It is relieved until it waits no more. Where the other one's processor has other work as well, in
-//!   however short pieces, that time is what it has nothing to do for. That it waits longer has to hold for half a second: where both
-//!   processors are full, one or the other does by chance.
+//!   however short pieces, that time is what it has nothing to do for. That it waits longer has to hold for half a second, by
+//!   what was last seen of either, though it was a while ago: where both processors are full, one or the other does by chance.
 //! - Two threads are levelled by what would have done so in each of two intervals, and how long one was held up is remembered for some
 //!   seconds: one whose load ends or begins a little before the other's has no time to spare.
 //! - A thread that slept for a second gives back what it took over before: the load that this was for is past.

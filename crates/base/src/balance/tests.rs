@@ -362,6 +362,22 @@ fn who_is_held_up_as_long_itself_leaves_to_others_what_they_get_round_to() {
 }
 
 #[test]
+fn who_had_no_time_left_takes_from_a_backlog_after_a_rest() {
+    for rest in [100, 5000] {
+        let mut all = Intervals::new(2);
+        for _ in 0..2 {
+            all.let_run(&[(30, 60), (30, 60)], &[600, 600]);
+        }
+        all.balancer.on_look(1, at(200), waiting(8));
+        assert_eq!(all.balancer.victim(true), None, "no time left");
+        for thread in 0..2 {
+            all.balancer.on_scheduled(thread, at(200 + rest), all.counts[thread]);
+        }
+        assert_eq!(all.balancer.victim(true), Some(1), "after {rest} ms");
+    }
+}
+
+#[test]
 fn short_waits_are_no_other_work_however_many() {
     let mut all = Intervals::new(2);
     assert!((0..5).all(|_| all.let_run(&[(10, 0), (20, 60)], &[100, 6000]).is_none()));
